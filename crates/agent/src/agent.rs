@@ -1,12 +1,13 @@
-//! [`Agent`]: what one host does, without the command line around it. It composes the parts, gives
-//! each what it needs, and passes on what the controllers desire.
+//! [`Agent`]: everything that a host does, without the command line around it. It starts the parts
+//! that `compose` makes, and passes the desired state on to them.
 //!
-//! The agent follows the controllers' [`Assignments`], and reports how far it is. Each attachment
-//! has a worker, so that none waits for another. What survives a crash is the journal; what is to
-//! be done after one, the controllers know.
+//! The agent follows the controllers' [`Assignments`], and reports its progress. Each attachment
+//! has a worker, so that none waits for another. Only journals survive a crash here; the
+//! controllers know everything else that the next start needs.
 //!
-//! Lifecycle: 1. start (lock D, open the key, mount the units, open the desired volumes), 2. run,
-//! 3. shut down (destage everything), which a `kill -9` may leave out at the price of a replay.
+//! Lifecycle: 1. start (lock the data directory, open the keys, mount the units, open the desired
+//! volumes), 2. run, 3. shut down (destage everything). After a `kill -9` instead of step 3, the
+//! next start replays the journals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,44 +15,38 @@ use std::time::Duration;
 use api::host::{Assignments, Cluster, FIRST_KEY};
 use metrics::{Answer, Measures, Part};
 use tokio::runtime::Handle;
-use volume::Store;
-use volume::map::PageBudget;
 use world::{World, host};
 
-use crate::attach::{Attachments, OpenerParts, VolumeOpener, WorkerParts};
+use crate::attach::Attachments;
 use crate::audits::Audits;
-use crate::background::VersionReader;
 use crate::cache::{Caching, Preloads};
-use crate::cleaning::{Cleaning, CleaningParts, JournalCleaning};
+use crate::cleaning::{Cleaning, JournalCleaning};
+use crate::compose::Foundation;
 use crate::context::{HostContext, Shutdown, blocking};
 use crate::controller::{Contact, Controller, Pauses};
-use crate::export::{NbdServer, OpenVolumes, VolumeStatuses};
-use crate::filters::{FilterFiles, FilterJournals, FilterSettings, Filters};
+use crate::export::OpenVolumes;
 use crate::folder::Folder;
 use crate::jobs::{HostJobs, create_key};
-use crate::journals::{LocalJournals, SharedJournals};
 use crate::keys::{HostKeys, KeyLocations, Rewrapping};
-use crate::lease::{DatabaseAge, Fencing, Leases};
+use crate::lease::{DatabaseAge, Leases};
 use crate::repair::Repair;
-use crate::report::{Monitor, MonitorParts, ReportParts, Reporter};
+use crate::report::{Monitor, Reporter};
 use crate::settings::{Settings, StartError};
 use crate::unit_owner::UnitOwner;
-use crate::units::lease_count::LeaseCountKey;
 use crate::units::{RejoinReports, Units};
-use crate::vm::Plugging;
 
 /// The longest time of a shutdown: the 30 s in which an export may finish the requests of its
-/// clients, the 60 s in which a destage must make progress, and some.
+/// clients, the 60 s in which a destage must make progress, and a margin.
 pub const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(95);
 
-/// How long the controllers have to hear of the shutdown.
-const GOODBYE: Duration = Duration::from_secs(3);
+/// How long the agent waits for the controllers to acknowledge its shutdown.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often units are looked at.
-const LOOK_AT_UNITS_EVERY: Duration = Duration::from_secs(1);
+/// The pause between two passes over the units.
+const UNITS_PASS_EVERY: Duration = Duration::from_secs(1);
 
-/// Healthy units are probed every this many looks.
-const PROBE_LOOKS: u64 = 5;
+/// Healthy units are probed in one of this many passes.
+const PROBE_PASSES: u64 = 5;
 
 /// The agent of a host. Cheap to clone.
 #[derive(Clone)]
@@ -59,7 +54,7 @@ pub struct Agent {
     pub(crate) parts: Arc<Parts>,
 }
 
-/// The parts of an agent.
+/// The parts of an agent, made by [`Foundation::compose`].
 pub(crate) struct Parts {
     pub context: Arc<HostContext>,
     pub shutdown: Shutdown,
@@ -74,7 +69,7 @@ pub(crate) struct Parts {
     pub caching: Arc<Caching>,
     pub preloads: Preloads,
     pub audits: Audits,
-    pub open: Arc<OpenVolumes>,
+    pub volumes: Arc<OpenVolumes>,
     pub attachments: Arc<Attachments>,
     pub jobs: HostJobs,
     pub repair: Arc<Repair>,
@@ -85,7 +80,7 @@ pub(crate) struct Parts {
 }
 
 impl Agent {
-    /// Opens D, and the volumes that are desired of this host.
+    /// Locks the data directory, and opens the volumes that are desired of this host.
     ///
     /// # Errors
     /// [`StartError`].
@@ -109,8 +104,8 @@ impl Agent {
             cluster: cluster.id,
             owner: UnitOwner::new(&cluster),
         });
-        let count = (settings.units, settings.units_default);
-        let base = Base {
+        let (count, default) = (settings.units, settings.units_default);
+        let foundation = Foundation {
             context,
             shutdown,
             controller,
@@ -119,24 +114,24 @@ impl Agent {
             cluster,
         };
         let agent = Self {
-            parts: Arc::new(base.compose(settings).await?),
+            parts: Arc::new(foundation.compose(settings).await?),
         };
-        agent.begin(count.0, count.1).await?;
+        agent.begin(count, default).await?;
         Ok(agent)
     }
 
-    /// Uses the units, and opens the desired volumes; returns when each has been tried once.
+    /// Mounts the units and opens the desired volumes; returns when each has been tried once.
     async fn begin(&self, units: Option<usize>, default: usize) -> Result<(), StartError> {
         let parts = &self.parts;
         let mut assignments = parts.controller.assignments(None).await?;
         if assignments.units.is_empty() {
             parts.units.make_first(units.unwrap_or(default)).await?;
             assignments = parts.controller.assignments(None).await?;
-        } else if let Some(asked) = units.filter(|count| *count != assignments.units.len()) {
+        } else if let Some(requested) = units.filter(|count| *count != assignments.units.len()) {
             tracing::info!(
                 units = assignments.units.len(),
-                asked,
-                "the cluster has its units already; add more with `scree unit add`"
+                requested,
+                "cluster already has units; add more with `scree unit add`"
             );
         }
         parts
@@ -146,7 +141,7 @@ impl Agent {
         parts.units.wait_until_found().await;
         parts.units.refuse_if_held()?;
         parts.age.check().await?;
-        // Again: after that check volumes may be opened.
+        // Volumes may be opened only after that check: the desired state may have changed meanwhile.
         let assignments = parts.controller.assignments(None).await?;
         self.apply(assignments);
         parts.attachments.tried().await;
@@ -154,7 +149,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Does what a host does until it is dropped.
+    /// Runs all loops of the agent until the future is dropped.
     pub async fn run(self) {
         let parts = &self.parts;
         tokio::join!(
@@ -185,7 +180,7 @@ impl Agent {
                     let clock = &self.parts.context.world.clock;
                     self.parts.contact.note_answer(clock.monotonic());
                     if is_lost {
-                        tracing::info!("controller answers again");
+                        tracing::info!("controllers answer again");
                     }
                     is_lost = false;
                     pauses = Pauses::default();
@@ -194,7 +189,7 @@ impl Agent {
                 }
                 Err(error) => {
                     if !is_lost {
-                        tracing::warn!(%error, "no controller answers; the agent asks again");
+                        tracing::warn!(%error, "no controller answers; the agent will retry");
                     }
                     is_lost = true;
                     pauses.next().await;
@@ -203,13 +198,13 @@ impl Agent {
         }
     }
 
-    /// Looks at the units as long as the agent runs.
+    /// Watches the units as long as the agent runs.
     async fn watch_units(&self) {
-        let mut ticks = host::ticks(LOOK_AT_UNITS_EVERY);
-        for look in 0_u64.. {
+        let mut ticks = host::ticks(UNITS_PASS_EVERY);
+        for pass in 0_u64.. {
             ticks.tick().await;
-            // No one waits for the answers.
-            drop(self.parts.units.probe(look.is_multiple_of(PROBE_LOOKS)));
+            // The answers arrive in the units' state; the next pass does not wait for them.
+            drop(self.parts.units.probe(pass.is_multiple_of(PROBE_PASSES)));
         }
     }
 
@@ -224,10 +219,10 @@ impl Agent {
         for job in desired.tasks {
             parts.jobs.begin(job);
         }
-        // Before anything is unpinned: a worker that is busy would let blocks that are read
-        // meanwhile stay pinned.
+        // Before blocks are unpinned: while a worker is busy, its volume would pin the blocks that
+        // it reads again.
         for assignment in &desired.attachments {
-            if let Some(attached) = parts.open.get(assignment.id) {
+            if let Some(attached) = parts.volumes.get(assignment.id) {
                 attached.follow_image(assignment.image);
             }
         }
@@ -240,33 +235,33 @@ impl Agent {
         parts.reporter.set_requested(desired.look);
     }
 
-    /// Closes every volume, also one that is just being opened: all that was
-    /// written is in versions on the units then. They are opened again on the
-    /// next start. Returns how many could not be closed; their journals have
-    /// the rest. Ends within [`SHUT_DOWN_WITHIN`], whatever units do.
+    /// Closes every volume, also one that is being opened, so that all writes are in versions on
+    /// the units. The next start opens them again. Returns how many could not be closed; their
+    /// journals hold the writes that are not destaged. Ends within [`SHUT_DOWN_WITHIN`] even if
+    /// units do not answer.
     pub async fn shut_down(&self) -> usize {
         let parts = &self.parts;
         parts.shutdown.begin();
         let mut shutting_down = parts.attachments.shut_down();
-        let is_over = tokio::select! {
+        let has_timed_out = tokio::select! {
             closed = host::timeout(SHUT_DOWN_WITHIN, shutting_down.wait()) => closed.is_none(),
-            () = self.stay_entitled() => unreachable!("it never ends"),
+            () = self.keep_entitled() => unreachable!("the loops never end"),
         };
-        if is_over {
+        if has_timed_out {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
-            tracing::error!(seconds, "volumes were not closed in time");
+            tracing::error!(seconds, "agent did not close all volumes in time");
         }
         parts.caching.leave().await;
         let reported = parts.controller.begin();
-        if !matches!(host::timeout(GOODBYE, reported).await, Some(Ok(_))) {
-            tracing::warn!("controllers did not hear that nothing is open here");
+        if !matches!(host::timeout(GOODBYE_TIMEOUT, reported).await, Some(Ok(_))) {
+            tracing::warn!("controllers did not acknowledge the shutdown");
         }
         shutting_down.unclean()
     }
 
-    /// Keeps the leases and capabilities with which volumes are destaged, which may take longer
-    /// than leases last; [`Agent::run`] has ended.
-    async fn stay_entitled(&self) {
+    /// Renews the leases and capabilities that a destage needs, which may take longer than a lease
+    /// lasts. [`Agent::run`] has ended by then.
+    async fn keep_entitled(&self) {
         tokio::join!(
             self.parts.leases.run(),
             self.parts.controller.keep_capabilities()
@@ -274,7 +269,7 @@ impl Agent {
         std::future::pending().await
     }
 
-    /// D.
+    /// The data directory.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.parts.context.folder
@@ -304,226 +299,6 @@ async fn open_keys(
     let opening = Arc::clone(&keys);
     blocking(move || opening.start()).await??;
     Ok(keys)
-}
-
-/// What all other parts are made of.
-struct Base {
-    context: Arc<HostContext>,
-    shutdown: Shutdown,
-    controller: Controller,
-    contact: Arc<Contact>,
-    keys: Arc<HostKeys>,
-    cluster: Cluster,
-}
-
-impl Base {
-    /// Makes the parts of an agent.
-    async fn compose(self, settings: Settings) -> Result<Parts, StartError> {
-        let Self {
-            context,
-            shutdown,
-            controller,
-            contact,
-            keys,
-            cluster,
-        } = self;
-        let (world, folder) = (&context.world, &context.folder);
-        let clock = &world.clock;
-        let shared_journals = open_shared_journals(&context, settings.journals.clone()).await?;
-        let server = Arc::new(NbdServer::start(
-            world,
-            &folder.nbd_socket(),
-            settings.listen_nbd,
-            settings.nbd_tls.clone(),
-        )?);
-        let cluster_id = context.cluster.as_u128().to_be_bytes();
-        let unpinned = folder.unpinned();
-        let caching = Caching::start(world, settings.cache.clone(), cluster_id, unpinned).await?;
-
-        let store = Store::new(Arc::clone(&world.pool));
-        let units = Arc::new(Units::new(
-            Arc::clone(&context),
-            controller.clone(),
-            Arc::clone(&store),
-            lease_count_key(&cluster)?,
-        ));
-        let rejoin_reports = RejoinReports::new(controller.clone(), Arc::clone(&units));
-        let age = Arc::new(DatabaseAge::new(
-            controller.clone(),
-            Arc::clone(&units),
-            rejoin_reports.clone(),
-        ));
-        let fencing = Arc::new(Fencing::default());
-        let leases = Arc::new(Leases::new(
-            Arc::clone(clock),
-            controller.clone(),
-            Arc::clone(&contact),
-            Arc::clone(&fencing),
-            cluster.lease_ms.map(Duration::from_millis),
-        ));
-        let reader = VersionReader {
-            controller: controller.clone(),
-            keys: Arc::clone(&keys),
-            store: Arc::clone(&store),
-            pages: PageBudget::new(settings.map_memory_bytes),
-            clock: Arc::clone(clock),
-        };
-
-        let open = Arc::new(OpenVolumes::default());
-        let filter_settings = FilterSettings {
-            networks: settings.filter_networks.clone().into(),
-            program: settings.filter_program.clone(),
-            memory: settings.filter_memory,
-            room: settings.filter_room,
-        };
-        let filters = Arc::new(Filters::new(
-            Arc::clone(&context),
-            controller.clone(),
-            filter_settings,
-            Arc::clone(&leases),
-            Arc::clone(&open),
-        ));
-        let local_journals = Arc::new(LocalJournals::new(Arc::clone(&context)));
-        let plugging = Arc::new(Plugging::new(settings.vm.clone(), settings.vm_user));
-        let opener = VolumeOpener::new(OpenerParts {
-            context: Arc::clone(&context),
-            controller: controller.clone(),
-            shutdown: shutdown.clone(),
-            reader: reader.clone(),
-            caching: Arc::clone(&caching),
-            shared_journals: shared_journals.clone(),
-            leases: Arc::clone(&leases),
-            age: Arc::clone(&age),
-            filters: Arc::clone(&filters),
-            server: Arc::clone(&server),
-            plugging: Arc::clone(&plugging),
-            allows_unencrypted: settings.allows_unencrypted,
-            volume_config: settings.volume,
-        });
-        let worker_parts = WorkerParts {
-            context: Arc::clone(&context),
-            controller: controller.clone(),
-            opener,
-            filters,
-            plugging,
-            server,
-            caching: Arc::clone(&caching),
-            open: Arc::clone(&open),
-            local_journals: Arc::clone(&local_journals),
-            shared_journals: shared_journals.clone(),
-        };
-        let attachments = Arc::new(Attachments::new(worker_parts, shutdown.clone()));
-
-        let jobs = HostJobs::new(
-            controller.clone(),
-            Arc::clone(&keys),
-            Arc::clone(&units),
-            Arc::clone(&open),
-        );
-        let rewrapping = Rewrapping::new(controller.clone(), Arc::clone(&keys));
-        let preloads = Preloads::new(
-            controller.clone(),
-            Arc::clone(&caching),
-            reader.clone(),
-            shutdown.clone(),
-        );
-        let random = Arc::clone(&world.random);
-        let audits = Audits::new(controller.clone(), reader, random, shutdown.clone());
-        let repair = Arc::new(Repair::new(
-            controller.clone(),
-            Arc::clone(&store),
-            Arc::clone(&age),
-            Arc::clone(clock),
-            settings.repair_bytes_per_second,
-        ));
-        let cleaning = Arc::new(Cleaning::new(CleaningParts {
-            controller: controller.clone(),
-            keys: Arc::clone(&keys),
-            store,
-            clock: Arc::clone(clock),
-            age: Arc::clone(&age),
-            open: Arc::clone(&open),
-            local_journals: Arc::clone(&local_journals),
-            shared_journals,
-            filter_files: FilterFiles::new(&context),
-        }));
-        let journal_cleaning = Arc::new(JournalCleaning::new(
-            Arc::clone(&context),
-            Arc::clone(&local_journals),
-            fencing,
-            Arc::clone(&age),
-            Arc::clone(&attachments),
-        ));
-
-        let statuses = Arc::new(VolumeStatuses::new(Arc::clone(&open)));
-        let reporter = Reporter::new(ReportParts {
-            controller: controller.clone(),
-            contact: Arc::clone(&contact),
-            clock: Arc::clone(clock),
-            units: Arc::clone(&units),
-            statuses: Arc::clone(&statuses),
-            age: Arc::clone(&age),
-            cleaning: Arc::clone(&cleaning),
-            journal_cleaning: Arc::clone(&journal_cleaning),
-            local_journals,
-            filter_journals: FilterJournals::new(&context),
-            keys: Arc::clone(&keys),
-            rewrapping: rewrapping.clone(),
-            caching: Arc::clone(&caching),
-        });
-        let monitor = Monitor::new(MonitorParts {
-            shutdown: shutdown.clone(),
-            clock: Arc::clone(clock),
-            contact: Arc::clone(&contact),
-            leases: Arc::clone(&leases),
-            units: Arc::clone(&units),
-            repair: Arc::clone(&repair),
-            caching: Arc::clone(&caching),
-            statuses,
-        });
-        Ok(Parts {
-            context,
-            shutdown,
-            controller,
-            contact,
-            keys,
-            rewrapping,
-            units,
-            rejoin_reports,
-            age,
-            leases,
-            caching,
-            preloads,
-            audits,
-            open,
-            attachments,
-            jobs,
-            repair,
-            cleaning,
-            journal_cleaning,
-            reporter,
-            monitor,
-        })
-    }
-}
-
-/// Opens the folder of journals that this host shares with others, if it has one.
-async fn open_shared_journals(
-    context: &Arc<HostContext>,
-    path: Option<std::path::PathBuf>,
-) -> Result<Option<Arc<SharedJournals>>, StartError> {
-    let Some(path) = path else { return Ok(None) };
-    let context = Arc::clone(context);
-    let opened =
-        blocking(move || SharedJournals::open(&context.world, &path, context.cluster)).await??;
-    tracing::info!(id = %opened.id(), "journals are in a shared folder");
-    Ok(Some(Arc::new(opened)))
-}
-
-fn lease_count_key(cluster: &Cluster) -> Result<LeaseCountKey, StartError> {
-    let bytes = cluster.vouch.0.as_slice().try_into();
-    let bytes: &[u8; 32] = bytes.map_err(|_| StartError::LeaseCountKey)?;
-    Ok(LeaseCountKey::new(bytes))
 }
 
 impl Part for Agent {

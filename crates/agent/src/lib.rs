@@ -28,6 +28,7 @@ pub mod audits;
 mod background;
 pub mod cache;
 mod cleaning;
+mod compose;
 mod context;
 mod controller;
 mod export;
@@ -47,5 +48,5 @@ mod units;
 pub mod vm;
 
 pub use agent::{Agent, SHUT_DOWN_WITHIN};
-pub use filters::{Connected, FilterKeys, Network};
+pub use filters::{Connected, FilterKeys, FilterSettings, Network};
 pub use settings::{Settings, StartError};

@@ -1,4 +1,4 @@
-//! How an agent is to run ([`Settings`]), and why it does not start ([`StartError`]).
+//! [`Settings`] of an agent, and why it does not start ([`StartError`]).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use volume::VolumeConfig;
 use crate::cache::CacheSettings;
 use crate::context::TaskEnded;
 use crate::export::NbdServerError;
-use crate::filters::Network;
+use crate::filters::FilterSettings;
 use crate::folder::FolderError;
 use crate::jobs::CreateKeyError;
 use crate::journals::JournalsError;
@@ -19,66 +19,60 @@ use crate::lease::CheckError;
 use crate::units::UnitsError;
 use crate::vm::VmOptions;
 
-/// How an agent is to run.
+/// The settings of an agent.
 pub struct Settings {
-    /// D, the data directory.
+    /// The data directory.
     pub folder: PathBuf,
     /// The client of the controllers.
     pub client: Client,
-    /// How many folder units to make if the cluster has none.
+    /// The number of folder units to create if the cluster has no units.
     pub units: Option<usize>,
-    /// The number of units to make if `units` does not say.
+    /// The number of units to create if `units` is `None`.
     pub units_default: usize,
-    /// Where the wrapping key `main` is, if `keys.toml` does not say so.
+    /// Location of the wrapping key `main`, if it is not in `keys.toml`.
     pub key: Option<KeyEntry>,
-    /// Where `keys.toml` is, if not in D's keys folder.
+    /// Path of `keys.toml`, if it is not in the keys folder of the data directory.
     pub keys_file: Option<PathBuf>,
-    /// Volumes may be written unencrypted, if their owner wants that.
+    /// Unencrypted volumes may be written.
     pub allows_unencrypted: bool,
-    /// Networks that tenants' filters may reach.
-    pub filter_networks: Vec<Network>,
-    /// The program that runs out-of-process filters, Scree's own; `None`: all filters run inline.
-    pub filter_program: Option<PathBuf>,
-    /// The memory that the filters of a chain may use together, in bytes.
-    pub filter_memory: u64,
-    /// The room that they may use on D's disk.
-    pub filter_room: chain::Room,
+    /// The limits and rights of tenants' filters.
+    pub filters: FilterSettings,
     /// An address to serve NBD at over TCP as well.
     pub listen_nbd: Option<SocketAddr>,
-    /// TLS for that.
+    /// TLS settings for NBD over TCP.
     pub nbd_tls: Option<ServerTls>,
     /// How VMs are reached.
     pub vm: VmOptions,
-    /// A folder of journals that several hosts share, if this host's are not in D.
+    /// A folder of journals that several hosts share; `None`: journals are in the data directory.
     pub journals: Option<PathBuf>,
-    /// The user who runs the VMs, if their monitors' sockets do not say.
+    /// Uid of the user who runs the VMs; `None`: the owner of the socket of a VM's monitor.
     pub vm_user: Option<u32>,
-    /// The sizes and times of each volume, unless it has its own.
+    /// The default configuration of a volume.
     pub volume: VolumeConfig,
     /// The host's cache.
     pub cache: CacheSettings,
-    /// The memory that maps may use together, in bytes; at least 4 MiB each.
+    /// Memory for the maps of all volumes together, in bytes; each gets at least 4 MiB.
     pub map_memory_bytes: u64,
-    /// The limit of repair.
+    /// Limit of the bandwidth of repair, in bytes per second.
     pub repair_bytes_per_second: u64,
 }
 
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// D cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// No controller answers, or it refuses.
     #[error("the controller: {0}")]
     Controller(#[from] ClientError),
-    /// The age of the database is not known.
+    /// The age of the database could not be checked.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// There is no wrapping key.
+    /// A wrapping key cannot be opened.
     #[error(transparent)]
     Key(#[from] HostKeyError),
-    /// A task ended before its time.
+    /// A background task was aborted.
     #[error(transparent)]
     Task(#[from] TaskEnded),
     /// The shared folder of journals cannot be used.
@@ -93,7 +87,7 @@ pub enum StartError {
     /// The first wrapping key could not be created.
     #[error(transparent)]
     CreateKey(#[from] CreateKeyError),
-    /// The key with which hosts authenticate lease counts has a wrong length.
-    #[error("the database is damaged: what hosts vouch with has not 32 bytes")]
+    /// The key with which hosts authenticate lease counts has the wrong length.
+    #[error("the database is damaged: the key that authenticates lease counts is not 32 bytes long")]
     LeaseCountKey,
 }

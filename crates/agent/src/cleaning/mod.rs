@@ -1,12 +1,14 @@
-//! [`Cleaning`]: removes what nothing needs any more, and frees its slots. `journals` does so for
-//! journals and the files of filters.
+//! [`Cleaning`]: removes what nothing needs any more, and frees its slots. [`JournalCleaning`] does
+//! so for journals and the files of filters.
 //!
-//! Loops none of which waits for another. All of it may be killed at any moment: removals are
-//! transactions, frees may be repeated. A failure (a unit is unavailable) is tried again after a
-//! while, and delays nothing else; nothing here stops or is stopped by foreground work.
+//! Two loops, which do not wait for each other; `decide` says when a pass of either is due. All of
+//! it may be killed at any moment: a removal is a transaction, and a free may be repeated. A failed
+//! pass (a unit is unavailable) is repeated later and delays nothing else; cleaning and foreground
+//! work do not stop each other.
 //!
 //! Must not know: why a version is not needed; the controllers decide that.
 
+mod decide;
 mod journals;
 
 use std::sync::Arc;
@@ -33,49 +35,20 @@ use crate::journals::{LocalJournals, SharedJournals};
 use crate::keys::HostKeys;
 use crate::lease::DatabaseAge;
 
+use decide::{Action, Desired, Observed, Work, decide};
+
 pub(crate) use journals::JournalCleaning;
 
-/// How often there may be something to clean.
+/// The period of the timer of both loops.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Retention is applied every this many ticks, and when something was deleted.
-const REMOVE_TICKS: u64 = 10;
-
-/// After a pass with failures, it waits this many ticks.
-const REMOVE_RETRY_TICKS: u64 = 30;
-
-/// The first and the longest pause after frees that failed.
-const FREE_RETRY_MIN: Duration = Duration::from_secs(1);
-const FREE_RETRY_MAX: Duration = Duration::from_secs(60);
-
-/// How many frees are fetched at a time: some MiB of plans.
+/// The most frees that one request fetches: some MiB of plans.
 const FREES_AT_ONCE: u32 = 16;
-
-/// When to try again what failed: each time after twice as long.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Retry {
-    wait: Duration,
-    at: Duration,
-}
-
-impl Retry {
-    fn is_due(&self, now: Duration) -> bool {
-        now >= self.at
-    }
-
-    fn note(&mut self, now: Duration, has_failed: bool) {
-        self.wait = match has_failed {
-            true => (self.wait * 2).clamp(FREE_RETRY_MIN, FREE_RETRY_MAX),
-            false => Duration::ZERO,
-        };
-        self.at = now + self.wait;
-    }
-}
 
 /// Why cleaning did not make progress.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CleaningError {
-    /// The controllers.
+    /// The catalog refused a call.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     /// No controller answers.
@@ -84,15 +57,15 @@ pub(crate) enum CleaningError {
     /// A version was not removed, or slots were not freed.
     #[error("{}", with_causes(.0))]
     Clean(#[from] CleanError),
-    /// A unit.
+    /// A storage unit failed.
     #[error("{}", with_causes(.0))]
     Unit(#[from] UnitError),
-    /// A task ended before its time.
+    /// A background task was aborted.
     #[error(transparent)]
     Task(#[from] TaskEnded),
 }
 
-/// What cleaning is given.
+/// The parts of the agent that cleaning uses.
 pub(crate) struct CleaningParts {
     pub controller: Controller,
     pub keys: Arc<HostKeys>,
@@ -108,7 +81,7 @@ pub(crate) struct CleaningParts {
 /// Removes versions and deleted volumes, and frees slots.
 pub(crate) struct Cleaning {
     parts: CleaningParts,
-    /// The serial of what there is to clean.
+    /// Changed by the controllers when something was deleted.
     serial: Mutex<u64>,
     /// Notified when the serial changes.
     changed: Notify,
@@ -127,61 +100,90 @@ impl Cleaning {
         }
     }
 
-    /// The controllers say that there may be something to clean, if the serial has changed.
+    /// Starts a removal if the controllers have changed the serial.
     pub fn set_serial(&self, serial: u64) {
         if std::mem::replace(&mut *self.serial.lock(), serial) != serial {
             self.changed.notify_one();
         }
     }
 
-    /// Why cleaning does not make progress, one sentence each.
+    /// Why cleaning does not make progress; one sentence for each loop that failed.
     pub fn problems(&self) -> Vec<String> {
         let removal = self.removal_problem.lock();
         let removal = removal
             .as_ref()
-            .map(|why| format!("old versions are not all removed: {why}"));
+            .map(|why| format!("old versions cannot be removed: {why}"));
         let freeing = self.freeing_problem.lock();
         let freeing = freeing
             .as_ref()
-            .map(|why| format!("room is not all given back: {why}"));
+            .map(|why| format!("slots cannot be freed: {why}"));
         removal.into_iter().chain(freeing).collect()
     }
 
-    /// Removes what nothing needs, as long as the agent runs.
+    /// Removes versions and deleted volumes that nothing needs, as long as the agent runs.
     pub async fn run_removing(&self) {
-        let mut ticks = host::ticks(TICK);
-        let (mut turn, mut due) = (0, 0);
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => turn += 1,
-                () = self.changed.notified() => due = turn,
-            }
-            if turn < due {
-                continue;
-            }
-            let pass = self.remove_unneeded().await;
-            due = turn
-                + match pass {
-                    Ok(()) => REMOVE_TICKS,
-                    Err(_) => REMOVE_RETRY_TICKS,
-                };
-            set_problem(&self.removal_problem, pass);
-        }
+        self.run(Work::Remove, &self.removal_problem).await;
     }
 
     /// Frees slots, as long as the agent runs.
     pub async fn run_freeing(&self) {
-        let clock = &self.parts.clock;
+        self.run(Work::Free, &self.freeing_problem).await;
+    }
+
+    async fn run(&self, work: Work, problem: &Mutex<Option<String>>) {
         let mut ticks = host::ticks(TICK);
-        let mut retry = Retry::default();
+        let mut observed = Observed::default();
         loop {
-            ticks.tick().await;
-            if retry.is_due(clock.monotonic()) {
-                let pass = self.free_due().await;
-                retry.note(clock.monotonic(), pass.is_err());
-                set_problem(&self.freeing_problem, pass);
+            tokio::select! {
+                _ = ticks.tick() => observed.tick += 1,
+                () = self.changed.notified(), if work == Work::Remove => {}
+            }
+            if let Some(pass) = self.pass_if_due(work, &mut observed).await {
+                set_problem(problem, pass);
             }
         }
+    }
+
+    /// Runs a pass if one is due, and returns what came of it.
+    async fn pass_if_due(
+        &self,
+        work: Work,
+        observed: &mut Observed,
+    ) -> Option<Result<(), CleaningError>> {
+        let desired = Desired {
+            work,
+            serial: *self.serial.lock(),
+        };
+        observed.is_database_older = None;
+        let pass = loop {
+            match decide(&desired, observed) {
+                Action::Wait => return None,
+                Action::CheckDatabase => match self.parts.age.older().await {
+                    Ok(older) => observed.is_database_older = Some(older.is_some()),
+                    Err(error) => break Err(error.into()),
+                },
+                // The report to the controllers says that the database is older.
+                Action::Skip => break Ok(()),
+                Action::Remove => break self.remove_planned().await,
+                Action::Free => break self.free_due_plans().await,
+            }
+        };
+        observed.end_pass(desired.serial, pass.is_err());
+        Some(pass)
+    }
+
+    /// Removes versions and deleted volumes that nothing needs, once.
+    #[cfg(test)]
+    pub async fn remove_unneeded(&self) -> Result<(), CleaningError> {
+        let pass = self.pass_if_due(Work::Remove, &mut Observed::default());
+        pass.await.expect("the first pass is due")
+    }
+
+    /// Frees what is due, once.
+    #[cfg(test)]
+    pub async fn free_due(&self) -> Result<(), CleaningError> {
+        let pass = self.pass_if_due(Work::Free, &mut Observed::default());
+        pass.await.expect("the first pass is due")
     }
 
     fn cleaner(&self) -> Cleaner {
@@ -193,12 +195,8 @@ impl Cleaning {
         )
     }
 
-    /// Removes versions and deleted volumes that nothing needs.
-    pub async fn remove_unneeded(&self) -> Result<(), CleaningError> {
-        if self.parts.age.older().await?.is_some() {
-            // What an older database says about units may be wrong. The report says so.
-            return Ok(());
-        }
+    /// Removes what the controllers plan to remove; returns the first failure.
+    async fn remove_planned(&self) -> Result<(), CleaningError> {
         let busy = self.parts.open.busy();
         let plan = PlanCleaning { busy };
         let cleaning = self.parts.controller.call(&plan).await?;
@@ -227,8 +225,8 @@ impl Cleaning {
         first_failure
     }
 
-    /// Sweeps what a deleted volume's last lease left on the units, and removes the volume and its
-    /// journals: they are ciphertext whose key is deleted.
+    /// Sweeps what the last lease of a deleted volume left on the units, and removes the volume and
+    /// its journals: they are ciphertext whose key is deleted.
     async fn finish_delete(&self, deleted: Deleted) -> Result<(), CleaningError> {
         let volume = deleted.volume;
         let controller = &self.parts.controller;
@@ -242,16 +240,13 @@ impl Cleaning {
         }
         self.parts.local_journals.remove_quarantined(volume).await;
         self.parts.filter_files.remove_all(volume).await;
-        tracing::info!(%volume, "volume deleted");
+        tracing::info!(%volume, "cleaning deleted volume");
         Ok(())
     }
 
-    /// Frees what is due, some plans at a time: one that fails does not delay those behind it.
-    pub async fn free_due(&self) -> Result<(), CleaningError> {
-        if self.parts.age.older().await?.is_some() {
-            // What an older database says about units may be wrong. The report says so.
-            return Ok(());
-        }
+    /// Carries out the frees that are due, [`FREES_AT_ONCE`] at a time; returns the first failure,
+    /// which does not delay the frees after it.
+    async fn free_due_plans(&self) -> Result<(), CleaningError> {
         let now = self.parts.clock.wall();
         let mut first_failure = Ok(());
         let mut after = 0;
@@ -268,7 +263,7 @@ impl Cleaning {
                 .map(|free| Want::Free { plan: free.id })
                 .collect();
             self.parts.controller.obtain(&wants).await?;
-            // Each capability is renewed until its plan was carried out.
+            // Each capability is renewed until its plan has been carried out.
             let cache = self.parts.controller.capability_cache();
             let kept: Vec<KeptCapabilities> =
                 wants.iter().map(|want| cache.keep(vec![*want])).collect();
@@ -280,55 +275,29 @@ impl Cleaning {
     }
 }
 
-/// Stores the problem of a pass, and logs it if it is a new one.
+/// Stores the problem of a pass, and logs it if it is new.
 fn set_problem(noted: &Mutex<Option<String>>, pass: Result<(), CleaningError>) {
     let problem = pass.err().map(|error| error.to_string());
     let mut noted = noted.lock();
     if let (Some(problem), true) = (&problem, *noted != problem) {
-        tracing::warn!(problem, "cleaning failed; it is tried again");
+        tracing::warn!(problem, "cleaning failed and will be retried");
     }
     *noted = problem;
 }
 
 async fn carry_out(cleaner: Cleaner, free: PendingFree) -> Result<(), CleaningError> {
     let slots = blocking(move || cleaner.carry_out(&free)).await??;
-    tracing::debug!(slots, "slots were freed");
+    tracing::debug!(slots, "cleaning freed slots");
     Ok(())
 }
 
 fn remove_one(cleaner: &Cleaner, key: VersionKey, not_before: Millis) -> Result<(), CleaningError> {
     match cleaner.remove_version(key, not_before) {
         Ok(Removal::Removed { slots }) => {
-            tracing::debug!(volume = %key.volume, version = key.number, slots, "version removed");
+            tracing::debug!(volume = %key.volume, version = key.number, slots, "cleaning removed version");
             Ok(())
         }
         Ok(Removal::Needed) => Ok(()),
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A failed free put off retention, again and again, and was itself tried
-    /// every second.
-    #[test]
-    fn a_failing_free_is_tried_less_and_less_often_and_a_success_resets_that() {
-        let mut retry = Retry::default();
-        let mut now = Duration::from_secs(100);
-        assert!(retry.is_due(now));
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            retry.note(now, true);
-            assert!(!retry.is_due(now));
-            let wait = retry.at - now;
-            waits.push(wait.as_secs());
-            now += wait;
-            assert!(retry.is_due(now));
-        }
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        retry.note(now, false);
-        assert!(retry.is_due(now));
     }
 }

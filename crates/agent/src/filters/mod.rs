@@ -53,14 +53,15 @@ pub(crate) use state::{ChainState, desired_chain};
 pub use targets::{Connected, Network};
 
 /// The limits and rights of filters on this host.
-pub(crate) struct FilterSettings {
+pub struct FilterSettings {
     /// Networks that tenants' filters may reach.
     pub networks: Arc<[Network]>,
-    /// The program that runs out-of-process filters, Scree's own; `None`: all filters run inline.
+    /// The program that runs out-of-process filters, Scree's own; `None`: all filters run in the
+    /// agent.
     pub program: Option<PathBuf>,
-    /// The memory that the filters of a chain may use together, in bytes.
+    /// Memory that the filters of a chain may use together, in bytes.
     pub memory: u64,
-    /// The room that they may use on D's disk.
+    /// The disk space in the data directory that the filters of a volume may use.
     pub room: chain::Room,
 }
 

@@ -295,10 +295,12 @@ impl Scree {
             key: None,
             keys_file: None,
             allows_unencrypted: true,
-            filter_networks: Vec::new(),
-            filter_program: None,
-            filter_memory: 1 << 30,
-            filter_room: chain::Room::UNLIMITED,
+            filters: crate::FilterSettings {
+                networks: Arc::new([]),
+                program: None,
+                memory: 1 << 30,
+                room: chain::Room::UNLIMITED,
+            },
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {
@@ -379,7 +381,7 @@ impl Scree {
 
     /// The volume, while it is open.
     pub fn open(&self, volume: VolumeId) -> Option<Arc<Attached>> {
-        let open = self.agent.parts.open.all();
+        let open = self.agent.parts.volumes.all();
         open.into_iter().find(|open| open.volume() == volume)
     }
 

@@ -173,12 +173,14 @@ pub(super) fn agent_settings(
         key,
         keys_file: arguments.keys_file.clone(),
         allows_unencrypted: false,
-        filter_networks: arguments.filter_networks.clone(),
-        filter_program: Some(super::this_program()?),
-        filter_memory: arguments.filter_memory,
-        filter_room: Room {
-            journal_bytes: arguments.filter_journal,
-            trace_bytes: arguments.filter_trace,
+        filters: agent::FilterSettings {
+            networks: arguments.filter_networks.clone().into(),
+            program: Some(super::this_program()?),
+            memory: arguments.filter_memory,
+            room: Room {
+                journal_bytes: arguments.filter_journal,
+                trace_bytes: arguments.filter_trace,
+            },
         },
         listen_nbd: arguments.listen_nbd,
         nbd_tls: tls(world, arguments)?,
