@@ -1,12 +1,12 @@
-//! How fast blocks are destaged to an object store, beside plain multipart uploads
-//! of as many bytes by the same library, to the same store, by turns:
+//! Measures how fast blocks are destaged to an object store, compared with plain multipart uploads
+//! of the same number of bytes by the same library to the same store, in alternation:
 //!
 //!     cargo run --release -p agent --example object_speed URL [UNITS] [MIB]
 //!
-//! URL is a prefix with nothing below it, `s3://bucket/speed`; credentials come from
-//! the environment. What is put there is removed again. A destage is 50 MiB of blocks
-//! of 4 KiB, half of a journal, with one copy; sealing is left out. Reads are of
-//! 4 KiB at random, one at a time and 32 at once.
+//! URL is a prefix with no objects below it, `s3://bucket/speed`; credentials are read from the
+//! environment. The objects are removed again. A destage is 50 MiB of blocks of 4 KiB, half of a
+//! journal, with one copy, without sealing. Reads are of 4 KiB at random, one at a time and 32 at
+//! once.
 
 #![expect(clippy::disallowed_methods, reason = "this program measures")]
 
@@ -31,7 +31,7 @@ const SLOT_BYTES: u32 = 4096;
 const MIB: usize = 1 << 20;
 const DESTAGE_BYTES: usize = 50 * MIB;
 const PART_BYTES: usize = 8 * MIB;
-/// As many parts at a time as a destage has segments of that size in memory.
+/// The number of concurrent parts: as many as a destage has segments of that size in memory.
 const PARTS_AT_ONCE: usize = 4;
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -112,7 +112,7 @@ fn main() -> Result<(), Failed> {
             unit.delete(segment)?;
         }
     }
-    println!("what is left below {url} are the units' markers");
+    println!("only the units' markers are left below {url}");
     Ok(())
 }
 
@@ -158,7 +158,7 @@ fn placer(world: &World, store: &Store) -> Result<Placer, Failed> {
     ))
 }
 
-/// What anybody would do with that library.
+/// A plain upload with the library.
 async fn upload(store: &dyn ObjectStore, path: &Path, data: &[u8]) -> Result<(), Failed> {
     let upload = store.put_multipart(path).await?;
     let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
@@ -170,14 +170,14 @@ async fn upload(store: &dyn ObjectStore, path: &Path, data: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// MiB a second in the median.
+/// The median rate in MiB/s.
 fn rate(times: &mut [Duration]) -> f64 {
     times.sort_unstable();
     (DESTAGE_BYTES / MIB) as f64 / times[times.len() / 2].as_secs_f64()
 }
 
-/// Reads for 5 s, so many at once, and returns how many in a second, and how long
-/// one took in the median.
+/// Reads for 5 s with `at_once` concurrent reads; returns the reads per second, and the median
+/// duration of a read.
 fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) -> (f64, Duration) {
     let (tell, told) = mpsc::channel();
     let begun = Instant::now();
@@ -192,8 +192,8 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
         };
         let (tell, asked) = (tell.clone(), Instant::now());
         let done = Box::new(move |read: Result<ReadSlots<'_>, UnitError>| {
-            read.expect("it can be read");
-            // The last ones are nobody's any more.
+            read.expect("a readable slot");
+            // The results of the last reads are not needed.
             let _ = tell.send(asked.elapsed());
         });
         assert!(store.start_read(&store.table(), (None, run), SLOT_BYTES, &[], done));

@@ -1,5 +1,5 @@
-//! What every part of an agent is given: the host that it runs on ([`HostContext`]), the word that
-//! it is to end ([`Shutdown`]), and threads for what waits ([`blocking`]).
+//! What every part of an agent needs: the host that it runs on ([`HostContext`]), the signal to
+//! shut down ([`Shutdown`]), and threads for calls that block ([`blocking`]).
 //!
 //! Must not know: any part of the agent.
 
@@ -13,20 +13,20 @@ use world::World;
 use crate::folder::Folder;
 use crate::unit_owner::UnitOwner;
 
-/// The host, and the cluster that it belongs to. None of it changes while the agent runs.
+/// The host, and the cluster that it belongs to. It does not change while the agent runs.
 pub(crate) struct HostContext {
     pub world: World,
-    /// Waits for the answers of units that have no thread of their own.
+    /// Runtime for units whose calls are asynchronous.
     pub runtime: Handle,
-    /// D, locked.
+    /// The locked data directory.
     pub folder: Folder,
     pub cluster: ClusterId,
     /// The owner in whose name this host uses units.
     pub owner: UnitOwner,
 }
 
-/// Whether the agent is ending: no more volumes are opened, and no call is repeated. Clones share
-/// the answer.
+/// Whether the agent is shutting down: then no volume is opened and no call is retried. Clones
+/// share the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shutdown(Arc<AtomicBool>);
 
@@ -40,14 +40,14 @@ impl Shutdown {
     }
 }
 
-/// A task ended before its time.
+/// A background task panicked or was canceled.
 #[derive(Debug, thiserror::Error)]
-#[error("a task ended before its time: {0}; see the log")]
-pub struct TaskEnded(#[from] tokio::task::JoinError);
+#[error("a background task failed: {0}; see the log")]
+pub struct TaskFailed(#[from] tokio::task::JoinError);
 
-/// Runs `work` on a thread that may wait.
+/// Runs `work` on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, TaskEnded> {
+) -> Result<T, TaskFailed> {
     Ok(tokio::task::spawn_blocking(work).await?)
 }

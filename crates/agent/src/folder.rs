@@ -1,18 +1,18 @@
-//! [`Folder`]: D, the data directory of an agent, which may be that of a controller as well.
+//! [`Folder`]: the data directory of an agent (D below), which may also be that of a controller.
 //!
 //! ```text
 //!   D/agent.lock       held by the agent
-//!   D/filter-keys/TENANT/NAME   keys of tenants, for the filters of their volumes
-//!   D/keys/            keys.toml and key files, unless they are kept elsewhere
-//!   D/filter-certificates/TENANT/NAME/   certificates for the TLS of those filters
+//!   D/filter-keys/TENANT/NAME   keys of a tenant, for the filters of its volumes
+//!   D/keys/            keys.toml and key files, unless they are configured elsewhere
+//!   D/filter-certificates/TENANT/NAME/   TLS certificates for those filters
 //!   D/filter-sockets/TENANT/NAME   NBD servers for the filters of a tenant's volumes
 //!   D/chains/vol-…/    files of the filters of a volume: journals, notes and traces
 //!   D/events/vol-….jsonl   events of the filters of a volume
-//!   D/units/u1 …       folder units made on the first start
-//!   D/journal/vol-…    one journal for each volume that is attached
-//!   D/nbd.sock         NBD
-//!   D/unpinned         how often images had been unpinned when the cache last applied that
-//!   D/vm/att-….sock    NBD, for one attachment to a VM
+//!   D/units/u1 …       folder units created on the first start
+//!   D/journal/vol-…    the journal of an attached volume
+//!   D/nbd.sock         NBD server
+//!   D/unpinned         count of unpinned images that the cache last applied
+//!   D/vm/att-….sock    NBD server for one attachment to a VM
 //! ```
 
 use std::fs::{File, TryLockError};
@@ -25,28 +25,28 @@ use world::{OpenMode, World, host};
 
 use crate::keys::KeyLocations;
 
-/// The locked D. The lock ends with the process.
+/// The locked data directory. The lock ends with the process.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
-/// Why D cannot be used.
+/// Why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Another process has locked it.
+    /// Another process has locked the data directory.
     #[error("{path} is in use by another agent; stop that one first", path = path.display())]
     Locked {
-        /// D.
+        /// The data directory.
         path: PathBuf,
     },
-    /// It cannot be made or entered.
+    /// A folder or file cannot be created or opened.
     #[error("cannot use the folder {path}: {source}", path = path.display())]
     Io {
         /// Which folder or file.
-        path: PathBuf,
-        /// What the operating system said.
+        /// Path of the folder or file.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -57,14 +57,13 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
 }
 
 impl Folder {
-    /// Makes what is missing of the folder at `path`, and locks it.
+    /// Creates the folder at `path` and its parts where they are missing, and locks it.
     ///
     /// # Errors
     /// [`FolderError`].
     pub fn lock(world: &World, path: &Path) -> Result<Self, FolderError> {
         host::make_folders(&*world.disk, path).map_err(failed(path))?;
-        // Sockets are named by absolute paths, whatever the current folder of
-        // a later client is.
+        // Sockets are named by absolute paths, so that clients may have another working directory.
         let path = host::resolve(path).map_err(failed(path))?;
         let lock_path = path.join("agent.lock");
         let lock = host::open_private(&lock_path).map_err(failed(&lock_path))?;
@@ -77,32 +76,32 @@ impl Folder {
             let part = path.join(part);
             world.disk.create_directory(&part).map_err(failed(&part))?;
         }
-        // A socket in there is given to a VM's user, who has to get to it.
+        // Sockets in this folder belong to the users of VMs, who must be able to enter it.
         let sockets = path.join("vm");
         host::allow_entry(&sockets).map_err(failed(&sockets))?;
         world.disk.sync_directory(&path).map_err(failed(&path))?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// D itself, absolute.
+    /// Absolute path of the data directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The key file, unless the operator keeps it elsewhere.
+    /// Path of the key file, unless the operator configured another.
     #[must_use]
     pub fn key_file(&self) -> PathBuf {
         key_file(&self.path)
     }
 
-    /// Where wrapping keys are, unless the operator says where.
+    /// Path of `keys.toml`, unless the operator configured another.
     #[must_use]
     pub fn keys_file(&self) -> PathBuf {
         keys_file(&self.path)
     }
 
-    /// Unit folder `number`, from 1.
+    /// Path of unit folder `number`, counted from 1.
     #[must_use]
     pub fn unit(&self, number: usize) -> PathBuf {
         self.path.join("units").join(format!("u{number}"))
@@ -114,37 +113,37 @@ impl Folder {
         self.path.join("journal")
     }
 
-    /// A volume's journal.
+    /// Path of the journal of a volume.
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.journals().join(volume.to_string())
     }
 
-    /// The note of how often images had been unpinned when the cache last applied that.
+    /// File with the count of unpinned images that the cache last applied.
     #[must_use]
     pub fn unpinned(&self) -> PathBuf {
         self.path.join("unpinned")
     }
 
-    /// The folder of the sockets that tenants' filters may use.
+    /// The folder of the sockets that filters of tenants may use.
     #[must_use]
     pub fn filter_sockets(&self) -> PathBuf {
         self.path.join("filter-sockets")
     }
 
-    /// The folder of the certificates for the TLS of tenants' filters.
+    /// The folder of the TLS certificates for the filters of tenants.
     #[must_use]
     pub fn filter_certificates(&self) -> PathBuf {
         self.path.join("filter-certificates")
     }
 
-    /// The folder of the files of filters, with a folder for each volume.
+    /// The folder of the files of filters; each volume has a folder in it.
     #[must_use]
     pub fn chains(&self) -> PathBuf {
         self.path.join("chains")
     }
 
-    /// The folder of the files of a volume's filters.
+    /// The folder of the files of one volume's filters.
     #[must_use]
     pub fn chain(&self, volume: VolumeId) -> PathBuf {
         self.chains().join(volume.to_string())
@@ -156,7 +155,7 @@ impl Folder {
         self.path.join("filter-keys")
     }
 
-    /// The folder in which the operator allows programs as filters.
+    /// The folder of the programs that the operator allows as external filters.
     #[must_use]
     pub fn filter_programs(&self) -> PathBuf {
         self.path.join("filter-programs")
@@ -168,20 +167,20 @@ impl Folder {
         self.path.join("events")
     }
 
-    /// Where NBD listens.
+    /// The socket of the NBD server.
     #[must_use]
     pub fn nbd_socket(&self) -> PathBuf {
         self.path.join("nbd.sock")
     }
 
-    /// Where NBD listens for the VM of one attachment.
+    /// The socket of the NBD server for the VM of one attachment.
     #[must_use]
     pub fn vm_socket(&self, attachment: AttachmentId) -> PathBuf {
         self.path.join("vm").join(format!("{attachment}.sock"))
     }
 }
 
-/// Where an agent looks for its wrapping keys, if its settings do not say.
+/// Default locations of the wrapping keys of an agent with this data directory.
 #[must_use]
 pub fn key_locations(folder: &Path) -> KeyLocations {
     KeyLocations {
@@ -200,13 +199,12 @@ fn key_file(folder: &Path) -> PathBuf {
     folder.join("keys").join("master.key")
 }
 
-/// Looks for traces of a former agent in the folder at `path`: something that only a former agent
-/// leaves, and something that it most likely left.
+/// Looks for traces of an earlier agent in the folder at `path`.
 ///
-/// It reads units, which may not answer.
+/// It reads storage units, which may block.
 ///
 /// # Errors
-/// As the operating system says.
+/// Any error of the operating system.
 pub fn traces(world: &World, path: &Path) -> io::Result<FormerAgent> {
     let entries = |part: &str| -> io::Result<Vec<PathBuf>> {
         let folder = path.join(part);
@@ -229,18 +227,18 @@ pub fn traces(world: &World, path: &Path) -> io::Result<FormerAgent> {
         let likely = certain.clone();
         return Ok(FormerAgent { certain, likely });
     }
-    // A first start makes the key after the database is durable. So either the operator has put
-    // the key here, and nothing else; or the database is lost, and even a bare folder may be the
+    // A first start creates the key after the database is durable. So either the operator has put
+    // the key here, and nothing else; or the database is lost, and even an empty folder may be the
     // mount point of a unit.
     let likely = journal.or_else(|| units.into_iter().next());
     Ok(FormerAgent { certain, likely })
 }
 
-/// The traces of a former agent in a folder.
+/// Traces of an earlier agent in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerAgent {
-    /// What only a former agent leaves.
+    /// A file that only an earlier agent leaves.
     pub certain: Option<PathBuf>,
-    /// What a former agent most likely left.
+    /// A file that an earlier agent most likely left.
     pub likely: Option<PathBuf>,
 }

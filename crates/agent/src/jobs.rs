@@ -1,5 +1,5 @@
-//! [`HostJobs`]: jobs that the controllers request of this host once, each with a result: to add a
-//! unit, to create a wrapping key, to read events.
+//! [`HostJobs`]: one-time jobs that the controllers request of this host, each with a result: add a
+//! unit, create a wrapping key, read events.
 //!
 //! Must not know: who requested a job.
 
@@ -14,13 +14,13 @@ use base::{AttachmentId, with_causes};
 use parking_lot::Mutex;
 use world::host;
 
-use crate::context::{TaskEnded, blocking};
+use crate::context::{TaskFailed, blocking};
 use crate::controller::Controller;
 use crate::export::OpenVolumes;
 use crate::keys::{HostKeyError, HostKeys};
 use crate::units::Units;
 
-/// A controller lists a registered key soon.
+/// How long a job waits for a controller to list a registered key.
 const LISTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The longest time that a job waits for events.
@@ -34,7 +34,7 @@ pub enum CreateKeyError {
     #[error("the controller: {0}")]
     Controller(#[from] ClientError),
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }
 
 /// Runs jobs. Cheap to clone.
@@ -63,7 +63,7 @@ impl HostJobs {
         }
     }
 
-    /// Begins a job, unless it is under way.
+    /// Starts a job, unless it is running already.
     pub fn begin(&self, job: Task) {
         if !self.running.lock().insert(job.id) {
             return;
@@ -75,7 +75,7 @@ impl HostJobs {
                 answer: jobs.run(job.what).await,
             };
             if let Err(error) = jobs.controller.call_until_answered(&report).await {
-                tracing::error!(job = job.id, %error, "controller did not hear the result of a job");
+                tracing::error!(job = job.id, %error, "controller did not accept job result");
             }
             jobs.running.lock().remove(&job.id);
         });
@@ -98,8 +98,8 @@ impl HostJobs {
         }
     }
 
-    /// Creates the wrapping key that this host calls `name`. It may have been created already,
-    /// before a crash.
+    /// Creates the wrapping key that this host calls `name`. If a crash came after an earlier
+    /// attempt, the key may exist already.
     async fn add_key(&self, name: String) -> JobResult {
         let known = self.keys.listed().into_iter().find(|key| key.name == name);
         let key = match known {
@@ -107,7 +107,7 @@ impl HostJobs {
             None => create_key(&self.keys, &self.controller, name).await,
         };
         if let Ok(key) = &key {
-            // The requester expects that new volumes use it.
+            // The requester expects that new volumes use the key.
             let is_listed = |listed: &Vec<WrappingKey>| listed.iter().any(|one| one.id == key.id);
             host::timeout(LISTED_WITHIN, self.keys.until_listed(is_listed)).await;
         }
@@ -132,7 +132,7 @@ impl HostJobs {
             Some(events) => Ok(events.after(after, count_max as usize, wait).await),
             None => Err(Refusal {
                 field: None,
-                reason: "it has no filters that tell anything, or is not open".to_owned(),
+                reason: "the attachment has no filters that report events, or is not open".to_owned(),
             }),
         }
     }

@@ -8,7 +8,7 @@ use nbd::ServerTls;
 use volume::VolumeConfig;
 
 use crate::cache::CacheSettings;
-use crate::context::TaskEnded;
+use crate::context::TaskFailed;
 use crate::export::NbdServerError;
 use crate::filters::FilterSettings;
 use crate::folder::FolderError;
@@ -74,7 +74,7 @@ pub enum StartError {
     Key(#[from] HostKeyError),
     /// A background task was aborted.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
     /// The shared folder of journals cannot be used.
     #[error(transparent)]
     Journals(#[from] JournalsError),

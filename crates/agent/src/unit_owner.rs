@@ -1,16 +1,16 @@
-//! [`UnitOwner`]: the owner in whose name this host uses units, and what it says of units that
-//! another one has.
+//! [`UnitOwner`]: the owner in whose name this host uses units, and the remedy when another owner
+//! holds a unit.
 
 use api::host::Cluster;
 use base::with_causes;
 use unit::Owner;
 use unit::UnitError;
 
-/// The copy of the database that this host's controllers have, as units know it.
+/// Identity of the database of this host's controllers, as units store it.
 #[derive(Debug, Clone)]
 pub(crate) struct UnitOwner {
     pub owner: Owner,
-    /// The operator says that any other owner of the units is gone.
+    /// The operator has declared that every other owner of the units is gone for good.
     pub takes_over: bool,
 }
 
@@ -26,7 +26,7 @@ impl UnitOwner {
         }
     }
 
-    /// The text of a unit's error, with its causes and the remedy.
+    /// The text of a unit's error, with its causes and a remedy.
     pub fn describe(&self, error: &UnitError) -> String {
         let text = with_causes(error);
         match self.remedy(error) {
@@ -35,10 +35,10 @@ impl UnitOwner {
         }
     }
 
-    /// The remedy for a unit's error, if the error does not say it itself.
+    /// The remedy for a unit's error, unless the text of the error has one.
     pub fn remedy(&self, error: &UnitError) -> Option<&'static str> {
         match error {
-            // This database, but from a time before it entered a generation.
+            // The same database, before it entered the unit's generation.
             UnitError::Held { holder, .. } if holder.database == self.owner.database => Some(
                 "this database is older than that one's: put the newer one back, or, if it is \
                  lost, start `scree up`, or one controller, once with `--restored-database`",

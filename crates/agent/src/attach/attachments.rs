@@ -26,8 +26,8 @@ impl Attachments {
         }
     }
 
-    /// Applies the desired attachments: tells the workers, ends those of others, and starts new
-    /// ones.
+    /// Applies the desired attachments: notifies their workers, ends workers without one, and
+    /// starts missing workers.
     pub fn set_desired(&self, desired: Vec<Assignment>) {
         let mut workers = self.workers.lock();
         if self.shutdown.has_begun() {
@@ -52,13 +52,13 @@ impl Attachments {
         }
     }
 
-    /// Whether a worker has to do with `volume`.
+    /// Whether `volume` has a worker.
     pub fn has_worker(&self, volume: VolumeId) -> bool {
         let workers = self.workers.lock();
         workers.values().any(|worker| worker.volume() == volume)
     }
 
-    /// Runs `action`, unless a worker has to do with `volume`. None begins meanwhile.
+    /// Runs `action` unless `volume` has a worker. No worker starts while it runs.
     pub fn unless_worker<T>(&self, volume: VolumeId, action: impl FnOnce() -> T) -> Option<T> {
         let workers = self.workers.lock();
         let has_worker = workers.values().any(|worker| worker.volume() == volume);
@@ -70,7 +70,7 @@ impl Attachments {
         self.workers.lock().is_empty()
     }
 
-    /// Ends when every worker has tried once what is desired of it.
+    /// Waits until every worker has tried once to reach its desired state.
     pub async fn tried(&self) {
         let mut tried = JoinSet::new();
         for worker in self.workers.lock().values() {
@@ -79,7 +79,7 @@ impl Attachments {
         tried.join_all().await;
     }
 
-    /// Begins to close every volume, also one that is just being opened.
+    /// Begins to close every volume, also one that is being opened.
     pub fn shut_down(&self) -> ShuttingDown {
         let workers: Vec<Worker> = self.workers.lock().drain().map(|(_, one)| one).collect();
         let unclean = workers.len();

@@ -4,7 +4,7 @@
 //! ```text
 //!   desired     open                      not open
 //!   attached    maintain                  open it
-//!   detached    wait until the volume     settle its journal, if it was ever leased; report.
+//!   detached    wait until the volume     destage its journal, if it was ever leased; report.
 //!               has all writes of its     If its VM may still have it, or its filters have
 //!               filters; unplug; close    content, open it first: only a disk that answers
 //!                                         can be unplugged
@@ -12,19 +12,19 @@
 //!   shutdown    close it                  end; a VM that has it waits for the next process
 //! ```
 //!
-//! What has to be asked of a volume, a VM or a disk before a decision is an action as well: it
-//! leaves its answer in [`Findings`].
+//! A question to a volume, a VM or a disk that a decision needs is an action as well; its answer is
+//! in [`Findings`].
 
 use api::host::{Access, Assignment};
 
 /// What is desired of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Desired {
-    /// The attachment, as the controllers desire it.
+    /// The attachment, in its desired state.
     Assigned(Box<Assignment>),
-    /// It is not this host's any more.
+    /// The attachment does not belong to this host any more.
     Removed,
-    /// The agent ends.
+    /// The agent is shutting down.
     Shutdown,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Observed {
     pub open: Option<ObservedVolume>,
     /// The VM does not have the disk any more.
     pub is_unplugged: bool,
-    /// The generation whose end a controller has heard of.
+    /// The generation for which a controller has acknowledged the state `detached`.
     pub detached_generation: Option<u64>,
     pub findings: Findings,
 }
@@ -43,30 +43,31 @@ pub(super) struct Observed {
 /// An open volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObservedVolume {
-    /// The generation for which it was opened.
+    /// The generation of the assignment for which it was opened.
     pub opened_for: u64,
     /// Its engine has stopped.
     pub has_stopped: bool,
 }
 
-/// Answers that hold for one step: they are dropped when the worker waits.
+/// Findings that are valid for one decision: they are dropped when the worker waits.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Findings {
-    /// Whether the open volume is missing writes of its filters.
+    /// Whether the open volume is missing writes that its filters have acknowledged; `None` if
+    /// unknown.
     pub missing_writes: Option<MissingWrites>,
     /// The VM may still have the disk.
     pub may_be_plugged: bool,
     /// The disk could not be unplugged.
     pub has_unplug_failed: bool,
-    /// Whether filters have content that the volume, which is not open, is missing.
+    /// Whether filters of the closed volume have content that it is missing; `None` if unknown.
     pub have_filters_content: Option<bool>,
 }
 
-/// Whether an open volume is missing writes of its filters.
+/// Writes that filters have acknowledged and the open volume is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MissingWrites {
     None,
-    /// It is; the text says which.
+    /// A sentence that names the filters and their writes.
     Some(String),
 }
 
@@ -75,33 +76,33 @@ pub(super) enum MissingWrites {
 pub(super) enum Action {
     /// Open and serve the volume.
     Open,
-    /// Drop the volume, which has stopped, to open it again.
+    /// Drop the volume, whose engine has stopped, and open it again.
     Reopen,
-    /// Keep the open volume, its filters and its VM as desired.
+    /// Maintain the open volume, its filters and its VM.
     Maintain,
     /// Ask the open volume whether it is missing writes of its filters.
     FindMissingWrites,
-    /// Serve the volume until it has all writes of its filters.
+    /// Serve the volume until it has all writes that its filters have acknowledged.
     WaitForFilters,
-    /// Take the disk out of its VM.
+    /// Unplug the disk from its VM.
     Unplug,
     /// Close the open volume.
     Close,
     /// Ask the VM whether it still has the disk.
     FindPlug,
-    /// Look whether filters have content that the volume is missing.
+    /// Find out whether filters have content that the volume is missing.
     FindFilterContent,
-    /// Destage the journal of the volume, which is not open, and detach.
-    Settle,
-    /// Report that it is detached: there is nothing to settle.
+    /// Destage the journal of the closed volume, and detach.
+    DestageJournal,
+    /// Report that the volume is detached: it has no journal.
     Detach,
-    /// Wait for something else to be desired.
+    /// Wait for another desired state.
     Wait,
-    /// Drop the volume, which another host may have, and end.
+    /// Drop the volume, which another host may have, and end the worker.
     Abandon,
-    /// Close the volume, and end.
+    /// Close the volume, and end the worker.
     CloseAndEnd,
-    /// End.
+    /// End the worker.
     End,
 }
 
@@ -112,20 +113,20 @@ pub(super) fn decide(desired: &Desired, observed: &Observed) -> Action {
         (Desired::Shutdown, Some(_)) => Action::CloseAndEnd,
         (Desired::Removed | Desired::Shutdown, None) => Action::End,
         (Desired::Assigned(assignment), Some(open)) => match assignment.attached {
-            // An operator has looked at it, and desires it once more.
+            // An operator has desired it again since the engine stopped.
             true if open.has_stopped && open.opened_for != assignment.generation => Action::Reopen,
             true => Action::Maintain,
-            false => decide_to_close(assignment, observed),
+            false => decide_when_open(assignment, observed),
         },
         (Desired::Assigned(assignment), None) => match assignment.attached {
             true => Action::Open,
-            false => decide_to_settle(assignment, observed),
+            false => decide_when_closed(assignment, observed),
         },
     }
 }
 
-/// Of an open volume that is to be detached.
-fn decide_to_close(assignment: &Assignment, observed: &Observed) -> Action {
+/// Decides for an open volume whose desired state is `detached`.
+fn decide_when_open(assignment: &Assignment, observed: &Observed) -> Action {
     let findings = &observed.findings;
     match findings.missing_writes {
         None => return Action::FindMissingWrites,
@@ -139,8 +140,8 @@ fn decide_to_close(assignment: &Assignment, observed: &Observed) -> Action {
     }
 }
 
-/// Of a volume that is not open and is to be detached.
-fn decide_to_settle(assignment: &Assignment, observed: &Observed) -> Action {
+/// Decides for a closed volume whose desired state is `detached`.
+fn decide_when_closed(assignment: &Assignment, observed: &Observed) -> Action {
     if observed.detached_generation == Some(assignment.generation) {
         return Action::Wait;
     }
@@ -158,14 +159,14 @@ fn decide_to_settle(assignment: &Assignment, observed: &Observed) -> Action {
             Some(false) => {}
         }
     }
-    match is_settled(assignment) {
+    match has_no_journal(assignment) {
         true => Action::Detach,
-        false => Action::Settle,
+        false => Action::DestageJournal,
     }
 }
 
-/// Whether a volume that is not open has nothing in its journal that is to be destaged.
-pub(super) fn is_settled(assignment: &Assignment) -> bool {
+/// Whether a closed volume has no journal that needs destaging.
+pub(super) fn has_no_journal(assignment: &Assignment) -> bool {
     !assignment.leased || assignment.access == Access::ReadOnly
 }
 
@@ -176,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// A leased attachment that may be written, desired for the seventh time.
+    /// A writable, leased attachment of generation 7.
     fn assignment(is_attached: bool) -> Assignment {
         Assignment {
             id: AttachmentId::from_u128(1),
@@ -257,8 +258,8 @@ mod tests {
 
     #[test]
     fn a_volume_is_not_closed_while_it_is_missing_writes_of_its_filters() {
-        let asked = decided(assignment(false), &open(1, false));
-        assert_eq!(asked, Action::FindMissingWrites);
+        let finding = decided(assignment(false), &open(1, false));
+        assert_eq!(finding, Action::FindMissingWrites);
         let waiting = decided(assignment(false), &open_with(lost()));
         assert_eq!(waiting, Action::WaitForFilters);
         let complete = open_with(MissingWrites::None);
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(decided(in_vm(false), &observed), Action::FindPlug);
         observed.findings.may_be_plugged = true;
         assert_eq!(decided(in_vm(false), &observed), Action::Open);
-        assert_eq!(decided(forced(in_vm(false)), &observed), Action::Settle);
+        assert_eq!(decided(forced(in_vm(false)), &observed), Action::DestageJournal);
         observed.findings.may_be_plugged = false;
         observed.is_unplugged = true;
         let next = decided(in_vm(false), &observed);
@@ -293,20 +294,20 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_opened_for_the_content_of_its_filters_before_it_is_settled() {
+    fn a_volume_is_opened_for_the_content_of_its_filters_before_its_journal_is_destaged() {
         let mut observed = Observed::default();
-        let asked = decided(assignment(false), &observed);
-        assert_eq!(asked, Action::FindFilterContent);
+        let finding = decided(assignment(false), &observed);
+        assert_eq!(finding, Action::FindFilterContent);
         observed.findings.have_filters_content = Some(true);
         assert_eq!(decided(assignment(false), &observed), Action::Open);
         observed.findings.have_filters_content = Some(false);
-        assert_eq!(decided(assignment(false), &observed), Action::Settle);
+        assert_eq!(decided(assignment(false), &observed), Action::DestageJournal);
         let forced = decided(forced(assignment(false)), &Observed::default());
-        assert_eq!(forced, Action::Settle);
+        assert_eq!(forced, Action::DestageJournal);
     }
 
     #[test]
-    fn a_volume_without_a_lease_has_nothing_to_settle() {
+    fn a_volume_without_a_lease_has_no_journal_to_destage() {
         let mut observed = Observed::default();
         observed.findings.have_filters_content = Some(false);
         let unleased = Assignment {
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detached_volume_is_left_alone_until_its_generation_changes() {
+    fn a_detached_volume_is_not_touched_until_its_generation_changes() {
         let mut observed = Observed {
             detached_generation: Some(7),
             ..Observed::default()
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_volume_is_abandoned_and_an_ending_agent_closes_it() {
+    fn a_removed_volume_is_abandoned_and_a_shutdown_closes_it() {
         let closed = Observed::default();
         assert_eq!(decide(&Desired::Removed, &open(1, false)), Action::Abandon);
         assert_eq!(decide(&Desired::Removed, &closed), Action::End);

@@ -1,4 +1,5 @@
-//! How a worker's volume ends: unplugged, stopped and destaged, or settled if it was not open.
+//! The last actions on a volume: unplug, stop and destage it; or destage the journal of a closed
+//! one.
 
 use std::sync::Arc;
 
@@ -6,37 +7,38 @@ use api::host::{Assignment, AttachmentState};
 use base::{VolumeId, with_causes};
 
 use super::AttachError;
-use super::decide::{MissingWrites, is_settled};
+use super::decide::{MissingWrites, has_no_journal};
 use super::maintain::LOOK_EVERY;
-use super::messages::{FILTERS_HAVE_MORE, JOURNAL_LOST};
-use super::worker::{Next, Work};
+use super::messages::{FILTERS_UNFINISHED, JOURNAL_LOST};
+use super::worker::{NextStep, WorkerState};
 use crate::export::{Attached, VolumeError};
 
-impl Work {
-    /// Asks an open volume whether it is missing writes of its filters.
-    pub(super) async fn find_missing_writes(&mut self, attached: &Arc<Attached>) -> Next {
-        // Of a volume whose thread has ended, only what its filters have noted is known.
+impl WorkerState {
+    /// Finds out whether an open volume is missing writes that its filters have acknowledged.
+    pub(super) async fn find_missing_writes(&mut self, attached: &Arc<Attached>) -> NextStep {
+        // If the thread of the volume has ended, only what its filters noted is known, and it is
+        // complete.
         let missing = match attached.missing_writes().await {
             Ok(Some(why)) => MissingWrites::Some(why),
             Ok(None) | Err(_) => MissingWrites::None,
         };
         self.observed.findings.missing_writes = Some(missing);
-        Next::Decide
+        NextStep::Decide
     }
 
-    /// Serves a volume as before until it has all writes of its filters.
+    /// Serves a volume as before until it has all writes that its filters have acknowledged.
     pub(super) async fn wait_for_filters(
         &mut self,
         assignment: &Assignment,
         attached: &Arc<Attached>,
-    ) -> Next {
+    ) -> NextStep {
         let why = self.missing_writes().unwrap_or_default();
         let stopped = self.maintain_engine(assignment, attached).await;
-        let stopped = stopped.map_or_else(String::new, |why| format!("; it has stopped: {why}"));
-        let why = format!("{why}; {FILTERS_HAVE_MORE}{stopped}");
+        let stopped = stopped.map_or_else(String::new, |why| format!("; the volume has stopped: {why}"));
+        let why = format!("{why}; {FILTERS_UNFINISHED}{stopped}");
         self.report(assignment, AttachmentState::Busy, Some(why))
             .await;
-        Next::After(LOOK_EVERY)
+        NextStep::After(LOOK_EVERY)
     }
 
     fn missing_writes(&self) -> Option<String> {
@@ -46,50 +48,49 @@ impl Work {
         }
     }
 
-    /// Takes the disk out of its VM.
+    /// Unplugs the disk from its VM.
     pub(super) async fn unplug(
         &mut self,
         assignment: &Assignment,
         attached: &Arc<Attached>,
-    ) -> Next {
+    ) -> NextStep {
         let Some(vm) = &assignment.vm else {
-            return Next::Decide;
+            return NextStep::Decide;
         };
         let volume = assignment.volume;
         match self.parts.plugging.unplug(assignment, vm).await {
             Ok(()) => {
-                tracing::info!(%volume, vm, "disk unplugged from its VM");
+                tracing::info!(%volume, vm, "agent unplugged disk from VM");
                 self.observed.is_unplugged = true;
                 (self.seen_in_vm, self.device, self.note) = (None, None, None);
-                Next::Decide
+                NextStep::Decide
             }
             Err(why) if assignment.forced => {
-                tracing::warn!(%volume, why, "disk is taken from its VM by force");
+                tracing::warn!(%volume, why, "agent removes disk from VM by force");
                 self.note = Some(format!(
-                    "taken by force, and the VM has I/O errors there until its guest lets go: {why}"
+                    "O errors there until its guest lets go: {why}/O errors there until its guest lets go: {why}"
                 ));
                 self.observed.findings.has_unplug_failed = true;
-                Next::Decide
+                NextStep::Decide
             }
             Err(why) => {
-                // It is served as before.
+                // The volume is served as before.
                 let stopped = self.maintain_engine(assignment, attached).await;
                 let why = stopped.unwrap_or(why);
-                tracing::warn!(%volume, why, "disk was not unplugged from its VM");
+                tracing::warn!(%volume, why, "agent could not unplug disk from VM");
                 self.report(assignment, AttachmentState::Busy, Some(why))
                     .await;
-                self.later()
+                self.retry_later()
             }
         }
     }
 
     /// Stops and destages an open volume.
-    pub(super) async fn close(&mut self, assignment: &Assignment, attached: Arc<Attached>) -> Next {
+    pub(super) async fn close(&mut self, assignment: &Assignment, attached: Arc<Attached>) -> NextStep {
         if let Some(why) = self.missing_writes() {
-            tracing::warn!(volume = %assignment.volume, why, "volume is detached by force");
+            tracing::warn!(volume = %assignment.volume, why, "agent detaches volume by force");
             let lost = format!(
-                "detached by force as it was, without what was written last through its filters: \
-                 {why}"
+                "detached by force, without the last writes through its filters: {why}"
             );
             self.note = Some(joined(Some(lost), self.note.take()));
         }
@@ -103,20 +104,20 @@ impl Work {
         self.closed(assignment, closed.map(|()| epoch)).await
     }
 
-    /// Asks the VM of a volume that is not open whether it still has the disk.
-    pub(super) async fn find_plug(&mut self, assignment: &Assignment) -> Next {
+    /// Asks the VM of a closed volume whether it still has the disk.
+    pub(super) async fn find_plug(&mut self, assignment: &Assignment) -> NextStep {
         if let Some(vm) = &assignment.vm {
             let may_be_plugged = self.parts.plugging.may_be_plugged(assignment, vm).await;
             self.observed.findings.may_be_plugged = may_be_plugged;
             self.observed.is_unplugged = !may_be_plugged;
         }
-        Next::Decide
+        NextStep::Decide
     }
 
-    /// Looks whether filters of a volume that is not open have content that it is missing: then it
-    /// is opened with them, and closed when it has the content.
-    pub(super) async fn find_filter_content(&mut self, assignment: &Assignment) -> Next {
-        if !is_settled(assignment) {
+    /// Finds out whether filters have content that the closed volume is missing: then it is opened
+    /// with them, and closed when it has the content.
+    pub(super) async fn find_filter_content(&mut self, assignment: &Assignment) -> NextStep {
+        if !has_no_journal(assignment) {
             match self
                 .parts
                 .opener
@@ -126,87 +127,86 @@ impl Work {
                 Ok(()) => {}
                 Err(AttachError::Volume(VolumeError::Incomplete(_))) => {
                     self.observed.findings.have_filters_content = Some(true);
-                    return Next::Decide;
+                    return NextStep::Decide;
                 }
                 Err(error) => return self.closed(assignment, Err(error)).await,
             }
         }
-        match self.parts.filters.have_more(assignment).await {
+        match self.parts.filters.have_content(assignment).await {
             Ok(have_content) => {
                 self.observed.findings.have_filters_content = Some(have_content);
-                Next::Decide
+                NextStep::Decide
             }
             Err(error) => {
                 let why = format!(
-                    "what its filters have is not known: {}; {FILTERS_HAVE_MORE}",
+                    "the content of its filters is unknown: {}; {FILTERS_UNFINISHED}",
                     with_causes(&error)
                 );
                 self.report(assignment, AttachmentState::Busy, Some(why))
                     .await;
-                self.later()
+                self.retry_later()
             }
         }
     }
 
-    /// Destages the journal of a volume that is not open.
-    pub(super) async fn settle(&mut self, assignment: &Assignment) -> Next {
-        let settled = self.parts.opener.settle(assignment).await;
-        if assignment.forced && settled.is_ok() {
+    /// Destages the journal of a closed volume.
+    pub(super) async fn destage_journal(&mut self, assignment: &Assignment) -> NextStep {
+        let destaged = self.parts.opener.destage_journal(assignment).await;
+        if assignment.forced && destaged.is_ok() {
             self.note_filter_content(assignment.volume).await;
         }
-        self.closed(assignment, settled.map(Some)).await
+        self.closed(assignment, destaged.map(Some)).await
     }
 
-    /// The volume is not open; unless `closed` is an error, all that was written is in versions,
-    /// up to those of a lease.
+    /// Reports a volume that is closed. `closed` is the epoch of the lease up to which all writes
+    /// are in versions, or the error.
     pub(super) async fn closed(
         &mut self,
         assignment: &Assignment,
         closed: Result<Option<u32>, AttachError>,
-    ) -> Next {
+    ) -> NextStep {
         let volume = assignment.volume;
         match closed {
             Ok(epoch) => {
-                tracing::info!(%volume, name = assignment.name, "volume detached");
+                tracing::info!(%volume, name = assignment.name, "agent detached volume");
                 self.remove_files(volume, epoch).await;
                 let is_heard = self
                     .report(assignment, AttachmentState::Detached, None)
                     .await;
-                // From here on no catalog names its journals.
+                // After this report no catalog names the volume's journals.
                 if let (true, Some(epoch), Some(shared)) =
                     (is_heard, epoch, &self.parts.shared_journals)
                 {
                     shared.remove_before(volume, epoch + 1).await;
                 }
-                Next::Wait
+                NextStep::Wait
             }
-            Err(AttachError::Ending) => Next::Wait,
+            Err(AttachError::ShuttingDown) => NextStep::Wait,
             Err(error)
                 if self
                     .journal_lost_since(assignment, &error)
                     .is_some_and(|first| assignment.forced && first < assignment.generation) =>
             {
-                let why = format!("given up by force, without what was flushed last, as {error}");
-                tracing::warn!(%volume, why, "volume is detached by force");
+                let why = format!("detached by force, without the last flushed writes: {error}");
+                tracing::warn!(%volume, why, "agent detaches volume by force");
                 self.report(assignment, AttachmentState::Detached, Some(why))
                     .await;
-                Next::Wait
+                NextStep::Wait
             }
             Err(error) => {
                 let has_shared = self.parts.shared_journals.is_some();
                 let hint = match error.is_journal_lost(has_shared) {
                     true => JOURNAL_LOST,
-                    false => "what it acknowledged is in its journal",
+                    false => "acknowledged writes are in its journal",
                 };
                 let why = format!(
-                    "volume {:?} was not closed cleanly: {error}; {hint}, and closing it is tried \
-                     again",
+                    "volume {:?} was not closed cleanly: {error}; {hint}; closing will be retried",
                     assignment.name
                 );
-                tracing::error!(%volume, why, "volume was not closed cleanly");
+                tracing::error!(%volume, why, "agent did not close volume cleanly");
                 self.report(assignment, AttachmentState::Busy, Some(why))
                     .await;
-                self.later()
+                self.retry_later()
             }
         }
     }
@@ -217,31 +217,31 @@ impl Work {
         self.parts.local_journals.remove(volume).await;
         filters.notes().forget_served(volume).await;
         if epoch.is_some() {
-            filters.files().remove_empty_rings(volume).await;
+            filters.files().remove_empty_journals(volume).await;
         }
     }
 
-    /// Notes the content of a filter's journal that is not carried out now: it is kept, and
-    /// carried out if this host has the volume again, and no other before.
+    /// Notes writes in the journal of a filter that are not applied now. They stay there, and are
+    /// applied if this host has the volume again before any other host.
     async fn note_filter_content(&mut self, volume: VolumeId) {
         let Err(why) = self.parts.opener.check_filters_empty(volume).await else {
             return;
         };
-        tracing::warn!(%volume, %why, "volume is detached by force");
+        tracing::warn!(%volume, %why, "agent detaches volume by force");
         let left = format!(
-            "{why}: it is carried out when this host has the volume again through the same filters, \
-             and nobody else before"
+            "{why}; the writes are applied if this host has the volume again through the same \
+             filters before any other host"
         );
         self.note = Some(joined(self.note.take(), Some(left)));
     }
 
-    /// Closes the volume of an ending agent; whether all that was written is in versions then.
+    /// Closes a volume for a shutdown. Returns whether all writes are in versions.
     pub(super) async fn close_at_end(&mut self, attached: Arc<Attached>) -> bool {
         self.note_closed(&attached);
         let (name, volume) = (attached.name().to_owned(), attached.volume());
         let is_writer = attached.epoch().is_some();
         if let Err(error) = self.parts.opener.stop_and_close(attached, true).await {
-            tracing::error!(name, %error, "volume was not closed cleanly; its journal has the rest");
+            tracing::error!(name, %error, "agent did not close volume cleanly; its journal holds the remaining writes");
             return false;
         }
         if !is_writer {
@@ -250,14 +250,14 @@ impl Work {
         match self.parts.opener.check_filters_empty(volume).await {
             Ok(()) => true,
             Err(why) => {
-                tracing::error!(name, %why, "filters have content; the next open carries it out");
+                tracing::error!(name, %why, "filters still hold writes; the next open applies them");
                 false
             }
         }
     }
 }
 
-/// Two notes in one.
+/// Joins two notes with a semicolon.
 fn joined(first: Option<String>, second: Option<String>) -> String {
     let notes: Vec<String> = first.into_iter().chain(second).collect();
     notes.join("; ")

@@ -7,7 +7,7 @@ use volume::OpenError;
 use volume::seal::KeyError;
 
 use crate::background::VersionError;
-use crate::context::TaskEnded;
+use crate::context::TaskFailed;
 use crate::export::{NbdServerError, VolumeError};
 use crate::filters::{ChainError, FilterNoteError};
 use crate::journals::JournalsError;
@@ -17,68 +17,68 @@ use crate::lease::AcquireError;
 /// Why a volume could not be attached, or detached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// There is no lease that may be used.
+    /// No lease was acquired.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
     /// The controllers did not answer.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The data keys do not open.
+    /// A data key could not be unwrapped.
     #[error("{}", with_causes(.0))]
     Key(#[from] KeyError),
-    /// There is no wrapping key for the data key.
+    /// The wrapping key of a data key is missing.
     #[error("{}", with_causes(.0))]
     HostKey(#[from] HostKeyError),
-    /// The database has lost the salt of the lease that wrote the volume's head.
+    /// The database has lost the salt of the lease that committed the volume's head.
     #[error(
         "the database has lost the salt of the lease that wrote it last; restore it from a backup"
     )]
     SaltLost,
-    /// The folder of its journal cannot be used.
+    /// The folder of the volume's journal cannot be used.
     #[error(transparent)]
     Journals(#[from] JournalsError),
-    /// The engine could not open it.
+    /// The engine could not open the volume.
     #[error("{}", with_causes(.0))]
     Open(#[from] OpenError),
-    /// The version that is shown cannot be read.
+    /// The attached version cannot be read.
     #[error(transparent)]
     Version(#[from] VersionError),
     /// A journal from before another host's lease could not be quarantined.
-    #[error("its old journal cannot be put aside: {0}")]
+    #[error("its old journal cannot be quarantined: {0}")]
     Quarantine(std::io::Error),
-    /// The filters of its chain do not begin.
+    /// A filter of the volume's chain could not be started.
     #[error("its chain: {}", with_causes(.0))]
     Chain(#[from] ChainError),
-    /// It is not known which filters it was served through.
+    /// The note of the filters that the volume was served through cannot be used.
     #[error(transparent)]
     FilterNote(#[from] FilterNoteError),
-    /// It cannot be served over NBD.
+    /// The volume cannot be served over NBD.
     #[error(transparent)]
     Serving(#[from] NbdServerError),
-    /// No thread could be started for it.
-    #[error("no thread could be started for it: {0}")]
+    /// No thread could be started for the volume.
+    #[error("cannot start a thread for the volume: {0}")]
     Thread(std::io::Error),
-    /// The open volume could not be used, or closed.
+    /// The open volume failed, or could not be closed.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// Its owner wants it unencrypted, and this host does not write such volumes.
-    #[error("it is not to be encrypted, and this host writes no unencrypted volumes")]
+    /// The owner wants the volume unencrypted, which this host does not allow.
+    #[error("its owner wants it unencrypted, but this host does not allow unencrypted volumes")]
     Unencrypted,
-    /// It was written, and its key is not in the database.
+    /// The volume was written, but its key is not in the database.
     #[error("the database has lost its key; restore it from a backup")]
     KeyLost,
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
-    /// The agent is ending.
-    #[error("this host's agent is ending")]
-    Ending,
+    Task(#[from] TaskFailed),
+    /// The agent is shutting down.
+    #[error("this host's agent is shutting down")]
+    ShuttingDown,
 }
 
 impl AttachError {
-    /// Whether flushed writes cannot be had, though they should be there: only an operator's
-    /// force gives them up. `has_shared_journals`: a journal that is in D alone, its operator
-    /// moves away.
+    /// Whether flushed writes are unavailable although they should exist: only an operator's
+    /// `--force` abandons them. Without shared journals, an operator moves the local journal away
+    /// instead.
     pub(super) fn is_journal_lost(&self, has_shared_journals: bool) -> bool {
         match self {
             Self::Acquire(AcquireError::Lease(CatalogError::JournalAway { .. })) => true,

@@ -1,4 +1,4 @@
-//! A worker's open volume, kept as it is desired: its size, snapshots, filters and VM.
+//! Maintenance of an open volume: its size, snapshots, filters and VM.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use api::host::{Access, Assignment, AttachmentState};
 use base::{SnapshotId, VolumeId, with_causes};
 use volume::Volume;
 
-use super::worker::{Next, Work};
+use super::worker::{NextStep, WorkerState};
 use crate::export::Attached;
 use crate::filters::{ChainState, desired_chain};
 use crate::vm::{DOES_NOT_WAIT, serial};
 
-/// How often an open volume is looked at, if nothing else is desired.
+/// How often an open volume is checked while its desired state does not change.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often a VM is asked whether it still has its disk.
 const LOOK_AT_VM_EVERY: Duration = Duration::from_secs(10);
 
-impl Work {
-    /// Keeps an open volume as desired, and reports its state.
+impl WorkerState {
+    /// Keeps an open volume in its desired state, and reports its state.
     pub(super) async fn maintain(
         &mut self,
         assignment: &Assignment,
         attached: &Arc<Attached>,
-    ) -> Next {
+    ) -> NextStep {
         let volume = assignment.volume;
         attached.follow_image(assignment.image);
         let caching = &self.parts.caching;
@@ -33,7 +33,7 @@ impl Work {
         let why = self.maintain_engine(assignment, attached).await;
         if why.is_some() {
             self.report(assignment, AttachmentState::Error, why).await;
-            return Next::After(LOOK_EVERY);
+            return NextStep::After(LOOK_EVERY);
         }
         self.maintain_chain(assignment, attached).await;
         match self.maintain_plug(assignment).await {
@@ -41,46 +41,46 @@ impl Work {
                 self.reset_retry();
                 self.report(assignment, AttachmentState::Attached, None)
                     .await;
-                Next::After(LOOK_EVERY)
+                NextStep::After(LOOK_EVERY)
             }
             Err(why) => {
-                tracing::warn!(%volume, why, "disk was not plugged into its VM");
+                tracing::warn!(%volume, why, "agent could not plug disk into VM");
                 self.report(assignment, AttachmentState::Error, Some(why))
                     .await;
-                self.later()
+                self.retry_later()
             }
         }
     }
 
-    /// Exchanges the filters for the desired ones, unless they are and show the volume's size;
-    /// now and then again, if they do not begin.
+    /// Reconfigures the chain if the filters are not the desired ones or do not show the volume's
+    /// size; repeats that with pauses while a filter cannot be started.
     async fn maintain_chain(&mut self, assignment: &Assignment, attached: &Arc<Attached>) {
         let volume = assignment.volume;
         let clock = Arc::clone(&self.parts.context.world.clock);
         if assignment.chain.is_some() {
-            // If its thread has ended, the next look at the engine says so.
+            // If the volume's thread has ended, the next check of the engine reports that.
             let hides_growth = attached.hides_growth().await;
             self.chain.hides_growth = hides_growth.unwrap_or(false);
         }
-        if !self.chain.is_to_change(assignment, clock.monotonic()) {
+        if !self.chain.is_change_due(assignment, clock.monotonic()) {
             return;
         }
         match self.parts.filters.exchange(assignment, attached).await {
             Ok(()) => {
                 let chain = desired_chain(assignment);
                 let revision = chain.map(|chain| chain.revision);
-                tracing::info!(%volume, revision, "filters exchanged");
+                tracing::info!(%volume, revision, "agent reconfigured filter chain");
                 self.chain = ChainState::served(chain);
             }
             Err(error) => {
                 let why = with_causes(&error);
-                tracing::warn!(%volume, why, "filters were not exchanged");
+                tracing::warn!(%volume, why, "agent could not reconfigure filter chain");
                 self.chain.note_failure(assignment, why, clock.monotonic());
             }
         }
     }
 
-    /// Plugs the disk into its VM, and looks now and then whether it still is.
+    /// Plugs the disk into its VM, and checks from time to time that the VM still has it.
     async fn maintain_plug(&mut self, assignment: &Assignment) -> Result<(), String> {
         let Some(vm) = &assignment.vm else {
             return Ok(());
@@ -96,16 +96,16 @@ impl Work {
         match self.parts.plugging.plug(assignment, vm, &socket).await {
             Ok(plugged) => {
                 if !plugged.was_there {
-                    tracing::info!(volume = %assignment.volume, vm, "disk plugged into its VM");
+                    tracing::info!(volume = %assignment.volume, vm, "agent plugged disk into VM");
                 }
                 self.seen_in_vm = Some(now);
                 self.device = serial(assignment).ok().map(|serial| serial.to_string());
                 self.note = (!plugged.waits_for_server).then(|| DOES_NOT_WAIT.to_owned());
                 Ok(())
             }
-            // Its monitor may be in use for now; the disk is where it was.
-            Err(error) if self.seen_in_vm.is_some() && !error.is_gone() => {
-                tracing::debug!(vm, %error, "VM could not be asked about its disk");
+            // The monitor may be in use for now; the VM still has the disk.
+            Err(error) if self.seen_in_vm.is_some() && !error.is_absent() => {
+                tracing::debug!(vm, %error, "agent could not ask VM about its disk");
                 Ok(())
             }
             Err(error) => {
@@ -116,8 +116,8 @@ impl Work {
         }
     }
 
-    /// Grows the volume, takes the consistency points of snapshots, and asks for its status: why
-    /// the engine has stopped, if it has.
+    /// Grows the volume, takes the consistency points of snapshots, and reads its status. Returns
+    /// why the engine has stopped, if it has.
     pub(super) async fn maintain_engine(
         &mut self,
         assignment: &Assignment,
@@ -157,7 +157,7 @@ impl Work {
         match &why {
             None => self.report_snapshots(due).await,
             Some(why) if self.stopped.is_none() => {
-                tracing::error!(volume = %assignment.volume, why, "volume has stopped");
+                tracing::error!(volume = %assignment.volume, why, "volume stopped");
             }
             Some(_) => {}
         }
@@ -179,7 +179,7 @@ impl Work {
             let report = ReportSnapshot { snapshot };
             let controller = &self.parts.controller;
             if let Err(error) = controller.call_until_answered(&report).await {
-                tracing::error!(%snapshot, %error, "controller did not hear of a snapshot");
+                tracing::error!(%snapshot, %error, "controller did not accept snapshot report");
             }
         }
     }

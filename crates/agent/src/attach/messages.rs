@@ -1,4 +1,4 @@
-//! The messages of workers: why a volume is not served, or not closed, and the remedy.
+//! The messages of workers: why a volume is not served or not closed, and the remedy.
 
 use catalog::CatalogError;
 use volume::OpenError;
@@ -7,13 +7,13 @@ use super::AttachError;
 use crate::filters::FilterNoteError;
 use crate::lease::AcquireError;
 
-/// The remedy where flushed writes cannot be had.
-pub(super) const JOURNAL_LOST: &str = "bring that back, or give up what was flushed last with \
-     `scree detach --force`, now that this is known";
+/// The remedy if flushed writes are unavailable.
+pub(super) const JOURNAL_LOST: &str = "restore it, or abandon the last flushed writes with \
+    `scree detach --force`";
 
-/// What is waited for where the volume is missing writes of its filters, and what ends that.
-pub(super) const FILTERS_HAVE_MORE: &str = "it is kept until it has all that was written through \
-     its filters; `scree detach --force` detaches it as it is, without what was written last";
+/// Why a volume that is missing writes of its filters is not detached, and the remedy.
+pub(super) const FILTERS_UNFINISHED: &str = "the volume stays attached until all writes of its \
+    filters are applied; `scree detach --force` detaches it now, without the last writes";
 
 /// Why a volume is not served, and the remedy.
 pub(super) fn open_failure(name: &str, error: &AttachError, has_shared_journals: bool) -> String {
@@ -26,22 +26,22 @@ pub(super) fn open_failure(name: &str, error: &AttachError, has_shared_journals:
         }
         error if error.is_journal_lost(has_shared_journals) => JOURNAL_LOST,
         AttachError::Open(OpenError::Journal(error)) if error.is_loss() => {
-            "restore the file, or move it away: without its journal it opens at its newest version"
+            "restore the file, or move it away to open the volume at its newest version"
         }
         AttachError::Open(OpenError::Journal(_)) => {
-            "its journal may have what was flushed last, and is to stay as it is"
+            "its journal may hold the last flushed writes: do not remove it"
         }
-        AttachError::Journals(_) => "nothing of it is lost",
+        AttachError::Journals(_) => "no data is lost",
         AttachError::Chain(_) | AttachError::FilterNote(FilterNoteError::Journals(_)) => {
-            "`scree chain show` says which filters there are"
+            "see its filters with `scree chain show`"
         }
         AttachError::Key(_) | AttachError::HostKey(_) => {
-            "an administrator sees the wrapping keys there are with `scree key list`"
+            "an administrator can list the wrapping keys with `scree key list`"
         }
         AttachError::Acquire(AcquireError::Lease(CatalogError::Refused { .. })) => {
-            "see what its controller says"
+            "see the log of the controller"
         }
-        _ => "an administrator sees what is missing with `scree unit list` and `scree status`",
+        _ => "an administrator can find the cause with `scree unit list` and `scree status`",
     };
-    format!("volume {name:?} cannot be opened: {error}; {hint}; it is tried again")
+    format!("volume {name:?} cannot be opened: {error}; {hint}; opening will be retried")
 }

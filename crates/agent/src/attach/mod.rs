@@ -1,9 +1,9 @@
 //! Attachments: each has a worker that brings its volume to the state that the controllers desire.
 //!
 //! * [`Attachments`]: the workers of this host
-//! * `worker`: one attachment; `decide`: its next action, a pure function; `maintain`, `detach`: the
-//!   actions on an open volume, and at its end; `reports`, `messages`: what it reports
-//! * `opener`: from a lease to a device that is served, and back
+//! * `worker`: one attachment; `decide`: its next action, a pure function; `maintain`, `detach`:
+//!   the actions on an open volume, and the last ones; `reports`, `messages`: its reports
+//! * `opener`: opens a volume under a lease, serves it, and closes it
 //!
 //! Must not know: the database, other attachments.
 

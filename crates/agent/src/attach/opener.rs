@@ -1,20 +1,19 @@
-//! [`VolumeOpener`]: opens volumes, from a lease to a device that is served, and closes them.
+//! [`VolumeOpener`]: acquires a lease, opens and serves a volume under it, and closes the volume.
 //!
 //! ```text
 //!  1. lease     a new epoch, which is noted on the units; the host that had the volume
 //!               is fenced. From now on its journal may be newer than the head
-//!  2. key       brought by the first host that opens the volume
+//!  2. key       created by the first host that opens the volume
 //!  3. open      replay the journal
-//!  4. serve     over NBD, through the filters of its chain: no client is let in before they
-//!               have begun
+//!  4. serve     over NBD, through the filters of its chain: clients are admitted when all
+//!               filters have started
 //!  5. stop      no more requests
-//!  6. close     destage everything: the head is the volume's state again
+//!  6. close     destage everything: the head is the volume's whole state again
 //! ```
 //!
-//! A crash anywhere in between leaves an attachment with an epoch: the next
-//! open replays.
+//! After a crash in between, the attachment has an epoch, and the next open replays the journal.
 //!
-//! Must not know: what is desired next; the worker decides that.
+//! Must not know: the desired state; the worker decides by it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -48,7 +47,7 @@ use crate::keys::KeyProvider as _;
 use crate::lease::{AcquireError, DatabaseAge, Leases};
 use crate::vm::Plugging;
 
-/// What a [`VolumeOpener`] is given.
+/// The parts of the agent that a [`VolumeOpener`] uses.
 #[derive(Clone)]
 pub(crate) struct OpenerParts {
     pub context: Arc<HostContext>,
@@ -57,16 +56,16 @@ pub(crate) struct OpenerParts {
     /// The keys, the store and the memory for map pages.
     pub reader: VersionReader,
     pub caching: Arc<Caching>,
-    /// The shared folder of journals, if this host's are not in D.
+    /// The shared folder of journals; `None`: journals are in the data directory.
     pub shared_journals: Option<Arc<SharedJournals>>,
     pub leases: Arc<Leases>,
     pub age: Arc<DatabaseAge>,
     pub filters: Arc<Filters>,
     pub server: Arc<NbdServer>,
     pub plugging: Arc<Plugging>,
-    /// Volumes may be written unencrypted, if their owner wants that.
+    /// Unencrypted volumes may be written.
     pub allows_unencrypted: bool,
-    /// The sizes and times of each volume, unless it has its own.
+    /// The default configuration of a volume.
     pub volume_config: VolumeConfig,
 }
 
@@ -76,11 +75,12 @@ pub(crate) struct VolumeOpener {
     parts: Arc<OpenerParts>,
 }
 
-/// A lease that was just acquired, and what a volume is opened with under it.
+/// An acquired lease, and what opening a volume under it needs.
 struct LeasedVolume {
     lease: Lease,
     term: LeaseTerm,
-    /// The first of the leases that this host had one after the other without letting a client in.
+    /// Epoch of the first of the consecutive leases of this host under which no client was
+    /// admitted.
     since: u32,
     /// Another host had the volume last.
     is_taken_over: bool,
@@ -95,8 +95,8 @@ impl VolumeOpener {
         }
     }
 
-    /// Steps 1 to 4; of a read-only attachment, the last two. The volume begins with the filters
-    /// that its clients know it through.
+    /// Runs steps 1 to 4, or 3 and 4 for a read-only attachment. The volume starts with the filters
+    /// through which its clients know it.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -106,13 +106,13 @@ impl VolumeOpener {
     ) -> Result<Arc<Attached>, AttachError> {
         let parts = &self.parts;
         if parts.shutdown.has_begun() {
-            return Err(AttachError::Ending);
+            return Err(AttachError::ShuttingDown);
         }
         let assignment = &Assignment {
             chain: parts.filters.notes().first_chain(assignment).await?,
             ..assignment.clone()
         };
-        // A VM's disk keeps its name, also if the volume is renamed.
+        // The disk of a VM keeps its name when the volume is renamed.
         let name = match assignment.vm {
             Some(_) => assignment.id.to_string(),
             None => assignment.name.clone(),
@@ -135,7 +135,7 @@ impl VolumeOpener {
         self.offer(assignment, attached).await
     }
 
-    /// Steps 1 to 3.
+    /// Runs steps 1 to 3.
     async fn open_writable(
         &self,
         assignment: &Assignment,
@@ -160,7 +160,7 @@ impl VolumeOpener {
         })
     }
 
-    /// Step 3, of a version that stays as it is: without a lease and a journal.
+    /// Runs step 3 for a read-only version, without a lease and a journal.
     async fn open_read_only(
         &self,
         assignment: &Assignment,
@@ -170,7 +170,7 @@ impl VolumeOpener {
         blocking(move || serve_read_only(&parts, &assignment, options)).await?
     }
 
-    /// Puts the first filters in place.
+    /// Starts the first filters.
     async fn begin_filters(
         &self,
         assignment: &Assignment,
@@ -187,13 +187,13 @@ impl VolumeOpener {
         noted.map_err(FilterNoteError::Note)?;
         if let Some(epoch) = attached.epoch() {
             let volume = assignment.volume;
-            let noted = filters.notes().note_let_in(volume, epoch).await?;
+            let noted = filters.notes().note_admission(volume, epoch).await?;
             noted.map_err(FilterNoteError::Note)?;
         }
         Ok(())
     }
 
-    /// Lets clients in.
+    /// Admits clients.
     async fn offer(
         &self,
         assignment: &Assignment,
@@ -206,18 +206,18 @@ impl VolumeOpener {
         }
         let socket = self.parts.context.folder.vm_socket(assignment.id);
         if let Err(error) = server.offer_alone(assignment.id, export, &socket) {
-            // What it replayed is still in its journal.
+            // The writes that it replayed are still in its journal.
             self.abandon(attached).await?;
             return Err(error.into());
         }
-        // A VM that had the disk waits for it; if it cannot connect, plugging says why.
-        if let Err(error) = self.parts.plugging.let_in(assignment, &socket) {
+        // A VM that had the disk waits for it. If it cannot connect, plugging reports why.
+        if let Err(error) = self.parts.plugging.allow_vm(assignment, &socket) {
             tracing::warn!(attachment = %assignment.id, %error, "VM cannot connect to its disk");
         }
         Ok(attached)
     }
 
-    /// Steps 5 and 6. On an error the journal keeps what was not destaged, and
+    /// Runs steps 5 and 6. After an error the journal holds the writes that are not destaged, and
     /// the next open replays it.
     ///
     /// # Errors
@@ -242,41 +242,40 @@ impl VolumeOpener {
     /// Checks that the journals of a volume's filters are empty.
     ///
     /// # Errors
-    /// [`VolumeError::Incomplete`], if they are not.
+    /// [`VolumeError::Incomplete`] if one is not empty.
     pub async fn check_filters_empty(&self, volume: VolumeId) -> Result<(), AttachError> {
         let left = self.parts.filters.journals().with_content(volume).await?;
         let left = left.map_err(FilterNoteError::Journals)?;
         match left.is_empty() {
             true => Ok(()),
             false => Err(VolumeError::Incomplete(format!(
-                "what was acknowledged by its filters ({}) is not carried out",
+                "writes that its filters acknowledged ({}) are not applied",
                 left.join(", ")
             ))
             .into()),
         }
     }
 
-    /// Stops to serve a volume. What it has not destaged stays in its journal.
+    /// Stops serving a volume. Writes that it has not destaged stay in its journal.
     ///
     /// # Errors
     /// [`AttachError`].
     pub async fn abandon(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
         self.parts.server.withdraw(attached.id(), attached.name());
         let (id, epoch) = (attached.id(), attached.epoch());
-        // A volume whose lease has run out would wait for it.
+        // A volume whose lease has expired would wait for the next one.
         self.parts.leases.lose(id, epoch);
         let dropped = blocking(move || attached.drop_volume()).await;
         self.parts.leases.release(id, epoch);
         Ok(dropped??)
     }
 
-    /// Makes the head of a volume that is not to be served its whole state:
-    /// replays and destages a journal that a crash left. Returns the epoch of the lease it did
-    /// that under.
+    /// Makes the head of a closed volume its whole state: replays and destages a journal that a
+    /// crash left. Returns the epoch of the lease used for that.
     ///
     /// # Errors
     /// [`AttachError`].
-    pub async fn settle(&self, assignment: &Assignment) -> Result<u32, AttachError> {
+    pub async fn destage_journal(&self, assignment: &Assignment) -> Result<u32, AttachError> {
         let (leased, _) = self.lease(assignment).await?;
         let leased = LeasedVolume {
             is_taken_over: false,
@@ -284,7 +283,7 @@ impl VolumeOpener {
         };
         let epoch = leased.lease.epoch;
         let parts = Arc::clone(&self.parts);
-        let settled = blocking(move || {
+        let destaged = blocking(move || {
             let closer = Closer::default();
             let wake = closer.wake(Wake::noop());
             let opened = open(&parts, leased, wake)?;
@@ -292,17 +291,17 @@ impl VolumeOpener {
         })
         .await;
         self.parts.leases.release(assignment.id, Some(epoch));
-        settled?.map(|()| epoch)
+        destaged?.map(|()| epoch)
     }
 
-    /// Steps 1 and 2.
+    /// Runs steps 1 and 2.
     async fn lease(
         &self,
         assignment: &Assignment,
     ) -> Result<(LeasedVolume, VolumeCache), AttachError> {
         let parts = &self.parts;
-        // The lease is counted from before it was asked for.
-        let asked = parts.context.world.clock.monotonic();
+        // The lease is counted from before the request.
+        let requested = parts.context.world.clock.monotonic();
         let lease = self.acquire_with_key(assignment).await?;
         let epoch = lease.epoch;
         let since = parts
@@ -314,7 +313,7 @@ impl VolumeOpener {
         let view = view(parts, assignment);
         let cache = VolumeCache::new(view, &lease.keys, assignment.image);
         let leased = LeasedVolume {
-            term: parts.leases.hold(assignment, epoch, asked),
+            term: parts.leases.hold(assignment, epoch, requested),
             lease,
             since,
             is_taken_over: assignment.fenced.is_some(),
@@ -324,7 +323,7 @@ impl VolumeOpener {
         Ok((leased, cache))
     }
 
-    /// A lease of a volume that has a key.
+    /// Acquires a lease of a volume that has a key, or creates its key.
     async fn acquire_with_key(&self, assignment: &Assignment) -> Result<Lease, AttachError> {
         let parts = &self.parts;
         // Without the keys a lease is useless, and would fence the host that has the volume.
@@ -363,7 +362,7 @@ impl VolumeOpener {
     }
 }
 
-/// Step 3. Waits.
+/// Runs step 3. Blocks.
 fn open(parts: &OpenerParts, leased: LeasedVolume, wake: Wake) -> Result<Volume, AttachError> {
     let LeasedVolume { lease, term, .. } = leased;
     if !has_head_salt(&lease) {
@@ -397,9 +396,9 @@ fn open(parts: &OpenerParts, leased: LeasedVolume, wake: Wake) -> Result<Volume,
     Ok(opened?)
 }
 
-/// Removes the journals that are not needed since the one of lease `epoch` was
-/// named, in the shared folder and in D; or that one, if the lease was lost before.
-/// What is left, the next open removes.
+/// Removes the journals in the shared folder and the data directory that are obsolete since the
+/// journal of lease `epoch` was named; or that journal, if the lease was lost before. The next open
+/// removes what is left.
 fn remove_unneeded_journals(
     parts: &OpenerParts,
     shared: &SharedFolder,
@@ -410,7 +409,7 @@ fn remove_unneeded_journals(
     let world = &parts.context.world;
     let remove = |path: &Path| match world.disk.remove(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "journal was not removed");
+            tracing::warn!(path = %path.display(), %error, "agent could not remove journal");
         }
         _ => {}
     };
@@ -418,14 +417,14 @@ fn remove_unneeded_journals(
         Ok(_) => {
             if let Err(error) = shared.remove_before(world, volume, epoch) {
                 let error = with_causes(&error);
-                tracing::warn!(%volume, error, "older journals were not removed");
+                tracing::warn!(%volume, error, "agent could not remove older journals");
             }
             remove(&parts.context.folder.journal(volume));
         }
         Err(OpenError::Catalog(error)) if error.is_fenced() => {
             remove(&shared.journal(volume, epoch));
         }
-        // It may be named, or does not exist.
+        // The catalog may name the journal, or it does not exist.
         Err(_) => {}
     }
 }
@@ -439,7 +438,7 @@ fn has_head_salt(lease: &Lease) -> bool {
         .is_none_or(|key| key.salts.iter().any(has_salt))
 }
 
-/// Steps 3 and 4. Waits.
+/// Runs steps 3 and 4. Blocks.
 fn serve(
     parts: Arc<OpenerParts>,
     leased: LeasedVolume,
@@ -464,7 +463,7 @@ fn serve(
     })
 }
 
-/// As [`serve`], of a version that stays as it is: without a lease and a journal.
+/// Serves a version read-only, without a lease and a journal.
 fn serve_read_only(
     parts: &OpenerParts,
     assignment: &Assignment,
@@ -510,7 +509,7 @@ fn serve_read_only(
     })
 }
 
-/// The sizes and times of a volume: this host's, unless it has its own.
+/// The configuration of a volume: the host's default with the volume's own settings.
 fn config(parts: &OpenerParts, assignment: &Assignment) -> VolumeConfig {
     let mut config = parts.volume_config;
     if let Some(bytes) = assignment.journal_bytes {
@@ -524,8 +523,8 @@ fn view(parts: &OpenerParts, assignment: &Assignment) -> CacheView {
     CacheView::new(Arc::clone(parts.caching.cache()), assignment.volume)
 }
 
-/// A new data key of a lineage, or the mark that it has none, and the wrapping key that wraps it.
-/// Waits.
+/// Creates the data key of a lineage, or the mark that it has none. Returns it wrapped, with the id
+/// of the wrapping key. Blocks.
 fn new_key(
     parts: &OpenerParts,
     lineage: Lineage,

@@ -1,14 +1,14 @@
-//! What a worker reports of its attachment.
+//! The reports of a worker about its attachment.
 
 use api::host::calls::ReportAttachment;
 use api::host::{Assignment, AttachmentReport, AttachmentState};
 
-use super::worker::Work;
+use super::worker::WorkerState;
 use crate::export::NbdServer;
 
-impl Work {
-    /// Reports the attachment's state to the controllers, if it has changed; whether they have
-    /// heard it for this generation.
+impl WorkerState {
+    /// Reports the attachment's state to the controllers if it has changed. Returns whether they
+    /// accepted it for this generation.
     pub(super) async fn report(
         &mut self,
         assignment: &Assignment,
@@ -24,7 +24,8 @@ impl Work {
             report,
         };
         match self.parts.controller.call_until_answered(&call).await {
-            // A report for an older generation is ignored; the next assignment is on its way.
+            // A controller ignores a report for an older generation; the next assignment will
+            // arrive.
             Ok(is_kept) => {
                 if call.report.state == AttachmentState::Detached {
                     self.observed.detached_generation = Some(call.report.generation);
@@ -35,7 +36,7 @@ impl Work {
                 is_kept
             }
             Err(error) => {
-                tracing::error!(%error, "controller did not hear the report of an attachment");
+                tracing::error!(%error, "controller did not accept attachment report");
                 false
             }
         }

@@ -1,8 +1,8 @@
-//! [`Worker`]: one attachment. It observes, decides ([`decide`]) and acts, again and again, until
-//! what is desired and what is agree.
+//! [`Worker`]: one attachment. It observes, decides ([`decide`]) and acts until the actual state is
+//! the desired one.
 //!
-//! A worker takes one action at a time, so a volume is never opened while it is closed. A report is
-//! true when it is made, and made again whenever it changes.
+//! A worker takes one action at a time, so opening and closing a volume never overlap. A report is
+//! true when it is made, and is made again whenever it changes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::vm::Plugging;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What a worker is given.
+/// The parts of the agent that a worker uses.
 #[derive(Clone)]
 pub(crate) struct WorkerParts {
     pub context: Arc<HostContext>,
@@ -44,7 +44,7 @@ pub(crate) struct WorkerParts {
     pub shared_journals: Option<Arc<SharedJournals>>,
 }
 
-/// A worker, as others see it.
+/// The handle of a worker.
 pub(super) struct Worker {
     volume: VolumeId,
     desired: watch::Sender<Desired>,
@@ -57,7 +57,7 @@ impl Worker {
         let volume = assignment.volume;
         let (send, desired) = watch::channel(Desired::Assigned(Box::new(assignment)));
         let (send_tried, tried) = watch::channel(false);
-        let work = Work::new(parts.clone(), send_tried);
+        let work = WorkerState::new(parts.clone(), send_tried);
         Self {
             volume,
             desired: send,
@@ -66,12 +66,12 @@ impl Worker {
         }
     }
 
-    /// The volume of its attachment.
+    /// The volume of the worker's attachment.
     pub fn volume(&self) -> VolumeId {
         self.volume
     }
 
-    /// From now on this is desired of it.
+    /// Sets the desired state.
     pub fn assign(&self, assignment: Assignment) {
         let next = Desired::Assigned(Box::new(assignment));
         self.desired.send_if_modified(|desired| {
@@ -81,21 +81,21 @@ impl Worker {
         });
     }
 
-    /// The attachment is not this host's any more.
+    /// Ends the worker: the attachment does not belong to this host any more.
     pub fn remove(&self) {
         self.desired.send_replace(Desired::Removed);
     }
 
-    /// Ends when what was desired first has been tried.
+    /// Ends when the first desired state has been tried.
     pub fn tried(&self) -> impl Future<Output = ()> + use<> {
         let mut tried = self.tried.clone();
         async move {
-            // A worker that has ended has tried, too.
+            // A worker that has ended has tried as well.
             let _ = tried.wait_for(|tried| *tried).await;
         }
     }
 
-    /// Closes the volume, and ends; whether all that was written is in versions then.
+    /// Closes the volume and ends the worker. Returns whether all writes are in versions.
     pub async fn end(self) -> bool {
         self.desired.send_replace(Desired::Shutdown);
         self.task.await.unwrap_or(false)
@@ -104,47 +104,47 @@ impl Worker {
 
 /// What a worker does after an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// Decide at once.
     Decide,
-    /// Decide after this time, or as soon as something else is desired.
+    /// Decide after this time, or as soon as the desired state changes.
     After(Duration),
-    /// Decide as soon as something else is desired.
+    /// Decide as soon as the desired state changes.
     Wait,
-    /// End; whether all that was written is in versions.
+    /// End; the flag says whether all writes are in versions.
     End(bool),
 }
 
 /// The state of a worker.
-pub(super) struct Work {
+pub(super) struct WorkerState {
     pub parts: WorkerParts,
     tried: watch::Sender<bool>,
     /// The pause after the next failure.
     retry: Duration,
     pub observed: Observed,
     pub attached: Option<Arc<Attached>>,
-    /// Why the engine has stopped, if it has.
+    /// Why the engine has stopped; `None` while it runs.
     pub stopped: Option<String>,
-    /// Snapshots whose consistency point was taken since the volume was opened.
+    /// Snapshots whose consistency points were taken since the volume was opened.
     pub snapshots: HashSet<SnapshotId>,
     pub size_bytes: u64,
     pub blocks_written: u64,
-    /// When the VM was last seen to have the disk.
+    /// When the VM was last seen with the disk, by the monotonic clock.
     pub seen_in_vm: Option<Duration>,
     /// A journal from before another host had the volume is quarantined.
     is_journal_quarantined: bool,
-    /// The first generation that failed because flushed writes cannot be had.
+    /// The first generation that failed because flushed writes are unavailable.
     journal_lost_for: Option<u64>,
     pub chain: ChainState,
-    /// A text for the report that is no error.
+    /// A message for the report that is not an error.
     pub note: Option<String>,
     /// The serial by which the VM knows the disk.
     pub device: Option<String>,
-    /// The last report that a controller has heard.
+    /// The last report that a controller accepted.
     pub reported: Option<AttachmentReport>,
 }
 
-impl Work {
+impl WorkerState {
     fn new(parts: WorkerParts, tried: watch::Sender<bool>) -> Self {
         Self {
             parts,
@@ -171,17 +171,17 @@ impl Work {
             let now = desired.borrow_and_update().clone();
             let action = decide(&now, &self.observed);
             let next = self.act(action, &now).await;
-            if next == Next::Decide {
+            if next == NextStep::Decide {
                 continue;
             }
             self.observed.findings = Findings::default();
             let changed = match next {
-                Next::End(is_clean) => return is_clean,
-                Next::After(time) => {
+                NextStep::End(is_clean) => return is_clean,
+                NextStep::After(time) => {
                     self.tried.send_replace(true);
                     host::timeout(time, desired.changed()).await
                 }
-                Next::Wait | Next::Decide => {
+                NextStep::Wait | NextStep::Decide => {
                     self.tried.send_replace(true);
                     Some(desired.changed().await)
                 }
@@ -189,12 +189,12 @@ impl Work {
             if let Some(Err(_)) = changed {
                 // The agent was dropped.
                 let action = decide(&Desired::Shutdown, &self.observed);
-                return self.act(action, &Desired::Shutdown).await == Next::End(true);
+                return self.act(action, &Desired::Shutdown).await == NextStep::End(true);
             }
         }
     }
 
-    async fn act(&mut self, action: Action, desired: &Desired) -> Next {
+    async fn act(&mut self, action: Action, desired: &Desired) -> NextStep {
         let assignment = match desired {
             Desired::Assigned(assignment) => assignment,
             Desired::Removed | Desired::Shutdown => return self.end(action).await,
@@ -203,7 +203,7 @@ impl Work {
             (Action::Open, _) => self.open(assignment).await,
             (Action::Reopen, Some(attached)) => {
                 self.abandon(attached).await;
-                Next::Decide
+                NextStep::Decide
             }
             (Action::Maintain, Some(attached)) => self.maintain(assignment, &attached).await,
             (Action::FindMissingWrites, Some(attached)) => {
@@ -216,31 +216,31 @@ impl Work {
             (Action::Close, Some(attached)) => self.close(assignment, attached).await,
             (Action::FindPlug, _) => self.find_plug(assignment).await,
             (Action::FindFilterContent, _) => self.find_filter_content(assignment).await,
-            (Action::Settle, _) => self.settle(assignment).await,
+            (Action::DestageJournal, _) => self.destage_journal(assignment).await,
             (Action::Detach, _) => self.closed(assignment, Ok(None)).await,
-            _ => Next::Wait,
+            _ => NextStep::Wait,
         }
     }
 
-    /// The actions at the end of a worker.
-    async fn end(&mut self, action: Action) -> Next {
+    /// Runs the last action of a worker.
+    async fn end(&mut self, action: Action) -> NextStep {
         match (action, self.attached.clone()) {
             (Action::Abandon, Some(attached)) => {
                 tracing::warn!(
                     name = attached.name(),
-                    "volume was taken from this host; it is not served any more"
+                    "agent stopped serving volume, which was taken from this host"
                 );
                 self.abandon(attached).await;
-                Next::End(true)
+                NextStep::End(true)
             }
-            (Action::CloseAndEnd, Some(attached)) => Next::End(self.close_at_end(attached).await),
-            _ => Next::End(true),
+            (Action::CloseAndEnd, Some(attached)) => NextStep::End(self.close_at_end(attached).await),
+            _ => NextStep::End(true),
         }
     }
 
     /// Opens and serves the volume. A journal from before another host's lease is quarantined
-    /// first, before the controller hears of a lease: from then on the journal here is this
-    /// attachment's.
+    /// before the controller grants a lease: after that, the journal here belongs to this
+    /// attachment.
     async fn open_and_serve(
         &mut self,
         assignment: &Assignment,
@@ -262,19 +262,19 @@ impl Work {
         self.parts.opener.open_and_serve(assignment).await
     }
 
-    async fn open(&mut self, assignment: &Assignment) -> Next {
+    async fn open(&mut self, assignment: &Assignment) -> NextStep {
         match self.open_and_serve(assignment).await {
             Ok(attached) => {
                 tracing::info!(
                     volume = %assignment.volume,
                     name = assignment.name,
                     access = %assignment.access,
-                    "volume attached"
+                    "agent attached volume"
                 );
                 self.note_open(assignment, attached);
-                Next::Decide
+                NextStep::Decide
             }
-            Err(AttachError::Ending) => Next::Wait,
+            Err(AttachError::ShuttingDown) => NextStep::Wait,
             Err(error) => {
                 self.journal_lost_since(assignment, &error);
                 let mut why = messages::open_failure(
@@ -283,14 +283,14 @@ impl Work {
                     self.parts.shared_journals.is_some(),
                 );
                 let filters = &self.parts.filters;
-                if !assignment.attached && matches!(filters.have_more(assignment).await, Ok(true)) {
-                    why = format!("{why}; {}", messages::FILTERS_HAVE_MORE);
+                if !assignment.attached && matches!(filters.have_content(assignment).await, Ok(true)) {
+                    why = format!("{why}; {}", messages::FILTERS_UNFINISHED);
                 }
                 let volume = assignment.volume;
-                tracing::error!(%volume, name = assignment.name, why, "volume cannot be opened");
+                tracing::error!(%volume, name = assignment.name, why, "agent could not open volume");
                 self.report(assignment, AttachmentState::Error, Some(why))
                     .await;
-                self.later()
+                self.retry_later()
             }
         }
     }
@@ -309,38 +309,38 @@ impl Work {
         self.snapshots.clear();
         self.stopped = None;
         self.journal_lost_for = None;
-        // The engine says what it was opened with.
+        // The next status has the size with which the engine was opened.
         self.size_bytes = 0;
     }
 
-    /// The volume is not open any more.
+    /// Notes that the volume is closed.
     pub fn note_closed(&mut self, attached: &Arc<Attached>) {
         self.parts.open.remove(attached);
         self.attached = None;
         self.observed.open = None;
     }
 
-    /// Stops to serve a volume, and leaves its journal as it is.
+    /// Stops serving a volume, and leaves its journal unchanged.
     async fn abandon(&mut self, attached: Arc<Attached>) {
         self.note_closed(&attached);
         if let Err(error) = self.parts.opener.abandon(attached).await {
-            tracing::warn!(%error, "volume was not dropped cleanly");
+            tracing::warn!(%error, "agent did not drop volume cleanly");
         }
     }
 
-    /// The next attempt follows after twice the last pause.
-    pub fn later(&mut self) -> Next {
+    /// Retries after twice the last pause.
+    pub fn retry_later(&mut self) -> NextStep {
         self.retry = (self.retry * 2).clamp(RETRY_MIN, RETRY_MAX);
-        Next::After(self.retry)
+        NextStep::After(self.retry)
     }
 
-    /// The next failure is tried again soon.
+    /// Makes the next failure be retried soon.
     pub fn reset_retry(&mut self) {
         self.retry = Duration::ZERO;
     }
 
-    /// The first generation that failed because flushed writes cannot be had, if that is the
-    /// error: only a force that is desired later gives them up.
+    /// Returns the first generation that failed because flushed writes are unavailable, if `error`
+    /// is of that kind: only a `--force` that was desired later abandons them.
     pub fn journal_lost_since(
         &mut self,
         assignment: &Assignment,

@@ -1,4 +1,4 @@
-//! [`Disk`]: a version as a source for readers of file systems, one read at a time.
+//! [`Disk`]: a version as a source for readers of file systems.
 
 use std::cell::RefCell;
 
@@ -8,14 +8,14 @@ use volume::ReadOnlyVolume;
 
 use crate::background::{TICK, rest};
 
-/// A version, read by one thread, which waits. Unwritten blocks are zeroes.
+/// A version that one thread reads, blocking. Unwritten blocks are zeroes.
 pub(super) struct Disk<W> {
     volume: RefCell<ReadOnlyVolume>,
     is_desired: W,
 }
 
 impl<W: Fn() -> bool> Disk<W> {
-    /// A version that is read while `is_desired` holds. The volume wakes this thread.
+    /// Reads `volume` while `is_desired` holds. The volume wakes the calling thread.
     pub fn new(volume: ReadOnlyVolume, is_desired: W) -> Self {
         Self {
             volume: RefCell::new(volume),

@@ -1,5 +1,5 @@
-//! [`FileSystems`]: attributes what the compromised units have to the files of the volume's ext file
-//! systems, byte by byte.
+//! [`FileSystems`]: attributes each byte that the compromised units hold to a file of the volume's
+//! ext file systems.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,19 +14,19 @@ use extfs::partition::{Partition, partitions};
 use extfs::{ScanError, Source, View};
 use volume::scatter::Exposure;
 
-/// The memory for all file systems of an audit together, in bytes: enough for some millions of files.
-/// A host runs one audit at a time.
+/// Memory for all file systems of an audit together, in bytes: enough for some millions of files. A
+/// host runs one audit at a time.
 const VIEWS_BYTES_MAX: u64 = 1 << 30;
 
-/// The memory for the findings about one file, in bytes, also where a table has just been doubled.
+/// Memory for the findings about one file, in bytes, while the table of findings is doubled.
 const NOTED_BYTES: u64 = 3 * size_of::<(u32, AuditHeld)>() as u64;
 
-/// The largest list of files as JSON, in bytes: names may be long. The whole report may have twice as
-/// much, with lengths and with what sealing adds.
+/// The largest list of files as JSON, in bytes: names may be long. The whole report may be twice as
+/// large, with lengths and the overhead of sealing.
 const LISTED_BYTES_MAX: usize = 8 << 20;
 
-/// The largest number of lengths that are reported as they are; of more, the mean of those with the
-/// same number of blocks is.
+/// The largest number of exact lengths in a report. If there are more, files with the same number
+/// of blocks are reported with their mean length.
 const LENGTHS_MAX: usize = 1 << 16;
 
 /// A partition of the disk.
@@ -42,17 +42,17 @@ impl Source for Part<'_> {
     }
 }
 
-/// Why nothing is known about the files of a partition.
+/// Why the files of a partition are unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum UnreadError {
     #[error(transparent)]
     Scan(ScanError),
     /// Some of its bytes would count twice.
-    #[error("it was not looked at: it overlaps with the partition that begins at byte {0}")]
+    #[error("it was skipped: it overlaps the partition that begins at byte {0}")]
     Overlaps(u64),
-    /// It has too many files, or partitions before it have.
+    /// The file systems would use more than this much memory, in bytes.
     #[error(
-        "there is no memory for it: what has files may take {0} bytes, all partitions together"
+        "not enough memory: the file tables of all partitions may use {0} bytes together"
     )]
     Room(u64),
 }
@@ -61,7 +61,7 @@ enum UnreadError {
 struct FileSystem {
     partition: Partition,
     found: Result<View, UnreadError>,
-    /// How many blocks outside of it, that say where it is, were damaged.
+    /// Number of damaged blocks outside of it that should say where it is.
     damaged_around: u64,
     files: HashMap<u32, AuditHeld>,
 }
@@ -70,12 +70,12 @@ struct FileSystem {
 pub struct FileSystems(Vec<FileSystem>);
 
 impl FileSystems {
-    /// Reads the file systems on a disk of `disk_bytes`. A disk without partitions, or with a damaged
-    /// table of partitions, may be one file system. Of overlapping partitions, the first in the table
-    /// counts.
+    /// Reads the file systems on a disk of `disk_bytes`. A disk without partitions, or with a
+    /// damaged partition table, may be one file system. Of overlapping partitions, the first in the
+    /// table counts.
     ///
     /// # Errors
-    /// If the disk cannot be read for now. A missing or damaged file system is a finding.
+    /// If the disk is unavailable. A missing or damaged file system is a finding.
     pub fn read(disk: &dyn Source, disk_bytes: u64) -> Result<Self, IoError> {
         Self::read_within(disk, disk_bytes, VIEWS_BYTES_MAX)
     }
@@ -132,7 +132,7 @@ impl FileSystems {
         Ok(Self(all))
     }
 
-    /// Adds what the compromised units have of these bytes of the disk.
+    /// Adds what the compromised units hold of the byte range `disk`.
     pub fn add(&mut self, disk: Range<u64>, held: Exposure) {
         for FileSystem {
             partition,
@@ -155,8 +155,8 @@ impl FileSystems {
         }
     }
 
-    /// The findings about files, added to `found`. Before each listed file, `check` says whether to
-    /// continue: to find a path may take long, where many names lead nowhere.
+    /// Adds the findings about files to `found`. `check` is called before each file is listed,
+    /// because finding a path may take long if many names lead nowhere.
     ///
     /// # Errors
     /// The error of `check`.
@@ -225,7 +225,7 @@ impl FileSystems {
     }
 }
 
-/// Whether a file fits into the room as JSON; then the room shrinks.
+/// Whether a file fits into the remaining `room` as JSON; if it does, the room shrinks.
 fn fits(file: &AuditFile, room: &mut usize) -> bool {
     let json = serde_json::to_string(file).map_or(usize::MAX, |json| json.len() + 1);
     let fits = json <= *room;
@@ -283,8 +283,8 @@ fn count(files: &mut AuditFiles, content: &AuditHeld) {
     files.content.other += content.other;
 }
 
-/// Lengths, and how many files have each; if there are too many, one mean for each number of
-/// blocks.
+/// The number of files of each length; if there are too many lengths, one mean length for each
+/// number of blocks.
 fn shortened(lengths: BTreeMap<u64, u64>, block: BlockSize) -> BTreeMap<u64, u64> {
     if lengths.len() <= LENGTHS_MAX {
         return lengths;
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The findings, if `left` files may be listed.
+    /// The findings, if at most `left` files may be listed.
     fn listed(files: FileSystems, left: &mut u32) -> Option<AuditFound> {
         let left = Cell::from_mut(left);
         let check = || {
@@ -351,13 +351,13 @@ mod tests {
             (system.offset, system.length, system.files),
             (0, 1 << 20, 0)
         );
-        let problem = system.problem.as_deref().expect("there is none");
+        let problem = system.problem.as_deref().expect("a problem");
         assert!(problem.contains("ext"), "{problem}");
         assert_eq!(found.files, AuditFiles::default());
     }
 
-    /// A disk whose first sector is damaged, or has a table of these partitions, in sectors; each
-    /// begins with the same file system.
+    /// A disk whose first sector is damaged, or has a partition table (first sector and number of
+    /// sectors of each); each partition begins with the same file system.
     struct Table {
         partitions: Option<Vec<(u32, u32)>>,
         image: Vec<u8>,
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(found(&table, one)[1].problem, room);
     }
 
-    /// A canceled audit continued its list to the end.
+    /// Regression: a canceled audit listed all files.
     #[test]
     fn a_canceled_audit_lists_no_more_files() {
         let partitions = [1, 2, 3].map(|at| (at * SECTORS, SECTORS)).to_vec();

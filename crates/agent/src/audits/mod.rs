@@ -1,16 +1,15 @@
 //! `Audits` finds out what some units alone reveal of a volume (docs/explanation/leakage.md).
 //!
 //! ```text
-//!  1. open    the version, read-only, as for an attachment, but past the cache
-//!  2. files   the files of its partitions, if their file systems are known
-//!  3. judge   block after block, what the compromised units have of it, and of which file
-//!  4. report  now and then the progress; and the findings
+//!  1. open    the version, read-only, as for an attachment, but without the cache
+//!  2. files   the files of its partitions, if their file systems can be read
+//!  3. judge   for each block, what the compromised units hold of it, and to which file it belongs
+//!  4. report  the progress each second; then the findings
 //! ```
 //!
-//! A host runs one audit at a time, and the others wait: first come, first served. One that is not
-//! desired any more ends with its next blocks, and reports nothing. Reports are counts, never
-//! content. Names and lengths of files are reported as they are for volumes that are not encrypted,
-//! and `sealed` for others.
+//! A host runs one audit at a time, in the order of their requests. A canceled audit ends with its
+//! next blocks, and reports nothing. Reports are counts, never content. Names and lengths of files
+//! are reported in the clear for unencrypted volumes, and `sealed` for others.
 
 mod disk;
 mod files;
@@ -58,7 +57,7 @@ pub(crate) struct Audits {
     random: Arc<dyn Random>,
     shutdown: Shutdown,
     running: Arc<Mutex<HashMap<AuditId, Arc<JobProgress>>>>,
-    /// Held by the audit that runs; the others wait for it.
+    /// Held by the running audit.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -90,7 +89,7 @@ impl Audits {
         &self.turn
     }
 
-    /// Runs the desired audits: cancels others, and begins new ones.
+    /// Starts the desired audits, and cancels all others.
     pub fn set_desired(&self, desired: Vec<DesiredAudit>) {
         let mut running = self.running.lock();
         running.retain(|id, audit| {
@@ -115,15 +114,15 @@ impl Audits {
         let (id, controller) = (request.id, &self.controller);
         let (audits, of_audit) = (self.clone(), Arc::clone(&progress));
         let found = async {
-            // Each takes memory, and reads all of a volume. Its progress is reported while it
-            // waits, too.
+            // An audit takes much memory, and reads a whole volume. Its progress is reported while
+            // it waits for its turn.
             let turn = self.turn.lock().await;
             let found = blocking(move || audits.find(&request, &of_audit)).await;
             drop(turn);
             found
         };
-        let tell = || async { controller.call_once(&report(id, &progress, None)).await };
-        let end = match progress.follow(found, tell).await {
+        let report_progress = || async { controller.call_once(&report(id, &progress, None)).await };
+        let end = match progress.follow(found, report_progress).await {
             Ok(Ok(found)) => Some(Ok(found)),
             Ok(Err(AuditFailure::Canceled(_))) => None,
             Ok(Err(error)) => Some(Err(error.to_string())),
@@ -131,7 +130,7 @@ impl Audits {
         };
         if let Some(end) = end {
             if let Err(why) = &end {
-                tracing::warn!(%id, why, "audit of a volume failed");
+                tracing::warn!(%id, why, "audit failed");
             }
             self.report_end(id, &progress, end).await;
         }
@@ -143,23 +142,23 @@ impl Audits {
         let ended = report(id, progress, Some(end));
         let mut heard = controller.call_until_answered(&ended).await;
         if let Err(ClientError::Refused(problem)) = &heard {
-            // Without an outcome the audit would be desired still, and begun again.
-            let why = format!("what was found was refused: {}", problem.detail);
+            // Without an outcome the audit would stay desired, and be started again.
+            let why = format!("the controller refused the findings: {}", problem.detail);
             let failed = report(id, progress, Some(Err(why)));
             heard = controller.call_until_answered(&failed).await;
         }
         if let Err(error) = heard {
-            tracing::error!(%id, %error, "controller did not hear the outcome of an audit");
+            tracing::error!(%id, %error, "controller did not accept audit outcome");
         }
     }
 
-    /// Steps 1 to 3. Waits.
+    /// Runs steps 1 to 3. Blocks.
     fn find(
         &self,
         request: &DesiredAudit,
         progress: &JobProgress,
     ) -> Result<AuditFound, AuditFailure> {
-        // It may have waited for its turn.
+        // It may have been canceled while it waited for its turn.
         progress.check()?;
         let version = self.reader.find(request.version)?;
         let keyring = &version.keyring;

@@ -1,5 +1,5 @@
-//! What an audit finds about the files of an encrypted volume leaves the host in a sealed report, which
-//! opens with the volume's key. Controllers and their database have counts and sums alone
+//! Sealed reports: what an audit finds about the files of an encrypted volume leaves the host
+//! encrypted under a key of the volume. Controllers and their database hold only counts and sums
 //! (docs/explanation/threat-model.md).
 
 use api::types::{Audit, AuditFound, AuditListing, AuditSealed};
@@ -10,30 +10,31 @@ use world::{Random, World};
 
 use crate::keys::{HostKeys, KeyLocations};
 
-/// The length of a sealed report is a multiple of this, in bytes: it reveals no more of its content.
+/// Sealed reports are padded to a multiple of this length in bytes, to hide the length of their
+/// content.
 const REPORT_BYTES: usize = 64 << 10;
 
-/// Why a sealed report cannot be read here.
+/// Why a sealed report cannot be opened here.
 #[derive(Debug, thiserror::Error)]
 pub enum SealedError {
     /// The controller does not name the wrapping key.
-    #[error("the controller does not say which wrapping key opens it")]
+    #[error("the controller does not name the wrapping key of the report")]
     KeyNotNamed,
-    /// The wrapping key is missing here, or is another one.
+    /// The wrapping key is missing here, or is not the right one.
     #[error("{}", with_causes(.0))]
     Key(#[from] KeyError),
     /// The volume is not encrypted.
     #[error("the volume has no key")]
     NotEncrypted,
-    /// The host has not sealed this report.
+    /// The report was altered, or belongs to another audit or volume.
     #[error(transparent)]
     SealedReport(#[from] BadSealedReport),
     /// The opened report cannot be parsed.
-    #[error("what was found makes no sense: {0}")]
+    #[error("the findings cannot be parsed: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// The findings, with all that is about files, but the counts, in a sealed report about this audit.
+/// Moves all findings about files, except counts, into a sealed report that is bound to this audit.
 pub(super) fn sealed(
     mut found: AuditFound,
     id: AuditId,
@@ -41,20 +42,20 @@ pub(super) fn sealed(
     random: &dyn Random,
 ) -> AuditFound {
     let listing = std::mem::take(&mut found.listing);
-    let mut text = serde_json::to_vec(&listing).expect("it has nothing but text and numbers");
-    // Blanks after JSON are ignored.
+    let mut text = serde_json::to_vec(&listing).expect("findings are valid JSON");
+    // JSON parsers ignore trailing blanks.
     text.resize(text.len().next_multiple_of(REPORT_BYTES), b' ');
-    let letter = SealedReport::seal(own, &id.to_string(), text, random);
+    let sealed_report = SealedReport::seal(own, &id.to_string(), text, random);
     found.sealed = Some(AuditSealed {
         lineage: own.0.to_string(),
-        salt: letter.salt,
-        letter: letter.sealed,
+        salt: sealed_report.salt,
+        letter: sealed_report.sealed,
     });
     found
 }
 
-/// Opens the findings about files of an encrypted volume, on a machine that has its wrapping key:
-/// `None`, if they are not sealed. May wait.
+/// Opens the findings about the files of an encrypted volume, on a machine that has its wrapping
+/// key; `None` if they are not sealed. May block.
 ///
 /// # Errors
 /// [`SealedError`].
@@ -90,10 +91,10 @@ pub fn open_listing(
         salts: Vec::new(),
     };
     let own = host.sealing_key(&[key])?.ok_or(SealedError::NotEncrypted)?;
-    let letter = SealedReport {
+    let report = SealedReport {
         salt: sealed.salt,
         sealed: sealed.letter.clone(),
     };
-    let text = letter.open((own.0, &own.1), &audit.id)?;
+    let text = report.open((own.0, &own.1), &audit.id)?;
     Ok(Some(serde_json::from_slice(&text)?))
 }

@@ -1,14 +1,14 @@
-//! What jobs that go through a whole version have in common: preloads of images (`cache`) and
-//! audits of volumes (`audits`).
+//! What jobs that read a whole version have in common: preloads of images (`cache`) and audits of
+//! volumes (`audits`).
 //!
 //! ```text
-//!  1. begin   it is desired, and not under way yet
-//!  2. follow  it runs on a thread that may wait; now and then its host reports its progress
-//!  3. end     its outcome is reported until a controller hears it, unless it is not desired any
-//!             more
+//!  1. start   a desired job that is not running yet
+//!  2. follow  it runs on a thread that may block; the agent reports its progress each second
+//!  3. end     the agent reports its outcome until a controller accepts it, unless the job was
+//!             canceled
 //! ```
 //!
-//! A job that is not desired any more finds that out by itself: [`JobProgress::check`].
+//! A running job polls whether it was canceled: [`JobProgress::check`].
 
 mod progress;
 mod versions;

@@ -1,4 +1,4 @@
-//! [`JobProgress`]: whether a job that is under way is desired, and how far it is.
+//! [`JobProgress`]: the progress of a running job, and whether it was canceled.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,19 +16,19 @@ use crate::context::Shutdown;
 /// How often progress is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a report is waited for: controllers may be slow, and take a host that does not report
-/// for long for one that does nothing.
+/// Timeout of a progress report: controllers may be slow, and consider a host idle that does not
+/// report for long.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often a job checks whether it is still desired, where nothing else happens.
+/// How often a waiting job checks whether it was canceled.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
-/// The job is not desired any more.
+/// The job was canceled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it was canceled")]
 pub(crate) struct Canceled;
 
-/// The progress of a job that is under way.
+/// The progress of a running job.
 #[derive(Debug)]
 pub(crate) struct JobProgress {
     shutdown: Shutdown,
@@ -50,7 +50,7 @@ impl JobProgress {
         self.is_canceled.store(true, Ordering::Relaxed);
     }
 
-    /// Checks that the job is still desired, and the agent is not ending.
+    /// Checks that the job was not canceled, and the agent is not shutting down.
     ///
     /// # Errors
     /// [`Canceled`] otherwise.
@@ -61,7 +61,7 @@ impl JobProgress {
         }
     }
 
-    /// How much of the job is done, in bytes.
+    /// Number of bytes that the job has processed.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
@@ -74,8 +74,8 @@ impl JobProgress {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Waits for `work`. Meanwhile `report` reports the progress; its answer says whether the job
-    /// is still desired.
+    /// Waits for `work`, and calls `report` each second with the progress; the answer `false`
+    /// cancels the job.
     pub async fn follow<T, F>(&self, work: impl Future<Output = T>, report: impl Fn() -> F) -> T
     where
         F: Future<Output = Result<bool, ClientError>>,
@@ -85,7 +85,7 @@ impl JobProgress {
             if let Some(done) = host::timeout(REPORT_EVERY, &mut work).await {
                 return done;
             }
-            // A report that fails does not matter: the next one says more.
+            // A failed report does not matter: the next one supersedes it.
             tokio::select! {
                 done = &mut work => return done,
                 heard = host::timeout(HEARD_WITHIN, report()) => {
@@ -98,7 +98,7 @@ impl JobProgress {
     }
 }
 
-/// Removes a job that has ended from those under way, unless another one has its key by now.
+/// Removes an ended job from `all`, unless another job has its key by now.
 pub(crate) fn forget<K: Eq + Hash, T>(all: &Mutex<HashMap<K, Arc<T>>>, key: &K, job: &Arc<T>) {
     let mut all = all.lock();
     if all.get(key).is_some_and(|now| Arc::ptr_eq(now, job)) {
@@ -114,9 +114,10 @@ mod tests {
 
     use super::*;
 
-    /// A report that a slow controller had not heard within a second was given up each time.
+    /// Regression: a report that a slow controller had not answered within a second was dropped
+    /// each time.
     #[tokio::test]
-    async fn a_slow_controller_hears_of_the_progress() {
+    async fn a_slow_controller_receives_progress_reports() {
         let (progress, is_heard, begun) = (
             JobProgress::new(Shutdown::default()),
             Notify::new(),
@@ -143,6 +144,6 @@ mod tests {
         };
         let followed = progress.follow(is_told.notified(), tell);
         let followed = host::timeout(HEARD_WITHIN, followed).await;
-        assert_eq!(followed, Some(()), "it waited to be heard");
+        assert_eq!(followed, Some(()), "it waited for the report");
     }
 }

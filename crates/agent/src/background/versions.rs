@@ -19,20 +19,20 @@ use crate::keys::HostKeys;
 /// Why a version cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VersionError {
-    #[error("it cannot be found: {0}")]
+    #[error("the version cannot be found: {0}")]
     Catalog(#[from] CatalogError),
-    #[error("its keys do not open: {}", with_causes(.0))]
+    #[error("its keys cannot be unwrapped: {}", with_causes(.0))]
     Key(#[from] KeyError),
-    #[error("it cannot be opened: {}", with_causes(.0))]
+    #[error("the version cannot be opened: {}", with_causes(.0))]
     Open(#[from] OpenError),
 }
 
-/// A version that this host may read as long as this exists, and its keys.
+/// A version and its keys. This host may read it as long as the value exists.
 pub(crate) struct ReadableVersion {
     pub version: StoredVersion,
     pub keys: Vec<LineageKey>,
     pub keyring: Arc<Keyring>,
-    /// The capabilities to read it.
+    /// The capabilities to read the version, which are renewed while this exists.
     pub kept: KeptCapabilities,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct VersionReader {
 }
 
 impl VersionReader {
-    /// Asks for a version and its keys. Waits.
+    /// Fetches a version and its keys from the controllers. Blocks.
     pub fn find(&self, key: VersionKey) -> Result<ReadableVersion, VersionError> {
         let version = self.controller.version(key)?;
         let lineage = version.lineage;
@@ -63,7 +63,8 @@ impl VersionReader {
         })
     }
 
-    /// Opens a version as a disk of `size_bytes`, which wakes this thread: it is to [`rest`].
+    /// Opens a version as a disk of `size_bytes`. It wakes the calling thread, which waits with
+    /// [`rest`].
     pub fn open(
         &self,
         version: &ReadableVersion,
@@ -86,7 +87,7 @@ impl VersionReader {
 }
 
 /// Waits until something happens to `volume`, or `time` has passed.
-pub(crate) fn rest(volume: &ReadOnlyVolume, time: Duration) {
+/// Waits until `volume` wakes this thread, at most for `time`.
     let timer = volume.next_timer().unwrap_or(time);
     #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
     thread::park_timeout(timer.min(time));

@@ -1,4 +1,4 @@
-//! The cache's counters, as reports and metrics show them.
+//! The cache's counters, for reports and metrics.
 
 use api::types::{Asked, AskedByArea, CacheArea, CacheFile, HostCache as CacheReport, VolumeCache};
 use cache::host::{AreaCounts, HostCache};
@@ -21,7 +21,7 @@ fn asked(areas: &[AreaCounts; 3]) -> AskedByArea {
     }
 }
 
-/// The counters of a volume.
+/// The counters of one volume.
 pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
     VolumeCache {
         asked: asked(&counts.areas),
@@ -31,7 +31,7 @@ pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
     }
 }
 
-/// The counters of a host.
+/// The counters of the host.
 pub(crate) fn of_host(cache: &HostCache) -> CacheReport {
     let (blocks, capacity) = cache.memory_sizes();
     CacheReport {

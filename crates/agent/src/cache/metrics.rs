@@ -1,4 +1,4 @@
-//! The cache's metrics. All count blocks of 4 KiB.
+//! The cache's metrics. All counts are of blocks of 4 KiB.
 
 use api::types::{
     Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, VolumeCache,
@@ -10,7 +10,7 @@ fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
     [("metadata", metadata), ("image", image), ("active", active)]
 }
 
-/// How many requested blocks of an area came from each place.
+/// Requested blocks of an area, by where they were found.
 fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
     let mut rows = Vec::new();
     for (area, asked) in areas(asked.metadata, asked.image, asked.active) {
@@ -140,7 +140,7 @@ pub(crate) fn measure_volumes<'a>(
     );
 }
 
-/// Adds up the counters of a volume that is open several times.
+/// Adds up the counters of a volume that is open more than once.
 pub(crate) fn add(sum: &mut VolumeCache, one: &VolumeCache) {
     let pairs = [
         (&mut sum.asked.metadata, one.asked.metadata),

@@ -1,10 +1,11 @@
 //! The host's cache (docs/internals/cache.md).
 //!
-//! * `Caching`: opens its file, writes behind, and opens it again if it could not be opened
-//! * `preloads`: reads base images into it
+//! * `Caching`: opens the cache file, and retries if that fails; writes behind
+//! * `preloads`: reads base images into the cache
 //! * `counts`, `metrics`: its counters, for reports and metrics
 //!
-//! Nothing waits for the cache: a host whose SSD is slow, full or missing starts and works without.
+//! No start and no read waits long for the cache: a host with a slow, full or missing SSD works
+//! without it.
 
 pub(crate) mod counts;
 pub(crate) mod metrics;
@@ -23,40 +24,39 @@ use parking_lot::Mutex;
 use world::real::ThreadPool;
 use world::{World, host};
 
-use crate::context::{TaskEnded, blocking};
+use crate::context::{TaskFailed, blocking};
 
-/// How long a start waits for the file.
+/// How long the start of the agent waits for the cache file.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The largest number of jobs that wait for the file at once, in threads of their own, as it may
-/// hang.
+/// The most operations on the file at once. They have threads of their own, because they may hang.
 const THREADS_MAX: usize = 32;
 
-/// The largest note of how often images were unpinned: a number and a line's end.
+/// The largest file with the count of unpinned images, in bytes: a number and a line feed.
 const UNPINNED_BYTES_MAX: u64 = 32;
 
 /// How often the file is written behind.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// After this many looks a file that could not be opened is opened again.
+/// A file that could not be opened is opened again after this many passes.
 const LOOKS_UNTIL_TRIED: u32 = 10;
 
-/// How long an ending agent waits for what is to be written.
+/// How long a shutdown waits for the file to be written.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The settings of a host's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// Its file, if it has one.
+    /// The cache file; `None`: the cache uses memory only.
     pub file: Option<CacheFileSettings>,
-    /// The memory that it may use, in bytes.
+    /// Memory of the cache, in bytes.
     pub memory_bytes: u64,
 }
 
 /// The file of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheFileSettings {
-    /// The path of a file or block device.
+    /// Path of a file or block device.
     pub path: PathBuf,
     /// Its length in bytes; `None` for all of a block device.
     pub bytes: Option<u64>,
@@ -69,34 +69,35 @@ pub(crate) struct Caching {
     world: World,
     cache: Arc<HostCache>,
     config: Option<CacheConfig>,
-    /// Why it has no file, if it should have one.
+    /// Why the configured file is not open.
     problem: Mutex<Option<String>>,
-    /// The note of how often images had been unpinned when that was last applied.
+    /// File with the count of unpinned images that was applied last.
     unpinned: PathBuf,
     unpins: Mutex<Unpins>,
     /// Held while the file is opened, which may take long.
     opening: Mutex<()>,
 }
 
-/// How often images were unpinned.
+/// How often images have been unpinned.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unpins {
-    /// As the controllers say, once they have.
+/// The count that the controllers have reported; `None` before the first report.
     desired: Option<u64>,
-    /// As of the look before: a reader of an image may have pinned something until a moment ago.
+/// `desired` as of the last pass: a reader of an image may have pinned blocks since.
     heard: Option<u64>,
-    /// As of the last time that all of the file was unpinned, if that is known.
+/// The count at which the whole file was unpinned last, if known.
     done: Option<u64>,
 }
 
 impl Caching {
-    /// Opens the file, if that is quick; otherwise it is used once it is open.
+    /// Opens the file. If that takes longer than 5 s, the cache is used without it until it is
+    /// open.
     pub async fn start(
         world: &World,
         settings: CacheSettings,
         cluster: [u8; 16],
         unpinned: PathBuf,
-    ) -> Result<Arc<Self>, TaskEnded> {
+    ) -> Result<Arc<Self>, TaskFailed> {
         let config = settings.file.map(|file| CacheConfig {
             path: file.path,
             bytes: file.bytes,
@@ -124,20 +125,20 @@ impl Caching {
         &self.cache
     }
 
-    /// Bounds the share of a volume in the active area, in bytes; `None` is its fair share.
+    /// Limits the share of a volume in the active area, in bytes; `None`: its fair share.
     pub fn bound_share(&self, volume: VolumeId, bytes_max: Option<u64>) {
         if let Some(file) = self.cache.file() {
             file.bound_share(volume, bytes_max.map(|bytes| bytes as usize / SLOT_BYTES));
         }
     }
 
-    /// Images were unpinned this many times. If it is more than before, the whole file is unpinned:
-    /// what stays pinned is pinned again when it is read.
+    /// Sets how often images have been unpinned. If the count has grown, the whole file is
+    /// unpinned: blocks of images that are still pinned are pinned again when they are read.
     pub fn set_unpins(&self, unpins: u64) {
         self.unpins.lock().desired = Some(unpins);
     }
 
-    /// Maintains the file, if it is open. Waits.
+    /// Maintains the file, if it is open. Blocks.
     pub(crate) fn maintain(&self) {
         if let Some(file) = self.cache.file() {
             self.unpin(file);
@@ -145,7 +146,7 @@ impl Caching {
         }
     }
 
-    /// Unpins the whole file, if that is desired and was not done yet.
+    /// Unpins the whole file, if that is desired and not done yet.
     fn unpin(&self, file: &Cache) {
         let Unpins {
             desired,
@@ -167,24 +168,24 @@ impl Caching {
                 return;
             }
             file.unpin_all();
-            // The note must stay true after a power failure.
+            // The stored count must stay true after a power failure.
             if !file.settle() {
-                // It is tried again with the next look.
+                // The next pass retries.
                 return;
             }
             let text = format!("{desired}\n");
             let kept = host::write_whole(&*self.world.disk, &self.unpinned, text.as_bytes());
             if let Err(error) = kept {
-                // The next process unpins once more.
-                tracing::warn!(path = %self.unpinned.display(), %error, "unpinning was not noted");
+                // The next process unpins again.
+                tracing::warn!(path = %self.unpinned.display(), %error, "cache could not store the count of unpinned images");
             }
         }
         self.unpins.lock().done = Some(desired);
     }
 
-    /// Opens the file, unless there is none, or it is open. Waits.
+    /// Opens the file, unless it is open or not configured. Blocks.
     fn open(&self) {
-        // One thread at a time opens it.
+        // Only one thread opens it at a time.
         let Some(_opening) = self.opening.try_lock() else {
             return;
         };
@@ -204,7 +205,7 @@ impl Caching {
     fn opened(&self, file: Arc<Cache>, is_new: bool) {
         let areas = file.statistics().areas;
         let blocks: usize = areas.iter().map(|area| area.blocks).sum();
-        tracing::info!(is_new, blocks, "cache file is open");
+        tracing::info!(is_new, blocks, "cache opened its file");
         self.cache.use_file(file);
         *self.problem.lock() = None;
     }
@@ -213,23 +214,22 @@ impl Caching {
         let text = with_causes(error);
         let known = self.problem.lock().replace(text.clone());
         if known.as_ref() != Some(&text) {
-            tracing::warn!(error = text, "host works without a cache file for now");
+            tracing::warn!(error = text, "cache works without its file");
         }
     }
 
-    /// Why there is no cache, if there should be one.
+    /// Why the configured file is not used.
     pub fn problem(&self) -> Option<String> {
         if let Some(file) = self.cache.file() {
             let problem = file.problem()?;
-            return Some(format!("the host's cache is not used for now: {problem}"));
+            return Some(format!("the host's cache is not used: {problem}"));
         }
         let problem = self.problem.lock();
         let problem = problem.as_ref()?;
         Some(format!("the host works without its cache: {problem}"))
     }
 
-    /// Writes behind what the cache says of itself, and opens the file if it could not be opened,
-    /// as long as the agent runs.
+    /// Maintains the file, and opens it again if that failed, as long as the agent runs.
     pub async fn run(self: &Arc<Self>) {
         if self.config.is_none() {
             return;
@@ -247,19 +247,19 @@ impl Caching {
                 None => {}
             });
             if let Err(error) = looked.await {
-                tracing::error!(%error, "cache file was not written behind");
+                tracing::error!(%error, "cache could not write behind");
             }
         }
     }
 
-    /// Writes what the next process is to find. Ends soon, whatever the file does.
+    /// Flushes the file for the next process. Ends within 5 s even if the file does not answer.
     pub async fn leave(&self) {
         let Some(file) = self.cache.file().cloned() else {
             return;
         };
         let flushed = host::timeout(FLUSHED_WITHIN, blocking(move || file.flush())).await;
         if !matches!(flushed, Some(Ok(true))) {
-            tracing::warn!("cache file was not flushed; the next start finds less in it");
+            tracing::warn!("cache did not flush its file; the next start finds less in it");
         }
     }
 }

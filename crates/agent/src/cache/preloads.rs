@@ -1,16 +1,16 @@
-//! [`Preloads`]: reads base images into the host's cache, before clients read them.
+//! [`Preloads`]: reads base images into the host's cache before clients read them.
 //!
 //! ```text
 //!  1. open    the version, read-only, as for an attachment
-//!  2. look    where it was written
-//!  3. read    in order, a few pieces at a time, no faster than the cache takes them; again, if
-//!             the cache may have dropped some of it
-//!  4. report  now and then the progress; and the outcome
+//!  2. plan    find the written ranges
+//!  3. read    in order, a few pieces at once, as fast as the cache accepts them; again, if the
+//!             cache may have dropped some
+//!  4. report  the progress each second; then the outcome
 //! ```
 //!
-//! There is one for each image at a time. One that is not desired any more ends with its next piece,
-//! and reports nothing. It reads past the cache's memory: blocks that are only there are not in the
-//! file, and the memory is left to clients.
+//! Each image has at most one preload. A canceled preload ends with its next piece, and reports
+//! nothing. A preload bypasses the cache's memory: blocks that are only there are not in the file,
+//! and the memory is for clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,41 +38,41 @@ use crate::export::VolumeCache;
 /// The length of one read, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How many reads are under way at once: as much as a cache takes before it has written some of it.
+/// The most reads at once: as many as a cache accepts before it has written some.
 const PIECES: usize = 4;
 
-/// How often the cache is checked while it writes what it was given.
+/// How often the cache is checked while it writes accepted blocks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// How many times a file that does not answer is waited for: 10 s.
+/// The most ticks to wait for a file that does not answer: 10 s.
 const ILL_TICKS_MAX: u32 = 50;
 
-/// How often the image is read at most: other writes may have left no room for a piece.
+/// The most passes over an image: other writes may have left no room for a piece.
 const PASSES_MAX: usize = 4;
 
-/// Why an image was not read to its end.
+/// Why an image was not preloaded completely.
 #[derive(Debug, thiserror::Error)]
 enum PreloadError {
     #[error(
-        "the host has no cache in a file to read it into: its agent is to be started with --cache"
+        "this host has no cache file; start its agent with --cache"
     )]
     NoCache,
     #[error("the host's cache does not work: {0}")]
     Broken(String),
     #[error(
-        "{written} of it are written, and the host's cache has room for {room} of images: make it \
-         larger (--cache-size), or give images more of it (--cache-division)"
+        "{written} of the image are written, but the host's cache has room for {room} of images: \
+         make it larger (--cache-size), or give images a larger share (--cache-division)"
     )]
     TooLarge { written: String, room: String },
     #[error(transparent)]
     Version(#[from] VersionError),
-    #[error("it cannot be read: {0}")]
+    #[error("the image cannot be read: {0}")]
     Read(#[from] IoError),
     #[error("the cache's file has failed")]
     Failed,
     #[error(
-        "{missing} of it were not in the host's cache when it was looked last, after {} readings: \
-         others have it write too much, or need the room that is for images",
+        "{missing} of the image were not in the host's cache after {} passes: other writes evict \
+         them, or the area for images is too small",
         PASSES_MAX - 1
     )]
     NotKept { missing: String },
@@ -80,7 +80,7 @@ enum PreloadError {
     Canceled(#[from] Canceled),
 }
 
-/// A preload that is under way.
+/// A running preload.
 struct Preload {
     generation: u64,
     progress: JobProgress,
@@ -135,14 +135,14 @@ impl Preloads {
         }
     }
 
-    /// Runs the desired preloads: cancels others, and begins new ones.
+    /// Starts the desired preloads, and cancels all others.
     pub fn set_desired(&self, desired: Vec<DesiredPreload>) {
         let mut running = self.running.lock();
         running.retain(|volume, preload| {
-            let is_it = |request: &DesiredPreload| {
+            let is_same = |request: &DesiredPreload| {
                 (request.volume, request.generation) == (*volume, preload.generation)
             };
-            let request = desired.iter().find(|request| is_it(request));
+            let request = desired.iter().find(|request| is_same(request));
             match request {
                 Some(request) => preload
                     .is_pinned
@@ -166,14 +166,14 @@ impl Preloads {
         let (volume, controller) = (request.volume, &self.controller);
         let (preloads, of_preload) = (self.clone(), Arc::clone(&preload));
         let read = blocking(move || preloads.read_image(&request, &of_preload));
-        let tell = || async {
+        let report_progress = || async {
             let report = preload.report(None, false);
             controller
                 .call_once(&ReportPreload { volume, report })
                 .await
         };
         let mut has_no_cache = false;
-        let end = match preload.progress.follow(read, tell).await {
+        let end = match preload.progress.follow(read, report_progress).await {
             Ok(Ok(())) => Some(Ok(())),
             Ok(Err(PreloadError::Canceled(_))) => None,
             Ok(Err(error)) => {
@@ -184,18 +184,18 @@ impl Preloads {
         };
         if let Some(end) = end {
             if let Err(why) = &end {
-                tracing::warn!(%volume, why, "image was not read into the cache");
+                tracing::warn!(%volume, why, "preload failed");
             }
             let report = preload.report(Some(end), has_no_cache);
             let report = ReportPreload { volume, report };
             if let Err(error) = controller.call_until_answered(&report).await {
-                tracing::error!(%volume, %error, "controller did not hear the end of a preload");
+                tracing::error!(%volume, %error, "controller did not accept preload outcome");
             }
         }
         background::forget(&self.running, &volume, &preload);
     }
 
-    /// Steps 1 to 3. Waits.
+    /// Runs steps 1 to 3. Blocks.
     fn read_image(&self, request: &DesiredPreload, preload: &Preload) -> Result<(), PreloadError> {
         let Some(file) = self.caching.cache().file().cloned() else {
             return Err(match self.caching.problem() {
@@ -258,18 +258,18 @@ impl Preloads {
     }
 }
 
-/// How many blocks, perhaps of an image, the cache has not stored so far, or has evicted.
+/// Number of blocks, perhaps of an image, that the cache did not store or has evicted.
 fn lost(statistics: &Statistics) -> u64 {
     statistics.refused + statistics.areas[AreaKind::Image as usize].evicted
 }
 
-/// How much of an image was read from units so far, since the cache did not have it, in blocks of
-/// 4 KiB.
+/// Number of blocks of an image, of 4 KiB, that were read from units because the cache did not have
+/// them.
 fn missed(view: &CacheView) -> u64 {
     view.counts().areas[AreaKind::Image as usize].missed
 }
 
-/// Step 2: the written pieces, offset and length in bytes, in order.
+/// Runs step 2: the written pieces, as offset and length in bytes, in order.
 fn pieces(
     volume: &mut ReadOnlyVolume,
     size_bytes: u64,
@@ -304,7 +304,7 @@ fn pieces(
     Ok(pieces)
 }
 
-/// Waits for the end of the only request that is under way.
+/// Waits for the completion of the only request in progress.
 fn ended(
     volume: &mut ReadOnlyVolume,
     check: &dyn Fn() -> Result<(), PreloadError>,
@@ -320,7 +320,7 @@ fn ended(
     }
 }
 
-/// Step 3; `done` is called with the length of each piece.
+/// Runs step 3; `done` is called with the length of each piece.
 fn read_pieces(
     volume: &mut ReadOnlyVolume,
     file: &Cache,

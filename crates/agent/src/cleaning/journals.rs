@@ -1,10 +1,10 @@
-//! [`JournalCleaning`]: looks after the journals in D, and the files of filters, of volumes that no
-//! attachment has.
+//! [`JournalCleaning`]: removes or quarantines local journals and files of filters of volumes that
+//! have no attachment here.
 //!
-//! 1. *ask*: which volumes without a worker have a journal here; the next renewal of leases asks
-//!    the controllers about them (`lease::fencing`);
-//! 2. *apply* the answer: quarantine the journal of a volume that was taken from this host, remove
-//!    the files of filters of a deleted one.
+//! 1. *request*: find volumes without a worker that have a journal here; the next renewal of leases
+//!    asks the controllers about them (`lease::fencing`);
+//! 2. *apply* the answer: quarantine the journal of a volume that was taken from this host, and
+//!    remove the files of filters of a deleted volume.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,7 +22,7 @@ use crate::filters::FilterFiles;
 use crate::journals::{LocalJournals, quarantine, set_problem};
 use crate::lease::{DatabaseAge, Fencing};
 
-/// How often journals without a worker are looked for.
+/// The period of the search for journals without a worker.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Cleans up journals, and files of filters.
@@ -33,9 +33,10 @@ pub(crate) struct JournalCleaning {
     fencing: Arc<Fencing>,
     age: Arc<DatabaseAge>,
     attachments: Arc<Attachments>,
-    /// Where the next look at the files of filters begins: one renewal does not ask about all.
+    /// Where the next search of files of filters begins: one renewal does not ask about all of
+    /// them.
     offset: Mutex<usize>,
-    /// Why the files of filters cannot be listed, if they cannot.
+    /// Why the files of filters cannot be listed.
     filter_problem: Mutex<Option<String>>,
 }
 
@@ -59,7 +60,7 @@ impl JournalCleaning {
         }
     }
 
-    /// Why the files of filters cannot be listed, if they cannot.
+    /// Why the files of filters cannot be listed; `None` if they can.
     pub fn problem(&self) -> Option<String> {
         self.filter_problem.lock().clone()
     }
@@ -76,15 +77,15 @@ impl JournalCleaning {
         }
     }
 
-    /// Applies the last answer of the controllers, and finds the volumes that they are to be asked
-    /// about next. Waits for the disk and for a controller, however long.
+    /// Applies the last answer of the controllers, and finds the volumes for the next request. May
+    /// wait long for the disk or a controller.
     pub async fn clean(&self) {
         let answer = self.fencing.take_answer();
         for fenced in answer.fenced {
             self.quarantine_unclaimed(&fenced);
         }
         for volume in answer.deleted {
-            // An older database does not know of newer volumes.
+            // An older database does not know newer volumes.
             if !self.attachments.has_worker(volume) && self.age.is_current().await {
                 self.filter_files.remove_all(volume).await;
             }
@@ -92,7 +93,7 @@ impl JournalCleaning {
         self.fencing.set_unclaimed(self.unclaimed().await);
     }
 
-    /// Volumes that have a journal here and no worker.
+    /// Volumes that have a journal or files of filters here, and no worker.
     async fn unclaimed(&self) -> Vec<VolumeId> {
         if !self.age.is_current().await {
             // What an older database says about volumes may be wrong.
@@ -102,19 +103,19 @@ impl JournalCleaning {
         volumes.extend(self.with_filter_files().await);
         let mut seen = HashSet::new();
         volumes.retain(|volume| !self.attachments.has_worker(*volume) && seen.insert(*volume));
-        // Those that are not needed are quarantined, and so make room for the others.
+        // Unneeded journals get quarantined, which makes room for the others.
         volumes.truncate(JOURNALS_MAX);
         volumes
     }
 
-    /// Volumes whose filters have files, in turns.
+    /// Volumes whose filters have files, in rotation.
     async fn with_filter_files(&self) -> Vec<VolumeId> {
         let found = self.filter_files.volumes().await;
         let found = found.unwrap_or_else(|ended| Err(io::Error::other(ended)));
         let problem = found.as_ref().err().map(|error| {
             format!(
-                "what filters keep in {} cannot be looked through: {error}; of volumes that are no \
-                 more it stays",
+                "the folder of filter files {} cannot be read: {error}; files of deleted volumes \
+                 are not removed",
                 self.context.folder.chains().display()
             )
         });
@@ -128,15 +129,15 @@ impl JournalCleaning {
     }
 
     /// Quarantines the journal of a volume that was taken from this host, unless the volume is
-    /// desired here again: its worker knows what to do.
+    /// desired here again: then its worker decides.
     fn quarantine_unclaimed(&self, fenced: &Fenced) {
         let volume = fenced.volume;
         let (disk, folder) = (&*self.context.world.disk, &self.context.folder);
-        // What filters have acknowledged stays: as long as no other host had the volume it is
-        // carried out when this one has it again, and otherwise quarantined before that.
+        // Filter journals stay: they are applied if this host attaches the volume again before any
+        // other host; otherwise they are quarantined then.
         let quarantine = || quarantine(disk, &folder.journal(volume), fenced.epoch);
         if let Some(Err(error)) = self.attachments.unless_worker(volume, quarantine) {
-            tracing::error!(%volume, %error, "journal could not be quarantined");
+            tracing::error!(%volume, %error, "agent could not quarantine journal");
         }
     }
 }

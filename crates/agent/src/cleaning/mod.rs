@@ -27,7 +27,7 @@ use volume::Store;
 use volume::clean::{self, CleanError, Cleaner, Removal};
 use world::{Clock, Millis, host};
 
-use crate::context::{TaskEnded, blocking};
+use crate::context::{TaskFailed, blocking};
 use crate::controller::{Controller, KeptCapabilities};
 use crate::export::OpenVolumes;
 use crate::filters::FilterFiles;
@@ -62,7 +62,7 @@ pub(crate) enum CleaningError {
     Unit(#[from] UnitError),
     /// A background task was aborted.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }
 
 /// The parts of the agent that cleaning uses.

@@ -1,21 +1,21 @@
-//! [`CapabilityCache`]: what this host may do on unit daemons. Controllers sign capabilities, and
+//! [`CapabilityCache`]: the capabilities of this host on unit daemons. Controllers sign them, and
 //! the host shows them to every daemon (docs/internals/capabilities.md).
 //!
 //! ```text
 //!   a lease, a read, a free ──want──► controllers ──signed──► capability cache
 //!                                                               │ shown
-//!         to a connected daemon: now; on each new connection: first, as the link
+//!         to a connected daemon: now; on a new connection: first, because the link
 //!                                     asks for all capabilities
 //! ```
 //!
 //! Invariants:
 //!
 //! * A capability is shown to each daemon before any request that needs it:
-//!   [`Controller::obtain`](super::Controller::obtain) returns when all connected daemons that are
-//!   quick have answered, and a link shows it first on its next connection.
-//! * The cache holds what was signed last for each want; nothing else holds any.
-//! * A kept capability is renewed at half of its time, as long as something keeps it.
-//! * A host without unit daemons asks for nothing.
+//!   [`Controller::obtain`](super::Controller::obtain) returns when all responsive daemons have
+//!   answered, and a link shows it first on its next connection.
+//! * The cache holds the newest capabilities for each want; no other part holds any.
+//! * A kept capability is renewed at half of its lifetime, as long as something keeps it.
+//! * A host without unit daemons requests no capabilities.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,16 +29,16 @@ use unit_remote::{Done, Reply, TlsLink};
 use unit_wire::Status;
 use world::{Clock, host};
 
-/// How long a daemon's answer is waited for.
+/// Timeout of a daemon's answer.
 const SHOWN_WITHIN: Duration = Duration::from_secs(6);
 
-/// After this long, a refused capability is asked for again, as long as it is kept.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// The pause before a refused capability is requested again while it is kept.
+const REQUEST_AGAIN: Duration = Duration::from_secs(10);
 
-/// A daemon that capabilities are shown to.
+/// A daemon that verifies capabilities.
 pub(crate) trait Verifier: Send + Sync {
-    /// Shows one, now if the daemon is connected; `done` is called with the answer, at once if
-    /// the daemon is unavailable.
+    /// Shows a capability to the daemon if it is connected. `done` is called with the answer, at
+    /// once if the daemon is unavailable.
     fn show(&self, capability: &[u8], done: Done);
 }
 
@@ -48,22 +48,21 @@ impl Verifier for TlsLink {
     }
 }
 
-/// A capability, and the moment it ends: by the monotonic clock, counted from before it was
-/// asked for.
+/// A signed capability. It ends at `ends` by the monotonic clock, counted from before the request.
 #[derive(Clone)]
 pub(crate) struct Capability {
     bytes: Arc<[u8]>,
     ends: Duration,
 }
 
-/// The capabilities for a want.
+/// The capabilities for one want.
 struct Granted {
     capabilities: Vec<Capability>,
-    /// The controllers have refused it.
+    /// The controllers refused the want.
     is_refused: bool,
-    /// When it was asked for.
-    asked: Duration,
-    /// When it is to be asked for again, if something keeps it.
+    /// When it was requested.
+    requested: Duration,
+    /// When to request it again, if something keeps it.
     renew: Duration,
     ends: Duration,
 }
@@ -72,13 +71,13 @@ struct Granted {
 struct State {
     daemons: BTreeMap<UnitId, Arc<dyn Verifier>>,
     granted: HashMap<Want, Granted>,
-    /// The kept wants, and how many keep each.
+    /// The kept wants, and the number of their holders.
     kept: BTreeMap<Want, usize>,
-    /// The SHA-256 of the public key that this host shows to daemons.
+    /// SHA-256 of the public key that this host shows to daemons.
     holder: Option<[u8; 32]>,
 }
 
-/// The capabilities of this host, and the daemons they are shown to.
+/// The capabilities of this host, and the daemons that verify them.
 pub(crate) struct CapabilityCache {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -105,10 +104,10 @@ impl Drop for KeptCapabilities {
 }
 
 impl CapabilityCache {
-    /// How often it is looked which capabilities have to be renewed.
+    /// The period of checks for capabilities that must be renewed.
     pub const RENEW_EVERY: Duration = Duration::from_secs(2);
 
-    /// An empty one.
+    /// An empty cache.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             clock,
@@ -116,22 +115,22 @@ impl CapabilityCache {
         })
     }
 
-    /// The moment, by the clock that capabilities end by.
+    /// The current time by the clock that ends capabilities.
     pub fn now(&self) -> Duration {
         self.clock.monotonic()
     }
 
-    /// From now on capabilities are for the holder of this key.
-    pub fn set_holder(&self, holder: [u8; 32]) {
+    /// Sets the holder of the capabilities: the SHA-256 of a public key.
+    /// Sets the SHA-256 of the key for which capabilities are requested.
         self.state.lock().holder = Some(holder);
     }
 
-    /// Adds a daemon. Its link asks for all capabilities by itself.
+    /// Adds a daemon. Its link asks for all capabilities itself.
     pub fn add(&self, unit: UnitId, daemon: Arc<dyn Verifier>) {
         self.state.lock().daemons.insert(unit, daemon);
     }
 
-    /// The capabilities that have not ended: they are shown first on a new connection.
+    /// The capabilities that have not ended; a new connection shows them first.
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.clock.monotonic();
         let state = self.state.lock();
@@ -145,7 +144,7 @@ impl CapabilityCache {
             .collect()
     }
 
-    /// Keeps these renewed from now on.
+    /// Keeps these wants renewed until the returned value is dropped.
     pub fn keep(self: &Arc<Self>, wants: Vec<Want>) -> KeptCapabilities {
         let mut state = self.state.lock();
         for want in &wants {
@@ -158,13 +157,13 @@ impl CapabilityCache {
         }
     }
 
-    /// The holder to ask for, if there is a daemon to show capabilities to.
+    /// The holder of the capabilities, if there is a daemon to show them to.
     pub fn principal(&self) -> Option<[u8; 32]> {
         let state = self.state.lock();
         state.holder.filter(|_| !state.daemons.is_empty())
     }
 
-    /// The kept wants that are due, in batches that one call may have.
+    /// The kept wants that are due, in batches for one call each.
     pub fn due(&self) -> Vec<Vec<Want>> {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
@@ -178,15 +177,14 @@ impl CapabilityCache {
         due.chunks(WANTS_MAX).map(<[Want]>::to_vec).collect()
     }
 
-    /// Stores the answer to a want that was asked for at `asked`; returns the capabilities that
-    /// are to be shown.
+    /// Stores the answer to a want that was requested at `requested`; returns the capabilities to show.
     pub fn put(
         &self,
-        asked: Duration,
+        requested: Duration,
         want: Want,
         answer: Result<Vec<SignedBytes>, String>,
     ) -> Vec<Capability> {
-        let later = |after_ms: u64| asked.saturating_add(Duration::from_millis(after_ms));
+        let later = |after_ms: u64| requested.saturating_add(Duration::from_millis(after_ms));
         let granted = match answer {
             Ok(signed) => {
                 let lasts = signed.iter().map(|signed| signed.lasts_ms).min();
@@ -198,7 +196,7 @@ impl CapabilityCache {
                 Granted {
                     capabilities: capabilities.collect(),
                     is_refused: false,
-                    asked,
+                    requested,
                     renew: later(lasts / 2),
                     ends: later(lasts),
                 }
@@ -208,23 +206,23 @@ impl CapabilityCache {
                 Granted {
                     capabilities: Vec::new(),
                     is_refused: true,
-                    asked,
-                    renew: asked + ASK_AGAIN,
-                    ends: asked,
+                    requested,
+                    renew: requested + REQUEST_AGAIN,
+                    ends: requested,
                 }
             }
         };
         let capabilities = granted.capabilities.clone();
         let mut state = self.state.lock();
         let known = state.granted.get(&want);
-        // Of two that were asked for at once, the later one may have come first.
-        if known.is_none_or(|known| known.asked <= asked) {
+        // Of two concurrent requests, the later one may have been answered first.
+        if known.is_none_or(|known| known.requested <= requested) {
             state.granted.insert(want, granted);
         }
         capabilities
     }
 
-    /// Logs a refusal; a new one of a kept want as a warning, since what keeps it is stuck.
+    /// Logs a refusal; a new refusal of a kept want as a warning, because its holder is stuck.
     fn log_refusal(&self, want: Want, reason: &str) {
         let state = self.state.lock();
         let known = state.granted.get(&want);
@@ -233,17 +231,17 @@ impl CapabilityCache {
             true => tracing::warn!(
                 ?want,
                 reason,
-                "controllers refused a capability on unit daemons"
+                "controllers refused capability on unit daemons"
             ),
             false => tracing::debug!(
                 ?want,
                 reason,
-                "controllers refused a capability on unit daemons"
+                "controllers refused capability on unit daemons"
             ),
         }
     }
 
-    /// Shows capabilities to all daemons; returns when those that are quick have answered.
+    /// Shows capabilities to all daemons; returns when all responsive daemons have answered.
     pub async fn show(&self, capabilities: Vec<Capability>) {
         let daemons: Vec<(UnitId, Arc<dyn Verifier>)> = self
             .state
@@ -260,7 +258,7 @@ impl CapabilityCache {
                 for capability in capabilities {
                     let answered = answered.clone();
                     let done = move |reply: Result<Reply<'_>, Arc<std::io::Error>>| {
-                        // An unavailable daemon is shown it when it connects again.
+                        // An unavailable daemon gets the capability when it connects again.
                         let refused = reply.ok().filter(|reply| reply.status != Status::Done);
                         let refused = refused.map(|reply| {
                             let said = String::from_utf8_lossy(reply.body).into_owned();
@@ -277,7 +275,7 @@ impl CapabilityCache {
         let all = async {
             while let Some(answer) = answers.recv().await {
                 if let Some((unit, status, said)) = answer {
-                    tracing::warn!(%unit, ?status, said, "a unit daemon refused a capability");
+                    tracing::warn!(%unit, ?status, said, "unit daemon refused capability");
                 }
             }
         };
@@ -292,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// A connected daemon, and the capabilities it was shown.
+    /// A connected daemon that stores the capabilities shown to it.
     #[derive(Default)]
     struct Daemon(Mutex<Vec<Vec<u8>>>);
 
@@ -334,7 +332,7 @@ mod tests {
         let (kept, once) = (Want::Lease { volume, epoch: 3 }, read(2));
         let first = cache.keep(vec![kept]);
         let second = cache.keep(vec![kept]);
-        assert_eq!(cache.due(), [[kept]], "there is none yet");
+        assert_eq!(cache.due(), [[kept]], "it has no capability yet");
         for want in [kept, once] {
             cache.put(clock.monotonic(), want, signed(b"capability"));
         }
@@ -343,23 +341,23 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         assert_eq!(cache.due(), [[kept]]);
         drop(first);
-        assert_eq!(cache.due(), [[kept]], "the second one keeps it");
+        assert_eq!(cache.due(), [[kept]], "the second holder keeps it");
         drop(second);
         assert!(cache.due().is_empty());
         clock.advance(Duration::from_secs(31));
         cache.due();
-        assert!(cache.state.lock().granted.is_empty(), "all has ended");
+        assert!(cache.state.lock().granted.is_empty(), "all capabilities have ended");
     }
 
-    /// It was asked for again every two seconds.
+    /// Regression: it was requested again every two seconds.
     #[test]
-    fn a_refused_capability_is_asked_for_again_after_a_while() {
+    fn a_refused_capability_is_requested_again_after_a_pause() {
         let (clock, cache) = made();
         let _kept = cache.keep(vec![read(1)]);
         let capabilities = cache.put(
             clock.monotonic(),
             read(1),
-            Err("it is another host's".to_owned()),
+            Err("the volume belongs to another host".to_owned()),
         );
         assert!(capabilities.is_empty());
         assert!(cache.due().is_empty());
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn many_wants_are_asked_for_in_batches() {
+    fn many_wants_are_requested_in_batches() {
         let (_, cache) = made();
         let wants: Vec<Want> = (0..600).map(read).collect();
         let _kept = cache.keep(wants);
@@ -376,16 +374,16 @@ mod tests {
         assert_eq!(parts, [256, 256, 88]);
     }
 
-    /// A link kept every capability that it had been shown in a day.
+    /// Regression: a link kept every capability that it had shown in a day.
     #[test]
-    fn the_cache_has_what_was_signed_last_for_each_want_until_it_ends() {
+    fn the_cache_holds_the_newest_capability_of_each_want_until_it_ends() {
         let (clock, cache) = made();
         assert_eq!(cache.principal(), None);
         cache.set_holder([7; 32]);
         assert_eq!(
             cache.principal(),
             None,
-            "there is no daemon to show anything to"
+            "there is no daemon that verifies it"
         );
         cache.put(clock.monotonic(), read(1), signed(b"old"));
         clock.advance(Duration::from_secs(61));

@@ -12,7 +12,7 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// A controller has answered at `now`.
+    /// A contact whose last answer came at `now`.
     pub fn new(now: Duration) -> Self {
         Self {
             answered: Mutex::new(now),
@@ -26,11 +26,11 @@ impl Contact {
         *answered = (*answered).max(now);
     }
 
-    /// Notes that the leases were renewed by a call that began at `asked`: they are counted from
-    /// that.
-    pub fn note_renewal(&self, asked: Duration) {
+    /// Notes that leases were renewed by a call that began at `requested`, from which they are
+    /// counted.
+    pub fn note_renewal(&self, requested: Duration) {
         let mut renewed = self.renewed.lock();
-        *renewed = (*renewed).max(asked);
+        *renewed = (*renewed).max(requested);
     }
 
     /// The moment of the last answer.

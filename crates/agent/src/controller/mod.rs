@@ -1,55 +1,27 @@
-//! [`Controller`]: the agent's side of the host RPC (`api::host`). It asks whichever controller
-//! answers; all of them have one database.
+//! [`Controller`]: the client of the host RPC (`api::host`). It uses any controller that answers;
+//! all of them share one database.
 //!
-//! A call that fails for a reason that may pass is made again: a few times
-//! ([`Controller::call`]), or until there is an answer ([`Controller::call_until_answered`]); once the
-//! agent ends, none is. Every call may be repeated.
+//! A call that fails for a temporary reason is retried: a few times ([`Controller::call`]), or
+//! until there is an answer ([`Controller::call_until_answered`]); during a shutdown no call is
+//! retried. Every call may be repeated.
 //!
-//! It is the engine's [`Catalog`] as well. A commit is repeated until it is known whether it was
-//! made: the engine must not guess, and a controller recognizes one that was made already, byte
-//! for byte. What an answer allows on unit daemons is shown to them before the engine has the
-//! answer (`capabilities`).
-
-mod capabilities;
-mod contact;
-
-use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
-
-use api::host::calls::{Begin, FollowAssignments, RenewLeases, SignCapabilities};
-use api::host::{
-    Assignments, Call, CatalogAnswer, Cluster, EncodedPlan, FOLLOW_SECONDS_MAX, Renewal, Renewed,
-    Want, catalog_calls as calls,
-};
-use api::{Client, ClientError};
-use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
-use catalog::{
-    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
-    VersionCommit, VersionKey,
-};
-use tokio::runtime::Handle;
-use world::{Clock, Millis, host};
-
-use crate::context::Shutdown;
-pub(crate) use capabilities::{CapabilityCache, KeptCapabilities};
-pub(crate) use contact::Contact;
-
-/// A controller that works answers sooner.
+//! It is also the engine's [`Catalog`]. A commit is repeated until its result is known, because the
+//! engine must not guess; a controller recognizes a repeated commit byte for byte. Capabilities in
+//! an answer are shown to unit daemons before the engine gets the answer (`capabilities`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// A renewal whose answer takes longer is repeated, with another controller if
-/// there is one: the lease is short.
+/// Timeout of a renewal, which is then repeated with another controller if there is one: the lease
+/// is short.
 const RENEW_WITHIN: Duration = Duration::from_secs(3);
 
-/// The statuses of refusals that are about the caller.
+/// HTTP statuses of refusals that concern the caller.
 const UNAUTHENTICATED: u16 = 401;
 const FORBIDDEN: u16 = 403;
 
-/// How often a call is made before it is given up.
+/// The most attempts of a call.
 const ATTEMPTS: u32 = 4;
 
-/// The pauses between attempts: each is twice the one before.
+/// The first and the longest pause between attempts; each is twice the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -79,7 +51,7 @@ impl Pauses {
 }
 
 impl Controller {
-    /// Calls by `client`; the engine's calls wait on `runtime`.
+    /// A controller that calls through `client`; the engine's blocking calls use `runtime`.
     pub(crate) fn new(
         client: Client,
         runtime: Handle,
@@ -99,13 +71,13 @@ impl Controller {
         &self.capability_cache
     }
 
-    /// Reports that nothing is open here, and asks about the cluster.
+    /// Reports that no volume is open here, and fetches the cluster.
     pub(crate) async fn begin(&self) -> Result<Cluster, ClientError> {
         self.call(&Begin {}).await
     }
 
-    /// Waits for the desired state of this host, until its serial is not `after`; without `after`,
-    /// does not wait.
+    /// Waits for the desired state of this host until its serial differs from `after`; does not
+    /// wait if that is `None`.
     pub(crate) async fn assignments(&self, after: Option<u64>) -> Result<Assignments, ClientError> {
         let wait_seconds = after.map_or(0, |_| FOLLOW_SECONDS_MAX);
         let follow = FollowAssignments {
@@ -126,12 +98,12 @@ impl Controller {
         Client::within(ANSWER_WITHIN, self.client.call(call)).await
     }
 
-    /// Makes a call, a few times if it fails for a reason that may pass.
+    /// Makes a call, with a few retries after temporary failures.
     pub(crate) async fn call<C: Call>(&self, call: &C) -> Result<C::Answer, ClientError> {
         self.call_up_to(ATTEMPTS, call).await
     }
 
-    /// Makes a call until there is an answer, or the agent ends.
+    /// Makes a call until there is an answer, or the agent shuts down.
     pub(crate) async fn call_until_answered<C: Call>(
         &self,
         call: &C,
@@ -150,7 +122,7 @@ impl Controller {
         self.call_once(call).await
     }
 
-    /// Makes a call of the catalog, a few times if it fails for a reason that may pass.
+    /// Makes a call of the catalog, with a few retries after temporary failures.
     pub(crate) async fn catalog<T, C>(&self, call: C) -> Result<T, CatalogError>
     where
         C: Call<Answer = CatalogAnswer<T>>,
@@ -159,16 +131,16 @@ impl Controller {
         answer.unwrap_or_else(|error| Err(catalog_error(&error)))
     }
 
-    /// As [`Controller::catalog`], for a thread that may wait.
+    /// Makes a call of the catalog on a thread that may block.
     fn wait<T, C: Call<Answer = CatalogAnswer<T>>>(&self, call: C) -> Result<T, CatalogError> {
         self.runtime.block_on(self.catalog(call))
     }
 
-    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if
-    /// there are any. What is refused to this host, daemons will refuse, too.
+    /// Has capabilities for `wants` signed, and shows them to all unit daemons, if there are any.
+    /// Daemons will refuse what controllers refuse to this host.
     ///
     /// # Errors
-    /// [`CatalogError::Unavailable`], if no controller answers.
+    /// [`CatalogError::Unavailable`] if no controller answers.
     pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
         let cache = &self.capability_cache;
         let Some(holder) = cache.principal() else {
@@ -180,7 +152,7 @@ impl Controller {
         let answers = self.call(&sign).await;
         let answers = answers.map_err(|error| catalog_error(&error))?;
         if answers.len() != sign.wants.len() {
-            let reason = "the controller has not answered what it was asked".to_owned();
+            let reason = "the controller did not answer the request".to_owned();
             return Err(CatalogError::Unavailable { reason });
         }
         let capabilities = sign.wants.iter().zip(answers);
@@ -191,7 +163,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Renews the capabilities that are kept, again and again.
+    /// Renews the kept capabilities, as long as the agent runs.
     pub(crate) async fn keep_capabilities(&self) {
         let mut ticks = host::ticks(CapabilityCache::RENEW_EVERY);
         loop {
@@ -200,21 +172,21 @@ impl Controller {
         }
     }
 
-    /// Renews the capabilities that are kept and due.
+    /// Renews the kept capabilities that are due.
     pub(crate) async fn renew_capabilities(&self) {
         if self.capability_cache.principal().is_none() {
             return;
         }
         for wants in self.capability_cache.due() {
             if let Err(error) = self.obtain(&wants).await {
-                tracing::warn!(%error, "capabilities on unit daemons were not renewed");
+                tracing::warn!(%error, "agent could not renew capabilities on unit daemons");
                 return;
             }
         }
     }
 }
 
-/// The error of the engine's catalog for a call that no controller has answered.
+/// The catalog error for a call that no controller answered.
 fn catalog_error(error: &ClientError) -> CatalogError {
     let reason = error.to_string();
     match error {
@@ -268,7 +240,7 @@ impl Catalog for Controller {
                 match answer.unwrap_or_else(|error| Err(catalog_error(&error))) {
                     Err(CatalogError::Unavailable { reason }) if !self.shutdown.has_begun() => {
                         if !is_logged {
-                            tracing::warn!(%volume, reason, "a version waits to be committed");
+                            tracing::warn!(%volume, reason, "agent retries commit of version");
                         }
                         is_logged = true;
                         pauses.next().await;
@@ -312,7 +284,7 @@ impl Catalog for Controller {
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
         self.runtime.block_on(async {
             let keys = self.catalog(calls::Keys { lineage }).await?;
-            // The caller reads what these keys open.
+            // The caller reads blocks that these keys open.
             self.obtain(&[Want::Read { lineage }]).await?;
             Ok(keys)
         })

@@ -1,4 +1,4 @@
-//! [`Attached`]: an open volume, served in a thread of its own, and what is asked of it there.
+//! [`Attached`]: an open volume that a thread of its own serves, and requests to that thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,28 +22,29 @@ pub struct Attached {
     volume: VolumeId,
     lease: Option<AttachedLease>,
     export: Export,
-    /// The events of its filters, since there were any.
+    /// The events of its filters; set when it first has filters.
     events: OnceLock<Arc<EventLog>>,
-    /// The number of the chain that it is served through, of whatever filters or none; 0: none was
-    /// put in place yet.
+    /// The number of the chain through which it is served, also of an empty chain; 0: none is
+    /// installed yet.
     chain_turn: AtomicU64,
-    /// That chain.
+    /// The chain through which it is served.
     chain: Mutex<Option<DesiredChain>>,
-    /// Its thread, until it is stopped.
+    /// The thread that serves it, until it is stopped.
     served: RwLock<Option<Served>>,
     cache: VolumeCache,
-    /// The capabilities of a volume without a lease.
+    /// Capabilities of a volume without a lease.
     _kept: Option<KeptCapabilities>,
 }
 
-/// The lease that an attachment writes under.
+/// The lease under which an attachment writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttachedLease {
     pub epoch: u32,
-    /// How often the volume had gone back to a version by then, if the controllers say.
+    /// How often the volume had been restored to a version when the lease was granted, if the
+    /// controllers report that.
     pub restores: Option<u64>,
-    /// The first of the leases, up to this one, that this host had one after the other without
-    /// letting a client in.
+    /// Epoch of the first of the consecutive leases, up to this one, of this host under which no
+    /// client was admitted.
     pub since: u32,
 }
 
@@ -60,13 +61,13 @@ pub(crate) enum Served {
     },
 }
 
-/// A volume that was just opened.
+/// A newly opened volume.
 pub(crate) struct Opened {
     pub served: Served,
     pub cache: VolumeCache,
-    /// The lease, if the volume can be written.
+    /// The lease of a writable volume.
     pub lease: Option<AttachedLease>,
-    /// The capabilities of a volume without a lease.
+    /// Capabilities of a volume without a lease.
     pub kept: Option<KeptCapabilities>,
 }
 
@@ -114,27 +115,27 @@ impl Attached {
         &self.export
     }
 
-    /// The lease, if the volume can be written.
+    /// The lease of a writable volume.
     pub(crate) fn lease(&self) -> Option<AttachedLease> {
         self.lease
     }
 
-    /// The lease's epoch, if the volume can be written.
+    /// The epoch of the lease of a writable volume.
     pub(crate) fn epoch(&self) -> Option<u32> {
         self.lease.map(|lease| lease.epoch)
     }
 
-    /// The events of its filters, if it had any.
+    /// The events of its filters; `None` if it never had filters.
     pub(crate) fn events(&self) -> Option<&Arc<EventLog>> {
         self.events.get()
     }
 
-    /// The events of its filters; `start` begins to log them.
+    /// The events of its filters; `start` creates the log if there is none.
     pub(crate) fn events_or_start(&self, start: impl FnOnce() -> EventLog) -> &Arc<EventLog> {
         self.events.get_or_init(|| Arc::new(start()))
     }
 
-    /// The number of the chain that it is served through.
+    /// The number of the chain through which it is served.
     pub(crate) fn chain_turn(&self) -> u64 {
         self.chain_turn.load(Ordering::Acquire)
     }
@@ -143,7 +144,7 @@ impl Attached {
         self.chain_turn.store(turn, Ordering::Release);
     }
 
-    /// The chain that it is served through.
+    /// The chain through which it is served.
     pub(crate) fn chain(&self) -> Option<DesiredChain> {
         self.chain.lock().clone()
     }
@@ -152,17 +153,18 @@ impl Attached {
         *self.chain.lock() = chain;
     }
 
-    /// From now on it is a clone of this image, or the image itself.
+    /// Sets the image that the volume is a clone of, or is itself.
     pub(crate) fn follow_image(&self, image: Option<BaseImage>) {
         self.cache.follow(image);
     }
 
-    fn with<T>(&self, ask: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {
+    fn with<T>(&self, action: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {
         let served = self.served.read();
-        ask(served.as_ref().ok_or(ExportGone)?)
+        action(served.as_ref().ok_or(ExportGone)?)
     }
 
-    /// Begins to exchange its filters, in its thread. Waits for the beginning, not for the end.
+    /// Begins a live reconfiguration of its filters, in its thread. Waits for the begin, not for
+    /// the end.
     pub(crate) fn exchange(
         &self,
         exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
@@ -177,7 +179,7 @@ impl Attached {
         })
     }
 
-    /// Watches descriptors for its filters, in its thread.
+    /// The watcher of file descriptors for its filters, in its thread.
     pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
         self.with(|served| match served {
             Served::Writable { watcher, .. } | Served::ReadOnly { watcher, .. } => {
@@ -186,7 +188,7 @@ impl Attached {
         })
     }
 
-    /// Publishes the geometry of the disk to new clients after an exchange. Waits.
+    /// Publishes the geometry of the disk to new clients after a reconfiguration. Blocks.
     pub(crate) fn publish(&self) -> Result<(), ExportGone> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|_| ()),
@@ -198,7 +200,7 @@ impl Attached {
         self.served.write().take().ok_or(ExportGone)
     }
 
-    /// Why the volume may not be used without its filters, if it may not.
+    /// The writes of its filters that the volume is missing, as a sentence; `None` if it has all.
     pub(crate) async fn missing_writes(self: &Arc<Self>) -> Result<Option<String>, VolumeError> {
         self.blocking(|attached| {
             attached.with(|served| match served {
@@ -210,7 +212,7 @@ impl Attached {
         .map(Result::err)
     }
 
-    /// Runs `action` on a volume that is open for writing, in its thread.
+    /// Runs `action` on a writable volume, in its thread.
     pub(crate) async fn on_volume<T: Send + 'static>(
         self: &Arc<Self>,
         action: impl FnOnce(&mut Volume) -> T + Send + 'static,
@@ -248,14 +250,14 @@ impl Attached {
 
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        ask: impl FnOnce(&Self) -> Result<T, ExportGone> + Send + 'static,
+        action: impl FnOnce(&Self) -> Result<T, ExportGone> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let attached = Arc::clone(self);
-        Ok(blocking(move || ask(&attached)).await??)
+        Ok(blocking(move || action(&attached)).await??)
     }
 
-    /// Stops to serve the volume, and drops it: its journal keeps what was not destaged. Waits for
-    /// calls under way.
+    /// Stops serving the volume, and drops it: its journal holds the writes that are not destaged.
+    /// Waits for calls in progress.
     pub(crate) fn drop_volume(&self) -> Result<(), VolumeError> {
         match self.take()? {
             Served::Writable { thread, .. } => thread.stop(|chain, _| drop(chain))?,
@@ -264,16 +266,15 @@ impl Attached {
         Ok(())
     }
 
-    /// Stops to serve the volume, and destages everything; does not destage if the volume is
-    /// missing writes that its filters have, unless `is_forced`. Waits for calls under way, and
-    /// for the destage.
+    /// Stops serving the volume, and destages everything. Does not destage if the volume is missing
+    /// writes of its filters, unless `is_forced`. Waits for calls in progress and for the destage.
     pub(crate) fn stop(&self, is_forced: bool, clock: Arc<dyn Clock>) -> Result<(), VolumeError> {
         match self.take()? {
             Served::Writable { thread, closer, .. } => thread.stop(move |chain, stopped| {
                 if let Err(error) = stopped.flushed {
-                    tracing::warn!(%error, "last flush of a volume failed");
+                    tracing::warn!(%error, "agent could not flush volume a last time");
                 }
-                // The last flush may be what it could not carry out.
+                // The last flush may have failed for that reason.
                 if let (Err(why), false) = (chain.may_leave(), is_forced) {
                     return Err(VolumeError::Incomplete(why));
                 }

@@ -1,4 +1,4 @@
-//! [`Closer`]: closes a volume whose units may take nothing, or never answer.
+//! [`Closer`]: closes a volume whose units may accept no data, or never answer.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
@@ -10,24 +10,24 @@ use world::{Clock, Wake};
 
 use super::VolumeError;
 
-/// A close without progress for this long, because no unit takes the data, is given up: the journal
-/// keeps the data.
+/// A close that makes no progress for this long because no unit accepts the data is aborted: the
+/// journal holds the data.
 const CLOSE_STALL_MAX: Duration = Duration::from_secs(15);
 
-/// A close that has put nothing on any unit for this long is given up as well, though nothing has
+/// A close that has written nothing to any unit for this long is aborted as well, even if nothing
 /// failed: a unit does not answer.
 const CLOSE_UNRESPONSIVE_MAX: Duration = Duration::from_secs(60);
 
-/// How often a close reads the clock where nothing else happens.
+/// The longest sleep of a close.
 const CLOSE_TICK: Duration = Duration::from_millis(200);
 
-/// The thread that closes a volume. Before, jobs that end wake the loop that serves the volume; from
-/// then on they wake this thread.
+/// The thread that closes a volume. Jobs that end wake the loop that serves the volume, and during
+/// the close they wake this thread.
 #[derive(Clone, Default)]
 pub(crate) struct Closer(Arc<OnceLock<Thread>>);
 
 impl Closer {
-    /// The wake for both.
+    /// A wake for the serving loop and for the closing thread.
     pub fn wake(&self, serving: Wake) -> Wake {
         let thread = Arc::clone(&self.0);
         Wake::new(move || {
@@ -38,12 +38,12 @@ impl Closer {
         })
     }
 
-    /// Destages everything. Waits for the destage, as long as it makes progress.
+    /// Destages everything. Blocks as long as the destage makes progress.
     ///
     /// # Errors
     /// [`VolumeError`].
     pub fn close(&self, mut volume: Volume, clock: &dyn Clock) -> Result<(), VolumeError> {
-        // From here on no end of a job is missed: earlier ones are polled below.
+        // From here on no end of a job is missed: jobs that ended earlier are polled below.
         self.0.get_or_init(thread::current);
         let mut completions = Vec::new();
         let mut committed = Steady::new(clock.monotonic());
@@ -61,7 +61,7 @@ impl Closer {
             let since_commit = committed.since(status.journal_used_bytes, now);
             let since_put = placed.since(status.pieces_placed, now);
             match status.destage_error {
-                // An attempt may put something before it fails.
+                // An attempt may write something before it fails.
                 Some(why) if since_commit > CLOSE_STALL_MAX => {
                     return Err(VolumeError::Stalled(why));
                 }
@@ -77,7 +77,7 @@ impl Closer {
     }
 }
 
-/// A number, and the moment of its last change.
+/// A number, and the time of its last change.
 struct Steady {
     number: Option<u64>,
     since: Duration,
@@ -91,7 +91,7 @@ impl Steady {
         }
     }
 
-    /// How long the number has been `number`.
+    /// Time for which the number has been `number`.
     fn since(&mut self, number: u64, now: Duration) -> Duration {
         if self.number != Some(number) {
             self.number = Some(number);

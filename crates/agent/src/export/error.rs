@@ -1,29 +1,30 @@
-//! Why an open volume could not be used, or closed.
+//! Errors of open volumes.
 
 use base::IoError;
 use nbd::ExportGone;
 
-use crate::context::TaskEnded;
+use crate::context::TaskFailed;
 
-/// Why an open volume could not be used, or closed. Its journal keeps what was not destaged.
+/// Why an open volume could not be used or closed. Its journal holds the writes that are not
+/// destaged.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The engine had to stop.
+    /// The engine stopped.
     #[error("the engine stopped: {0}")]
     Stopped(#[from] IoError),
-    /// The volume is missing writes that its filters have acknowledged; the text says which.
+    /// The volume is missing writes that its filters have acknowledged; the text names them.
     #[error("{0}")]
     Incomplete(String),
-    /// No unit takes the data.
-    #[error("it cannot destage: {0}")]
+    /// No unit accepts the data.
+    #[error("the volume cannot be destaged: {0}")]
     Stalled(String),
     /// A unit does not answer.
-    #[error("nothing was put on any unit for {0} s and nothing failed: a unit does not answer")]
+    #[error("no unit accepted data for {0} s although nothing failed: a unit does not answer")]
     Unresponsive(u64),
-    /// Its thread has ended.
+    /// The thread of the volume has ended.
     #[error(transparent)]
     Ended(#[from] ExportGone),
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }

@@ -1,14 +1,14 @@
-//! [`EventLog`]: the events of a volume's filters, as lines of JSON in D, and in memory for those who
-//! read them through a controller.
+//! [`EventLog`]: the events of a volume's filters, as lines of JSON in the data directory, and in
+//! memory for readers that poll a controller.
 //!
 //! ```text
-//!  filters ── batches, never waiting ──▶ channel ──▶ writer ──▶ D/events/vol-….jsonl
-//!   (the disk's thread)                                  └──▶ the last lines, by sequence
+//!  filters ── batches, no wait ──▶ channel ──▶ writer ──▶ D/events/vol-….jsonl
+//!   (the disk's thread)                          └──▶ the last lines, by sequence
 //! ```
 //!
-//! Invariants: a disk never waits for its events. Events that the channel has no room for are lost,
-//! and counted in the next line. The length and the number of files are bounded. Sequences grow,
-//! also over a restart: they begin with the time in microseconds.
+//! Invariants: a disk never waits for its events. Events that do not fit into the channel are lost,
+//! and the next line counts them. The length and the number of files are bounded. Sequences grow,
+//! also over a restart: they start at the time in microseconds.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -26,22 +26,22 @@ use world::{RollingFile, World, host};
 
 use crate::context::blocking;
 
-/// The largest number of batches that wait to be written.
+/// The most batches that wait to be written.
 const BATCHES_MAX: usize = 256;
 
 /// The length of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// How many older files of a volume are kept.
+/// The number of older files kept for a volume.
 const OLD_FILES: u32 = 4;
 
-/// The largest size of the last lines in memory, in bytes.
+/// The most bytes of lines in memory.
 const RECENT_BYTES_MAX: usize = 8 << 20;
 
-/// What follows the volume's id in the name of a file.
+/// The suffix of a file's name after the id of its volume.
 const SUFFIX: &str = ".jsonl";
 
-/// The volume whose events a file has, by the name of the file: the newest one, or an older one.
+/// The volume of an events file, by its name; the file may be the newest or an older one.
 pub(crate) fn volume_of_file(name: &str) -> Option<VolumeId> {
     let (volume, age) = name.split_once(SUFFIX)?;
     let is_one = age.is_empty() || age.strip_prefix('.')?.parse::<u32>().is_ok();
@@ -73,7 +73,7 @@ impl EventSink for EventLog {
 }
 
 impl EventLog {
-    /// Begins to write the events of a volume below `folder`. To be called within a runtime; it ends
+    /// Starts to write the events of a volume below `folder`. Needs a tokio runtime; the log ends
     /// when it is dropped.
     pub fn start(world: &World, folder: &Path, volume: VolumeId) -> Self {
         let (batches, mut received) = mpsc::channel::<Vec<Event>>(BATCHES_MAX);
@@ -100,7 +100,7 @@ impl EventLog {
                 match written.await {
                     Ok(back) => writer = back,
                     Err(error) => {
-                        tracing::error!(%volume, %error, "event log has ended");
+                        tracing::error!(%volume, %error, "agent could not write event log");
                         return;
                     }
                 }
@@ -115,8 +115,8 @@ impl EventLog {
         }
     }
 
-    /// The lines after the sequence `after`, `count_max` at most, as soon as there is one, or when
-    /// `wait` has passed. Without `after`, the lines that come from now on.
+    /// Returns up to `count_max` lines after the sequence `after`, as soon as there is one, or when
+    /// `wait` has passed. Without `after`, only future lines count.
     pub async fn after(&self, after: Option<u64>, count_max: usize, wait: Duration) -> EventLines {
         let mut newest = self.newest.clone();
         let after = after.unwrap_or_else(|| *newest.borrow());
@@ -147,7 +147,7 @@ impl Recent {
         let oldest = self.lines.front().map_or(after, |(sequence, _)| *sequence);
         EventLines {
             next: lines.last().map_or(after, |(sequence, _)| *sequence),
-            // The lines in between are in the files only.
+            // The lines in between are only in the files.
             missed: first == 0 && oldest > after + 1 && after > 0 && !self.lines.is_empty(),
             lines: lines.into_iter().map(|(_, line)| line).collect(),
         }
@@ -172,7 +172,7 @@ impl Writer {
             && let Some(first) = batch.first()
         {
             let mut note = first.clone();
-            let why = format!("{lost} events are lost: more came than could be written");
+            let why = format!("{lost} events are lost: they came faster than they could be written");
             note.what = chain::filters::What::Note(why);
             note.rule = None;
             self.line(&note, &mut text);
@@ -184,7 +184,7 @@ impl Writer {
             Ok(()) => self.is_failing = false,
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
-                tracing::warn!(path = %self.path.display(), %error, "events cannot be written");
+                tracing::warn!(path = %self.path.display(), %error, "agent could not write events");
             }
             Err(_) => {}
         }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_lost_events_is_written_with_the_next_event() {
+    fn the_next_event_carries_the_number_of_lost_events() {
         let folder = tempfile::tempdir().expect("a folder");
         let (world, path) = (World::real(1), folder.path().join("a.jsonl"));
         let mut writer = Writer {

@@ -9,13 +9,13 @@ use volume::scatter::{CacheView, ImagePart};
 /// An open volume's view of the host's cache.
 pub(crate) struct VolumeCache {
     pub view: CacheView,
-    /// The lineages that have written the volume, its own first and then those it was cloned from,
-    /// each with its first epoch.
+    /// The lineages that have written the volume, each with its first epoch: first its own, then
+    /// those that it was cloned from.
     lineages: Vec<(Lineage, u32)>,
 }
 
 impl VolumeCache {
-    /// The view of a volume with these keys; from now on the blocks of `image` count as the image's.
+    /// The view of a volume with these keys; blocks of `image` count as the image's.
     pub fn new(view: CacheView, keys: &[LineageKey], image: Option<BaseImage>) -> Self {
         let lineages = keys.iter().map(|key| (key.lineage, key.epoch_first));
         let cache = Self {
@@ -26,7 +26,7 @@ impl VolumeCache {
         cache
     }
 
-    /// From now on the volume is a clone of this image, or the image itself.
+    /// Sets the image that the volume is a clone of, or is itself.
     pub fn follow(&self, image: Option<BaseImage>) {
         let part = image.map(|image| ImagePart {
             of: Some(image.lineage),
@@ -38,7 +38,7 @@ impl VolumeCache {
 }
 
 /// The epoch below which the image and the lineages above it have written. A lineage that is not in
-/// the list has written nothing that is visible: all blocks are the image's.
+/// the list has written nothing visible: all blocks belong to the image.
 fn below(lineages: &[(Lineage, u32)], image: Lineage) -> u32 {
     let place = lineages.iter().position(|(lineage, _)| *lineage == image);
     match place {
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(below(&lineages, lineage(1)), 10);
         assert_eq!(below(&lineages, lineage(2)), 20);
         assert_eq!(below(&lineages, lineage(3)), u32::MAX);
-        // All blocks of a clone that has written nothing yet are its parents'.
+        // All blocks of a clone without own writes belong to its parents.
         assert_eq!(below(&lineages, lineage(4)), u32::MAX);
     }
 }

@@ -1,12 +1,11 @@
 //! Open volumes, each served over NBD in a thread of its own.
 //!
-//! * [`Attached`]: an open volume, and what is asked of it in its thread
-//! * [`OpenVolumes`]: all of them; `statuses`: how they are
-//! * `server`: the NBD server that offers them
-//! * `closer`: how a volume is closed; `image`: its view of the cache; `events`: the events of its
-//!   filters
+//! * [`Attached`]: an open volume, and requests to its thread
+//! * [`OpenVolumes`]: all of them; `statuses`: their states
+//! * `server`: the NBD server that exports them
+//! * `closer`: closes a volume; `image`: its view of the cache; `events`: the events of its filters
 //!
-//! Must not know: what is desired of a volume, leases, where journals are.
+//! Must not know: the desired state of a volume, leases, paths of journals.
 
 mod attached;
 mod closer;

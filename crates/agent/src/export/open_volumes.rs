@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 use super::Attached;
 
-/// The open volumes. The worker of each attachment puts its own here, and takes it out.
+/// The open volumes. The worker of each attachment inserts and removes its own.
 #[derive(Default)]
 pub(crate) struct OpenVolumes {
     open: Mutex<HashMap<AttachmentId, Arc<Attached>>>,
-    /// Volumes that were written to just now.
+    /// Volumes with recent writes.
     busy: Mutex<HashSet<VolumeId>>,
 }
 
@@ -21,7 +21,7 @@ impl OpenVolumes {
         self.open.lock().insert(attached.id(), attached);
     }
 
-    /// Takes out an open volume, unless another one is open for its attachment.
+    /// Removes an open volume, unless another volume is open for its attachment.
     pub fn remove(&self, attached: &Arc<Attached>) {
         let mut open = self.open.lock();
         let known = open.get(&attached.id());
@@ -30,7 +30,7 @@ impl OpenVolumes {
         }
     }
 
-    /// Takes out the open volume of an attachment that is not this host's any more.
+    /// Removes the open volume of an attachment that does not belong to this host any more.
     pub fn forget(&self, attachment: AttachmentId) {
         self.open.lock().remove(&attachment);
     }
@@ -45,7 +45,7 @@ impl OpenVolumes {
         self.open.lock().values().cloned().collect()
     }
 
-    /// The open volume that is written under a lease, if `volume` is.
+    /// The open volume `volume`, if it is writable.
     pub fn writable(&self, volume: VolumeId) -> Option<Arc<Attached>> {
         let open = self.open.lock();
         let mut open = open.values();
@@ -53,7 +53,7 @@ impl OpenVolumes {
         open.find(is_it).cloned()
     }
 
-    /// Notes whether a volume was written to just now.
+    /// Notes whether a volume had recent writes.
     pub fn set_busy(&self, volume: VolumeId, is_busy: bool) {
         let mut busy = self.busy.lock();
         match is_busy {
@@ -62,7 +62,7 @@ impl OpenVolumes {
         };
     }
 
-    /// The volumes that were written to just now.
+    /// The volumes with recent writes.
     pub fn busy(&self) -> Vec<VolumeId> {
         self.busy.lock().iter().copied().collect()
     }

@@ -1,6 +1,6 @@
-//! [`NbdServer`]: serves attached volumes over NBD: on D's socket, and over TCP if the settings say
-//! so; or, for a VM, on a socket that serves nothing else. Each of those costs one thread that mostly
-//! sleeps.
+//! [`NbdServer`]: exports attached volumes over NBD: on the socket in the data directory, over TCP
+//! if configured, and for each VM on a socket of its own. Each listener costs one thread, which
+//! mostly sleeps.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use nbd::{Export, ExportTable, ListenOptions, Server, ServerOptions, ServerTls, 
 use parking_lot::Mutex;
 use world::{Clock, Endpoint, World};
 
-/// The NBD server, and the exports that it offers.
+/// The NBD server and its exports.
 pub(crate) struct NbdServer {
     table: Arc<ExportTable>,
     socket: PathBuf,
@@ -23,34 +23,35 @@ pub(crate) struct NbdServer {
     offered: Mutex<Offered>,
 }
 
-/// An address that clients elsewhere connect to.
+/// A TCP address for clients on other machines.
 #[derive(Debug, Clone, Copy)]
 struct TcpAddress {
     address: SocketAddr,
     is_tls: bool,
 }
 
-/// The attachments that are offered.
+/// The exported attachments.
 #[derive(Default)]
 struct Offered {
-    /// The attachment that each name on the shared sockets stands for: a name may pass to another.
+    /// The attachment of each name on the shared sockets: a name may be reused by another
+    /// attachment.
     names: HashMap<String, AttachmentId>,
-    /// The servers of attachments that have a socket of their own.
+    /// The servers of attachments that have their own sockets.
     own: HashMap<AttachmentId, Server>,
 }
 
 /// Why NBD cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdServerError {
-    /// The operating system refused.
+    /// The operating system refused to listen.
     #[error("cannot serve NBD at {at}: {source}")]
     Listen {
         /// The endpoint.
         at: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The port could be reached from other machines without TLS.
+    /// The port would be reachable from other machines without TLS.
     #[error(
         "{0} can be reached from other machines; give --nbd-tls-ca, --nbd-tls-cert and \
          --nbd-tls-key, or listen on 127.0.0.1"
@@ -59,7 +60,7 @@ pub enum NbdServerError {
 }
 
 impl NbdServer {
-    /// Listens. No export is offered yet.
+    /// Listens; there are no exports yet.
     ///
     /// # Errors
     /// [`NbdServerError`].
@@ -124,8 +125,8 @@ impl NbdServer {
         self.table.add(export);
     }
 
-    /// Offers the export of an attachment at a socket of its own. Only this user can connect until
-    /// the socket is given to another.
+    /// Exports an attachment at its own socket. Only this user can connect until the socket is
+    /// given to another user.
     ///
     /// # Errors
     /// [`NbdServerError::Listen`].
@@ -151,7 +152,7 @@ impl NbdServer {
         Ok(())
     }
 
-    /// Stops to offer the export `name` of an attachment.
+    /// Ends the export `name` of an attachment.
     pub fn withdraw(&self, attachment: AttachmentId, name: &str) {
         let mut offered = self.offered.lock();
         if offered.names.get(name) == Some(&attachment) {
@@ -160,7 +161,7 @@ impl NbdServer {
         }
         let own = offered.own.remove(&attachment);
         drop(offered);
-        // Waits for its thread.
+        // This waits for its thread.
         drop(own);
     }
 
@@ -176,13 +177,14 @@ impl NbdServer {
         Self::own_uri(name, &self.socket)
     }
 
-    /// The URI for a client elsewhere, if there can be one.
+    /// The URI for a client on another machine; `None` if NBD is not served over TCP.
     #[must_use]
     pub fn tcp_uri(&self, name: &str) -> Option<String> {
         self.tcp.map(|TcpAddress { address, is_tls }| {
             let scheme = if is_tls { "nbds" } else { "nbd" };
             if address.ip().is_unspecified() {
-                // It listens on every address of this host, and only clients know which to use.
+                // It listens on every address of this host; only clients know which one they can
+                // reach.
                 return format!("{scheme}://localhost:{}/{name}", address.port());
             }
             format!("{scheme}://{address}/{name}")

@@ -1,8 +1,8 @@
-//! [`VolumeStatuses`]: how the open volumes are, for reports and metrics.
+//! [`VolumeStatuses`]: the states of the open volumes, for reports and metrics.
 //!
-//! A volume is asked on its own thread, which may hang. So no caller waits longer than
-//! [`ANSWER_WITHIN`] for all of them: one that has not answered is shown as it was when it last
-//! did, and is not asked again until it has.
+//! A volume answers from its own thread, which may hang. So a caller waits at most
+//! [`ANSWER_WITHIN`] for all volumes: one that has not answered keeps its last status, and gets no
+//! further request until it answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,32 +15,31 @@ use world::host;
 
 use super::{Attached, OpenVolumes};
 
-/// A volume that works answers sooner.
+/// Timeout of a caller; a healthy volume answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The last answers of the open volumes.
 pub(crate) struct VolumeStatuses {
     open: Arc<OpenVolumes>,
-    known: Arc<Mutex<HashMap<AttachmentId, Known>>>,
+    known: Arc<Mutex<HashMap<AttachmentId, LastStatus>>>,
 }
 
-/// What is known of an open volume.
-#[derive(Default)]
-struct Known {
+/// The last known status of an open volume.
+struct LastStatus {
     status: Option<VolumeStatus>,
-    /// It owes an answer.
-    is_asked: bool,
+    /// Its answer is pending.
+    is_pending: bool,
 }
 
-/// An open volume, as it is shown.
+/// The state of an open volume.
 pub(crate) struct OpenVolume {
     pub attachment: AttachmentId,
     pub volume: VolumeId,
     /// The number of connected clients.
     pub connections: u64,
-    /// Its last answer; `None` if it never answered.
+    /// Its last status; `None` if it never answered.
     pub status: Option<VolumeStatus>,
-    /// It owes an answer.
+    /// Its answer is overdue.
     pub is_unresponsive: bool,
 }
 
@@ -52,7 +51,7 @@ impl VolumeStatuses {
         }
     }
 
-    /// The open volumes, and how they are.
+    /// The states of all open volumes.
     pub async fn all(&self) -> Vec<OpenVolume> {
         let open = self.open.all();
         let mut answers = Vec::new();
@@ -61,8 +60,8 @@ impl VolumeStatuses {
             known.retain(|id, _| open.iter().any(|open| open.id() == *id));
             for attached in &open {
                 let one = known.entry(attached.id()).or_default();
-                if !std::mem::replace(&mut one.is_asked, true) {
-                    let asked = ask(Arc::clone(&self.known), Arc::clone(attached));
+                if !std::mem::replace(&mut one.is_pending, true) {
+                    let asked = request_status(Arc::clone(&self.known), Arc::clone(attached));
                     answers.push(tokio::spawn(asked));
                 }
             }
@@ -73,7 +72,7 @@ impl VolumeStatuses {
                 let _ = answer.await;
             }
         };
-        // A slow answer is shown the next time.
+        // The next caller gets a slow answer.
         host::timeout(ANSWER_WITHIN, answered).await;
         let known = self.known.lock();
         let shown = open.into_iter().map(|attached| {
@@ -83,19 +82,19 @@ impl VolumeStatuses {
                 volume: attached.volume(),
                 connections: attached.export().connections() as u64,
                 status: known.and_then(|known| known.status.clone()),
-                is_unresponsive: known.is_some_and(|known| known.is_asked),
+                is_unresponsive: known.is_some_and(|known| known.is_pending),
             }
         });
         shown.collect()
     }
 }
 
-/// Asks one volume, and waits for its answer.
-async fn ask(known: Arc<Mutex<HashMap<AttachmentId, Known>>>, attached: Arc<Attached>) {
+/// Requests the status of one volume, and waits for it.
+async fn request_status(known: Arc<Mutex<HashMap<AttachmentId, LastStatus>>>, attached: Arc<Attached>) {
     let status = attached.engine_status().await;
     let mut known = known.lock();
     if let Some(known) = known.get_mut(&attached.id()) {
-        known.is_asked = false;
+        known.is_pending = false;
         known.status = status.ok().or(known.status.take());
     }
 }

@@ -1,18 +1,18 @@
-//! Why a volume is not served through its filters.
+//! Errors of filter chains.
 
 use chain::ExchangeError;
 use chain_policy::PolicyError;
 use nbd::ExportGone;
 
-use crate::context::TaskEnded;
+use crate::context::TaskFailed;
 
 /// Why a volume is not served through the desired filters.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
-    /// This program cannot parse the policy.
-    #[error("this host does not know its policy, and may be older than the controller: {0}")]
+    /// The policy cannot be parsed.
+    #[error("this host cannot parse the policy of the chain; it may be older than the controller: {0}")]
     Policy(#[from] PolicyError),
-    /// The filters could not be exchanged; the former ones stay.
+    /// The chain could not be reconfigured; the former filters stay.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// Too many journals are quarantined.
@@ -24,28 +24,28 @@ pub enum ChainError {
     /// The volume's thread has ended.
     #[error(transparent)]
     Ended(#[from] ExportGone),
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }
 
-/// Why it is not known which filters a volume is to be opened with.
+/// Why the filters of a volume at its next open are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterNoteError {
-    /// Acknowledged writes may be nowhere else.
+    /// Acknowledged writes may exist only in a journal that is missing.
     #[error(
-        "the journal of filter {0} is gone, or is none any more, and the volume is in use through \
-         it: what it had acknowledged and not carried out is lost, unless it is put back; \
-         `scree detach --force` gives that up"
+        "the journal of filter {0} is missing or damaged, and the volume is used through it: \
+         writes that it acknowledged and did not apply are lost unless it is restored; \
+         `scree detach --force` abandons them"
     )]
     JournalLost(String),
-    /// The note cannot be read, or written.
-    #[error("what is noted of its filters cannot be read, or kept: {0}")]
+    /// The note of the filters cannot be read or written.
+    #[error("the note about the volume's filters cannot be read or written: {0}")]
     Note(std::io::Error),
-    /// The journals of filters cannot be read, or quarantined.
-    #[error("the journals of its filters cannot be looked through: {0}")]
+    /// The journals of filters cannot be read or quarantined.
+    #[error("the journals of the volume's filters cannot be read: {0}")]
     Journals(std::io::Error),
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }

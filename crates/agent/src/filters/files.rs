@@ -1,6 +1,6 @@
-//! [`FilterFiles`]: the files that filters have in D, and when they are removed, so that the authors
-//! of policies cannot fill D by renaming filters (docs/internals/journal-filter.md and
-//! "Traces").
+//! [`FilterFiles`]: the files of filters in the data directory, and when they are removed, so that
+//! authors of policies cannot fill the disk by renaming filters (docs/internals/journal-filter.md
+//! and "Traces").
 //!
 //! ```text
 //!  D/chains/vol-…/FILTER.journal          removed with its filter; it is empty, or quarantined
@@ -11,8 +11,7 @@
 //!  D/events/vol-….jsonl[.N]               stays as long as the volume
 //! ```
 //!
-//! Invariant: neither a file of a filter in the chain in use is ever removed, nor an acknowledged
-//! write.
+//! Invariant: no file of a filter in the current chain is ever removed, and no acknowledged write.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -27,16 +26,16 @@ use chain::filters::{
 use chain_policy::{FilterKind, Policy};
 use world::{Disk, OpenMode};
 
-use crate::context::{HostContext, TaskEnded, blocking};
+use crate::context::{HostContext, TaskFailed, blocking};
 use crate::export::volume_of_file;
 
-/// The kind and the filter of a file, by its name.
+/// The kind and the filter of a file, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FilterFile<'a> {
     Journal(&'a str),
     Quarantined,
     Replicas(&'a str),
-    /// Of this age: the newest is 0.
+    /// A trace and its age: the newest is 0.
     Trace(&'a str, u32),
 }
 
@@ -85,13 +84,13 @@ impl FileOwners {
         owners
     }
 
-    /// The filters that acknowledge writes before they carry them out.
+    /// The filters that acknowledge writes before they apply them.
     pub fn journals(&self) -> &[String] {
         &self.journals
     }
 }
 
-/// The names in a folder; none, if it does not exist.
+/// The names in a folder; empty if it does not exist.
 pub(super) fn names(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
     match disk.list(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -100,7 +99,7 @@ pub(super) fn names(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Calls `act` with the name and the path of each file in a folder. A failure does not stop the
-/// others; the first one is returned in the end.
+/// others; the first one is returned at the end.
 fn each(
     disk: &dyn Disk,
     folder: &Path,
@@ -111,7 +110,7 @@ fn each(
     acted.fold(Ok(()), io::Result::and)
 }
 
-/// Removes a file; that it does not exist is no error.
+/// Removes a file; a missing file is no error.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match disk.remove(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -119,8 +118,8 @@ pub(super) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes an empty ring. One that cannot be read stays, and is quarantined before the volume is
-/// served.
+/// Removes an empty journal. A journal that cannot be read stays, and is quarantined before the
+/// volume is served.
 fn remove_if_empty(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match journal_left(disk, path) {
         Ok(None) => remove(disk, path),
@@ -128,8 +127,8 @@ fn remove_if_empty(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the files of filters that are not in the chain any more. Their traces may have what is
-/// left of `trace_bytes` when the chain's own are as long as they may be.
+/// Removes the files of filters that are not in the chain any more. Their traces stay while they
+/// fit into what the traces of the chain leave of `trace_bytes`.
 fn tidy(
     disk: &Arc<dyn Disk>,
     folder: &Path,
@@ -175,7 +174,7 @@ fn tidy(
     outcome
 }
 
-/// The files of filters in D. Cheap to clone.
+/// The files of filters in the data directory. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct FilterFiles {
     context: Arc<HostContext>,
@@ -192,20 +191,20 @@ impl FilterFiles {
         Arc::clone(&self.context.world.disk)
     }
 
-    /// Removes the files of filters that are not in the chain of a volume that this host may
-    /// write. Traces may have `trace_bytes` in all.
+    /// Removes the files of filters that are not in the chain of a volume that this host may write.
+    /// All traces together may use `trace_bytes`.
     pub(super) async fn tidy(&self, volume: VolumeId, owners: FileOwners, trace_bytes: u64) {
         let (disk, folder) = (self.disk(), self.context.folder.chain(volume));
         let tidied = blocking(move || tidy(&disk, &folder, &owners, trace_bytes)).await;
         if let Ok(Err(error)) = tidied {
-            // The next exchange tries again.
-            tracing::warn!(%volume, %error, "files of former filters were not removed");
+            // The next reconfiguration retries.
+            tracing::warn!(%volume, %error, "agent could not remove files of former filters");
         }
     }
 
-    /// Removes the empty rings of a detached volume, so that they take no room on a host that may
-    /// never have it again. One with content stays.
-    pub async fn remove_empty_rings(&self, volume: VolumeId) {
+    /// Removes the empty journals of a detached volume, which would use space on a host that may
+    /// never attach it again. Journals with content stay.
+    pub async fn remove_empty_journals(&self, volume: VolumeId) {
         let (disk, folder) = (self.disk(), self.context.folder.chain(volume));
         let removed = blocking(move || {
             each(&*disk, &folder, |name, path| {
@@ -216,12 +215,12 @@ impl FilterFiles {
             })
         });
         if let Ok(Err(error)) = removed.await {
-            tracing::warn!(%volume, %error, "rings of filters were not removed");
+            tracing::warn!(%volume, %error, "agent could not remove empty filter journals");
         }
     }
 
     /// The volumes whose filters have files.
-    pub async fn volumes(&self) -> Result<io::Result<Vec<VolumeId>>, TaskEnded> {
+    pub async fn volumes(&self) -> Result<io::Result<Vec<VolumeId>>, TaskFailed> {
         let disk = self.disk();
         let folder = &self.context.folder;
         let (chains, events) = (folder.chains(), folder.events());
@@ -256,7 +255,7 @@ impl FilterFiles {
             files.and(logs)
         });
         if let Ok(Err(error)) = removed.await {
-            tracing::warn!(%volume, %error, "files of a deleted volume's filters were not removed");
+            tracing::warn!(%volume, %error, "agent could not remove filter files of a deleted volume");
         }
     }
 }
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_file_says_its_kind_and_filter() {
+    fn the_name_of_a_file_tells_its_kind_and_filter() {
         for (name, expected) in [
             ("a.journal", Some(FilterFile::Journal("a"))),
             ("a.journal.new", Some(FilterFile::Journal("a"))),
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_former_filters_are_removed_unless_they_may_be_missed() {
+    fn files_of_former_filters_are_removed_unless_they_may_hold_writes() {
         let files = [
             // Empty, or too short for a journal.
             ("gone.journal", 0),
@@ -309,7 +308,7 @@ mod tests {
             ("gone.journal.aside-3", 9000),
             ("gone.replicas", 10),
             ("here.replicas", 10),
-            // The newest ones stay while they have room.
+            // The newest traces stay while there is room for them.
             ("gone.trace", 60),
             ("gone.trace.1", 30),
             ("gone.trace.2", 30),

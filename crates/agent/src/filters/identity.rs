@@ -40,7 +40,7 @@ impl FilterIdentity {
 }
 
 impl HostIdentity for FilterIdentity {
-    /// Makes a key, and gets it signed by the controllers.
+    /// Creates a key, and has the controllers sign it.
     fn credentials(&self) -> Result<(String, Zeroizing<String>), String> {
         let now = self.context.world.clock.monotonic();
         let mut credentials = self.credentials.lock();
@@ -52,13 +52,13 @@ impl HostIdentity for FilterIdentity {
         let sign = SignCertificate {
             request_pem: key.request_pem.clone(),
         };
-        // This is a thread of the pool.
+        // This runs on a thread of the pool, which may block.
         let runtime = &self.context.runtime;
         let issued = runtime
             .block_on(self.controller.call(&sign))
             .map_err(|error| {
                 let why = with_causes(&error);
-                format!("no controller has signed this host's key: {why}")
+                format!("no controller signed this host's key: {why}")
             })?;
         *credentials = Some(Credentials {
             chain_pem: issued.certificate.clone(),

@@ -1,15 +1,15 @@
-//! [`FilterJournals`]: writes that journals among the filters of a volume have acknowledged and not
-//! carried out. They are looked for before a volume is served, and when it is closed
+//! [`FilterJournals`]: writes that journal filters of a volume have acknowledged and not applied
+//! yet. They are looked for before a volume is served, and when it is closed
 //! (docs/internals/journal-filter.md).
 //!
 //! ```text
 //!  D/chains/vol-…/FILTER.journal            the journal of a filter
-//!  D/chains/vol-…/FILTER.journal.aside-7    quarantined: acknowledged under lease 7
+//!  D/chains/vol-…/FILTER.journal.aside-7    quarantined; acknowledged under lease 7
 //! ```
 //!
-//! Invariants: a volume is not served while a journal has content that no filter of its chain is to
-//! carry out: such a journal is quarantined before. Nor is the volume detached, but by force, while
-//! a journal has content.
+//! Invariants: a volume is not served while a journal has content that no filter of its chain will
+//! apply: such a journal is quarantined first. A volume is not detached without force while a
+//! journal has content.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -24,9 +24,9 @@ use chain_policy::Policy;
 use world::{Disk, OpenMode};
 
 use super::files::{FileOwners, FilterFile, names};
-use crate::context::{HostContext, TaskEnded, blocking};
+use crate::context::{HostContext, TaskFailed, blocking};
 
-/// With this many quarantined journals a volume gets no new one.
+/// A volume with this many quarantined journals gets no new journal.
 const QUARANTINED_MAX: usize = 4;
 
 /// The names of the filters that have a journal in a folder.
@@ -39,15 +39,15 @@ fn journals(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
     Ok(of_filters.map(str::to_owned).collect())
 }
 
-/// A journal of a filter that has content, or cannot be read.
+/// A journal that has content or cannot be read.
 struct FullJournal {
     path: PathBuf,
     filter: String,
-    /// The lease under which the content was acknowledged, if that can be read.
+    /// The lease under which the content was acknowledged; `None` if that cannot be read.
     lease: Option<u32>,
 }
 
-/// The journals with content. One that cannot be read may have some: it counts.
+/// The journals with content. A journal that cannot be read counts as one.
 fn with_content(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<FullJournal>> {
     let mut found = Vec::new();
     for filter in journals(disk, folder)? {
@@ -67,7 +67,7 @@ fn with_content(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<FullJournal>> 
     Ok(found)
 }
 
-/// Quarantines the journals with content, except those of the filters `owned`.
+/// Quarantines the journals with content, except those of the filters in `owned`.
 pub(crate) fn quarantine_filter_journals(
     disk: &dyn Disk,
     folder: &Path,
@@ -80,13 +80,13 @@ pub(crate) fn quarantine_filter_journals(
         let path = put_journal_aside(disk, &journal.path, journal.lease)?;
         tracing::warn!(
             journal = %path.display(),
-            "journal is quarantined: no filter of the volume carries it out"
+            "agent quarantined journal: no filter of the volume applies it"
         );
     }
     Ok(())
 }
 
-/// The quarantined journals of the volumes in a folder: one sentence each.
+/// The quarantined journals of all volumes in a folder, one sentence each.
 fn quarantined(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
     let mut shown = Vec::new();
     for volume in names(disk, folder)? {
@@ -106,9 +106,9 @@ fn quarantined(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
                 Err(error) => format!("its length cannot be read: {error}"),
             };
             shown.push(format!(
-                "a journal among the filters of volume {volume} had acknowledged what was not carried \
-                 out before the volume was used without it; that is kept in {} ({bytes}): remove it \
-                 when nobody misses it",
+                "a filter journal of volume {volume} held acknowledged writes that were not applied \
+                 before the volume was used without it; it is quarantined in {} ({bytes}): remove \
+                 it if no one needs these writes",
                 path.display()
             ));
         }
@@ -116,8 +116,7 @@ fn quarantined(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<String>> {
     Ok(shown)
 }
 
-/// The names of the journals among the filters of a policy; `None` if this program cannot parse
-/// it.
+/// The names of the journal filters of a policy; `None` if this program cannot parse it.
 pub(super) fn journals_of(policy: Option<&str>) -> Option<HashSet<String>> {
     let owners = match policy {
         Some(policy) => FileOwners::of(&Policy::parse(policy).ok()?),
@@ -126,7 +125,7 @@ pub(super) fn journals_of(policy: Option<&str>) -> Option<HashSet<String>> {
     Some(owners.journals().iter().cloned().collect())
 }
 
-/// The journals of filters in D. Cheap to clone.
+/// The journals of filters in the data directory. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct FilterJournals {
     context: Arc<HostContext>,
@@ -139,28 +138,28 @@ impl FilterJournals {
         }
     }
 
-    /// Quarantines journals that no desired filter would carry out, before the volume is served.
+    /// Quarantines journals that no desired filter would apply, before the volume is served.
     pub async fn quarantine_unowned(
         &self,
         assignment: &Assignment,
-    ) -> Result<io::Result<()>, TaskEnded> {
+    ) -> Result<io::Result<()>, TaskFailed> {
         let disk = Arc::clone(&self.context.world.disk);
         let folder = self.context.folder.chain(assignment.volume);
         let policy = assignment.chain.as_ref().map(|chain| chain.policy.clone());
-        // To parse patterns takes time.
+        // Parsing patterns takes time.
         blocking(move || match journals_of(policy.as_deref()) {
             Some(owned) => quarantine_filter_journals(&*disk, &folder, &owned),
-            // Such a chain does not begin, and the volume is not served.
+            // The filters of such a chain do not start, and the volume is not served.
             None => Ok(()),
         })
         .await
     }
 
-    /// The filters of a volume whose journals have writes that were not carried out.
+    /// The filters of a volume whose journals have writes that are not applied.
     pub async fn with_content(
         &self,
         volume: VolumeId,
-    ) -> Result<io::Result<Vec<String>>, TaskEnded> {
+    ) -> Result<io::Result<Vec<String>>, TaskFailed> {
         let disk = Arc::clone(&self.context.world.disk);
         let folder = self.context.folder.chain(volume);
         blocking(move || {
@@ -170,12 +169,12 @@ impl FilterJournals {
         .await
     }
 
-    /// Why the volume may have no new journal of this name, if too many are quarantined.
+    /// Refuses a new journal `name` if too many journals of the volume are quarantined.
     pub async fn room_for(
         &self,
         volume: VolumeId,
         name: &str,
-    ) -> Result<io::Result<Result<(), String>>, TaskEnded> {
+    ) -> Result<io::Result<Result<(), String>>, TaskFailed> {
         let disk = Arc::clone(&self.context.world.disk);
         let folder = self.context.folder.chain(volume);
         let ring = format!("{name}{JOURNAL_SUFFIX}");
@@ -184,14 +183,14 @@ impl FilterJournals {
             let quarantined = names
                 .iter()
                 .filter(|name| FilterFile::parse(name) == Some(FilterFile::Quarantined));
-            // An existing one may have content, which is to be carried out.
+            // An existing journal may have content, which must be applied.
             Ok(
                 match quarantined.count() < QUARANTINED_MAX || names.contains(&ring) {
                     true => Ok(()),
                     false => Err(format!(
-                        "{QUARANTINED_MAX} journals of filters of this volume were put aside: the \
-                         host's operator, whom `scree status` tells where, removes those that \
-                         nobody misses"
+                        "{QUARANTINED_MAX} filter journals of this volume are quarantined: the \
+                         host's operator must remove those that no one needs (`scree status` \
+                         lists them)"
                     )),
                 },
             )
@@ -199,7 +198,7 @@ impl FilterJournals {
         .await
     }
 
-    /// The quarantined journals, and that they cannot be listed: one sentence each.
+    /// One sentence for each quarantined journal, or why they cannot be listed.
     pub async fn problems(&self) -> Vec<String> {
         let disk = Arc::clone(&self.context.world.disk);
         let folder = self.context.folder.chains();
@@ -211,8 +210,8 @@ impl FilterJournals {
         let shown = shown.unwrap_or_else(|ended| Err(io::Error::other(ended)));
         shown.unwrap_or_else(|error| {
             vec![format!(
-                "what filters keep in {} cannot be looked through: {error}; until that folder or its \
-                 disk is repaired, it is not known what journals were put aside",
+                "the folder of filter files {} cannot be read: {error}; until that folder or its \
+                 disk is repaired, quarantined journals are not reported",
                 folder.display()
             )]
         })
@@ -239,7 +238,7 @@ mod tests {
             file.expect("made").write_at(content, 0).expect("written");
         }
         let owned = HashSet::from(["c".to_owned()]);
-        quarantine_filter_journals(&*disk, folder.path(), &owned).expect("put aside");
+        quarantine_filter_journals(&*disk, folder.path(), &owned).expect("quarantined");
         let names = disk.list(folder.path()).expect("listed").into_iter();
         let names: Vec<String> = names.map(|entry| entry.name).collect();
         assert_eq!(

@@ -1,11 +1,11 @@
 //! [`FilterKeys`]: the keys of filters, which policies name.
 //!
 //! ```text
-//!   D/filter-keys/TENANT/NAME     private to this user; the passphrase is its first line
-//!   DIR/keys/NAME                 the same, of a relay
+//!   D/filter-keys/TENANT/NAME     readable by this user only; its first line is the passphrase
+//!   DIR/keys/NAME                 the same for a relay
 //! ```
 //!
-//! The filters of a volume may have the keys of the volume's owner, and no others.
+//! The filters of a volume can use only the keys of the volume's owner.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub struct FilterKeys {
     world: World,
     /// `None`: there are no keys.
     folder: Option<PathBuf>,
-    /// Errors are shown to a tenant, and not to the operator who has put the keys here.
+    /// Errors are shown to a tenant: they must not reveal paths of the host.
     is_tenants: bool,
 }
 
@@ -63,11 +63,11 @@ impl KeySource for FilterKeys {
             }
             Err(error) => {
                 let why = base::with_causes(&error);
-                // A tenant need not know where the host has its keys.
+                // A tenant must not learn where the host stores its keys.
                 let reason = match self.is_tenants {
                     true => {
-                        tracing::warn!(key = name, why, "key of filters cannot be used");
-                        "the host's operator has to put its file right; the host's log says how"
+                        tracing::warn!(key = name, why, "agent cannot use filter key");
+                        "the host's operator must repair its file; see the log of the host"
                             .to_owned()
                     }
                     false => why,
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "an operator puts keys there")]
-    fn a_tenant_has_its_own_keys_only_and_those_private() {
+    fn a_tenant_has_only_its_own_keys_and_only_private_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let world = World::real(1);
         for (tenant, key) in [("alice", "hers"), ("bob", "his")] {

@@ -1,12 +1,12 @@
 //! The filters that volumes are served through (docs/internals/live-reconfiguration.md).
 //!
-//! * [`Filters`]: puts filters in place before a volume is served, and exchanges them while it is
-//! * `state`: which chain a volume is served through
-//! * `files`, `journals`, `notes`: what filters have in D, and what is noted about them
-//! * `keys`, `targets`, `identity`: the keys of filters, the disks that they reach, and what this
-//!   host shows to remote filters
+//! * [`Filters`]: starts filters before a volume is served, and reconfigures the chain while it is
+//! * `state`: the chain through which a volume is served
+//! * `files`, `journals`, `notes`: the files of filters in the data directory, and notes about them
+//! * `keys`, `targets`, `identity`: the keys of filters, the disks that they may use, and the
+//!   host's certificate for remote filters
 //!
-//! Must not know: when a volume is opened and closed, what a filter does.
+//! Must not know: when a volume is opened or closed, what a filter does.
 
 mod error;
 mod files;
@@ -93,7 +93,7 @@ impl chain::Lease for FilterLease {
     }
 }
 
-/// Parses a policy. To compile its patterns may take tenths of a second.
+/// Parses a policy. Compiling its patterns may take tenths of a second.
 async fn parse(chain: &DesiredChain) -> Result<Policy, ChainError> {
     let text = chain.policy.clone();
     Ok(blocking(move || Policy::parse(&text)).await??)
@@ -135,7 +135,7 @@ impl Filters {
         &self.notes
     }
 
-    /// Exchanges the filters of a volume that clients use for the desired ones.
+    /// Replaces the filters of a served volume by the desired ones.
     pub async fn exchange(
         &self,
         assignment: &Assignment,
@@ -150,12 +150,12 @@ impl Filters {
         if let Err(error) = self.notes.note_served(attached, None).await? {
             // Both chains are noted: the next process finds out which one was in use.
             let volume = assignment.volume;
-            tracing::warn!(%volume, %error, "exchange of filters was not noted");
+            tracing::warn!(%volume, %error, "agent could not note the new filter chain");
         }
         put
     }
 
-    /// Puts the first filters of a volume in place: none, without a chain.
+    /// Starts the first filters of a volume; without a chain there are none.
     pub async fn begin(
         &self,
         assignment: &Assignment,
@@ -164,7 +164,7 @@ impl Filters {
         if assignment.chain.is_some() {
             return self.put(assignment, attached, SizeRule::First).await;
         }
-        // Filters that come later must know that it was written without them.
+        // Later filters must know that the volume was written without them.
         attached.set_chain_turn(self.new_turn());
         if attached.epoch().is_some() {
             let trace_bytes = self.settings.room.trace_bytes;
@@ -174,7 +174,7 @@ impl Filters {
         Ok(())
     }
 
-    /// Puts the desired filters of a volume in place. No request that is under way is lost.
+    /// Installs the desired filters of a volume. Requests in progress are not lost.
     async fn put(
         &self,
         assignment: &Assignment,
@@ -194,21 +194,21 @@ impl Filters {
                     restores: attached.lease().and_then(|lease| lease.restores),
                     since: attached.lease().map(|lease| lease.since),
                 };
-                let surroundings = self
-                    .surroundings(assignment, chain, attached, tenure)
+                let context = self
+                    .context(assignment, chain, attached, tenure)
                     .await?;
-                Some((policy, surroundings))
+                Some((policy, context))
             }
             None => None,
         };
         let (tell, ended) = oneshot::channel();
         let exchange = move |wake| Exchange {
-            filters: filters.map_or_else(Vec::new, |(policy, surroundings)| {
+            filters: filters.map_or_else(Vec::new, |(policy, context)| {
                 build(
                     &policy,
                     &Surroundings {
                         wake,
-                        ..surroundings
+                        ..context
                     },
                 )
             }),
@@ -235,7 +235,7 @@ impl Filters {
         Ok(blocking(move || served.publish()).await??)
     }
 
-    /// The policy of a chain, after it was checked that its journals have room.
+    /// The policy of a chain, if its journals have room.
     async fn policy(
         &self,
         assignment: &Assignment,
@@ -253,15 +253,15 @@ impl Filters {
         Ok(policy)
     }
 
-    /// A number for a chain that no other chain has, in any life of this host.
+    /// A random number for a chain, which no other chain of this host ever has.
     fn new_turn(&self) -> u64 {
         let mut turn = [0; 8];
         self.context.world.random.fill(&mut turn);
         u64::from_le_bytes(turn).max(1)
     }
 
-    /// The context of a volume's filters, but for the wake of its thread.
-    async fn surroundings(
+    /// The context of a volume's filters, without the wake of its thread.
+    async fn filter_context(
         &self,
         assignment: &Assignment,
         chain: &DesiredChain,
@@ -318,15 +318,16 @@ impl Filters {
         })
     }
 
-    /// The orphaned connections of a tenant's filters: one that hangs affects no other tenant.
+    /// The orphaned connections of a tenant's filters. A connection that hangs affects no other
+    /// tenant.
     fn orphaned(&self, tenant: &str) -> Arc<Departed> {
         let mut all = self.orphaned.lock();
-        // Tenants without a chain whose connections have all ended.
+        // Drop tenants without a chain whose connections have all ended.
         all.retain(|_, one| Arc::strong_count(one) > 1 || !one.is_empty());
         Arc::clone(all.entry(tenant.to_owned()).or_default())
     }
 
-    /// The lease that bounds how long writes to a volume may be acknowledged.
+    /// The lease that limits how long writes to a volume may be acknowledged.
     fn lease(&self, assignment: &Assignment) -> Arc<dyn chain::Lease> {
         match self.leases.term_of(assignment.id) {
             Some(term) => Arc::new(FilterLease {
@@ -337,9 +338,10 @@ impl Filters {
         }
     }
 
-    /// Whether the volume is missing writes that its filters have elsewhere, as noted here.
-    pub async fn have_more(&self, assignment: &Assignment) -> Result<bool, ChainError> {
-        // If another host had the volume since, what is noted here is older.
+    /// Whether replicas hold writes that the volume is missing, according to the files of this
+    /// host.
+    pub async fn have_content(&self, assignment: &Assignment) -> Result<bool, ChainError> {
+        // If another host had the volume since, the files here are older.
         let is_own = assignment.fenced.is_none();
         let Some(chain) = assignment.chain.as_ref().filter(|_| is_own) else {
             return Ok(false);
@@ -348,7 +350,7 @@ impl Filters {
             disk: Arc::clone(&self.context.world.disk),
             path: self.context.folder.chain(assignment.volume),
         };
-        // Also of a policy that this program cannot parse in full.
+        // This works for a policy that this program cannot parse in full, too.
         let mut filters = chain_policy::outline(&chain.policy);
         filters.retain(|one| one.kind == "replicate");
         let have = blocking(move || {
@@ -359,9 +361,9 @@ impl Filters {
         Ok(have.await??)
     }
 
-    /// The volumes that a chain writes beside its own.
+    /// The volumes that a chain writes besides its own.
     fn other_volumes(&self, chain: &DesiredChain) -> OtherVolumes {
-        // Open volumes have chains, which have this.
+        // A weak reference: open volumes own chains, which own this.
         let open = Arc::downgrade(&self.open);
         OtherVolumes {
             named: chain.volumes.clone(),
@@ -373,7 +375,7 @@ impl Filters {
         }
     }
 
-    /// Starts the programs of filters that do not run inline.
+    /// Starts the processes of out-of-process filters.
     fn programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
         let Some(program) = &self.settings.program else {
             return Arc::new(NoPrograms);

@@ -1,16 +1,16 @@
-//! [`FilterNotes`]: the filters that a volume is served through, noted for the next process: a guest
-//! keeps the filters that it had, also if others were desired while no agent ran
+//! [`FilterNotes`]: notes for the next process of the filters through which a volume is served. A
+//! guest keeps the filters that it had, even if other filters were desired while no agent ran
 //! (docs/internals/live-reconfiguration.md).
 //!
 //! ```text
 //!  D/chains/vol-…/served     {"attachment", "chain", "next"}
-//!  D/chains/vol-…/leases     the leases that this host had one after the other
+//!  D/chains/vol-…/leases     the consecutive leases of this host
 //!
-//!  open ─▶ note chain ─▶ let clients in ─▶ note chain, next ─▶ exchange ─▶ next is chain
+//!  open ─▶ note chain ─▶ admit clients ─▶ note chain, next ─▶ reconfigure ─▶ next is chain
 //! ```
 //!
-//! Invariants: no client is let in before the filters are noted, nor are filters exchanged before
-//! their successors are noted. The note is removed when the volume is closed.
+//! Invariants: no client is admitted before the filters are noted, and no chain is reconfigured
+//! before the next one is noted. The note is removed when the volume is closed.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
@@ -26,30 +26,30 @@ use world::{Disk, host};
 use super::FilterNoteError;
 use super::files::{names, remove};
 use super::journals::{FilterJournals, journals_of as journals_of_policy};
-use crate::context::{HostContext, TaskEnded, blocking};
+use crate::context::{HostContext, TaskFailed, blocking};
 use crate::export::Attached;
 
 const SERVED: &str = "served";
 const LEASES: &str = "leases";
 
-/// The largest note, in bytes: a policy has 64 KiB at most.
+/// The largest note, in bytes: a policy has at most 64 KiB.
 const NOTE_BYTES_MAX: u64 = 1 << 20;
 
-/// The filters that a volume is served through.
+/// The filters through which a volume is served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Served {
-    /// The attachment that has the volume.
+    /// The attachment of the volume.
     attachment: AttachmentId,
     /// `None`: there are no filters.
     chain: Option<DesiredChain>,
-    /// The filters that may have replaced them.
+    /// The chain that may have replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next: Option<Option<DesiredChain>>,
 }
 
 impl Served {
-    /// The chain that was in use: the next one, if a journal that only it has is in `left`, those
-    /// with content.
+    /// The chain that was in use: the next one, if a journal that only the next chain has is in
+    /// `left`, the journals with content.
     fn in_use(self, left: &[String]) -> Option<DesiredChain> {
         let Some(next) = self.next else {
             return self.chain;
@@ -73,7 +73,8 @@ fn read<T: for<'a> Deserialize<'a>>(disk: &dyn Disk, path: &Path) -> io::Result<
     }
 }
 
-/// A journal that the filters of a chain had when clients were let in, and that does not exist.
+/// A journal that the filters of a chain had when clients were admitted, and that does not exist
+/// any more.
 fn lost_journal(
     disk: &dyn Disk,
     folder: &Path,
@@ -98,17 +99,17 @@ fn write<T: Serialize>(disk: &dyn Disk, path: &Path, content: &T) -> io::Result<
     host::write_whole(disk, path, &bytes)
 }
 
-/// Leases that this host had one after the other, and under which it let no client in.
+/// Consecutive leases of this host under which no client was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Leases {
-    /// The first one.
+    /// The first epoch.
     since: u32,
-    /// And the last one; one less, if there is none.
+    /// The last epoch; one less than `since` if there is no lease.
     last: u32,
 }
 
 impl Leases {
-    /// These leases, and the lease `epoch`.
+    /// Appends the lease `epoch`.
     fn with(before: Option<Self>, epoch: u32) -> Self {
         let since = match before {
             Some(before) if before.last == epoch || before.last.checked_add(1) == Some(epoch) => {
@@ -119,8 +120,8 @@ impl Leases {
         Self { since, last: epoch }
     }
 
-    /// No leases, since clients are let in under the lease `epoch`.
-    fn let_in(epoch: u32) -> Self {
+    /// No leases: clients are admitted under the lease `epoch`.
+    fn admitted(epoch: u32) -> Self {
         Self {
             since: epoch.saturating_add(1),
             last: epoch,
@@ -128,13 +129,13 @@ impl Leases {
     }
 }
 
-/// Whether a filter in this folder replicates: only such filters ask for the leases.
+/// Whether a filter in this folder replicates: only such filters use the leases.
 fn has_replicas(disk: &dyn Disk, folder: &Path) -> io::Result<bool> {
     let kept = names(disk, folder)?;
     Ok(kept.iter().any(|name| name.ends_with(REPLICAS_SUFFIX)))
 }
 
-/// The notes about the filters of volumes in D. Cheap to clone.
+/// The notes about the filters of volumes, in the data directory. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct FilterNotes {
     context: Arc<HostContext>,
@@ -157,7 +158,7 @@ impl FilterNotes {
         self.context.folder.chain(volume).join(name)
     }
 
-    /// The filters that a volume is to be opened with: those that it was served through, if its
+    /// The filters with which a volume is opened: those through which it was served, if this
     /// attachment had it then; otherwise the desired ones.
     pub async fn first_chain(
         &self,
@@ -186,13 +187,13 @@ impl FilterNotes {
         }
     }
 
-    /// Notes the filters that a writable volume is served through, and those that are to come;
-    /// nothing, if it never had any.
+    /// Notes the filters through which a writable volume is served, and the next ones; notes
+    /// nothing for a volume that never had filters.
     pub async fn note_served(
         &self,
         attached: &Attached,
         next: Option<&Option<DesiredChain>>,
-    ) -> Result<io::Result<()>, TaskEnded> {
+    ) -> Result<io::Result<()>, TaskFailed> {
         if attached.epoch().is_none() {
             return Ok(Ok(()));
         }
@@ -214,23 +215,23 @@ impl FilterNotes {
         .await
     }
 
-    /// Removes the note of a volume that is not served any more.
+    /// Removes the note of a closed volume.
     pub async fn forget_served(&self, volume: VolumeId) {
         let (disk, path) = (self.disk(), self.path(volume, SERVED));
         let removed = blocking(move || remove(&*disk, &path));
         if let Ok(Err(error)) = removed.await {
-            // The next attachment of the volume has another id.
-            tracing::warn!(%volume, %error, "note about the filters of a volume was not removed");
+            // The note does no harm: the next attachment of the volume has another id.
+            tracing::warn!(%volume, %error, "agent could not remove note about filters");
         }
     }
 
-    /// Notes a lease; returns the first of the leases that this host had one after the other
-    /// without letting a client in.
+    /// Notes a lease. Returns the first of the consecutive leases of this host under which no
+    /// client was admitted.
     pub async fn note_lease(
         &self,
         volume: VolumeId,
         epoch: u32,
-    ) -> Result<io::Result<u32>, TaskEnded> {
+    ) -> Result<io::Result<u32>, TaskFailed> {
         let (disk, path) = (self.disk(), self.path(volume, LEASES));
         blocking(move || {
             if !has_replicas(&*disk, host::parent_of(&path))? {
@@ -242,16 +243,16 @@ impl FilterNotes {
         .await
     }
 
-    /// Notes that clients are about to be let in under the lease `epoch`.
-    pub async fn note_let_in(
+    /// Notes that clients will be admitted under the lease `epoch`.
+    pub async fn note_admission(
         &self,
         volume: VolumeId,
         epoch: u32,
-    ) -> Result<io::Result<()>, TaskEnded> {
+    ) -> Result<io::Result<()>, TaskFailed> {
         let (disk, path) = (self.disk(), self.path(volume, LEASES));
         blocking(
             move || match has_replicas(&*disk, host::parent_of(&path))? {
-                true => write(&*disk, &path, &Leases::let_in(epoch)),
+                true => write(&*disk, &path, &Leases::admitted(epoch)),
                 false => Ok(()),
             },
         )
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_count_while_they_follow_one_another_and_no_client_is_let_in() {
+    fn leases_count_while_they_are_consecutive_and_no_client_is_admitted() {
         let with = |before, epoch| Some(Leases::with(before, epoch));
         let mut leases = None;
         for (epoch, since) in [(3, 3), (4, 3), (5, 3), (5, 3), (7, 7), (8, 7)] {
@@ -277,8 +278,8 @@ mod tests {
                 Some((since, epoch))
             );
         }
-        // What was kept under 8 counts under 9 and 10; what was kept under 7 does not.
-        leases = Some(Leases::let_in(8));
+        // Replicas written under lease 8 count under 9 and 10; those written under 7 do not.
+        leases = Some(Leases::admitted(8));
         for epoch in [9, 10] {
             leases = with(leases, epoch);
             assert_eq!(leases.map(|one| one.since), Some(9));
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_only_the_next_chain_has_says_that_it_was_in_use() {
+    fn a_journal_that_only_the_next_chain_has_shows_that_it_was_in_use() {
         let noted = |next| Served {
             attachment: AttachmentId::from_u128(1),
             chain: chain(1, &["a"]),

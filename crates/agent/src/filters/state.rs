@@ -1,10 +1,10 @@
-//! [`ChainState`]: which chain a volume is served through, and why not through the desired one.
+//! [`ChainState`]: the chain through which a volume is served, and why it is not the desired one.
 
 use std::time::Duration;
 
 use api::host::{Assignment, ChainKey};
 
-/// After this long, filters that did not begin are tried again: a key may have been added.
+/// Pause before filters that did not start are tried again: a key may have been added.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// The desired chain.
@@ -12,30 +12,30 @@ pub(crate) fn desired_chain(assignment: &Assignment) -> Option<ChainKey> {
     assignment.chain.as_ref().map(|chain| chain.key)
 }
 
-/// The chain that a volume is served through.
+/// The chain through which a volume is served.
 #[derive(Debug, Default)]
 pub(crate) struct ChainState {
     /// The chain.
     pub served: Option<ChainKey>,
-    /// Why it is not the desired one.
+    /// Why the served chain is not the desired one.
     pub problem: Option<String>,
-    /// The filters hide that the volume has grown: begun again, they would show it.
+    /// The filters hide that the volume has grown; a restart of them would show it.
     pub hides_growth: bool,
     failure: Option<Failure>,
 }
 
-/// A chain that did not begin.
+/// A chain that did not start.
 #[derive(Debug, Clone, Copy)]
 struct Failure {
     chain: Option<ChainKey>,
-    /// The generation of the assignment.
+    /// Generation of the assignment.
     generation: u64,
-    /// When it is tried again.
+    /// When to retry, by the monotonic clock.
     retry_at: Duration,
 }
 
 impl ChainState {
-    /// The volume is served through this chain.
+    /// The state of a volume that is served through `chain`.
     pub fn served(chain: Option<ChainKey>) -> Self {
         Self {
             served: chain,
@@ -43,8 +43,8 @@ impl ChainState {
         }
     }
 
-    /// Whether other filters are to be tried at `now`.
-    pub fn is_to_change(&mut self, assignment: &Assignment, now: Duration) -> bool {
+    /// Whether to reconfigure the chain at `now`.
+    pub fn is_change_due(&mut self, assignment: &Assignment, now: Duration) -> bool {
         let desired = desired_chain(assignment);
         if self.served == desired && !self.hides_growth {
             // The chain that failed is not desired any more.
@@ -59,7 +59,7 @@ impl ChainState {
         !is_waiting
     }
 
-    /// The desired filters did not begin.
+    /// Notes that the desired filters did not start.
     pub fn note_failure(&mut self, assignment: &Assignment, why: String, now: Duration) {
         self.problem = Some(why);
         self.failure = Some(Failure {

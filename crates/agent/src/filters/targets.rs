@@ -1,15 +1,15 @@
-//! [`FilterTargets`]: disks elsewhere that filters use: NBD servers that an operator lets tenants
-//! reach, and other volumes of the tenant that are attached to the same host.
+//! [`FilterTargets`]: disks outside the chain that filters use: NBD servers that the operator lets
+//! tenants reach, and other volumes of the tenant that are attached to the same host.
 //!
-//! A tenant writes a policy, and the agent carries it out with its own rights, which are more than a
-//! tenant's. So only sockets in the tenant's own folder can be reached, and addresses in networks
-//! that the operator names; by default none.
+//! A tenant writes a policy, and the agent applies it with its own rights, which exceed the
+//! tenant's. So filters can reach only sockets in the tenant's own folder, and addresses in
+//! networks that the operator names; by default there are none.
 //!
 //! ```text
 //!   nbd+unix:///EXPORT?socket=NAME    D/filter-sockets/TENANT/NAME
 //!   nbd://ADDRESS:PORT/EXPORT         if a --filter-network contains the address
 //!   nbds…?tls-certificates=NAME       D/filter-certificates/TENANT/NAME
-//!   volume NAME                       the volume that the controllers say
+//!   volume NAME                       the volume that the controllers name
 //! ```
 
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no network; write it as 10.0.0.0/8 or 10.1.2.3");
+        let wrong = || format!("{text:?} is not a network; write it as 10.0.0.0/8 or 10.1.2.3");
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
@@ -78,23 +78,23 @@ impl FromStr for Network {
     }
 }
 
-/// The volumes that a chain writes beside its own.
+/// The volumes that a chain writes besides its own.
 pub(super) struct OtherVolumes {
-    /// The volumes, by the names that the policy has for them.
+    /// The volumes by their names in the policy.
     pub named: BTreeMap<String, VolumeId>,
-    /// The name of a volume's export, while it is attached here.
+    /// Returns the name of a volume's export, while it is attached here.
     pub export: Box<dyn Fn(VolumeId) -> Option<String> + Send + Sync>,
-    /// The socket that serves the volumes that are attached without a VM.
+    /// The socket that serves volumes that are attached without a VM.
     pub socket: PathBuf,
 }
 
 impl OtherVolumes {
     fn find(&self, name: &str) -> Result<NbdUri, String> {
-        let removed = || format!("{name:?} is none of the tenant's volumes any more");
+        let removed = || format!("{name:?} is not one of the tenant's volumes any more");
         let id = self.named.get(name).ok_or_else(removed)?;
         let export = (self.export)(*id);
         let export = export.ok_or_else(|| {
-            format!("{name:?} is not attached to this host: `scree volume export` it here")
+            format!("{name:?} is not attached to this host; attach it here with `scree volume export`")
         })?;
         Ok(NbdUri {
             at: Endpoint::Unix(self.socket.clone()),
@@ -106,9 +106,9 @@ impl OtherVolumes {
 
 /// The targets that one tenant's filters may use.
 pub(super) struct FilterTargets {
-    /// The folder of the tenant's sockets; `None`: there is none.
+    /// The folder of the tenant's sockets, if there is one.
     sockets: Option<PathBuf>,
-    /// The folder of the tenant's folders of certificates; `None`: there is none.
+    /// The folder of the tenant's certificate folders, if there is one.
     certificates: Option<PathBuf>,
     disk: Arc<dyn Disk>,
     networks: Arc<[Network]>,
@@ -118,7 +118,7 @@ pub(super) struct FilterTargets {
     clock: Arc<dyn Clock>,
 }
 
-/// What the filters of one tenant are given to find their targets.
+/// The options of [`FilterTargets`].
 pub(super) struct TargetOptions<'a> {
     pub tenant: &'a str,
     /// The folder of all tenants' sockets.
@@ -149,12 +149,12 @@ impl FilterTargets {
         }
     }
 
-    /// The target that a tenant's URI names: the sockets and certificates in it are names in the
-    /// tenant's folders.
+    /// The target of a tenant's URI. Sockets and certificates in it are names in the tenant's
+    /// folders.
     fn find(&self, uri: &str) -> Result<NbdUri, String> {
         let mut found = chain_policy::parse_tenant_uri(uri)?;
         let no_folder =
-            || format!("{uri:?} names something in the tenant's folder, and there is none");
+        || format!("{uri:?} names a file in the tenant's folder, but this host has no such folder");
         match &mut found.at {
             Endpoint::Unix(socket) => {
                 *socket = self.sockets.as_ref().ok_or_else(no_folder)?.join(&*socket);
@@ -183,12 +183,12 @@ impl FilterTargets {
 /// Checks that filters of this host may reach an address.
 ///
 /// # Errors
-/// The text says that they may not.
+/// A sentence that says that they may not, and how to change that.
 pub(super) fn may_reach(networks: &[Network], at: SocketAddr) -> Result<(), String> {
     match networks.iter().any(|network| network.has(at.ip())) {
         true => Ok(()),
         false => Err(format!(
-            "{at} is not for filters of this host; its operator can let them reach a network: \
+            "filters of this host may not reach {at}; its operator can allow the network with \
              --filter-network"
         )),
     }
@@ -206,7 +206,7 @@ impl Targets for FilterTargets {
     fn identity(&self, location: &ReplicaLocation) -> String {
         let named = &self.volumes.named;
         match location {
-            // Another volume of this name is another target.
+            // Another volume of the same name is another target.
             ReplicaLocation::Volume(name) if let Some(id) = named.get(name) => {
                 format!("volume {id}")
             }
@@ -215,7 +215,7 @@ impl Targets for FilterTargets {
     }
 }
 
-/// An NBD server's export, as filters use it.
+/// The export of an NBD server, as filters use it.
 pub struct Connected(pub NbdClient);
 
 impl Remote for Connected {
@@ -279,7 +279,7 @@ mod tests {
         let found = others().find("b");
         let NbdUri { at, export, .. } = found.expect("it is attached");
         assert_eq!(format!("{at} {export}"), "unix:/d/nbd.sock alice/b");
-        for (name, why) in [("c", "not attached"), ("d", "none of the tenant's")] {
+        for (name, why) in [("c", "not attached"), ("d", "not one of the tenant's")] {
             let refused = others().find(name).expect_err("refused");
             assert!(refused.contains(why), "{refused}");
         }
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_reaches_what_the_operator_allows_and_nothing_else() {
+    fn a_tenant_reaches_only_what_the_operator_allows() {
         let at = |text: &str| Ok(text.to_owned());
         let socket = "nbd+unix:///a%20b?socket=b.sock";
         assert_eq!(
@@ -358,8 +358,8 @@ mod tests {
                 "nbd+unix:///x?socket=%2e%2e%2fbob%2fb",
                 "has to be a name",
             ),
-            ("../bob", &[], socket, "there is none"),
-            ("", &[], socket, "there is none"),
+            ("../bob", &[], socket, "has no such folder"),
+            ("", &[], socket, "has no such folder"),
             ("alice", &["0.0.0.0/0"], "nbd://host/x", "not looked up"),
             (
                 "alice",

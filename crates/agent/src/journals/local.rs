@@ -1,8 +1,8 @@
-//! [`LocalJournals`]: the journals in D, and those of them that are quarantined.
+//! [`LocalJournals`]: the journals in the data directory, and quarantined ones.
 //!
-//! The journal of a volume that was taken from this host is kept under another name,
-//! `vol-….fenced-EPOCH`, and reported until an operator removes it: nothing reads it any more.
-//! Which ones these are, the controllers say when leases are renewed (`lease::fencing`).
+//! When renewals of leases report that a volume was taken from this host (`lease::fencing`), its
+//! journal is renamed to `vol-….fenced-EPOCH`. Nothing reads it any more, and the host reports it
+//! until an operator removes it.
 //!
 //! Invariant: a journal is quarantined only while no worker has its volume open.
 
@@ -17,13 +17,13 @@ use world::{Disk, OpenMode, host};
 
 use crate::context::{HostContext, blocking};
 
-/// What the name of a quarantined journal has in it.
+/// The part of a quarantined journal's name before the epoch.
 const FENCED: &str = ".fenced-";
 
-/// The journals in D.
+/// The journals in the data directory.
 pub(crate) struct LocalJournals {
     context: Arc<HostContext>,
-    /// Why they cannot be listed, if they cannot.
+    /// Why they cannot be listed.
     problem: Mutex<Option<String>>,
 }
 
@@ -35,14 +35,14 @@ impl LocalJournals {
         }
     }
 
-    /// The volumes that have a journal in D.
+    /// The volumes that have a journal in the data directory.
     pub async fn volumes(&self) -> Vec<VolumeId> {
         let names = self.names().await.unwrap_or_default();
         names.iter().filter_map(|name| name.parse().ok()).collect()
     }
 
-    /// The names in the folder of journals. That they cannot be listed is a problem of this host:
-    /// taken for "there are none", it would hide what is quarantined, and quarantine nothing.
+    /// The names in the folder of journals. A failure is a problem of this host: an empty list
+    /// instead would hide quarantined journals, and quarantine none.
     async fn names(&self) -> Option<Vec<String>> {
         let folder = self.context.folder.journals();
         let listed = blocking({
@@ -64,7 +64,7 @@ impl LocalJournals {
         Some(entries.map(|entry| entry.name).collect())
     }
 
-    /// The quarantined journals, and that they cannot be listed: one sentence each.
+    /// One sentence for each quarantined journal, or why they cannot be listed.
     pub async fn problems(&self) -> Vec<String> {
         let folder = self.context.folder.journals();
         let mut problems = Vec::new();
@@ -88,7 +88,7 @@ impl LocalJournals {
         problems
     }
 
-    /// Removes the journal of a volume, which is not needed any more.
+    /// Removes the journal of a detached volume.
     pub async fn remove(&self, volume: VolumeId) {
         let journal = self.context.folder.journal(volume);
         let disk = Arc::clone(&self.context.world.disk);
@@ -97,7 +97,7 @@ impl LocalJournals {
         if let Ok(Err(error)) = removed
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(path = %journal.display(), %error, "journal was not removed");
+            tracing::warn!(path = %journal.display(), %error, "agent could not remove journal");
         }
     }
 
@@ -109,14 +109,14 @@ impl LocalJournals {
                 let path = self.context.folder.journals().join(name);
                 let disk = Arc::clone(&self.context.world.disk);
                 if let Ok(Err(error)) = blocking(move || disk.remove(&path)).await {
-                    tracing::warn!(%volume, %error, "quarantined journal was not removed");
+                    tracing::warn!(%volume, %error, "agent could not remove quarantined journal");
                 }
             }
         }
     }
 }
 
-/// Stores a problem, and logs it if it is a new one.
+/// Stores a problem, and logs it if it is new.
 pub(crate) fn set_problem(noted: &Mutex<Option<String>>, problem: Option<String>) {
     let mut noted = noted.lock();
     if let (Some(problem), true) = (&problem, *noted != problem) {
@@ -125,8 +125,8 @@ pub(crate) fn set_problem(noted: &Mutex<Option<String>>, problem: Option<String>
     *noted = problem;
 }
 
-/// Quarantines a journal: renames it, so that nothing reads it any more. Waits for the disk, but
-/// not for long.
+/// Quarantines a journal: renames it, so that nothing reads it any more. Blocks briefly for the
+/// disk.
 pub(crate) fn quarantine(disk: &dyn Disk, journal: &Path, epoch: u32) -> io::Result<()> {
     let mut name = journal.file_name().unwrap_or_default().to_owned();
     name.push(format!("{FENCED}{epoch}"));
@@ -137,7 +137,7 @@ pub(crate) fn quarantine(disk: &dyn Disk, journal: &Path, epoch: u32) -> io::Res
     tracing::warn!(
         journal = %journal.display(),
         epoch,
-        "journal is quarantined: the volume was taken from this host"
+        "agent quarantined journal: the volume was taken from this host"
     );
     disk.sync_directory(host::parent_of(journal))
 }

@@ -1,5 +1,5 @@
-//! The journals of volumes, as files: those in D ([`LocalJournals`]), and the folder that several
-//! hosts share ([`SharedJournals`]). What is in a journal is the matter of `volume::journal`.
+//! The files of journals: those in the data directory ([`LocalJournals`]), and those in the folder
+//! that several hosts share ([`SharedJournals`]). `volume::journal` reads and writes their content.
 
 mod local;
 mod shared;

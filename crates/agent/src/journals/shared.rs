@@ -1,4 +1,4 @@
-//! [`SharedJournals`]: the folder of journals that this host shares with others
+//! [`SharedJournals`]: the folder of journals that several hosts share
 //! (docs/internals/leases-and-fencing.md), and its identity.
 //!
 //! ```text
@@ -6,12 +6,12 @@
 //!   FOLDER/vol-….journal-41    see volume::journal::place
 //! ```
 //!
-//! A path may lead each host elsewhere, and today elsewhere than yesterday; the marker in the folder
-//! identifies it. The first agent makes the marker, and nothing changes it. No agent makes the
+//! A path may lead each host to another folder, and later to yet another; the marker in the folder
+//! identifies it. The first agent creates the marker, and nothing changes it. No agent creates the
 //! folder: below a mount point, it does not exist while nothing is mounted.
 //!
-//! Invariant: no journal is made, looked for or taken for lost in a folder whose marker was not read
-//! just before.
+//! Invariant: an agent verifies the marker right before it creates, looks for or gives up a journal
+//! in the folder.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -27,51 +27,51 @@ use crate::context::blocking;
 /// The marker's name.
 const NAME: &str = "scree-journals";
 
-/// The version of the folder's layout that this program reads and writes.
+/// The format version of the folder that this program reads and writes.
 const FORMAT: u32 = 1;
 
-/// No marker is longer, in bytes.
+/// The longest marker, in bytes.
 const MARKER_BYTES_MAX: u64 = 4096;
 
 /// Why a shared folder of journals cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalsError {
-    /// It does not exist, or the file system refuses.
+    /// The folder does not exist, or the operating system refuses.
     #[error(
-        "cannot use the folder of journals {path}: {source}; it has to be there, mounted, and \
-         this agent's to write to",
+        "cannot use the folder of journals {path}: {source}; it must exist, be mounted, and be \
+         writable for this agent",
         path = path.display()
     )]
     Io {
-        /// The folder, or its marker.
+        /// Path of the folder or its marker.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The marker cannot be parsed.
     #[error(
-        "{path} does not say whose journals these are: {reason}; if no other agent is just \
-         making it, and there are no journals beside it, remove it",
+        "{path} does not name the owner of the journals: {reason}; if no other agent is creating \
+         it now, and there are no journals beside it, remove it",
         path = path.display()
     )]
     Unreadable {
         /// The marker.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be parsed.
         reason: String,
     },
     /// A newer Scree wrote the marker.
     #[error(
-        "{path} is of a newer Scree (format {found}, this one knows {FORMAT}); start that one",
+        "{path} was written by a newer Scree (format {found}, this one reads {FORMAT}); start the newer one",
         path = path.display()
     )]
     Newer {
         /// The marker.
         path: PathBuf,
-        /// Its format.
+        /// The format of the marker.
         found: u32,
     },
-    /// Another cluster's hosts use it.
+    /// Hosts of another cluster use the folder.
     #[error(
         "{path} holds the journals of another cluster ({found}); give each cluster a folder of \
          its own",
@@ -80,26 +80,26 @@ pub enum JournalsError {
     OtherCluster {
         /// The folder.
         path: PathBuf,
-        /// That cluster.
+        /// The other cluster.
         found: ClusterId,
     },
-    /// The path leads to another folder now.
+    /// The path leads to another folder than before.
     #[error(
-        "{path} is not the folder of journals that it was ({found}, not {expected}); mount that \
-         one again",
+        "{path} is another folder of journals ({found}) than before ({expected}); mount the \
+         former one again",
         path = path.display()
     )]
     Changed {
         /// The folder.
         path: PathBuf,
-        /// Its id.
+        /// Id of the folder found.
         found: JournalFolderId,
-        /// The id of the folder that it was.
+        /// Id of the former folder.
         expected: JournalFolderId,
     },
 }
 
-/// The field that every format has.
+/// The field that all formats have.
 #[derive(Deserialize)]
 struct AnyFormat {
     format: u32,
@@ -127,7 +127,7 @@ impl std::fmt::Debug for SharedJournals {
 }
 
 impl SharedJournals {
-    /// Opens the folder at `path`, of hosts of `cluster`; marks it, if it has no marker yet.
+    /// Opens the folder at `path` for hosts of `cluster`; creates the marker if there is none.
     ///
     /// # Errors
     /// [`JournalsError`].
@@ -148,12 +148,12 @@ impl SharedJournals {
         })
     }
 
-    /// The folder's id, as it was read when it was opened.
+    /// The id of the folder when it was opened.
     pub fn id(&self) -> JournalFolderId {
         self.folder.id
     }
 
-    /// The folder, after it was checked that it is the one that was opened.
+    /// Checks that the folder is still the one that was opened, and returns it.
     ///
     /// # Errors
     /// [`JournalsError`].
@@ -174,7 +174,7 @@ impl SharedJournals {
 }
 
 impl SharedJournals {
-    /// Removes the journals of a volume's leases before `epoch`, which nothing names any more.
+    /// Removes the journals of a volume's leases before `epoch`, which no lease names any more.
     pub async fn remove_before(self: &Arc<Self>, volume: VolumeId, epoch: u32) {
         let shared = Arc::clone(self);
         let removed = blocking(move || {
@@ -185,7 +185,7 @@ impl SharedJournals {
         })
         .await;
         if let Ok(Err(error)) = removed {
-            tracing::warn!(%volume, error, "shared journals were not removed");
+            tracing::warn!(%volume, error, "agent could not remove shared journals");
         }
     }
 }
@@ -207,7 +207,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> JournalsError {
     move |source| JournalsError::Io { path, source }
 }
 
-/// Reads the marker, if there is one.
+/// Reads the marker; `None` if there is none.
 fn read(world: &World, folder: &Path) -> Result<Option<Marker>, JournalsError> {
     let path = folder.join(NAME);
     let text = match world.disk.open(&path, OpenMode::Read) {
@@ -233,7 +233,7 @@ fn read(world: &World, folder: &Path) -> Result<Option<Marker>, JournalsError> {
     toml::from_str(&text).map(Some).map_err(parsed)
 }
 
-/// Makes the marker. Of two agents that do so at once, one makes it and the other reads it.
+/// Creates the marker. If two agents do so at once, one of them reads the marker of the other.
 fn mark(world: &World, folder: &Path, cluster: ClusterId) -> Result<Marker, JournalsError> {
     let path = folder.join(NAME);
     let file = match world.disk.open(&path, OpenMode::CreateNew) {
@@ -293,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_not_made() {
+    fn a_missing_folder_is_not_created() {
         let (folder, world) = folder();
         let missing = folder.path().join("not-mounted");
-        let refused = SharedJournals::open(&world, &missing, CLUSTER).expect_err("it is not there");
+        let refused = SharedJournals::open(&world, &missing, CLUSTER).expect_err("it is missing");
         assert!(matches!(refused, JournalsError::Io { .. }), "{refused}");
         assert!(!missing.exists());
     }
@@ -307,7 +307,7 @@ mod tests {
         SharedJournals::open(&world, folder.path(), ClusterId::from_u128(2)).expect("a folder");
         let refused = |folder: &Path| {
             let opened = SharedJournals::open(&world, folder, CLUSTER);
-            opened.expect_err("it is not ours")
+            opened.expect_err("it belongs to another cluster")
         };
         let error = refused(folder.path());
         assert!(
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_unmounted_or_changed_is_found_out_before_it_is_used() {
+    fn an_unmounted_or_replaced_folder_is_detected_before_it_is_used() {
         let (folder, world) = folder();
         let journals = SharedJournals::open(&world, folder.path(), CLUSTER).expect("a folder");
         let kept = std::fs::read_to_string(folder.path().join(NAME)).expect("read");

@@ -1,4 +1,4 @@
-//! [`KeysFile`]: `keys.toml`, where this host finds its wrapping keys.
+//! [`KeysFile`]: `keys.toml`, which locates this host's wrapping keys.
 //!
 //! ```toml
 //! [keys.main]                     # the wrapping key's name at the controller, or its id
@@ -28,13 +28,12 @@
 //! key = "scree"
 //! token_path = "vault.token"
 //! ca_path = "vault-ca.pem"        # required for https
-//! namespace = "team-a"            # if there are any
-//! timeout_seconds = 10            # the default, for a whole call; 1 to 120
+//! namespace = "team-a"            # if the service has namespaces
+//! timeout_seconds = 10            # the default; for a whole call, 1 to 120
 //! ```
 //!
-//! Relative paths begin at the file's own folder. An unknown field is an error.
-//! The file holds no secret, but it says where keys are looked for: only its
-//! owner may be able to write it.
+//! Relative paths start at the folder of the file. An unknown field is an error. The file holds no
+//! secrets, but it decides where keys are looked for: only its owner may have write access.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -56,43 +55,43 @@ pub struct KeysFile {
     keys: BTreeMap<String, KeyEntry>,
 }
 
-/// Where one wrapping key is. Paths are absolute, or relative to the folder
-/// that the process runs in.
+/// The location of one wrapping key. Paths are absolute, or relative to the working directory of
+/// the process.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum KeyEntry {
-    /// In a key file.
+    /// A key file.
     File {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
-    /// In a passphrase.
+    /// A passphrase.
     Passphrase {
-        /// A file whose first line it is.
+        /// Path of a file whose first line is the passphrase.
         path: PathBuf,
     },
-    /// In an age identity.
+    /// An age identity.
     Age {
-        /// The identity file.
+        /// Path of the identity file.
         path: PathBuf,
-        /// A file with the passphrase that the identity file is encrypted with.
+        /// Path of a file with the passphrase of an encrypted identity file.
         passphrase_path: Option<PathBuf>,
     },
-    /// On a PKCS#11 token.
+    /// A key on a PKCS#11 token.
     Pkcs11(Pkcs11Entry),
-    /// With a transit service.
+    /// A key of a transit service.
     Transit(TransitEntry),
-    /// In a passphrase that the process was given; not in the file.
+    /// A passphrase given to the process, not in the file.
     #[serde(skip)]
     Given(Passphrase),
 }
 
-/// A passphrase; wiped from memory when dropped, never printed.
+/// A passphrase. It is wiped from memory when dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
-    /// This passphrase.
+    /// Wraps `text` as a passphrase.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
@@ -109,17 +108,17 @@ impl std::fmt::Debug for Passphrase {
     }
 }
 
-/// A key on a token.
+/// A key on a PKCS#11 token.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pkcs11Entry {
-    /// The vendor's library.
+    /// Path of the vendor's library.
     pub module: PathBuf,
     /// The token's label.
     pub token: String,
     /// The key's label.
     pub key: String,
-    /// A file with the user PIN.
+    /// Path of a file with the user PIN.
     pub pin_path: PathBuf,
 }
 
@@ -127,20 +126,20 @@ pub struct Pkcs11Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransitEntry {
-    /// `https://HOST:PORT`, or `http://` to this machine.
+    /// Address of the service: `https://HOST:PORT`, or `http://` for a service on this machine.
     pub address: String,
-    /// Where the transit engine is mounted.
+    /// Path at which the transit engine is mounted.
     #[serde(default = "mount")]
     pub mount: String,
     /// The key's name.
     pub key: String,
-    /// A file with the service's token.
+    /// Path of a file with the token for the service.
     pub token_path: PathBuf,
-    /// The certificate of the authority that signed the service's.
+    /// Path of the certificate of the authority that signed the service's certificate.
     pub ca_path: Option<PathBuf>,
-    /// The namespace of the mount.
+    /// Namespace of the mount.
     pub namespace: Option<String>,
-    /// How long one call may take.
+    /// Timeout of one call, in seconds.
     #[serde(default = "timeout_seconds")]
     pub timeout_seconds: u32,
 }
@@ -156,29 +155,29 @@ const fn timeout_seconds() -> u32 {
 /// Why `keys.toml` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Others can write it, and so change where keys are looked for.
-    #[error("{path} can be written by others (mode {mode:03o}); check what it says and run \
+    /// Other users can write the file, and so change where keys are looked for.
+    #[error("{path} can be written by others (mode {mode:03o}); check its content and run \
              `chmod go-w {path}`", path = path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// The mode of the file.
         mode: u32,
     },
-    /// It cannot be parsed.
-    #[error("{path} is not as docs/reference/key-providers.md describes it", path = path.display())]
+    /// The file cannot be parsed.
+    #[error("{path} does not follow docs/reference/key-providers.md", path = path.display())]
     Toml {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The parse error, with its position.
         source: Box<toml::de::Error>,
     },
 }
@@ -223,22 +222,21 @@ impl KeysFile {
         Ok(read)
     }
 
-    /// The entry of the wrapping key with this id, if it has one yet, or else with
-    /// this name.
+    /// The entry named by this id, or else by this name.
     #[must_use]
     pub fn entry(&self, id: Option<KeyId>, name: &str) -> Option<&KeyEntry> {
         id.and_then(|id| self.keys.get(&id.to_string()))
             .or_else(|| self.keys.get(name))
     }
 
-    /// All of them, by name.
+    /// All entries, by name.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &KeyEntry)> {
         self.keys.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 }
 
 impl KeyEntry {
-    /// Its `kind`, as the file spells it.
+    /// The `kind`, as spelled in the file.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Key files and passphrases.
 //!
-//! A key file on one host only, used by the tenant's agent alone, is an *agent
-//! key*: the same file, made in the same way.
+//! A key file on one host only, used by the tenant's agent alone, is an *agent key*: the same
+//! format, created in the same way.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,38 +15,38 @@ use zeroize::Zeroizing;
 use super::parameters::KeySource;
 use super::private::{self, PrivateFileError};
 
-/// Argon2id with 64 MiB and three passes: RFC 9106's second choice, for
-/// machines that have other things to do.
+/// Argon2id with 64 MiB and three passes: the second choice of RFC 9106, for machines with other
+/// tasks.
 const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
 const LANES: u32 = 4;
 
-/// Parameters come from a database that is not trusted. No Scree makes any that
-/// cost more than this, which would stop the host.
+/// Limits for parameters from the database, which is not trusted: larger ones would stall the host.
+/// Scree never stores larger ones.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 const PASSES_MAX: u32 = 64;
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileKeyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// It could not be made.
-    #[error("cannot make the key file {path}", path = path.display())]
+    /// The file could not be created.
+    #[error("cannot create the key file {path}", path = path.display())]
     Make {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It exists: to replace it would lose what it wrapped.
-    #[error("there is a key file at {path} already; use it, or give another path", path = path.display())]
+    /// The file exists: replacing it would lose the keys that it wrapped.
+    #[error("a key file exists at {path}; use it, or give another path", path = path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The file is no key file.
+    /// The file is not a key file.
     #[error("{path} is not a key file: it should hold 64 hex digits", path = path.display())]
     NotAKey {
         /// The file.
@@ -57,17 +57,17 @@ pub enum FileKeyError {
 /// Why a passphrase cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PassphraseError {
-    /// Its file cannot be read.
+    /// The file of the passphrase cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// Argon2 does not accept the parameters, or Scree never makes such ones.
+    /// The stored parameters of the key are invalid, or larger than Scree ever stores.
     #[error(
-        "the wrapping key's stored parameters are damaged: no passphrase can be tried with them"
+        "the wrapping key's stored parameters are damaged: no key can be derived from a passphrase with them"
     )]
     Parameters,
 }
 
-/// Makes a key file, readable by its owner only, whole or not at all.
+/// Creates a key file that only its owner can read, completely or not at all.
 pub(super) fn create_key_file(world: &World, path: &Path) -> Result<(), FileKeyError> {
     let make = || {
         match world.disk.open(path, OpenMode::Read) {
@@ -112,8 +112,8 @@ pub(super) fn read_key_file(world: &World, path: &Path) -> Result<KeyEncryptionK
     Ok(KeyEncryptionKey::from_bytes(&bytes))
 }
 
-/// How a new passphrase becomes a key.
-pub(super) fn found_passphrase(random: &dyn Random) -> KeySource {
+/// Creates the parameters for a new passphrase.
+pub(super) fn new_passphrase_source(random: &dyn Random) -> KeySource {
     let mut salt = [0; 16];
     random.fill(&mut salt);
     KeySource::Passphrase {
@@ -124,7 +124,7 @@ pub(super) fn found_passphrase(random: &dyn Random) -> KeySource {
     }
 }
 
-/// The key made of the passphrase in a file, as `source` says.
+/// Derives a key from the passphrase in a file, with the parameters in `source`.
 pub(super) fn derive(
     world: &World,
     path: &Path,
@@ -134,7 +134,7 @@ pub(super) fn derive(
     derive_from(passphrase.as_bytes(), source)
 }
 
-/// The key made of `passphrase`, as `source` says.
+/// Derives a key from `passphrase`, with the parameters in `source`.
 pub(super) fn derive_from(
     passphrase: &[u8],
     source: &KeySource,

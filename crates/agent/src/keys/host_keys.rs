@@ -1,19 +1,17 @@
-//! [`HostKeys`]: the wrapping keys that this host has: those that the controllers list, opened where
-//! `keys.toml` or the command line says.
+//! [`HostKeys`]: the wrapping keys of this host: those that the controllers list, at the locations
+//! in `keys.toml` or on the command line.
 //!
 //! ```text
-//!   state at the controllers      named on this host     then it is
-//!   active                        yes                    opened; the newest one wraps new keys
-//!   retiring                      yes                    opened, until it wraps nothing
-//!   retired                       yes or no              closed
-//!   any                           no                     what it wraps waits for another host
+//!   state at the controllers      named on this host     this host
+//!   active                        yes                    opens it; the newest one wraps new keys
+//!   retiring                      yes                    opens it, until it wraps nothing
+//!   retired                       yes or no              closes it
+//!   any                           no                     cannot unwrap its keys; another host can
 //! ```
 //!
-//! A key that could not be opened is tried again when something needs it, after the file was read
-//! again: to name a key needs no restart.
-//!
-//! All methods may wait and belong on a blocking thread, but `list`, `listed`, `until_listed`,
-//! `changed` and `problems`.
+//! When a key that could not be opened is needed, the file is read again and opening is retried:
+//! naming a key needs no restart. All methods may block and belong on a blocking thread, except
+//! `list`, `listed`, `until_listed`, `changed` and `problems`.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,126 +30,126 @@ use super::{
     WrappingKeys, WrongKey, pkcs11::Pkcs11Error,
 };
 
-/// Where this host looks for its wrapping keys.
+/// The locations of this host's wrapping keys.
 #[derive(Debug, Clone)]
 pub struct KeyLocations {
-    /// Where `main` is, if the command line says so: it goes first.
+    /// Location of `main` from the command line; takes precedence.
     pub first: Option<KeyEntry>,
-    /// `keys.toml`, if the command line says where: it has to exist.
+    /// Path of `keys.toml` from the command line; the file must exist.
     pub keys_file: Option<PathBuf>,
-    /// `keys.toml` otherwise, which need not exist.
+    /// Default path of `keys.toml`, which may be missing.
     pub default_keys_file: PathBuf,
-    /// The key file of `main`, if nothing says where that key is.
+    /// Path of the key file of `main`, if no other location is given.
     pub default_key_file: PathBuf,
 }
 
-/// Why this host is missing a wrapping key that it needs.
+/// Why this host cannot use a wrapping key.
 #[derive(Debug, thiserror::Error)]
 pub enum HostKeyError {
     /// `keys.toml` cannot be used.
     #[error(transparent)]
     File(#[from] KeysFileError),
-    /// Nothing on this host says where it is.
+    /// This host has no location of the key.
     #[error(
-        "this host has not the wrapping key {name:?} ({id}); name it in {path}, as \
-         docs/reference/key-providers.md says",
+        "this host does not have the wrapping key {name:?} ({id}); name it in {path} (see \
+         docs/reference/key-providers.md)",
         path = path.display()
     )]
     Missing {
-        /// Its name.
+        /// Name of the key.
         name: String,
-        /// Its id.
+        /// Id of the key.
         id: KeyId,
-        /// Where to name it.
+        /// The file to name it in.
         path: PathBuf,
     },
-    /// A key that is to be created is not named.
+    /// A key that should be created has no location.
     #[error(
-        "{path} does not say where the wrapping key {name:?} is; add [keys.{name}] there, as \
-         docs/reference/key-providers.md says, and ask again",
+        "{path} has no location for the wrapping key {name:?}; add [keys.{name}] there (see \
+         docs/reference/key-providers.md), and retry",
         path = path.display()
     )]
     Unnamed {
-        /// Its name.
+        /// Name of the key.
         name: String,
-        /// Where to name it.
+        /// The file to name it in.
         path: PathBuf,
     },
-    /// The controllers have not listed it.
-    #[error("the controllers do not list the wrapping key {id}; it is asked for again")]
+    /// The controllers have not listed the key.
+    #[error("the controllers do not list the wrapping key {id}; the request will be retried")]
     Unlisted {
-        /// Its id.
+        /// Id of the key.
         id: KeyId,
     },
-    /// Its parameters cannot be parsed.
+    /// The parameters cannot be parsed.
     #[error(
-        "the parameters of the wrapping key {name:?} make no sense: the database is damaged, or \
-         they are of a newer Scree"
+        "the parameters of the wrapping key {name:?} cannot be parsed: the database is damaged, \
+         or a newer Scree wrote them"
     )]
     Parameters {
-        /// Its name.
+        /// Name of the key.
         name: String,
-        /// Where and why.
+        /// The parse error.
         source: serde_json::Error,
     },
-    /// It is another key.
+    /// The location holds another key.
     #[error(
-        "{description} is not the {what} that the wrapping key {name:?} was made with; what that \
-         wraps cannot be opened with it"
+        "{description} is not the {what} with which the wrapping key {name:?} was created; it \
+         cannot unwrap the data keys of that key"
     )]
     Wrong {
-        /// What was tried.
+        /// Description of the key that was found.
         description: String,
-        /// What kind of thing it is.
+        /// The kind of the key.
         what: &'static str,
-        /// The key's name.
+        /// Name of the key.
         name: String,
     },
-    /// It was made as another kind of key.
-    #[error("the wrapping key {name:?} was made with {made_with}; {option}")]
+    /// The key was created as another kind.
+    #[error("the wrapping key {name:?} was created from {made_with}; {option}")]
     OtherKind {
-        /// Its name.
+        /// Name of the key.
         name: String,
-        /// What it was made with.
+        /// What it was created from.
         made_with: String,
-        /// How to say where that is.
+        /// How to give its location.
         option: String,
     },
-    /// It cannot be opened.
+    /// The key cannot be opened.
     #[error("the wrapping key {name:?} cannot be used")]
     Unusable {
-        /// Its name.
+        /// Name of the key.
         name: String,
         /// Why.
         source: Box<OpenKeyError>,
     },
-    /// A key that is to be created exists already, under another name.
+    /// A new key exists already, under another name.
     #[error(
-        "{name:?} is the same key as the wrapping key {other:?}; to wrap with it would protect \
-         nothing anew: name another one"
+        "{name:?} is the same key as the wrapping key {other:?}, so it would add no protection; \
+         name another key"
     )]
     Same {
-        /// The name it should have.
+        /// The requested name.
         name: String,
-        /// The name it has.
+        /// The existing name.
         other: String,
     },
-    /// No key may wrap new data keys.
+    /// This host has no key that may wrap new data keys.
     #[error(
-        "this host has no wrapping key that may wrap a new volume's key; the active ones are: \
-         {names}; name one of them in {path}",
+        "this host has none of the wrapping keys that may wrap a new volume's key ({names}); name \
+         one of them in {path}",
         path = path.display()
     )]
     NoneActive {
-        /// The names of the active keys.
+        /// Names of the active keys.
         names: String,
-        /// Where to name it.
+        /// The file to name it in.
         path: PathBuf,
     },
 }
 
 impl HostKeyError {
-    /// Whether the failure may pass by itself: the key is in another service.
+    /// Whether the failure may be temporary, because the key is in another service.
     fn may_pass(&self) -> bool {
         let Self::Unusable { source, .. } = self else {
             return false;
@@ -191,7 +189,7 @@ pub(crate) struct HostKeys {
     listed: watch::Sender<Vec<Listed>>,
     /// Why keys that are named here are not open.
     problems: Mutex<Vec<String>>,
-    /// Notified when the open keys were brought in line with a new list.
+    /// Notified when a new list has been applied.
     changed: Notify,
 }
 
@@ -207,7 +205,7 @@ impl HostKeys {
         }
     }
 
-    /// Stores the list of the controllers; `false` if it has not changed.
+    /// Stores the list of the controllers; returns `false` if it has not changed.
     pub fn list(&self, listed: Vec<Listed>) -> bool {
         self.listed.send_if_modified(|known| {
             let is_news = *known != listed;
@@ -220,10 +218,10 @@ impl HostKeys {
         self.listed.borrow().clone()
     }
 
-    /// Waits until the list satisfies `is_so`.
-    pub async fn until_listed(&self, is_so: impl FnMut(&Vec<Listed>) -> bool) {
-        // The sender is `self`: it is not dropped meanwhile.
-        let _ = self.listed.subscribe().wait_for(is_so).await;
+    /// Waits until the list satisfies `condition`.
+    pub async fn until_listed(&self, condition: impl FnMut(&Vec<Listed>) -> bool) {
+        // `self` owns the sender: it is not dropped meanwhile.
+        let _ = self.listed.subscribe().wait_for(condition).await;
     }
 
     /// Ends when [`HostKeys::follow_and_notify`] has applied a new list.
@@ -231,21 +229,21 @@ impl HostKeys {
         self.changed.notified().await;
     }
 
-    /// As [`HostKeys::follow`], for a new list.
+    /// Applies a new list as [`HostKeys::follow`] does, and notifies [`HostKeys::changed`].
     pub fn follow_and_notify(&self) {
         self.follow();
         self.changed.notify_one();
     }
 
-    /// The problems of keys that are named here, one sentence each.
+    /// Why keys that are named here are not open, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         self.problems.lock().clone()
     }
 
-    /// Opens the listed keys that are named here, as the host starts.
+    /// Opens the listed keys that are named here, at the start of the host.
     ///
     /// # Errors
-    /// If none of them opens, and that will not pass by itself.
+    /// If none of them can be opened, and the failure is not temporary.
     pub fn start(&self) -> Result<(), HostKeyError> {
         let mut failures = self.follow();
         let is_any = self
@@ -261,8 +259,8 @@ impl HostKeys {
         }
     }
 
-    /// Opens the listed keys that are named here, and closes retired ones and those that are not
-    /// listed. Returns why keys do not open.
+    /// Opens the listed keys that are named here, and closes retired and unlisted ones. Returns why
+    /// keys could not be opened.
     pub fn follow(&self) -> Vec<HostKeyError> {
         let listed = self.listed();
         let is_used = |id| {
@@ -287,13 +285,13 @@ impl HostKeys {
             .collect();
         let mut noted = self.problems.lock();
         for problem in problems.iter().filter(|problem| !noted.contains(problem)) {
-            tracing::warn!(problem, "wrapping key is not open");
+            tracing::warn!(problem, "agent could not open wrapping key");
         }
         *noted = problems;
         failures
     }
 
-    /// The wrapping key with this id, opened if it is not open yet.
+    /// The wrapping key with this id; opens it if necessary.
     pub fn opened(&self, id: KeyId) -> Result<Arc<WrappingKey>, HostKeyError> {
         if let Some(key) = self.open.get(id) {
             return Ok(key);
@@ -326,10 +324,10 @@ impl HostKeys {
             OpenKeyError::OtherKind { made, .. } => HostKeyError::OtherKind {
                 made_with: made_with(made),
                 option: match (made, name.as_str()) {
-                    ("file", FIRST_KEY) => "start it with --key-file PATH, or with nothing for \
-                                            the one in its keys folder"
+            ("file", FIRST_KEY) => "start the host with --key-file PATH, or without it to use the \
+                                    key file in its keys folder"
                         .to_owned(),
-                    ("passphrase", FIRST_KEY) => "start it with --passphrase-file PATH, or \
+            ("passphrase", FIRST_KEY) => "start the host with --passphrase-file PATH, or with \
                                                   SCREE_PASSPHRASE in the environment"
                         .to_owned(),
                     _ => format!("correct its kind in {}", self.keys_file().display()),
@@ -343,8 +341,8 @@ impl HostKeys {
         }
     }
 
-    /// The newest active key that this host has: it wraps new data keys. One that is named here but
-    /// cannot be reached is an error, and no other is taken: that may protect less.
+    /// The newest active key that is named here: it wraps new data keys. If it is unavailable, that
+    /// is an error: another key may protect less.
     pub fn newest(&self) -> Result<(KeyId, Arc<WrappingKey>), HostKeyError> {
         let listed = self.listed();
         let active = || listed.iter().filter(|key| key.state == KeyState::Active);
@@ -360,7 +358,7 @@ impl HostKeys {
     }
 
     /// Checks that this host has all wrapping keys of a volume's data keys.
-    pub fn check(&self, keys: &[LineageKey]) -> Result<(), KeyError> {
+    /// Opens all wrapping keys of a volume's data keys.
         for key in keys {
             let Some(id) = key.wrapped_by else { continue };
             self.opened(id).map_err(|error| KeyError::Unavailable {
@@ -371,7 +369,7 @@ impl HostKeys {
         Ok(())
     }
 
-    /// Unwraps the data keys of a volume, which several keys may have wrapped.
+    /// Unwraps the data keys of a volume, which may have different wrapping keys.
     pub fn keyring(&self, keys: &[LineageKey]) -> Result<Keyring, KeyError> {
         self.check(keys)?;
         let wrapped_by = |lineage| {
@@ -381,8 +379,8 @@ impl HostKeys {
         Keyring::unwrap(keys, &self.open.unwrapping(wrapped_by))
     }
 
-    /// The first data key of a volume that encrypts, and its lineage; `None` if nothing of the
-    /// volume is encrypted.
+    /// The first encrypting data key of a volume, and its lineage; `None` if nothing in the volume
+    /// is encrypted.
     pub fn sealing_key(&self, keys: &[LineageKey]) -> Result<Option<(Lineage, DataKey)>, KeyError> {
         self.check(keys)?;
         for key in keys {
@@ -396,8 +394,8 @@ impl HostKeys {
         Ok(None)
     }
 
-    /// Creates the wrapping key that this host calls `name`; makes the key itself, if it does not
-    /// exist and Scree can.
+    /// Creates the wrapping key that this host calls `name`. If the key itself does not exist,
+    /// creates it as well, if Scree can.
     pub fn create(&self, name: &str) -> Result<KeyParameters, HostKeyError> {
         let Some(entry) = self.entry(None, name)? else {
             let (name, path) = (name.to_owned(), self.keys_file());
@@ -413,7 +411,7 @@ impl HostKeys {
             ) => {}
             Err(error) => return Err(failure(error)),
         }
-        let parameters = self.open.found(&entry).map_err(failure)?;
+        let parameters = self.open.new_parameters(&entry).map_err(failure)?;
         for other in self.listed() {
             let key = self.open.get(other.id);
             if key.is_some_and(|key| key.is_what_made(&parameters)) {

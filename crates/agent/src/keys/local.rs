@@ -1,5 +1,5 @@
-//! Wrapping keys that the agent has in its memory: from a key file, a
-//! passphrase or an age identity. They wrap as docs/internals/formats.md draws it.
+//! Wrapping keys in the agent's memory: from a key file, a passphrase or an age identity.
+//! docs/internals/formats.md draws what they wrap.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use world::Random;
 
 use super::KeyProvider;
 
-/// A key in memory, and where it came from.
+/// A key in memory, and a description of its source.
 pub(super) struct LocalKey {
     pub(super) key: KeyEncryptionKey,
     pub(super) random: Arc<dyn Random>,

@@ -1,40 +1,40 @@
-//! [`KeyParameters`]: what is the same wherever a wrapping key is used, and is not secret.
+//! [`KeyParameters`]: the public parameters of a wrapping key, the same on all hosts.
 
 use catalog::{WrappedKey, wire};
 use serde::{Deserialize, Serialize};
 
-/// What the controller stores about a wrapping key. It holds no secret, and is
-/// not trusted: altered parameters make another key, with which the verifier
-/// does not open, and without the key no verifier can be made that does.
+/// The parameters of a wrapping key that the controller stores. They hold no secret, and are not
+/// trusted: altered parameters produce another key, which does not open the verifier; and only a
+/// holder of the key can create a verifier that it opens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyParameters {
-    /// What the key is made of.
+    /// The source of the key.
     pub source: KeySource,
     /// A random key, wrapped for a lineage that no volume has.
     pub verifier: WrappedKey,
 }
 
-/// What a wrapping key is made of, and how. Where it is on a host, that host's
-/// `keys.toml` says.
+/// The source of a wrapping key, and how the key is derived from it. The `keys.toml` of each host
+/// has the location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum KeySource {
     /// The content of a key file.
     File,
-    /// Argon2id of a passphrase.
+    /// Argon2id over a passphrase.
     Passphrase {
         /// Random.
         #[serde(with = "wire::bytes")]
         salt: [u8; 16],
         /// Memory, in KiB.
         memory_kib: u32,
-        /// Passes over it.
+        /// Number of passes.
         passes: u32,
-        /// Lanes in it.
+        /// Number of lanes.
         lanes: u32,
     },
-    /// HKDF-SHA-256 of the secret in an age identity.
+    /// HKDF-SHA-256 over the secret of an age identity.
     Age {
         /// Random.
         #[serde(with = "wire::bytes")]
@@ -47,7 +47,7 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// The `kind`, as `keys.toml` spells it.
+    /// The `kind`, as spelled in `keys.toml`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

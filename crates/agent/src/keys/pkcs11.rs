@@ -1,21 +1,18 @@
-//! A wrapping key on a PKCS#11 token: an AES-256 key that was made there,
-//! cannot be read out, and seals with `CKM_AES_GCM`.
+//! A wrapping key on a PKCS#11 token: an AES-256 key that was created there, cannot be extracted,
+//! and encrypts with `CKM_AES_GCM`.
 //!
-//! What it wraps is 12 bytes of nonce, ciphertext, 16 bytes of tag. The nonce is
-//! drawn here; a token that insists on one of its own writes it over ours, and
-//! it is read back.
+//! A wrapped key is a 12-byte nonce, ciphertext, and a 16-byte tag. The nonce is drawn here; a
+//! token that insists on its own nonce overwrites it in the parameters, from where it is read back.
 //!
-//! * The module is initialised once in a process and never finalised.
-//! * A session that died is opened again, once for a call.
-//! * A PIN that the token refused is not tried again until its file holds
-//!   another: tokens lock themselves after a few wrong ones, and attaching a
-//!   volume is tried again and again.
-//! * A token says in its own way that a tag is wrong (SoftHSM: a general
-//!   error). What fails twice, in a new session, counts as that; the caller
-//!   then asks the verifier whether it is the token that fails.
+//! * The module is initialized once in a process and never finalized.
+//! * A session that died is opened again, once in a call.
+//! * A PIN that the token refused is not tried again until its file has another PIN: tokens lock
+//!   themselves after a few wrong ones, and attaching a volume is retried forever.
+//! * Tokens report a wrong tag differently (SoftHSM: a general error). An operation that fails
+//!   twice, the second time in a new session, counts as a wrong tag; the caller then uses the
+//!   verifier to find out whether the token failed.
 //!
-//! A call into a module has no time limit: it blocks its thread for as long as
-//! the token takes.
+//! A call into a module has no timeout: it blocks its thread for as long as the token takes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -49,14 +46,13 @@ pub enum Pkcs11Error {
              `module`", module = module.display())]
     Module {
         /// The library.
-        module: PathBuf,
+        /// Path of the library.
         /// The error of the library or the loader.
         source: Error,
     },
     /// No token has this label.
     #[error(
-        "there is no token with the label {token:?}; plug it in, or correct `token` (there \
-             are: {found:?})"
+        "there is no token with the label {token:?}; plug it in, or correct `token` (found: {found:?})"
     )]
     NoToken {
         /// The label.
@@ -64,25 +60,25 @@ pub enum Pkcs11Error {
         /// The labels of all tokens.
         found: Vec<String>,
     },
-    /// Several tokens have this label.
-    #[error("{count} tokens have the label {token:?}; give one of them another")]
+    /// More than one token has this label.
+    #[error("{count} tokens have the label {token:?}; change the label of all but one")]
     SeveralTokens {
         /// The label.
         token: String,
-        /// How many have it.
+        /// Number of tokens with the label.
         count: usize,
     },
     /// The PIN's file cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
     /// The token refuses the PIN.
-    #[error("the token {token:?} refuses the PIN in {path}; it is not tried again until that file \
-             holds another, so that the token does not lock itself", path = path.display())]
+    #[error("the token {token:?} refuses the PIN in {path}; it will not be tried again until the \
+             file has another PIN, so that the token does not lock itself", path = path.display())]
     WrongPin {
         /// The token's label.
         token: String,
         /// The PIN's file.
-        path: PathBuf,
+        /// Path of the file with the PIN.
     },
     /// The token has locked itself.
     #[error("the token {token:?} has locked its user PIN; set a new one as its security officer")]
@@ -100,17 +96,17 @@ pub enum Pkcs11Error {
         /// The key's label.
         key: String,
     },
-    /// The token has several such keys.
+    /// More than one key on the token has the label.
     #[error(
         "the token {token:?} has {count} AES keys with the label {key:?}; give them different \
-             labels: Scree must not guess which one wraps"
+         labels, so that it is clear which one wraps"
     )]
     SeveralKeys {
         /// The token's label.
         token: String,
         /// The key's label.
         key: String,
-        /// How many there are.
+        /// Number of keys with the label.
         count: usize,
     },
     /// The token already has such a key.
@@ -124,35 +120,35 @@ pub enum Pkcs11Error {
         /// The key's label.
         key: String,
     },
-    /// The key is not one that stays on its token.
-    #[error("the key {key:?} on the token {token:?} is of no use: {why}; create another")]
+    /// The key is not protected by the token.
+    #[error("the key {key:?} on the token {token:?} cannot be used: {why}; create another")]
     Unfit {
         /// The token's label.
         token: String,
         /// The key's label.
         key: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         why: &'static str,
     },
     /// The token failed.
     #[error("the token {token:?} failed to {what}; is it still plugged in?")]
-    Failed {
+    #[error("the token {token:?} failed to {what}; is it still plugged in?")]
         /// The token's label.
         token: String,
-        /// The request.
+        /// The request, as a verb phrase.
         what: &'static str,
         /// The token's error.
         source: Error,
     },
 }
 
-/// The modules that were loaded, by their paths.
+/// The loaded modules, by path.
 #[derive(Default)]
 pub(super) struct Modules(Mutex<HashMap<PathBuf, Arc<Module>>>);
 
 struct Module {
     context: Pkcs11,
-    /// PINs that their tokens refused, by the tokens' labels.
+    /// PINs that tokens have refused, by the labels of the tokens.
     refused: Mutex<HashMap<String, Zeroizing<String>>>,
 }
 
@@ -189,7 +185,7 @@ pub(super) struct TokenKey {
     session: Mutex<Option<(Session, ObjectHandle)>>,
 }
 
-/// Makes the key that `entry` names.
+/// Creates the key that `entry` names.
 pub(super) fn create(
     world: &World,
     modules: &Modules,
@@ -220,7 +216,7 @@ pub(super) fn create(
     ];
     session
         .generate_key(&Mechanism::AesKeyGen, &template)
-        .map_err(|source| token.failed("make a key", source))?;
+        .map_err(|source| token.failed("create a key", source))?;
     Ok(())
 }
 
@@ -253,8 +249,7 @@ impl TokenKey {
         let slots = context
             .get_slots_with_token()
             .map_err(|source| self.failed("list the slots", source))?;
-        // A slot whose token went away has no label to compare, and one whose
-        // token is new has an empty one.
+        // A slot without a token has no label to compare; the label of a new token is empty.
         let labelled: Vec<_> = slots
             .into_iter()
             .filter_map(|slot| Some((slot, context.get_token_info(slot).ok()?)))
@@ -293,7 +288,7 @@ impl TokenKey {
         };
         let pin = private::read_line(&self.world, &self.entry.pin_path, "PIN")?;
         let slot = self.slot()?;
-        // Held until the token has answered: no two calls try the same PIN.
+        // Held until the token has answered, so that no two calls try the same PIN.
         let mut refused = self.module.refused.lock();
         if refused.get(&self.entry.token) == Some(&pin) {
             return Err(wrong_pin());
@@ -306,7 +301,7 @@ impl TokenKey {
         let session = session.map_err(|source| self.failed("open a session", source))?;
         let pin_for_token = AuthPin::from(pin.as_str());
         match session.login(UserType::User, Some(&pin_for_token)) {
-            // Another user of this token in this process has logged in.
+            // Another user of the token in this process has logged in.
             Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
             Err(Error::Pkcs11(
                 RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange,
@@ -335,7 +330,7 @@ impl TokenKey {
             .map_err(|source| self.failed("look for the key", source))
     }
 
-    /// Opens a session, and finds the key, whose attributes are checked.
+    /// Opens a session, finds the key, and checks its attributes.
     fn start(&self) -> Result<(Session, ObjectHandle), Pkcs11Error> {
         let session = self.log_in(false)?;
         let (token, key) = (self.entry.token.clone(), self.entry.key.clone());
@@ -355,15 +350,16 @@ impl TokenKey {
         let attributes = session
             .get_attributes(handle, &asked)
             .map_err(|source| self.failed("describe the key", source))?;
-        // A token that does not say that the key stays there does not promise it.
+        // A token that does not report these attributes does not guarantee that the key stays
+        // there.
         let says = |attribute| attributes.contains(&attribute);
         let has_other_length = attributes.iter().any(|attribute| {
             matches!(attribute, Attribute::ValueLen(bytes) if u64::from(*bytes) != KEY_BYTES)
         });
         let why = if !says(Attribute::Sensitive(true)) || !says(Attribute::Extractable(false)) {
-            Some("it can be read out of its token")
+            Some("it can be extracted from its token")
         } else if has_other_length {
-            Some("it has not 256 bits")
+            Some("it is not 256 bits long")
         } else {
             None
         };
@@ -373,7 +369,7 @@ impl TokenKey {
         Ok((session, handle))
     }
 
-    /// Does `action` in a session, and once more in a new one if it fails.
+    /// Runs `action` in a session, and once more in a new one if it fails.
     fn with_session<T>(
         &self,
         what: &'static str,
@@ -384,8 +380,8 @@ impl TokenKey {
             if let Ok(done) = action(session, *key) {
                 return Ok(done);
             }
-            // Closed before another is opened: with the last one, the login
-            // ends too, so that a PIN that was changed is noticed.
+            // Close the session before another is opened: the last session ends the login, so that
+            // a changed PIN is noticed.
             *place = None;
         }
         let (session, key) = place.insert(self.start()?);

@@ -11,22 +11,22 @@ const FILE_BYTES_MAX: u64 = 4096;
 
 /// Why a private file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum PrivateFileError {
+/// Why a private file cannot be used.
     /// The file cannot be read.
-    #[error("cannot read {path}; put it there again, from your backup of it if it is a key", path = path.display())]
+    #[error("cannot read {path}; restore it from a backup if it is a key", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Others than its owner can read the file.
-    #[error("{path} can be read by others (mode {mode:03o}); run `chmod 600 {path}`, and consider \
-             its content known", path = path.display())]
+    /// Users other than the owner can read the file.
+    #[error("{path} can be read by others (mode {mode:03o}); run `chmod 600 {path}`, and treat \
+             its content as compromised", path = path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// The mode of the file.
         mode: u32,
     },
     /// The file is not text.
@@ -35,17 +35,17 @@ pub enum PrivateFileError {
         /// The file.
         path: PathBuf,
     },
-    /// The file begins with an empty line, or has none.
+    /// The first line of the file is empty or missing.
     #[error("the first line of {path} is empty; it should hold the {what}", path = path.display())]
     Empty {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// What the line should hold.
         what: &'static str,
     },
 }
 
-/// The content of a small file, if only its owner can read it.
+/// Reads a small file that only its owner can read.
 pub(super) fn read(world: &World, path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let failed = |source| PrivateFileError::Read {
         path: path.to_owned(),
@@ -58,7 +58,7 @@ pub(super) fn read(world: &World, path: &Path) -> Result<Zeroizing<Vec<u8>>, Pri
     host::read_small(&*world.disk, path, FILE_BYTES_MAX).map_err(failed)
 }
 
-/// The same, of a file that is text.
+/// Reads a small text file that only its owner can read.
 pub(super) fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>, PrivateFileError> {
     let content = read(world, path)?;
     match std::str::from_utf8(&content) {
@@ -69,7 +69,7 @@ pub(super) fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>,
     }
 }
 
-/// Its first line, which must not be empty: the `what`.
+/// Reads the first line of such a file, which must not be empty; `what` describes it in errors.
 pub(crate) fn read_line(
     world: &World,
     path: &Path,

@@ -1,11 +1,11 @@
-//! [`KeyProvider`]: what a wrapping key can do, wherever it is.
+//! [`KeyProvider`]: the operations of a wrapping key, independent of its location.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base::Lineage;
 use catalog::WrappedKey;
 use volume::seal::{DataKey, KeyError, UnwrapKeys, Unwrapped};
 
-/// A wrapping key. Wrapping and opening may wait.
+/// A wrapping key. Wrapping and unwrapping may block.
 pub trait KeyProvider: UnwrapKeys {
     /// Wraps the data key of `lineage`.
     ///
@@ -19,14 +19,13 @@ pub trait KeyProvider: UnwrapKeys {
     /// [`KeyError::Unavailable`].
     fn wrap_none(&self, lineage: Lineage) -> Result<WrappedKey, KeyError>;
 
-    /// What it is and where, for people: "the key file /etc/scree/main.key".
-    /// Nothing in it is secret.
+    /// A description with the location, such as "the key file /etc/scree/main.key". It holds no
+    /// secret.
     fn description(&self) -> String;
 }
 
-/// Wraps with `to` what `from` has wrapped for `lineage`: the data key, or the
-/// mark of an unencrypted volume. The result is opened once before this returns,
-/// since it is about to replace the old bytes.
+/// Unwraps with `from` and wraps with `to` the data key of `lineage`, or the mark of an unencrypted
+/// volume. The result is unwrapped once before this returns, because it will replace the old bytes.
 ///
 /// # Errors
 /// [`KeyError::Unwrap`] if `from` did not wrap it; [`KeyError::Unavailable`].

@@ -20,39 +20,39 @@ use super::provider::KeyProvider;
 use super::remote::RemoteKey;
 use super::transit::{Transit, TransitError};
 
-/// Verifiers are wrapped for a lineage that no volume has.
+/// The lineage for which verifiers are wrapped; no volume has it.
 const VERIFIER: Lineage = Lineage::from_u128(0);
 
-/// No verifier is wrapped for this one.
+/// A lineage for which no verifier is wrapped.
 const NOT_VERIFIER: Lineage = Lineage::from_u128(1);
 
-/// A wrapping key whose verifier has opened.
+/// A wrapping key that has opened its verifier.
 pub struct WrappingKey {
     provider: Box<dyn KeyProvider>,
     verifier: WrappedKey,
 }
 
-/// The key that was tried is not the right one.
+/// The key at a location is not the expected one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{description} is not the wrapping key that it should be: it does not open that key's \
+    "{description} is not the expected wrapping key: it does not open that key's \
          verifier; correct keys.toml, or put the right key back"
 )]
 pub struct WrongKey {
-    /// The key that was tried.
+    /// Description of the key that was tried.
     pub description: String,
 }
 
 /// A wrapping key that this host has not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this host has not the wrapping key {}; name it in keys.toml",
+#[error("this host does not have the wrapping key {}; name it in keys.toml",
         id.map_or_else(|| "of that volume".to_owned(), |id| id.to_string()))]
 pub struct UnknownKey {
-    /// Its id; `None` if not even that is known.
+    /// Id of the key; `None` if it is unknown.
     pub id: Option<KeyId>,
 }
 
-/// Why a wrapping key cannot be made or opened.
+/// Why a wrapping key cannot be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenKeyError {
     /// A key file cannot be used.
@@ -70,20 +70,21 @@ pub enum OpenKeyError {
     /// A key of a transit service cannot be used.
     #[error(transparent)]
     Transit(#[from] TransitError),
-    /// The key cannot be reached.
+    /// The key is unavailable.
     #[error("{description} cannot be used")]
     Unavailable {
-        /// The key.
+        /// Description of the key.
         description: String,
-        /// Why not.
+        /// The cause.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// It is another key.
+    /// The location holds another key.
     #[error(transparent)]
     Wrong(#[from] WrongKey),
-    /// The provider ignores the lineage: it would open for one volume what was wrapped for another.
+    /// The provider ignores the lineage: it would unwrap for one volume a key that was wrapped for
+    /// another.
     #[error(
-        "{description} does not bind what it wraps to a volume: it ignores associated data; \
+        "{description} does not bind wrapped keys to a volume: it ignores associated data; \
              use an authenticated cipher (for transit, a key of type aes256-gcm96)"
     )]
     Unbound {
@@ -119,7 +120,7 @@ impl WrappingKey {
         matches!(opened, Ok(Unwrapped::Key(_)))
     }
 
-    /// Whether the provider still has the right key, by its verifier.
+    /// Whether the provider still has the right key, checked with its verifier.
     fn check(&self) -> Result<(), KeyError> {
         match self.provider.unwrap_key(VERIFIER, &self.verifier) {
             Ok(Unwrapped::Key(_)) => Ok(()),
@@ -133,7 +134,7 @@ impl WrappingKey {
         }
     }
 
-    /// As [`Self::check`], with the error of the suspect data key.
+    /// Checks as [`Self::check`] does, but reports errors for the lineage of the suspect data key.
     fn check_for(&self, lineage: Lineage) -> Result<(), KeyError> {
         self.check().map_err(|error| match error {
             KeyError::Unavailable { source, .. } => KeyError::Unavailable { lineage, source },
@@ -141,7 +142,7 @@ impl WrappingKey {
         })
     }
 
-    /// As [`Self::check`], and that the provider binds what it wraps.
+    /// Checks as [`Self::check`] does, and also that the provider binds wrapped keys to a lineage.
     fn check_fully(&self) -> Result<(), OpenKeyError> {
         let description = self.description();
         let bound = match self.provider.unwrap_key(VERIFIER, &self.verifier) {
@@ -185,7 +186,7 @@ impl UnwrapKeys for WrappingKey {
 
 impl KeyProvider for WrappingKey {
     fn wrap(&self, lineage: Lineage, key: &DataKey) -> Result<WrappedKey, KeyError> {
-        // No other host could open what a wrong key wraps.
+        // No other host could unwrap what a wrong key wraps.
         self.check_for(lineage)?;
         self.provider.wrap(lineage, key)
     }
@@ -206,8 +207,8 @@ impl std::fmt::Debug for WrappingKey {
     }
 }
 
-/// The wrapping keys of this host, by their ids. All calls but [`Self::get`],
-/// [`Self::ids`] and [`Self::close`] may wait.
+/// The wrapping keys of this host, by id. All calls except [`Self::get`], [`Self::ids`] and
+/// [`Self::close`] may block.
 pub struct WrappingKeys {
     world: World,
     modules: Modules,
@@ -215,7 +216,7 @@ pub struct WrappingKeys {
 }
 
 impl WrappingKeys {
-    /// No keys yet.
+    /// An empty set of keys.
     #[must_use]
     pub fn new(world: World) -> Self {
         Self {
@@ -225,8 +226,8 @@ impl WrappingKeys {
         }
     }
 
-    /// Makes the key that `entry` names, if Scree makes keys of its kind: a key
-    /// file, or a key on a token. Never replaces one.
+    /// Creates the key that `entry` names, if Scree creates keys of its kind: a key file, or a key
+    /// on a token. Never replaces a key.
     ///
     /// # Errors
     /// [`OpenKeyError`].
@@ -246,16 +247,16 @@ impl WrappingKeys {
         Err(OpenKeyError::NotMadeHere { kind, instead })
     }
 
-    /// Draws the parameters of a new wrapping key, for the key that `entry`
-    /// names, which exists. It is not open yet: first they are to be stored.
+    /// Creates the parameters of a new wrapping key from the existing key that `entry` names. The
+    /// wrapping key is not opened: its parameters must be stored first.
     ///
     /// # Errors
     /// [`OpenKeyError`].
-    pub fn found(&self, entry: &KeyEntry) -> Result<KeyParameters, OpenKeyError> {
+    pub fn new_parameters(&self, entry: &KeyEntry) -> Result<KeyParameters, OpenKeyError> {
         let random = &*self.world.random;
         let source = match entry {
             KeyEntry::File { .. } => KeySource::File,
-            KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => files::found_passphrase(random),
+            KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => files::new_passphrase_source(random),
             KeyEntry::Age { .. } => {
                 let mut salt = [0; 16];
                 random.fill(&mut salt);
@@ -274,8 +275,8 @@ impl WrappingKeys {
         Ok(KeyParameters { source, verifier })
     }
 
-    /// Opens a wrapping key that was created, here or on another host, and
-    /// checks that it is the right one. One that was open under this id is replaced.
+    /// Opens a wrapping key that was created here or on another host, and checks that it is the
+    /// right one. Replaces a key that was open under this id.
     ///
     /// # Errors
     /// [`OpenKeyError`].
@@ -315,9 +316,8 @@ impl WrappingKeys {
         open.remove(&id);
     }
 
-    /// Unwraps data keys with several wrapping keys: those of one volume may
-    /// be wrapped by different ones. `wrapped_by` says which, from the rows
-    /// that came with the volume.
+    /// Unwraps data keys with different wrapping keys: those of one volume may differ. `wrapped_by`
+    /// returns the wrapping key of a lineage, from the rows of the volume.
     pub fn unwrapping<F>(&self, wrapped_by: F) -> Unwrapping<'_, F>
     where
         F: Fn(Lineage) -> Option<KeyId> + Send + Sync,
@@ -352,7 +352,7 @@ impl WrappingKeys {
             }
             (KeyEntry::Given(passphrase), KeySource::Passphrase { .. }) => {
                 let key = files::derive_from(passphrase.bytes(), source)?;
-                local(key, "the passphrase that was given".to_owned())
+                local(key, "the given passphrase".to_owned())
             }
             (
                 KeyEntry::Age {

@@ -1,9 +1,9 @@
-//! [`RemoteKey`]: wrapping keys that are never in the agent's memory: it sends data keys to a token
-//! or a service.
+//! [`RemoteKey`]: wrapping keys that are never in the agent's memory: the agent sends data keys to
+//! a token or a service.
 //!
-//! A data key is sealed as its 32 bytes, the mark of an unencrypted volume as the
-//! text `unsealed`; associated data is the lineage for both. The cipher
-//! authenticates what it holds, so one call says which of the two it is.
+//! A data key is sealed as its 32 bytes, the mark of an unencrypted volume as the text `unsealed`;
+//! the associated data is the lineage in both cases. The cipher authenticates the content, so one
+//! call tells which of the two it is.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use super::KeyProvider;
 
 const NONE: &[u8] = b"unsealed";
 
-/// The longest wrapped key that is sent on: the database is not trusted.
+/// The longest wrapped key that is sent to a remote key: the database is not trusted.
 const WRAPPED_BYTES_MAX: usize = 1024;
 
-/// The answer of a remote key that was asked to open something.
+/// The answer of a remote key to a request to decrypt.
 pub(super) enum Opened {
-    /// It opened.
+    /// The decrypted bytes.
     Plain(Zeroizing<Vec<u8>>),
-    /// The key says that it did not seal this, with this associated data.
+    /// The key did not encrypt this with this associated data.
     Refused,
 }
 
-/// An authenticated cipher with associated data, somewhere else.
+/// An authenticated cipher with associated data in another process or device.
 pub(super) trait RemoteCipher: Send + Sync {
     /// Its error.
     type Error: Error + Send + Sync + 'static;
@@ -40,7 +40,7 @@ pub(super) trait RemoteCipher: Send + Sync {
     fn description(&self) -> String;
 }
 
-/// The key provider that a remote cipher makes.
+/// The key provider over a remote cipher.
 pub(super) struct RemoteKey<C>(pub(super) C);
 
 impl<C: RemoteCipher> RemoteKey<C> {

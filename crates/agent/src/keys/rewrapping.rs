@@ -1,13 +1,13 @@
-//! [`Rewrapping`]: replaces a wrapping key. The data keys that a retiring one still wraps are wrapped
-//! by its replacement.
+//! [`Rewrapping`]: rotates a wrapping key. Data keys that the retiring key still wraps are wrapped
+//! by its successor.
 //!
-//! 1. *list*: the controllers say which key retires, and which replaces it;
-//! 2. *rewrap*, row by row: open with the old one, wrap with the new one, open
-//!    that once;
+//! 1. *list*: the controllers name the retiring key and its successor;
+//! 2. *rewrap* row by row: unwrap with the old key, wrap with the new key, unwrap that once;
 //! 3. *replace* the row, if it still has the old bytes.
 //!
-//! It may be killed at any moment: a row that was not replaced is found again. Each host rewraps the
-//! keys of the volumes that it cleans. When no row names the old key, the controllers retire it.
+//! It may be killed at any moment: a row that was not replaced is found again. Each host rewraps
+//! the keys of the volumes that it cleans. When no row names the old key, the controllers retire
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,34 +22,34 @@ use world::host;
 
 use super::host_keys::{HostKeyError, HostKeys};
 use super::{WrappingKey, rewrap};
-use crate::context::{TaskEnded, blocking};
+use crate::context::{TaskFailed, blocking};
 use crate::controller::Controller;
 
-/// How many rows are fetched at a time.
+/// The most rows that one request fetches.
 const ROWS_AT_ONCE: u32 = 64;
 
-/// The pause between passes while a key is retiring: a failure may pass, and more volumes may have
-/// become this host's.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The pause between passes while a key is retiring: failures may be temporary, and this host may
+/// be responsible for more volumes by then.
+const PASS_EVERY: Duration = Duration::from_secs(10);
 
-/// Why a key is not replaced yet.
+/// Why a key is not rotated yet.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RewrapError {
-    /// The controllers.
+    /// The catalog refused a call.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     /// This host is missing one of the keys.
     #[error("{}", with_causes(.0))]
     HostKey(#[from] HostKeyError),
-    /// A data key does not open, or a wrapping key cannot be asked.
+    /// A data key cannot be unwrapped, or a wrapping key is unavailable.
     #[error("{}", with_causes(.0))]
     Key(#[from] KeyError),
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }
 
-/// A retiring key and its replacement.
+/// A retiring key and its successor.
 struct Pair {
     from: Arc<WrappingKey>,
     from_id: KeyId,
@@ -57,12 +57,12 @@ struct Pair {
     to_id: KeyId,
 }
 
-/// Replaces wrapping keys. Cheap to clone.
+/// Rotates wrapping keys. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Rewrapping {
     controller: Controller,
     keys: Arc<HostKeys>,
-    /// Why a wrapping key is not replaced, if one should be.
+    /// Why a retiring key is not rotated.
     problem: Arc<Mutex<Option<String>>>,
 }
 
@@ -75,12 +75,12 @@ impl Rewrapping {
         }
     }
 
-    /// Why a wrapping key is not replaced, if one should be.
+    /// Why a retiring key is not rotated; `None` if there is no problem.
     pub fn problem(&self) -> Option<String> {
         self.problem.lock().clone()
     }
 
-    /// Rewraps whenever there is something to, as long as the agent runs.
+    /// Rewraps data keys of retiring keys, as long as the agent runs.
     pub async fn run(&self) {
         loop {
             let pass = self.rewrap_some(usize::MAX).await;
@@ -89,15 +89,15 @@ impl Rewrapping {
             let is_any = listed.iter().any(|key| key.state == KeyState::Retiring);
             let changed = self.keys.changed();
             if is_any {
-                host::timeout(LOOK_AGAIN, changed).await;
+                host::timeout(PASS_EVERY, changed).await;
             } else {
                 changed.await;
             }
         }
     }
 
-    /// Rewraps at most `rows_max` data keys; returns how many it did. One that
-    /// does not open keeps no other from being rewrapped.
+    /// Rewraps at most `rows_max` data keys; returns how many. A data key that cannot be unwrapped
+    /// does not stop the others.
     pub async fn rewrap_some(&self, rows_max: usize) -> Result<usize, RewrapError> {
         let mut done = 0;
         let mut first_failure = Ok(());

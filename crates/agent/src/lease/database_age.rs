@@ -1,18 +1,16 @@
-//! [`DatabaseAge`]: whether the database is as new as the data on the units, and leases that are
-//! acquired only if it is.
+//! [`DatabaseAge`]: whether the database is as new as the data on the units. Leases are acquired
+//! only if it is.
 //!
-//! A database that was restored from a backup would silently lose what was written
-//! since, and give epochs and segment serials that have been used. (No nonce comes twice by that:
-//! see [`LeaseSalt`].) So every lease is counted, in the database and on the units:
+//! A database that was restored from a backup would silently lose later writes, and reuse epochs
+//! and segment serials. (Nonces are not reused even then: see [`LeaseSalt`].) So every lease is
+//! counted, in the database and on the units:
 //!
-//! 1. *acquire*: the count grows in the transaction that gives the lease;
-//! 2. *note*: the count is noted on every unit that can be reached, durably
-//!    (`units::lease_count`);
+//! 1. *acquire*: the count grows in the transaction that grants the lease;
+//! 2. *note*: the count is stored durably on every available unit (`units::lease_count`);
 //! 3. *use*: the holder of the lease may seal.
 //!
-//! A unit that knows of more leases than the database has seen a newer one. Then no lease is given
-//! and nothing is freed, until the operator either restores the newer database or says that it is
-//! lost.
+//! A unit whose count is higher than the database's has seen a newer database. Then no lease is
+//! granted and nothing is freed until the operator restores the newer database or declares it lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,54 +27,54 @@ use world::host;
 
 use crate::controller::Controller;
 use crate::units::watch::ANSWER_WITHIN;
-use crate::units::{LOOK_AGAIN, MountedUnit, RejoinReports, Units, lease_count};
+use crate::units::{LOOK_EVERY, MountedUnit, RejoinReports, Units, lease_count};
 
 /// The database is older than the data on the units.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the database is older than the data: it knows of {database} leases, and the unit {url} of \
+    "the database is older than the data: it counts {database} leases, and the unit {url} counts \
      {unit}, so versions are missing from it and it must not be written with as it is; put the \
      newer one back, or, if that is lost, start `scree up`, or one controller, once with \
      `--restored-database`"
 )]
 pub struct OlderDatabase {
-    /// The unit that knows of most leases.
+    /// URL of the unit with the highest count.
     pub url: String,
-    /// How many leases it knows of.
+    /// Lease count on the unit.
     pub unit: u64,
-    /// How many leases the database knows of.
+    /// Lease count in the database.
     pub database: u64,
 }
 
 /// Why no lease was acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
-    /// The controllers gave no lease.
+    /// The controllers granted no lease.
     #[error("no lease: {0}")]
     Lease(CatalogError),
     /// The controllers did not answer.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The database is not the one that the data belongs to.
+    /// The database is older than the data.
     #[error(transparent)]
     Older(#[from] OlderDatabase),
-    /// The lease was noted on no unit.
-    #[error("no unit could be told of its lease: {0}")]
+    /// The lease could not be noted on any unit.
+    #[error("the lease could not be noted on any unit: {0}")]
     NotNoted(String),
-    /// The database names a key that is not this volume's, or another salt than the lease's.
+    /// The database returned a key of another volume, or another salt than the lease's.
     #[error(
-        "the database names another volume's key, or an old one; it was altered: restore \
+        "the database returned the key of another volume, or an old one; it was altered: restore \
          it from a backup"
     )]
     ForeignKey,
 }
 
-/// What came of noting a lease on a unit.
+/// The outcome of noting a lease on a unit.
 enum Noting {
-    /// The unit knows of the lease.
+    /// The unit has stored the count.
     Noted,
-    /// The unit is older than it was: nothing is noted there before the controllers have heard
-    /// that.
+    /// The unit is older than it was: the controllers must be notified before anything is noted
+    /// there.
     Older,
 }
 
@@ -86,7 +84,7 @@ enum NotingError {
     /// The units that answer are older than they were.
     #[error("the units that answer are older than they were")]
     Older,
-    /// No unit answers, or takes a note.
+    /// No unit answers, or none stores the count.
     #[error("{0}")]
     Failed(String),
 }
@@ -107,8 +105,8 @@ impl DatabaseAge {
         }
     }
 
-    /// Acquires a lease that may be used: every unit that answers knows of it. `journals` is the
-    /// shared folder of journals, if this host has one.
+    /// Acquires a lease that may be used at once: every unit that answers has stored its count.
+    /// `journals` is the id of the shared folder of journals, if this host uses one.
     pub async fn acquire(
         &self,
         volume: VolumeId,
@@ -125,8 +123,8 @@ impl DatabaseAge {
         };
         let lease = self.controller.catalog(acquire).await;
         let lease = lease.map_err(AcquireError::Lease)?;
-        // The database is not trusted with secrets: another volume's key, perhaps of one that is
-        // not encrypted, or the salt of an earlier lease, would do harm.
+        // The database is not trusted with secrets: the key of another, perhaps unencrypted volume,
+        // or the salt of an earlier lease, would be harmful.
         let is_own = lease.keys.first().is_some_and(|key| {
             key.lineage.as_u128() == volume.as_u128()
                 && key.salts.last() == Some(&(lease.epoch, salt))
@@ -140,9 +138,9 @@ impl DatabaseAge {
         let wants = [Want::Lease { volume, epoch }, Want::Read { lineage }];
         let shown = self.controller.obtain(&wants).await;
         shown.map_err(AcquireError::Lease)?;
-        // More leases may have been given meanwhile; to note them early does no harm.
+        // More leases may have been granted meanwhile; noting them early is harmless.
         let count = self.controller.catalog(Leases {}).await?;
-        // Unit daemons take no larger count than a controller has signed.
+        // Unit daemons accept no larger count than a controller has signed.
         let signed = self.controller.obtain(&[Want::Count]).await;
         signed.map_err(AcquireError::Lease)?;
         self.note(count).await?;
@@ -152,18 +150,18 @@ impl DatabaseAge {
     async fn note(&self, count: u64) -> Result<(), AcquireError> {
         let mut noted = self.note_on_units(count).await;
         if matches!(noted, Err(NotingError::Older)) {
-            // Once the controllers have heard of these units, they are noted.
+            // When the controllers know about these units, the count is noted.
             self.rejoin_reports.report_suspicions().await;
             noted = self.note_on_units(count).await;
         }
         noted.map_err(|why| AcquireError::NotNoted(why.to_string()))
     }
 
-    /// Notes the count on every unit that answers; returns when the quick ones have answered, and
-    /// at least one has noted it.
+    /// Notes the count on every unit that answers. Returns when the responsive units have answered
+    /// and at least one has stored it.
     async fn note_on_units(&self, count: u64) -> Result<(), NotingError> {
         let clock = Arc::clone(&self.units.context().world.clock);
-        let asked = clock.monotonic();
+        let requested = clock.monotonic();
         let noted = self.controller.catalog(NotedLeases {}).await;
         let noted = noted.map_err(|error| NotingError::Failed(with_causes(&error)))?;
         let noted: HashMap<UnitId, u64> = noted.into_iter().collect();
@@ -175,11 +173,11 @@ impl DatabaseAge {
             let note = LeaseNote {
                 count,
                 noted: noted.get(&mounted.id).copied().unwrap_or(0),
-                asked,
+                requested,
             };
             let (units, answer) = (Arc::clone(&self.units), answer.clone());
             tokio::task::spawn_blocking(move || {
-                // The receiver may have stopped waiting: the count is noted all the same.
+                // The receiver may have stopped waiting: the count is noted anyway.
                 let _ = answer.send(note.write(&units, &mounted));
             });
         }
@@ -187,14 +185,14 @@ impl DatabaseAge {
         let enough = clock.monotonic() + ANSWER_WITHIN;
         let (mut is_noted, mut is_older) = (false, false);
         let mut failure = "no unit answers".to_owned();
-        let mut tick = host::ticks(LOOK_AGAIN);
+        let mut tick = host::ticks(LOOK_EVERY);
         loop {
             tokio::select! {
                 answer = answers.recv() => match answer {
                     Some(Ok(Noting::Noted)) => is_noted = true,
                     Some(Ok(Noting::Older)) => is_older = true,
                     Some(Err(why)) => {
-                        tracing::warn!(why, "lease was not noted on a unit");
+                        tracing::warn!(why, "agent could not note lease on unit");
                         failure = why;
                     }
                     None => break,
@@ -209,9 +207,9 @@ impl DatabaseAge {
         }
     }
 
-    /// The unit that knows of more leases than the database, if one does.
+    /// The unit with a higher lease count than the database, if there is one.
     pub async fn older(&self) -> Result<Option<OlderDatabase>, CatalogError> {
-        // The units first: a lease that is given meanwhile is in the database before it is noted.
+        // Units first: a lease granted meanwhile is in the database before it is noted on units.
         let counts = self.units.mounted().into_iter();
         let counts = counts.map(|mounted| (mounted.watched.last_found().leases, mounted.url));
         let most = counts.max();
@@ -224,18 +222,18 @@ impl DatabaseAge {
         }))
     }
 
-    /// Whether the database is known not to be older.
+    /// Whether the database is known to be as new as the units.
     pub async fn is_current(&self) -> bool {
         matches!(self.older().await, Ok(None))
     }
 
-    /// Moves an older database ahead, if the operator has said that it was restored. To be called
-    /// when the units were looked at for the first time.
+    /// Advances an older database if the operator has declared it restored. Must be called after
+    /// the first pass over the units.
     pub async fn check(&self) -> Result<(), CheckError> {
         let takes_over = self.units.context().owner.takes_over;
         match self.older().await? {
             None if takes_over => tracing::info!(
-                "the database is as new as the units; --restored-database had nothing to do"
+                "database is as new as the units; --restored-database has no effect"
             ),
             None => {}
             Some(older) if takes_over => {
@@ -248,31 +246,31 @@ impl DatabaseAge {
     }
 }
 
-/// Why the age of the database is not known.
+/// Why the age of the database could not be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The controllers did not answer.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The controllers did not move the database ahead.
+    /// The controllers did not advance the database.
     #[error(transparent)]
     Controller(#[from] ClientError),
 }
 
-/// A lease count that is to be noted on a unit.
+/// A lease count to store on a unit.
 struct LeaseNote {
     count: u64,
-    /// The count that had been noted on the unit, at least, when that was asked.
+    /// A lower bound of the count that the unit had stored at `requested`.
     noted: u64,
-    /// The moment of that question.
-    asked: Duration,
+    /// When that was requested, by the monotonic clock.
+    requested: Duration,
 }
 
 impl LeaseNote {
-    /// Notes the count on a unit. Waits for it.
+    /// Stores the count on a unit. Blocks.
     fn write(&self, units: &Units, mounted: &MountedUnit) -> Result<Noting, String> {
         let context = units.context();
-        // One after another, and never back: of two attachments that begin at once, the one with
+        // One at a time, and the count never decreases: of two concurrent attachments, the one with
         // the smaller count may come last.
         let mut last = mounted.noted_leases.lock();
         if *last >= self.count {
@@ -286,19 +284,19 @@ impl LeaseNote {
             rejoined.suspect(mounted.id, Suspicion::Older);
             return Ok(Noting::Older);
         }
-        // Meanwhile the unit may have been restored, and others have noted more.
-        let age = context.world.clock.monotonic().saturating_sub(self.asked);
+        // Meanwhile the unit may have been restored, and others may have stored a higher count.
+        let age = context.world.clock.monotonic().saturating_sub(self.requested);
         if age > ANSWER_WITHIN {
             return Err(format!(
-                "{} took too long to say what it knows",
+                "{} took too long to return its lease count",
                 mounted.url
             ));
         }
-        // Also if it knows that: a unit of another cluster, or copy, takes no notes.
+        // Even then: a unit of another cluster or database copy stores no counts.
         let count = self.count.max(known);
         lease_count::write(&*mounted.unit, key, count).map_err(describe)?;
         *last = count;
-        mounted.watched.knows_leases(count);
+        mounted.watched.note_leases(count);
         rejoined.note_count(mounted.id, count);
         Ok(Noting::Noted)
     }

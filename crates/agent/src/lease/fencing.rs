@@ -1,4 +1,4 @@
-//! [`Fencing`]: which journals of this host no attachment claims, and what the controllers answer
+//! [`Fencing`]: the journals of this host without an attachment, and what the controllers answer
 //! about their volumes when leases are renewed.
 
 use api::host::Fenced;
@@ -6,7 +6,7 @@ use base::VolumeId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Questions about volumes, and the answers.
+/// The questions about volumes, and their answers.
 #[derive(Default)]
 pub(crate) struct Fencing {
     unclaimed: Mutex<Vec<VolumeId>>,
@@ -14,7 +14,7 @@ pub(crate) struct Fencing {
     changed: Notify,
 }
 
-/// What the controllers have answered last.
+/// The last answer of the controllers.
 #[derive(Default)]
 pub(crate) struct FencingAnswer {
     /// Volumes that were taken from this host.
@@ -24,12 +24,12 @@ pub(crate) struct FencingAnswer {
 }
 
 impl Fencing {
-    /// Volumes without a worker of which this host has a journal, when it was last looked.
+    /// Volumes without a worker whose journal this host has, as of the last search.
     pub fn unclaimed(&self) -> Vec<VolumeId> {
         self.unclaimed.lock().clone()
     }
 
-    /// The next renewal asks about these volumes.
+    /// Sets the volumes that the next renewal asks about.
     pub fn set_unclaimed(&self, volumes: Vec<VolumeId>) {
         *self.unclaimed.lock() = volumes;
     }
@@ -44,7 +44,7 @@ impl Fencing {
         std::mem::take(&mut *self.answer.lock())
     }
 
-    /// Ends when there is an answer.
+    /// Ends when there is a new answer.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -1,19 +1,19 @@
 //! Leases of this host.
 //!
-//! * [`Leases`]: leases in time: held, renewed, lost
-//! * `database_age`: leases that may be used, as the database is not older than the data
-//! * `fencing`: what renewals say about volumes that were taken from this host
+//! * [`Leases`]: holding, renewing and losing leases
+//! * `database_age`: acquiring leases, unless the database is older than the data
+//! * `fencing`: answers about volumes that were taken from this host
 //!
-//! Every two seconds one call reports that the host is alive, and renews all leases. It waits for
-//! that call alone: neither for volumes and units, as the report does, nor for D's disk or another
-//! call. What hangs must not cost the leases of others.
+//! Every two seconds one call reports that the host is alive, and renews all leases. It waits only
+//! for that call: not for volumes and units, as the report does, nor for the disk or another call.
+//! One part that hangs must not cost the leases of others.
 //!
 //! ```text
-//!  asked ──────────────── 4/5 of the term │ the volume stalls (volume::LeaseTerm)
-//!    └► heard ─────────────────────── the term │ others may have it, if it is taken by force
+//!  request ──────────────── 4/5 of the term │ the volume stalls (volume::LeaseTerm)
+//!    └► answer ─────────────────────── the term │ another host may take it by force
 //! ```
 //!
-//! Must not know: volumes that are open, journals, VMs.
+//! Must not know: open volumes, journals, VMs.
 
 mod database_age;
 mod fencing;
@@ -42,7 +42,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(2);
 struct Held {
     epoch: u32,
     term: LeaseTerm,
-    /// What the lease allows on unit daemons.
+    /// The capabilities of the lease on unit daemons.
     _kept: KeptCapabilities,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Leases {
     controller: Controller,
     contact: Arc<Contact>,
     fencing: Arc<Fencing>,
-    /// The term of a lease; `None` if leases do not end, as there is only one host.
+    /// The term of a lease; `None` if leases do not expire because there is only one host.
     term: Option<Duration>,
     held: Mutex<HashMap<AttachmentId, Held>>,
 }
@@ -75,22 +75,22 @@ impl Leases {
         }
     }
 
-    /// The time after which the holder of an unrenewed lease stops to acknowledge: a part of its
-    /// term. `None` if leases do not end.
+    /// The time after which the holder of an unrenewed lease stops acknowledging, a part of its
+    /// term; `None` if leases do not expire.
     pub fn holders_part(&self) -> Option<Duration> {
         self.term.map(holders_part)
     }
 
-    /// The number of leases that this host has.
+    /// The number of leases of this host.
     pub fn count(&self) -> usize {
         self.held.lock().len()
     }
 
-    /// Holds a lease that was just acquired by a call that began at `asked`.
-    pub fn hold(&self, assignment: &Assignment, epoch: u32, asked: Duration) -> LeaseTerm {
+    /// Holds a lease that was acquired by a call that began at `requested`.
+    pub fn hold(&self, assignment: &Assignment, epoch: u32, requested: Duration) -> LeaseTerm {
         let term = match self.term {
             None => LeaseTerm::unlimited(),
-            Some(lease) => LeaseTerm::until(asked + holders_part(lease)),
+            Some(lease) => LeaseTerm::until(requested + holders_part(lease)),
         };
         let wants = vec![
             Want::Lease {
@@ -116,7 +116,7 @@ impl Leases {
         held.get(&attachment).map(|held| held.term.clone())
     }
 
-    /// Stops to renew a lease: its volume is closed.
+    /// Stops renewing a lease: its volume is closed.
     pub fn release(&self, attachment: AttachmentId, epoch: Option<u32>) {
         let mut held = self.held.lock();
         // A later lease may have been acquired meanwhile.
@@ -134,7 +134,7 @@ impl Leases {
         }
     }
 
-    /// Renews leases as long as the agent runs, if they end.
+    /// Renews leases as long as the agent runs, if leases expire.
     pub async fn run(&self) {
         if self.term.is_none() {
             return;
@@ -143,12 +143,12 @@ impl Leases {
         loop {
             ticks.tick().await;
             if let Err(error) = self.renew().await {
-                tracing::debug!(%error, "leases were not renewed");
+                tracing::debug!(%error, "agent could not renew leases");
             }
         }
     }
 
-    /// Renews all leases, and ends those that the answer says are lost.
+    /// Renews all leases, and ends those that the answer reports as lost.
     pub async fn renew(&self) -> Result<(), ClientError> {
         let Some(lease) = self.term else {
             return Ok(());
@@ -158,23 +158,23 @@ impl Leases {
             leases: ours.clone(),
             journals: self.fencing.unclaimed(),
         };
-        let asked = self.clock.monotonic();
+        let requested = self.clock.monotonic();
         let renewed = self.controller.renew(renewal).await?;
         self.contact.note_answer(self.clock.monotonic());
-        self.contact.note_renewal(asked);
+        self.contact.note_renewal(requested);
         {
             let held = self.held.lock();
             for one in &ours {
-                // It may be another lease by now.
+                // The attachment may have another lease by now.
                 let held = held.get(&one.attachment);
                 let Some(held) = held.filter(|held| held.epoch == one.epoch) else {
                     continue;
                 };
                 if renewed.lost.contains(one) {
-                    tracing::error!(attachment = %one.attachment, "lease was taken from this host");
+                    tracing::error!(attachment = %one.attachment, "agent lost lease, which was taken from this host");
                     held.term.lose();
                 } else {
-                    held.term.renew(asked + holders_part(lease));
+                    held.term.renew(requested + holders_part(lease));
                 }
             }
         }
@@ -194,7 +194,7 @@ impl Leases {
     }
 }
 
-/// The part of a term in which its holder acknowledges.
+/// The part of a term in which the holder acknowledges.
 fn holders_part(term: Duration) -> Duration {
     term * 4 / 5
 }

@@ -3,8 +3,8 @@
 //! ```text
 //!  1. take    a copyset from the controllers, for a minute
 //!  2. obtain  the capability to repair it on unit daemons
-//!  3. pass    compare and copy; report the progress, and stop if it is another host's now
-//!  4. look    at its state now, and 3 again, until a pass finds nothing to copy
+//!  3. pass    compare and copy; report the progress, and stop if another host has taken it
+//!  4. check   its current state, and repeat 3 until a pass finds nothing to copy
 //!  5. end     report which members are in sync
 //! ```
 //!
@@ -29,35 +29,36 @@ use volume::Store;
 use volume::repair::{self, Depth, RepairMember, SuspectUnit, Uncommitted};
 use world::{Clock, host};
 
-use crate::context::{TaskEnded, blocking};
+use crate::context::{TaskFailed, blocking};
 use crate::controller::Controller;
 use crate::lease::DatabaseAge;
 use pacing::{Pacing, StepWatch, StopOnDrop};
 
-/// How often there may be something to repair.
+/// The period of checks for copysets to repair.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Where all members are in sync, every this many looks: a scrub may be due.
+/// While all members are in sync, only one check in this many requests a copyset: a scrub may be
+/// due.
 const IDLE_LOOKS: u64 = 30;
 
-/// How often progress is reported: well within [`REPAIR_TERM_MS`](api::host::REPAIR_TERM_MS).
+/// The period of progress reports: well within [`REPAIR_TERM_MS`](api::host::REPAIR_TERM_MS).
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// More passes over one copyset bring nothing while others wait.
+/// The most passes over one copyset: more achieve nothing while others wait.
 const PASSES_MAX: usize = 16;
 
-/// Why a copyset was not repaired. It is tried again later, by this host or another.
+/// Why a copyset was not repaired. This host or another retries later.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RepairError {
-    /// The controllers.
+    /// The catalog refused a call.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }
 
-/// What this host has repaired since it started, for metrics.
+/// Totals of repair on this host since it started, for metrics.
 #[derive(Debug, Default)]
 pub(crate) struct RepairTotals {
     passes: AtomicU64,
@@ -73,17 +74,17 @@ impl RepairTotals {
         self.rotten_slots.fetch_add(found.rotten, Ordering::Relaxed);
     }
 
-    /// Passes that were completed.
+    /// Number of completed passes.
     pub fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were copied to members which were missing them.
+    /// Bytes copied to members that were missing them.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Slots without an intact copy.
+    /// Number of slots without an intact copy.
     pub fn rotten_slots(&self) -> u64 {
         self.rotten_slots.load(Ordering::Relaxed)
     }
@@ -97,12 +98,12 @@ pub(crate) struct Repair {
     clock: Arc<dyn Clock>,
     bytes_per_second: u64,
     totals: RepairTotals,
-    /// How many copysets the controllers want compared.
+    /// Number of copysets that the controllers want compared.
     compare_count: AtomicU64,
 }
 
 impl Repair {
-    /// Moves `bytes_per_second` at most.
+    /// A repair that moves at most `bytes_per_second`.
     pub fn new(
         controller: Controller,
         store: Arc<Store>,
@@ -125,12 +126,12 @@ impl Repair {
         &self.totals
     }
 
-    /// The controllers want this many copysets compared, also if their members are in sync.
+    /// Sets how many copysets the controllers want compared, even if their members are in sync.
     pub fn set_compare_count(&self, count: u64) {
         self.compare_count.store(count, Ordering::Relaxed);
     }
 
-    /// Repairs whenever there is something to repair, as long as the agent runs.
+    /// Repairs copysets that need it, as long as the agent runs.
     pub async fn run(&self) {
         let mut ticks = host::ticks(LOOK_EVERY);
         let mut logged = String::new();
@@ -145,12 +146,12 @@ impl Repair {
                 match self.repair_one().await {
                     Ok(true) => logged.clear(),
                     Ok(false) => break,
-                    // That no controller answers is logged elsewhere.
+                    // Another part logs that no controller answers.
                     Err(RepairError::Catalog(CatalogError::Unavailable { .. })) => break,
                     Err(error) => {
                         let why = with_causes(&error);
                         if why != logged {
-                            tracing::warn!(why, "repair failed; it is tried again later");
+                            tracing::warn!(why, "repair failed and will be retried");
                             logged = why;
                         }
                         break;
@@ -160,7 +161,7 @@ impl Repair {
         }
     }
 
-    /// The number of copysets with a member that is not in sync, as far as this host knows.
+    /// Number of copysets with a member that is not in sync, as far as this host knows.
     pub fn waiting_copysets(&self) -> usize {
         let table = self.store.table();
         let is_waiting = |members: &[volume::scatter::Member]| {
@@ -173,7 +174,7 @@ impl Repair {
             .count()
     }
 
-    /// Repairs a copyset, if one needs it; whether there was one, and the repair made progress.
+    /// Repairs one copyset. Returns whether one needed repair and the repair made progress.
     ///
     /// # Errors
     /// [`RepairError`].
@@ -191,16 +192,16 @@ impl Repair {
         let mut copied_to = BTreeSet::new();
         let passes = Arc::new(Mutex::new(repair::Task::new(copyset)));
         for _ in 0..PASSES_MAX {
-            // The capability names the members that are rebuilt now.
+            // The capability names the members that are rebuilding now.
             if let Err(error) = self.controller.obtain(&[want]).await {
                 let why = with_causes(&error);
-                self.give_back(copyset, &copied_to, why).await?;
+                self.return_copyset(copyset, &copied_to, why).await?;
                 return Err(error.into());
             }
             let Some(members) = self.members(&task) else {
-                // The table of units follows; until then another host may repair it.
-                let why = "this host does not know all of its units yet".to_owned();
-                self.give_back(copyset, &copied_to, why).await?;
+                // The table of units will arrive; until then another host may repair it.
+                let why = "this host does not know all units of the copyset yet".to_owned();
+                self.return_copyset(copyset, &copied_to, why).await?;
                 return Ok(false);
             };
             let Some(found) = self.pass(&task, members, &passes).await? else {
@@ -209,14 +210,14 @@ impl Repair {
             copied += found.copied_bytes;
             copied_to.extend(found.lacking.iter().copied());
             self.totals.add(&found);
-            // A member that was helped is compared again, whatever the problems of others.
+            // A member that received data is compared again, even if others have problems.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
             if found.lacking.is_empty() || is_stuck {
                 let end = outcome(&task, found, &copied_to);
                 let is_well = end.problem.is_none();
                 if !end.whole.is_empty() || !is_well {
                     let (number, problem) = (copyset.number(), &end.problem);
-                    tracing::info!(copyset = number, copied, problem, "copyset was repaired");
+                    tracing::info!(copyset = number, copied, problem, "agent repaired copyset");
                 }
                 self.controller.catalog(EndRepair { copyset, end }).await?;
                 return Ok(is_well);
@@ -230,14 +231,14 @@ impl Repair {
                 None => return Ok(false),
             }
         }
-        let why = "it is written to faster than it is copied".to_owned();
-        self.give_back(copyset, &copied_to, why).await?;
+        let why = "it is written faster than it is copied".to_owned();
+        self.return_copyset(copyset, &copied_to, why).await?;
         Ok(false)
     }
 
-    /// Gives a copyset back between two passes: the next host reads again only the members that
-    /// something was copied to, as if the repair had been broken off.
-    async fn give_back(
+    /// Returns a copyset to the controllers between two passes: the next host reads only the
+    /// members that received data again, as after an aborted repair.
+    async fn return_copyset(
         &self,
         copyset: CopysetId,
         copied_to: &BTreeSet<UnitId>,
@@ -273,7 +274,7 @@ impl Repair {
         (members.len() >= task.copyset.member_states().count()).then_some(members)
     }
 
-    /// Makes one pass; `None` if it was stopped.
+    /// Makes one pass; returns `None` if it was stopped.
     async fn pass(
         &self,
         task: &RepairJob,
@@ -305,13 +306,13 @@ impl Repair {
                 _ = ticks.tick() => {
                     if watch.is_stuck(pacing.steps(), self.clock.monotonic()) {
                         let number = copyset.number();
-                        tracing::warn!(copyset = number, "unit does not answer the repair");
-                        // The next host leaves that unit out; the thread ends when it is answered.
+                        tracing::warn!(copyset = number, "unit does not answer repair");
+                        // The next host skips that unit; the thread ends when the unit answers.
                         return Ok(None);
                     }
                     let progress = pacing.progress();
                     let look = LookAtRepair { copyset, progress };
-                    // Without an answer it may go on: its capability ends in time.
+                    // Without an answer the pass may continue: its capability expires.
                     if let Ok(None) = self.controller.catalog(look).await {
                         pacing.stop();
                     }
@@ -321,7 +322,7 @@ impl Repair {
     }
 }
 
-/// Which segments of a member that is rebuilt may not be as they were put.
+/// The segments of a rebuilding member that may not hold what was written.
 fn suspect_of(task: &RepairJob, member: UnitId) -> SuspectUnit {
     let known = task.suspect.iter().find(|(unit, _)| *unit == member);
     known.map_or(SuspectUnit::All, |(_, serials)| {
@@ -329,8 +330,8 @@ fn suspect_of(task: &RepairJob, member: UnitId) -> SuspectUnit {
     })
 }
 
-/// The outcome of a repair, after its last pass; `copied_to` are the members that any pass has
-/// copied something to.
+/// The outcome of a repair after its last pass; `copied_to` are the members that received data in
+/// any pass.
 fn outcome(
     task: &RepairJob,
     found: repair::PassReport,

@@ -1,4 +1,4 @@
-//! How fast a pass goes, and whether it makes progress.
+//! The pace of a pass, and whether it makes progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use world::{Clock, host};
 struct Throttle {
     clock: Arc<dyn Clock>,
     bytes_per_second: u64,
-    /// When all bytes so far are within the limit, by the monotonic clock.
+    /// When all bytes so far fit into the limit, by the monotonic clock.
     paid: Mutex<Duration>,
 }
 
 impl Throttle {
-    /// How long to wait before `bytes` more are moved. What was not used of the last second may still
-    /// be used.
+    /// The time to wait before `bytes` more are moved. The unused allowance of the last second may
+    /// still be used.
     fn spend(&self, bytes: u64) -> Duration {
         let now = self.clock.monotonic();
         let mut paid = self.paid.lock();
@@ -31,8 +31,8 @@ impl Throttle {
     }
 }
 
-/// A pass that makes no step for this long waits for a unit that does not answer, perhaps for ever,
-/// as for a dead file server.
+/// A pass without a step for this long waits for a unit that does not answer, perhaps forever, such
+/// as a dead file server.
 const STUCK_AFTER: Duration = Duration::from_secs(120);
 
 /// The pace of a pass.
@@ -40,7 +40,7 @@ pub(super) struct Pacing {
     throttle: Throttle,
     runtime: Handle,
     is_stopped: AtomicBool,
-    /// Grows with every step.
+    /// Counts the steps.
     steps: AtomicU64,
     done: AtomicU64,
     all: AtomicU64,
@@ -67,7 +67,7 @@ impl Pacing {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// How many steps it has made.
+    /// Number of steps so far.
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ impl Pace for Pacing {
     }
 }
 
-/// Tells whether a pass makes steps.
+/// Detects that a pass makes no steps.
 pub(super) struct StepWatch {
     steps: u64,
     since: Duration,
@@ -129,7 +129,7 @@ impl StepWatch {
     }
 }
 
-/// Stops a pass when it is dropped, also if the pass is not waited for any more.
+/// Stops a pass when it is dropped, even if the pass is not waited for any more.
 pub(super) struct StopOnDrop(pub Arc<Pacing>);
 
 impl Drop for StopOnDrop {
@@ -144,10 +144,10 @@ mod tests {
 
     use super::*;
 
-    /// A file server died for good while a pass read from it: the host held the copyset, and
-    /// repaired nothing else, until it was restarted.
+    /// Regression: a file server died for good while a pass read from it; the host held the copyset
+    /// and repaired nothing else until it was restarted.
     #[test]
-    fn a_pass_that_makes_no_step_for_long_is_given_up() {
+    fn a_pass_that_makes_no_step_for_long_is_aborted() {
         let at = Duration::from_secs;
         let mut progress = StepWatch::new(at(1000));
         assert!(!progress.is_stuck(3, at(1010)));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_bytes_a_second_pass_than_the_limit() {
+    fn a_pass_moves_no_more_bytes_a_second_than_the_limit() {
         let simulation = Simulation::new(1);
         let clock = simulation.world().clock;
         let throttle = Throttle {
@@ -166,7 +166,7 @@ mod tests {
             bytes_per_second: 1000,
             paid: Mutex::default(),
         };
-        // Nothing of the last second was used so far.
+        // The allowance of the last second is unused so far.
         let begun = throttle.clock.monotonic();
         let spare = begun.min(Duration::from_secs(1));
         let mut waits = Duration::ZERO;

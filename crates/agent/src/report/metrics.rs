@@ -1,4 +1,4 @@
-//! The metrics of units and volumes. Their rows are bounded by [`ROWS_MAX`].
+//! The metrics of units and volumes. The number of rows is at most [`ROWS_MAX`].
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::cache::{counts, metrics as cache_metrics};
 use crate::export::OpenVolume;
 use crate::units::MountedUnit;
 
-/// The largest number of volumes, and of units, that have rows.
+/// The most volumes, and the most units, that have rows.
 pub(super) const ROWS_MAX: usize = 1000;
 
-/// The row of a volume: one that is open several times, read-only, has one row.
+/// The row of a volume; a volume that is open read-only more than once has one row.
 #[derive(Default)]
 pub(super) struct VolumeRow {
     journal_bytes: u64,
@@ -72,7 +72,7 @@ pub(super) fn measure_units(
             (vec![("unit", mounted.id.to_string()), url], 1.0)
         })
         .collect();
-    measures.gauge("scree_unit_info", "Where a unit is", urls);
+    measures.gauge("scree_unit_info", "The URL of a unit", urls);
     let states = units.iter().flat_map(|unit| {
         UnitState::ALL.into_iter().map(move |state| {
             let mut labels = named(unit);
@@ -80,7 +80,7 @@ pub(super) fn measure_units(
             (labels, f64::from(unit.state == state.name()))
         })
     });
-    let help = "Whether a unit is in this state, as this host sees it";
+    let help = "Whether a unit is in this state, as seen by this host";
     measures.gauge("scree_unit_state", help, states);
     let known = |of: fn(&UnitReport) -> Option<u64>| {
         let row = move |unit| Some((named(unit), float(of(unit)?)));
@@ -106,7 +106,7 @@ pub(super) fn measure_units(
     );
 }
 
-/// The metrics of the calls of units.
+/// The metrics of calls to units.
 pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
     let mounted: Vec<_> = mounted.iter().take(ROWS_MAX).collect();
     let took = mounted.iter().flat_map(|mounted| {
@@ -125,7 +125,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
     });
     measures.histogram(
         "scree_unit_call_duration_seconds",
-        "Duration of this host's calls of a unit, also of those that failed",
+        "Duration of this host's calls to a unit, including failed ones",
         took,
     );
     let errors = mounted.iter().flat_map(|mounted| {
@@ -137,7 +137,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
     });
     measures.counter(
         "scree_unit_errors",
-        "This host's calls of a unit that failed, by kind of error",
+        "Failed calls of this host to a unit, by kind of error",
         errors,
     );
 }

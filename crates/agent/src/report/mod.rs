@@ -1,7 +1,7 @@
-//! What this host says about itself: reports to the controllers ([`Reporter`]), and readiness and
-//! metrics for operators ([`Monitor`]).
+//! What this host reports about itself: reports to the controllers ([`Reporter`]), and readiness
+//! and metrics for operators ([`Monitor`]).
 //!
-//! Nothing here waits long for what it shows.
+//! Nothing here waits long for a value that it reports.
 
 mod metrics;
 mod monitor;

@@ -1,7 +1,7 @@
-//! [`Monitor`]: whether this host can do its work, and its metrics.
+//! [`Monitor`]: the readiness and the metrics of this host.
 //!
-//! A host is *ready* when a controller has answered within the part of a lease's term in which
-//! volumes acknowledge, and some unit takes writes.
+//! A host is *ready* if a controller has answered within the part of a lease's term in which
+//! volumes acknowledge, and at least one unit accepts writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::lease::Leases;
 use crate::repair::Repair;
 use crate::units::Units;
 
-/// Without leases that end, a controller answers at least this often: the desired state is waited
-/// for 30 s at a time.
-const HEARD_WITHIN: Duration = Duration::from_secs(40);
+/// If leases do not expire, a controller answers at least this often: requests for the desired
+/// state wait at most 30 s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 
-/// What a monitor is given.
+/// The parts of the agent that a monitor uses.
 pub(crate) struct MonitorParts {
     pub shutdown: Shutdown,
     pub clock: Arc<dyn Clock>,
@@ -50,7 +50,7 @@ impl Monitor {
         self.parts.clock.monotonic().saturating_sub(moment)
     }
 
-    /// Why this host cannot do its work at this moment, one sentence each.
+    /// Why this host is not ready, one sentence each.
     pub fn unready_for(&self) -> Vec<String> {
         let MonitorParts {
             shutdown,
@@ -61,11 +61,11 @@ impl Monitor {
         } = &self.parts;
         let mut reasons = Vec::new();
         if shutdown.has_begun() {
-            reasons.push("it is ending".to_owned());
+            reasons.push("the agent is shutting down".to_owned());
         }
         let (age, within) = match leases.holders_part() {
             Some(part) => (self.age(contact.renewed()), part),
-            None => (self.age(contact.answered()), HEARD_WITHIN),
+            None => (self.age(contact.answered()), ANSWER_WITHIN),
         };
         if age >= within {
             let seconds = age.as_secs();
@@ -76,7 +76,7 @@ impl Monitor {
             reasons.push("the cluster has no units; add some with `scree unit add`".to_owned());
         } else if !units.iter().any(|mounted| mounted.tracked.can_write()) {
             let count = units.len();
-            reasons.push(format!("none of the {count} units takes writes"));
+            reasons.push(format!("none of the {count} units accepts writes"));
         }
         reasons
     }
@@ -100,7 +100,7 @@ impl Monitor {
         measure_volumes(&mut measures, &volumes);
         measures.gauge(
             "scree_rows_left_out",
-            "Units and volumes that have no rows here, because there are so many",
+            "Number of units and volumes that are left out here because there are too many",
             left_out
                 .into_iter()
                 .map(|(of, count)| (vec![("of", of.to_owned())], float(count as u64))),
@@ -125,13 +125,13 @@ impl Monitor {
             );
             measures.one(
                 "scree_lease_stall_seconds",
-                "The age of a lease at which its volume stalls",
+                "Age of a lease at which its volume stalls",
                 part.as_secs_f64(),
             );
         }
         measures.one(
             "scree_leases",
-            "Leases that this host has",
+            "Leases of this host",
             float(leases.count() as u64),
         );
     }
@@ -151,12 +151,12 @@ impl Monitor {
         );
         measures.count(
             "scree_repair_copied_bytes",
-            "Bytes that this host has copied to members which were missing them",
+            "Bytes that this host has copied to members that were missing them",
             totals.copied_bytes(),
         );
         measures.count(
             "scree_repair_rotten_slots",
-            "Slots of which this host found no intact copy, each time that it looked",
+            "Slots without an intact copy that this host has found, counted in each pass",
             totals.rotten_slots(),
         );
     }

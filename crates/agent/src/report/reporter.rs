@@ -1,4 +1,4 @@
-//! [`Reporter`]: reports to the controllers how this host is doing.
+//! [`Reporter`]: reports the state of this host to the controllers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::keys::{HostKeys, Rewrapping};
 use crate::lease::DatabaseAge;
 use crate::units::Units;
 
-/// How often a report is sent, if none is requested.
+/// The period of reports, if none is requested.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
-/// The largest number of problems in a report: each report is stored, and people read it.
+/// The most problems in a report: each report is stored, and people read it.
 const PROBLEMS_MAX: usize = 100;
 
-/// What a reporter is given.
+/// The parts of the agent that a reporter uses.
 pub(crate) struct ReportParts {
     pub controller: Controller,
     pub contact: Arc<Contact>,
@@ -46,7 +46,7 @@ pub(crate) struct ReportParts {
 /// Sends reports.
 pub(crate) struct Reporter {
     parts: ReportParts,
-    /// The report that is waited for.
+    /// Number of the last requested report.
     requested: watch::Sender<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Reporter {
         }
     }
 
-    /// The controllers wait for the report with this number, if it has changed.
+    /// Requests the report with this number; does nothing if that has not changed.
     pub fn set_requested(&self, number: u64) {
         self.requested.send_if_modified(|requested| {
             let is_new = *requested != number;
@@ -80,10 +80,10 @@ impl Reporter {
         }
     }
 
-    /// Sends a report; asks the units again before, if it is waited for.
+    /// Sends a report. If it was requested, the units are probed before.
     pub async fn send(&self, is_requested: bool) {
         let parts = &self.parts;
-        // What is requested from here on is for the next report.
+        // A request from here on is for the next report.
         let look = *self.requested.borrow();
         let units = match is_requested {
             true => parts.units.fresh_reports().await,
@@ -99,7 +99,7 @@ impl Reporter {
         };
         match parts.controller.call_once(&ReportHost { report }).await {
             Ok(()) => parts.contact.note_answer(parts.clock.monotonic()),
-            Err(error) => tracing::debug!(%error, "controller did not hear a report"),
+            Err(error) => tracing::debug!(%error, "controller did not accept report"),
         }
     }
 
@@ -127,7 +127,7 @@ impl Reporter {
         problems.extend(parts.filter_journals.problems().await);
         if let Some(why) = parts.rewrapping.problem() {
             problems.push(format!(
-                "a wrapping key is not replaced by this host: {why}"
+                "this host cannot rotate a wrapping key: {why}"
             ));
         }
         problems.extend(parts.keys.problems());
@@ -142,7 +142,7 @@ fn bounded(mut problems: Vec<String>) -> Vec<String> {
     if more > 0 {
         problems.truncate(PROBLEMS_MAX);
         problems.push(format!(
-            "{more} more problems of host {:?} are not told here; repair these first",
+            "{more} more problems of host {:?} are not listed; repair these first",
             host::machine_name()
         ));
     }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_many_problems_are_cut_and_counted() {
+    fn too_many_problems_are_truncated_and_counted() {
         let problems = |count| (0..count).map(|number: usize| number.to_string());
         let few: Vec<String> = problems(PROBLEMS_MAX).collect();
         assert_eq!(bounded(few.clone()), few);

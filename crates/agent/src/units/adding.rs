@@ -1,4 +1,4 @@
-//! Making units of backends: the first ones of a cluster, and those that are added later.
+//! Creating units in backends: the first ones of a cluster, and later ones.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::{Units, UnitsError};
 use crate::context::{HostContext, blocking};
 
 impl Units {
-    /// Makes the first units of a cluster that has none, folders in D.
+    /// Creates the first units of a cluster without units, as folders in the data directory.
     pub async fn make_first(&self, count: usize) -> Result<(), UnitsError> {
         if count == 0 {
-            tracing::warn!("cluster has no units yet; add some with `scree unit add`");
+            tracing::warn!("cluster has no units; add some with `scree unit add`");
             return Ok(());
         }
         let context = Arc::clone(&self.context);
@@ -26,12 +26,12 @@ impl Units {
         });
         let units = made.await??;
         self.controller.call(&RegisterUnits { units }).await?;
-        tracing::info!(units = count, "agent made folder units");
+        tracing::info!(units = count, "agent created folder units");
         Ok(())
     }
 
-    /// Makes the backend at `url` a unit. It must exist, so that a mistyped or unmounted path is
-    /// not taken for a new unit; and be empty, or be a unit of this cluster already.
+    /// Makes the backend at `url` a unit. The backend must exist, so that a mistyped or unmounted
+    /// path does not become a unit; and it must be empty, or already a unit of this cluster.
     pub async fn add(&self, url: &str) -> Result<HostUnit, Refusal> {
         let url = url.to_owned();
         let known: Vec<KnownUnit> = self
@@ -48,7 +48,7 @@ impl Units {
     }
 }
 
-/// A unit that is mounted already.
+/// A mounted unit.
 struct KnownUnit {
     id: UnitId,
     url: String,
@@ -58,18 +58,18 @@ fn add(context: &HostContext, known: &[KnownUnit], url: &str) -> Result<HostUnit
     let backend = backend_of(url)?.resolved()?;
     if let Some(other) = known.iter().find(|other| backend.overlaps(&other.url)) {
         return Err(refused(format!(
-            "{} is, holds or lies in {}, which is a unit already; give each unit a place of its \
+            "{} overlaps {}, which is already a unit; give each unit a location of its \
              own",
             backend.url(),
             other.url
         )));
     }
-    // Before anything is written there. A marker that cannot be read is left to `make_unit`.
+    // Checked before anything is written. `make_unit` reports a marker that cannot be read.
     let found = backend.identify(context);
     let is_twin = |other: &&KnownUnit| found == Some((context.cluster, other.id));
     if let Some(KnownUnit { id, url: twin }) = known.iter().find(is_twin) {
         return Err(refused(format!(
-            "{} is a copy of unit {id} at {twin}, or was moved from there, or is that one by \
+            "{} is a copy of unit {id} at {twin}, or was moved from there, or is the same folder by \
              another name; a unit cannot be used twice",
             backend.url(),
         )));
@@ -84,11 +84,11 @@ fn refused(reason: String) -> Refusal {
     }
 }
 
-/// Makes an empty backend a unit; a unit of this cluster is taken as it is.
+/// Makes an empty backend a unit; a unit of this cluster is used unchanged.
 fn make_unit(context: &HostContext, backend: &dyn Backend) -> Result<HostUnit, UnitError> {
     let id = match backend.identify(context) {
         Some((cluster, unit)) if cluster == context.cluster => unit,
-        // Anything else that is there makes `make` say what it is.
+        // `make` reports anything else that it finds.
         _ => UnitId::from_u128(context.world.random.u128()),
     };
     let unit = backend.make(context, id)?;

@@ -1,12 +1,12 @@
-//! The count of leases that a unit knows of: the note that it keeps for hosts
-//! (`lease::database_age` says what that is for).
+//! The lease count on a unit: a note that the unit stores for hosts (`lease::database_age` explains
+//! its purpose).
 //!
 //! ```text
-//!  512 bytes:  leases 17 <HMAC-SHA256, 64 hex digits>, spaces, and a line's end
+//!  512 bytes:  leases 17 <HMAC-SHA256, 64 hex digits>, spaces, line feed
 //! ```
 //!
-//! The HMAC is of the count, under the key that the hosts of the cluster share: a unit, which does
-//! not have that key, cannot claim leases that were never given.
+//! The HMAC covers the count, under a key that the hosts of the cluster share: a unit does not have
+//! that key, so it cannot claim leases that were never granted.
 
 use std::fmt::Write as _;
 
@@ -16,10 +16,10 @@ use unit::{NOTE_BYTES, Unit, UnitError};
 /// The first word of a note.
 const TITLE: &str = "leases";
 
-/// What the HMAC is of, before the count: the key authenticates nothing else that begins so.
+/// The prefix of the authenticated message; no other message under the key starts with it.
 const DOMAIN: &[u8] = b"scree lease count\0";
 
-/// The key with which hosts authenticate lease counts. It opens nothing.
+/// The key with which hosts authenticate lease counts. It encrypts nothing.
 pub(crate) struct LeaseCountKey(hmac::Key);
 
 impl LeaseCountKey {
@@ -39,7 +39,7 @@ impl LeaseCountKey {
         bytes
     }
 
-    /// The count in a note, if the key authenticates it.
+    /// Parses the count of a note; `None` if the key does not authenticate it.
     fn parse(&self, text: &[u8]) -> Option<u64> {
         let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
         let (title, count, tag) = (words.next()?, words.next()?, words.next()?);
@@ -59,22 +59,22 @@ fn message(count: u64) -> Vec<u8> {
     [DOMAIN, &count.to_le_bytes()].concat()
 }
 
-/// The count of leases that a unit knows of: 0, if nothing was noted there.
+/// Reads the lease count on a unit; 0 if none is stored.
 ///
 /// # Errors
-/// [`UnitError`]; [`UnitError::Tampered`], if this cluster has not written the note.
+/// [`UnitError`]; [`UnitError::Tampered`] if this cluster has not written the note.
 pub(crate) fn read(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitError> {
     let Some(note) = unit.read_note()? else {
         return Ok(0);
     };
     key.parse(&note).ok_or_else(|| UnitError::Tampered {
         url: unit.url().to_owned(),
-        doing: "read how many leases it knows of".to_owned(),
-        found: "the note there is not what this cluster wrote".to_owned(),
+        doing: "read its lease count".to_owned(),
+        found: "the note was not written by this cluster".to_owned(),
     })
 }
 
-/// As [`read`]; a note that this cluster has not written counts as 0.
+/// Reads the lease count on a unit; a note that this cluster has not written counts as 0.
 ///
 /// # Errors
 /// [`UnitError`].
@@ -85,7 +85,7 @@ pub(crate) fn read_own(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, Unit
     }
 }
 
-/// Notes `count` leases on a unit, durably.
+/// Stores the lease count on a unit, durably.
 ///
 /// # Errors
 /// [`UnitError`].
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_read_back_and_believed_only_if_the_key_authenticates_it() {
+    fn a_count_is_read_back_and_accepted_only_if_the_key_authenticates_it() {
         let simulation = Simulation::new(1);
         let unit = unit_in(&simulation.world());
         let key = LeaseCountKey::new(&[1; 32]);
@@ -154,7 +154,7 @@ mod tests {
             write(&unit_in(&world), &key, 3).expect("written");
             simulation.crash();
             let found = read(&unit_in(&simulation.world()), &key).expect("whole");
-            assert_eq!(found, 3, "what was noted is known");
+            assert_eq!(found, 3, "the former count is known");
         }
     }
 }

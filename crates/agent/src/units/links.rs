@@ -1,12 +1,12 @@
-//! [`Links`]: the links to unit daemons, one each, and the certificate that this host shows there.
+//! [`Links`]: one link to each unit daemon, and the certificate that this host shows them.
 //!
-//! The key is made here and never written down; controllers sign it for a day, again and again.
-//! Capabilities are for the holder of that key. A link without a certificate fails like one to an
-//! unavailable daemon: its unit stays in the table of units, since a copyset that is missing a copy
-//! there must not count as complete.
+//! The key is created here and never stored; controllers sign it for a day, repeatedly.
+//! Capabilities are for the holder of that key. A link without a certificate behaves like a link to
+//! an unavailable daemon: its unit stays in the table of units, because a copyset with a missing
+//! copy must not count as complete.
 //!
-//! Locks, in this order: `Units`, these links, the capability cache or one link. No request is made
-//! of a link under the lock of these: it may wait for the link's thread, which asks for detours.
+//! Lock order: `Units`, these links, then the capability cache or one link. No link is called while
+//! these links are locked: the call may wait for the link's thread, which asks for detours.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,19 +30,19 @@ use crate::controller::{CapabilityCache, Controller};
 /// How often the certificate is renewed; it is valid for a day.
 const RENEW_EVERY: Duration = Duration::from_secs(8 * 60 * 60);
 
-/// After this long a certificate that could not be had is asked for again.
+/// The pause after a failed request for a certificate.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why this host has no certificate for unit daemons.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CertificateError {
-    /// The controllers signed none.
+    /// The controllers signed no certificate.
     #[error(transparent)]
     Controller(#[from] ClientError),
-    /// No key could be made.
+    /// No key could be created.
     #[error(transparent)]
     Key(#[from] auth::AuthorityError),
-    /// The one that they signed cannot be used.
+    /// The signed certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] auth::TlsError),
 }
@@ -61,26 +61,26 @@ pub(super) struct Links {
     clock: Arc<dyn Clock>,
     cache: Arc<CapabilityCache>,
     state: Arc<Mutex<State>>,
-    /// Notified when there is a link, and no certificate.
-    wanted: Notify,
+    /// Notified when there is a link but no certificate.
+    needed: Notify,
 }
 
 impl Links {
-    /// No links yet.
+    /// Without links.
     pub fn new(cluster: ClusterId, clock: Arc<dyn Clock>, cache: Arc<CapabilityCache>) -> Self {
         Self {
             cluster,
             clock,
             cache,
             state: Arc::default(),
-            wanted: Notify::new(),
+            needed: Notify::new(),
         }
     }
 
-    /// The link to the daemon of `unit`, which is at `endpoint`.
+    /// The link to the daemon of `unit` at `endpoint`; starts it if necessary.
     ///
     /// # Errors
-    /// As [`TlsLink::start`].
+    /// Those of [`TlsLink::start`].
     pub fn link(&self, unit: UnitId, endpoint: Endpoint) -> io::Result<Arc<TlsLink>> {
         let (link, is_new) = {
             let mut state = self.state.lock();
@@ -98,7 +98,7 @@ impl Links {
             };
             self.configure_all(&state);
             if state.tls.is_none() {
-                self.wanted.notify_one();
+                self.needed.notify_one();
             }
             (link, is_new)
         };
@@ -108,7 +108,7 @@ impl Links {
         Ok(link)
     }
 
-    /// Gives each link the address of its daemon, and the certificate of this host.
+    /// Configures each link with the address of its daemon and the certificate of this host.
     fn configure_all(&self, state: &State) {
         for (unit, (own, link)) in &state.links {
             link.set_config(self.config(*unit, own.clone(), state.tls.clone()));
@@ -116,7 +116,7 @@ impl Links {
     }
 
     fn config(&self, unit: UnitId, own: Endpoint, tls: Option<Arc<ClientConfig>>) -> LinkConfig {
-        // The capability cache holds the links.
+        // A weak reference: the capability cache holds the links.
         let cache = Arc::downgrade(&self.cache);
         let capabilities = move || {
             cache
@@ -139,13 +139,13 @@ impl Links {
         }
     }
 
-    /// Whether there are daemons, and no certificate to show to them.
+    /// Whether there are daemons but no certificate for them.
     pub fn wants_certificate(&self) -> bool {
         let state = self.state.lock();
         state.tls.is_none() && !state.links.is_empty()
     }
 
-    /// The key, PKCS #8 in PEM: made once.
+    /// The key, as PKCS #8 in PEM; created on first use.
     fn key(&self) -> Result<Zeroizing<String>, CertificateError> {
         let mut state = self.state.lock();
         if let Some(key) = &state.key {
@@ -157,7 +157,7 @@ impl Links {
         Ok(made.key_pem)
     }
 
-    /// Gets the key signed; the next connections show the certificate.
+    /// Has the key signed; new connections show the certificate.
     pub async fn renew_certificate(&self, controller: &Controller) -> Result<(), CertificateError> {
         let key = KeyRequest::for_key(&self.key()?)?;
         let issued = controller
@@ -187,7 +187,7 @@ impl Links {
                         continue;
                     }
                 }
-                () = self.wanted.notified() => {
+                () = self.needed.notified() => {
                     if !self.wants_certificate() {
                         continue;
                     }
@@ -199,7 +199,7 @@ impl Links {
                     let why = with_causes(&error);
                     tracing::warn!(
                         why,
-                        "host has no certificate for unit daemons; it tries again"
+                        "agent has no certificate for unit daemons and will retry"
                     );
                     TRY_AGAIN
                 }
@@ -208,8 +208,8 @@ impl Links {
     }
 }
 
-/// The addresses of daemons that may pass connections on; first those that this host is connected
-/// with.
+/// Addresses of daemons that may relay connections; those to which this host is connected come
+/// first.
 fn detours(state: &Mutex<State>) -> Vec<Endpoint> {
     let state = state.lock();
     let mut all: Vec<(bool, Endpoint)> = state

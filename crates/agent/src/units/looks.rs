@@ -1,5 +1,4 @@
-//! Asking units how they are. Each unit is asked by one thread at a time, which no caller has to
-//! wait for.
+//! Probing units. One thread at a time probes a unit, and no caller has to wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +12,14 @@ use world::host;
 use super::watch::{Found, Look};
 use super::{MountedUnit, Units, lease_count};
 
-/// How often the clock is read where an answer may not come.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often a waiting caller checks for answers.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a caller that asks how the units are waits for their answers.
+/// The longest time for which a caller of [`Units::fresh_reports`] waits.
 const REPORT_WITHIN: Duration = Duration::from_millis(500);
 
 impl Units {
-    /// Asks all units, and waits until each has answered or counts as missing.
+    /// Probes all units, and waits until each has answered or counts as missing.
     pub async fn wait_until_found(self: &Arc<Self>) {
         let is_enough = || {
             self.note_unresponsive();
@@ -30,8 +29,8 @@ impl Units {
         wait_for(self.probe(true), is_enough).await;
     }
 
-    /// All units, asked again; one that does not answer at once is reported as it was when it last
-    /// did.
+    /// The states of all units, probed again; a unit that does not answer soon is reported in its
+    /// last state.
     pub async fn fresh_reports(self: &Arc<Self>) -> Vec<UnitReport> {
         let looks: Vec<_> = self
             .mounted()
@@ -47,8 +46,8 @@ impl Units {
         self.reports()
     }
 
-    /// Begins to probe the units whose probe is due, or all, and notes which have not answered for
-    /// too long.
+    /// Starts to probe the units whose probe is due, or all, and notes which units have become
+    /// unresponsive.
     pub fn probe(self: &Arc<Self>, all: bool) -> Vec<JoinHandle<()>> {
         self.note_unresponsive();
         self.mounted()
@@ -61,7 +60,7 @@ impl Units {
     fn note_unresponsive(&self) {
         for mounted in self.mounted() {
             if mounted.watched.falls_unresponsive() {
-                // It is refused from now on, which is how the unit's health hears of it.
+                // Its calls are refused from now on, by which the unit's health notices it.
                 let error = mounted.tracked.reclaim().err();
                 let error = error.map(|error| with_causes(&error));
                 tracing::warn!(unit = mounted.url, error, "unit does not answer");
@@ -69,7 +68,7 @@ impl Units {
         }
     }
 
-    /// Begins to look at a unit in a thread of its own, unless one does already.
+    /// Starts to look at a unit in its own thread, unless a look is in progress.
     fn look(self: &Arc<Self>, mounted: MountedUnit, is_probed: bool) -> Option<JoinHandle<()>> {
         let look = mounted.watched.look()?;
         let units = Arc::clone(self);
@@ -79,7 +78,7 @@ impl Units {
     }
 }
 
-/// What a unit answered.
+/// The answer of a unit.
 struct Answer {
     stat: Option<UnitStat>,
     error: Option<UnitError>,
@@ -107,12 +106,12 @@ impl Answer {
         self.stat.and_then(|stat| stat.incarnation)
     }
 
-    /// Whether the unit is there, and its process is not the one that answered before.
+    /// Whether the unit is available, but its process is not the one that answered before.
     fn has_restarted(&self, known: &Found) -> bool {
         self.stat.is_some() && self.incarnation() != known.incarnation
     }
 
-    /// What may have happened to a unit that has rejoined.
+    /// What a rejoined unit may have lost.
     fn suspicion(&self, known: &Found) -> Suspicion {
         let incarnation = self.incarnation();
         match incarnation.is_none() || incarnation != known.incarnation {
@@ -122,7 +121,7 @@ impl Answer {
     }
 }
 
-/// Looks at a unit. Waits for it.
+/// Looks at a unit. Blocks.
 fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
     let before = mounted.tracked.state();
     let answer = Answer::of(mounted, is_probed);
@@ -130,9 +129,9 @@ fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
     let device = device.and_then(|folder| host::device(folder).ok());
     let known = mounted.watched.last_found();
     let has_restarted = answer.has_restarted(&known);
-    // True once, whichever call found it missing, and whichever found it there again.
+    // True only once, whichever call found it missing or available again.
     let was_missing = mounted.tracked.take_return();
-    // A unit that was unavailable may have been changed meanwhile.
+    // A unit that was unavailable may have changed meanwhile.
     let may_have_changed =
         !known.was_ever_found || before != UnitState::Healthy || was_missing || has_restarted;
     if answer.stat.is_some() && may_have_changed {
@@ -160,17 +159,18 @@ fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
     }
 }
 
-/// Reads the lease count of a unit that was found, or has rejoined.
+/// Reads the lease count of a unit that was found or has rejoined.
 fn read_lease_count(units: &Units, mounted: &MountedUnit) {
     let mut noted = mounted.noted_leases.lock();
     match lease_count::read(&*mounted.unit, units.lease_count_key()) {
         Ok(leases) => {
-            mounted.watched.knows_leases(leases);
-            // If it knows of fewer than this process has noted, the next lease is noted again.
+            mounted.watched.note_leases(leases);
+            // If its count is lower than what this process has stored, the next lease stores it
+            // again.
             *noted = leases.min(*noted);
         }
         Err(error) => {
-            tracing::warn!(unit = mounted.url, %error, "lease count of a unit cannot be read");
+            tracing::warn!(unit = mounted.url, %error, "agent could not read lease count of unit");
         }
     }
 }
@@ -183,13 +183,13 @@ fn read_facts(mounted: &MountedUnit) {
             tracing::warn!(
                 unit = mounted.url,
                 error,
-                "facts about a unit cannot be read"
+                "agent could not read facts about unit"
             );
         }
     }
 }
 
-/// Waits until all looks have ended, or `is_enough` says so.
+/// Waits until all looks have ended, or `is_enough` returns true.
 pub(super) async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
     let answers = async {
         for look in looks {
@@ -198,7 +198,7 @@ pub(super) async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() ->
         }
     };
     tokio::pin!(answers);
-    let mut tick = host::ticks(LOOK_AGAIN);
+    let mut tick = host::ticks(LOOK_EVERY);
     loop {
         tokio::select! {
             () = &mut answers => return,

@@ -1,15 +1,15 @@
-//! [`Units`]: the storage units of this host: mounted as the controllers list them, added, looked
-//! at, and reported.
+//! [`Units`]: the storage units of this host: mounted as the controllers list them, added, probed
+//! and reported.
 //!
-//! * `mounted`: one unit; `watch`: units that do not answer; `looks`: asking units how they are
-//! * `backends`: what this host reaches by itself; `links`: unit daemons
-//! * `adding`: making a unit of a backend
-//! * `lease_count`: the note of how many leases a unit knows of
-//! * `rejoined`, `reports`: units that were unavailable and have rejoined
+//! * `mounted`: one unit; `watch`: unresponsive units; `looks`: probing units
+//! * `backends`: units that this host accesses directly; `links`: unit daemons
+//! * `adding`: creating a unit in a backend
+//! * `lease_count`: the lease count stored on a unit
+//! * `rejoined`, `reports`: units that are available again
 //!
-//! No caller waits long for a unit to answer: it gets what the unit answered last.
+//! No caller waits long for a unit: it gets the unit's last answer.
 //!
-//! Must not know: volumes, attachments, who is the database's owner.
+//! Must not know: volumes, attachments, who owns the database.
 
 mod adding;
 mod backends;
@@ -34,14 +34,14 @@ use unit::{TrackedUnit, Unit, UnitError, UnitState};
 use unit_remote::{RemoteUnit, endpoint_of_url};
 use volume::Store;
 
-use crate::context::{HostContext, TaskEnded};
+use crate::context::{HostContext, TaskFailed};
 use crate::controller::Controller;
 use backends::{Unreachable, backend_of};
 use lease_count::LeaseCountKey;
 use links::Links;
 use watch::{ANSWER_WITHIN, WatchedUnit};
 
-pub(crate) use looks::LOOK_AGAIN;
+pub(crate) use looks::LOOK_EVERY;
 pub(crate) use mounted::MountedUnit;
 pub(crate) use rejoined::RejoinedUnits;
 pub(crate) use reports::RejoinReports;
@@ -49,23 +49,23 @@ pub(crate) use reports::RejoinReports;
 /// Why the units cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnitsError {
-    /// A unit of a new D could not be made.
-    #[error("cannot make a unit")]
+    /// A first unit could not be created.
+    #[error("cannot create a unit")]
     Make(#[from] UnitError),
-    /// Another copy of the database uses them.
+    /// Another copy of the database uses all units.
     #[error("no unit can be used: {}; {remedy}", with_causes(source))]
     Held {
-        /// The error of one of them.
+        /// The error of one unit.
         source: Arc<UnitError>,
-        /// What to do.
+        /// What the operator can do.
         remedy: &'static str,
     },
-    /// The controllers did not register them.
-    #[error("the controller cannot be told of the units: {0}")]
+    /// The controllers did not register the units.
+    #[error("the units cannot be registered with the controller: {0}")]
     Unregistered(#[from] ClientError),
-    /// A task ended before its time.
+    /// A background task failed.
     #[error(transparent)]
-    Task(#[from] TaskEnded),
+    Task(#[from] TaskFailed),
 }
 
 /// The units of a host.
@@ -80,7 +80,7 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// No units yet. Those that are mounted are put into the table of `store`.
+    /// No units yet. Mounted units will be put into the table of `store`.
     pub fn new(
         context: Arc<HostContext>,
         controller: Controller,
@@ -120,8 +120,8 @@ impl Units {
         self.mounted.lock().clone()
     }
 
-    /// Uses the units that the controllers list: mounts new ones, and follows those that have
-    /// moved.
+    /// Applies the list of the controllers: mounts new units, and updates the addresses of moved
+    /// ones.
     pub fn follow(&self, units: &[HostUnit], copysets: &[Copyset]) {
         let mut mounted = self.mounted.lock();
         // A removed unit is not used any more.
@@ -133,7 +133,7 @@ impl Units {
                 None => self.mount(unit).map(|new| mounted.push(new)),
             };
             if let Err(why) = done {
-                tracing::error!(unit = unit.url, why, "unit is not used");
+                tracing::error!(unit = unit.url, why, "agent cannot use unit");
             }
             if let Some(known) = mounted.iter().find(|known| known.id == unit.id) {
                 known.tracked.set_closed(unit.is_disabled);
@@ -147,11 +147,11 @@ impl Units {
     }
 
     /// Refuses to start if another copy of the database uses all units: the host could do nothing,
-    /// and the start is most likely a mistake.
+    /// and starting it is probably a mistake.
     pub fn refuse_if_held(&self) -> Result<(), UnitsError> {
         let owner = &self.context.owner;
         if owner.takes_over {
-            // The operator has said that it is no mistake.
+            // The operator has declared that it is no mistake.
             return Ok(());
         }
         let units = self.mounted.lock();
@@ -166,8 +166,7 @@ impl Units {
         }
     }
 
-    /// Gets a certificate to show to unit daemons, if there are any and a controller signs one;
-    /// otherwise that is tried again later.
+    /// Gets a certificate for unit daemons, if there are any. A failure is retried later.
     pub async fn get_certificate(&self) {
         if self.links.wants_certificate()
             && let Err(error) = self.links.renew_certificate(&self.controller).await
@@ -175,7 +174,7 @@ impl Units {
             let why = with_causes(&error);
             tracing::error!(
                 why,
-                "host has no certificate for unit daemons; it tries again"
+                "agent has no certificate for unit daemons and will retry"
             );
         }
     }
@@ -185,18 +184,18 @@ impl Units {
         self.links.keep_certificate(&self.controller).await;
     }
 
-    /// Follows a unit daemon to its new address. What was put there and not synced is known by the
-    /// unit that is mounted.
+    /// Switches to the new address of a unit daemon. The mounted unit stays, because it knows which
+    /// writes are not synced.
     fn follow_move(&self, known: &mut MountedUnit, url: &str) -> Result<(), String> {
         match (&known.folder, endpoint_of_url(url)) {
             (None, Some(endpoint)) => {
                 let link = self.links.link(known.id, endpoint);
                 link.map_err(|error| error.to_string())?;
-                tracing::info!(from = known.url, to = url, "unit daemon has moved");
+                tracing::info!(from = known.url, to = url, "unit daemon moved");
                 known.url = url.to_owned();
                 Ok(())
             }
-            _ => Err(format!("it was {} before; restart this agent", known.url)),
+            _ => Err(format!("its URL was {} before; restart this agent", known.url)),
         }
     }
 
@@ -208,7 +207,7 @@ impl Units {
             Some(endpoint) => {
                 let link = self.links.link(unit.id, endpoint);
                 let link = link.map_err(|error| error.to_string())?;
-                // Its address may change.
+                // The address of the daemon may change.
                 Arc::new(RemoteUnit::new(format!("scree://{}", unit.id), link))
             }
             None => match backend_of(&unit.url) {
@@ -235,16 +234,15 @@ impl Units {
         })
     }
 
-    /// Free room on the units' file systems, in bytes, as far as they have reported it. A file
-    /// system of this host is counted once, however many units lie on it. `None` if nothing is
-    /// known.
+    /// Free bytes on the units' file systems, as far as they have reported them; `None` if none
+    /// has. A file system of this host is counted once, even if it holds several units.
     pub fn free_bytes(&self) -> Option<u64> {
         let mut by_file_system = HashMap::new();
         for mounted in self.mounted.lock().iter() {
             let found = mounted.watched.last_found();
             let free = found.stat.and_then(|stat| stat.free_bytes);
             let file_system = match (&mounted.folder, found.device) {
-                // The file system of a daemon's folder is not known.
+                // The file system of a daemon's folder is unknown.
                 (None, _) => (Some(mounted.id), 0),
                 (Some(_), Some(device)) => (None, device),
                 (Some(_), None) => continue,
@@ -256,7 +254,7 @@ impl Units {
         (!by_file_system.is_empty()).then(|| by_file_system.values().sum())
     }
 
-    /// All units, as they answered last.
+    /// The last answers of all units.
     pub fn reports(&self) -> Vec<UnitReport> {
         let owner = &self.context.owner;
         let units = self.mounted.lock();

@@ -1,4 +1,4 @@
-//! [`MountedUnit`]: one unit that this host uses.
+//! [`MountedUnit`]: a unit that this host uses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use unit::{Fact, TrackedUnit, Unit, UnitError, UnitState};
 use super::watch::WatchedUnit;
 use crate::unit_owner::UnitOwner;
 
-/// A unit that this host uses, in its three layers.
+/// A unit that this host uses, in three layers.
 #[derive(Clone)]
 pub(crate) struct MountedUnit {
     pub id: UnitId,
     pub url: String,
-    /// The folder that the unit is, if it is one.
+    /// Path of the unit, if it is a folder.
     pub folder: Option<PathBuf>,
-    /// The outer layer, which the engine has: health and counters.
+    /// The outer layer, which the engine uses: health and counters.
     pub tracked: Arc<TrackedUnit>,
-    /// The layer below: refuses calls while the unit is unresponsive.
+    /// The middle layer, which refuses calls while the unit is unresponsive.
     pub watched: Arc<WatchedUnit>,
     /// The unit itself.
     pub unit: Arc<dyn Unit>,
-    /// The lease count that this process has noted there. Locked while the note is read or
-    /// written.
+    /// The lease count that this process has stored on the unit. Locked while it is read or written
+    /// there.
     pub noted_leases: Arc<Mutex<u64>>,
-    /// What was found out about the unit's backend, once it has answered.
+    /// Facts about the unit's backend, once it has answered.
     pub facts: Arc<Mutex<Vec<Fact>>>,
 }
 
 impl MountedUnit {
-    /// Whether nothing was learnt from the unit yet.
+    /// Whether the unit has never answered.
     pub fn is_new(&self) -> bool {
         self.watched.last_found().stat.is_none()
     }
 
-    /// The error that says that another copy of the database uses the unit, if one does.
+    /// The error that another copy of the database uses the unit, if so.
     pub fn held_by_other(&self) -> Option<Arc<UnitError>> {
         let report = self.tracked.report();
         let (_, error) = report.last_error?;
@@ -46,7 +46,7 @@ impl MountedUnit {
         (is_held && report.state == UnitState::Missing).then_some(error)
     }
 
-    /// The unit as this host reports it.
+    /// The report of this host about the unit.
     pub fn report(&self, owner: &UnitOwner) -> UnitReport {
         let stat = self.watched.last_found().stat;
         let report = self.tracked.report();

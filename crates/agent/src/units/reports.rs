@@ -1,4 +1,4 @@
-//! [`RejoinReports`]: checks whether rejoined units are older than they were, and reports to the
+//! [`RejoinReports`]: checks whether rejoined units are in an earlier state, and reports to the
 //! controllers what they may have lost.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::watch::ANSWER_WITHIN;
 use super::{MountedUnit, Units};
 use crate::controller::Controller;
 
-/// How often there may be something to report.
+/// The period of reports.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
 /// Reports rejoined units. Cheap to clone.
@@ -33,7 +33,7 @@ impl RejoinReports {
         Self { controller, units }
     }
 
-    /// Reports as long as the agent runs, however long repair takes.
+    /// Reports as long as the agent runs, independent of repair.
     pub async fn run(&self) {
         let mut ticks = host::ticks(REPORT_EVERY);
         loop {
@@ -42,7 +42,7 @@ impl RejoinReports {
         }
     }
 
-    /// Checks rejoined units, and reports them. What fails is tried again.
+    /// Checks and reports rejoined units. Failures are retried later.
     pub async fn report(&self) {
         self.check_age().await;
         self.report_suspicions().await;
@@ -57,15 +57,15 @@ impl RejoinReports {
             };
             if let Err(error) = self.controller.catalog(note).await {
                 let why = with_causes(&error);
-                tracing::debug!(why, "controller did not hear the lease counts of units");
+                tracing::debug!(why, "controller did not accept lease counts of units");
                 return;
             }
             rejoined.note_counts_reported(counts);
         }
     }
 
-    /// Checks which of the rejoined units are older than they were. One that hangs is not waited
-    /// for: it is reported later.
+    /// Checks which rejoined units are in an earlier state. A unit that hangs is not waited for: it
+    /// is reported later.
     async fn check_age(&self) {
         let mounted = self.units.mounted();
         let is_mounted = |id| mounted.iter().any(|one| one.id == id);
@@ -76,14 +76,14 @@ impl RejoinReports {
         if units.is_empty() {
             return;
         }
-        // First: what is noted there from now on is no less.
+        // First: counts stored from now on are not lower.
         let Ok(noted) = self.controller.catalog(NotedLeases {}).await else {
             return;
         };
         let noted: HashMap<UnitId, u64> = noted.into_iter().collect();
         let checks = units.into_iter().filter_map(|mounted| {
             let noted = noted.get(&mounted.id).copied().unwrap_or(0);
-            // By one task at a time: it is due again if the unit does not answer.
+            // One task at a time: the check is due again if the unit does not answer.
             let is_due = self.units.rejoined().take_check(mounted.id);
             let units = Arc::clone(&self.units);
             is_due
@@ -95,7 +95,7 @@ impl RejoinReports {
         wait_for(checks, || clock.monotonic() >= enough).await;
     }
 
-    /// Reports units that may have lost something.
+    /// Reports units that may have lost data.
     pub async fn report_suspicions(&self) {
         let rejoined = self.units.rejoined();
         let _reporting = rejoined.reporting.lock().await;
@@ -106,9 +106,9 @@ impl RejoinReports {
                 .await
             {
                 Ok(true) => rejoined.note_reported(unit, suspicion),
-                // It is reported again when the repair of what was reported before is done.
+                // It is reported again when the repair after the earlier report is done.
                 Ok(false) => {}
-                // That no controller answers is logged elsewhere.
+                // Another part logs that no controller answers.
                 Err(CatalogError::Unavailable { .. }) => return,
                 Err(error) => {
                     let why = with_causes(&error);
@@ -121,8 +121,8 @@ impl RejoinReports {
     }
 }
 
-/// Checks whether a unit, on which at least `noted` leases were noted, is older than it was. Waits
-/// for the unit.
+/// Checks whether a unit on which at least `noted` leases were stored is in an earlier state.
+/// Blocks.
 fn check_age_of(units: &Units, mounted: &MountedUnit, noted: u64) {
     match lease_count::read_own(&*mounted.watched, units.lease_count_key()) {
         Ok(known) if known < noted => units.rejoined().suspect(mounted.id, Suspicion::Older),
@@ -133,7 +133,7 @@ fn check_age_of(units: &Units, mounted: &MountedUnit, noted: u64) {
             tracing::debug!(
                 unit,
                 why,
-                "lease count of a rejoined unit could not be read"
+                "agent could not read lease count of rejoined unit"
             );
         }
     }

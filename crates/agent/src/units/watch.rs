@@ -1,11 +1,10 @@
-//! [`WatchedUnit`]: a unit that may not answer at all, as a hard NFS mount whose server is gone
-//! keeps a call for ever.
+//! [`WatchedUnit`]: a unit that may never answer, such as a hard NFS mount whose server is gone.
 //!
-//! One thread at a time looks at a unit, and no caller waits for it. A unit that owes an answer for
-//! too long is *unresponsive*: until it answers, every call is refused here as if the unit were
-//! missing, so that no more threads get stuck and the engine uses other units.
+//! One thread at a time looks at a unit, and no caller waits for it. A unit whose answer is overdue
+//! is *unresponsive*: until it answers, every call is refused here as if the unit were missing, so
+//! that no more threads get stuck and the engine uses other units.
 //!
-//! Must not know: what a look asks, nor when one begins.
+//! Must not know: what a look does, and when one begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +14,13 @@ use parking_lot::Mutex;
 use unit::{ReadDone, SlotRun, Unit, UnitError, UnitLayer, UnitOp, UnitStat};
 use world::Clock;
 
-/// After this long without an answer a unit is unresponsive, unless its backend says otherwise.
+/// The default time without an answer after which a unit is unresponsive.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What was last learnt about a unit.
+/// The last answers of a unit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Found {
-    /// What the unit holds, if it answered last time.
+    /// The unit's state, if it answered last time.
     pub stat: Option<UnitStat>,
     /// The device of its file system, if it is a folder.
     pub device: Option<u64>,
@@ -29,18 +28,18 @@ pub(crate) struct Found {
     pub was_ever_found: bool,
     /// [`UnitStat::incarnation`] of its last answer.
     pub incarnation: Option<u64>,
-    /// The largest lease count that the unit is known to have had.
+    /// The highest known lease count of the unit.
     pub leases: u64,
 }
 
 #[derive(Default)]
 struct State {
-    /// When the look under way began, if there is one.
-    asked: Option<Duration>,
+    /// When the look in progress began, if there is one.
+    look_began: Option<Duration>,
     found: Found,
 }
 
-/// A unit whose calls are refused while it owes an answer.
+/// A unit whose calls are refused while its answer is overdue.
 pub(crate) struct WatchedUnit {
     unit: Arc<dyn Unit>,
     clock: Arc<dyn Clock>,
@@ -49,11 +48,11 @@ pub(crate) struct WatchedUnit {
     unresponsive: AtomicBool,
 }
 
-/// A look at a unit. It ends when this is dropped.
+/// A look in progress. It ends when this is dropped.
 pub(crate) struct Look(Arc<WatchedUnit>);
 
 impl Look {
-    /// Keeps what was learnt.
+    /// Stores the answers of the unit.
     pub fn found(&self, stat: Option<UnitStat>, device: Option<u64>) {
         let mut state = self.0.state.lock();
         state.found.stat = stat;
@@ -67,7 +66,7 @@ impl Look {
 
 impl Drop for Look {
     fn drop(&mut self) {
-        self.0.state.lock().asked = None;
+        self.0.state.lock().look_began = None;
         self.0.unresponsive.store(false, Ordering::Relaxed);
     }
 }
@@ -92,23 +91,23 @@ impl WatchedUnit {
         }
     }
 
-    /// Begins a look; `None` if one is under way.
+    /// Begins a look; `None` if one is in progress.
     pub fn look(self: &Arc<Self>) -> Option<Look> {
         let mut state = self.state.lock();
-        if state.asked.is_some() {
+        if state.look_began.is_some() {
             return None;
         }
-        state.asked = Some(self.clock.monotonic());
+        state.look_began = Some(self.clock.monotonic());
         Some(Look(Arc::clone(self)))
     }
 
-    /// What was last learnt.
+    /// The last answers of the unit.
     pub fn last_found(&self) -> Found {
         self.state.lock().found
     }
 
-    /// Notes that the unit knows of this many leases.
-    pub fn knows_leases(&self, leases: u64) {
+    /// Notes the unit's lease count.
+    pub fn note_leases(&self, leases: u64) {
         let mut state = self.state.lock();
         state.found.leases = state.found.leases.max(leases);
     }
@@ -118,18 +117,18 @@ impl WatchedUnit {
         self.unresponsive.load(Ordering::Relaxed)
     }
 
-    /// Whether a look is under way that may still end soon.
+    /// Whether a look is in progress that may still end soon.
     pub fn is_awaited(&self) -> bool {
-        self.state.lock().asked.is_some() && !self.is_unresponsive()
+        self.state.lock().look_began.is_some() && !self.is_unresponsive()
     }
 
-    /// Whether the unit has just become unresponsive: true once each time.
+    /// Whether the unit has just become unresponsive; true once each time.
     pub fn falls_unresponsive(&self) -> bool {
         let state = self.state.lock();
-        let overdue = state.asked.is_some_and(|asked| {
-            self.clock.monotonic().saturating_sub(asked) >= self.answer_within
+        let overdue = state.look_began.is_some_and(|look_began| {
+            self.clock.monotonic().saturating_sub(look_began) >= self.answer_within
         });
-        // Under the lock: a look that ends now must find it set.
+        // Under the lock, so that a look that ends now finds it set.
         overdue && !self.unresponsive.swap(true, Ordering::Relaxed)
     }
 }
@@ -139,9 +138,8 @@ impl UnitLayer for WatchedUnit {
         &*self.unit
     }
 
-    /// Refuses calls to an unresponsive unit. Only looks call `stat` and `probe`, which
-    /// may hang; a probe that returns ends the unresponsive state before its caller learns
-    /// of it.
+    /// Refuses calls to an unresponsive unit. Only looks call `stat` and `probe`, which may hang; a
+    /// probe that returns ends the unresponsive state before its caller gets the result.
     fn around<T>(
         &self,
         op: UnitOp,
@@ -157,12 +155,12 @@ impl UnitLayer for WatchedUnit {
             _ if !self.is_unresponsive() => return call(&*self.unit),
             _ => {}
         }
-        let seconds = self.state.lock().asked.map_or(0, |asked| {
-            self.clock.monotonic().saturating_sub(asked).as_secs()
+        let seconds = self.state.lock().look_began.map_or(0, |look_began| {
+            self.clock.monotonic().saturating_sub(look_began).as_secs()
         });
         Err(UnitError::Missing {
             url: self.unit.url().to_owned(),
-            reason: format!("it has not answered for {seconds} s"),
+            reason: format!("the unit has not answered for {seconds} s"),
         })
     }
 

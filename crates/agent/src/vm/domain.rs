@@ -1,9 +1,8 @@
-//! libvirt's XML: what is read of a domain, and a disk as it is written.
+//! libvirt's XML: parsing a domain, and writing a disk.
 //!
-//! Must not know: how libvirt is asked.
+//! Must not know: how libvirt is called.
 //!
-//! Invariant: what is written here says, read back, exactly what it was given;
-//! no text becomes markup.
+//! Invariant: a disk written here is read back unchanged; no text becomes markup.
 
 use std::collections::HashSet;
 
@@ -12,22 +11,22 @@ use roxmltree::{Node, ParsingOptions};
 use super::{Disk, DiskName, Found};
 
 /// What libvirt wants before the name of a device that it has not named itself.
-const ALIAS: &str = "ua-";
+/// The prefix that libvirt requires for aliases chosen by users.
 
-/// More elements than a domain has; what has more is not read.
+/// The most elements of a parsed domain; real ones have far fewer.
 const NODES_MAX: u32 = 100_000;
 
-/// A domain as `dumpxml` shows it.
+/// A domain in the output of `dumpxml`.
 pub(super) struct Domain {
     pub(super) name: String,
     pub(super) uuid: String,
     pub(super) is_running: bool,
     pub(super) disks: Vec<DomainDisk>,
-    /// What the disks are called, ours and others.
+    /// The target names of all its disks.
     targets: HashSet<String>,
 }
 
-/// A disk of ours in it.
+/// A disk of Scree in a domain.
 pub(super) struct DomainDisk {
     pub(super) found: Found,
     /// Whether the connection has a reconnect delay.
@@ -54,7 +53,7 @@ fn attribute<'a>(node: Node<'a, 'a>, name: &str, attribute: &str) -> Option<&'a 
 }
 
 impl Domain {
-    /// Reads it. `Ok(None)` for XML that describes no domain.
+    /// Parses a domain; `Ok(None)` for XML that does not describe one.
     pub(super) fn read(xml: &str) -> Result<Option<Self>, roxmltree::Error> {
         let options = ParsingOptions {
             nodes_limit: NODES_MAX,
@@ -68,7 +67,7 @@ impl Domain {
         let mut domain = Self {
             name: text(root, "name").into(),
             uuid: text(root, "uuid").into(),
-            // Only a domain that runs has a number.
+            // Only a running domain has a number.
             is_running: root.has_attribute("id"),
             disks: Vec::new(),
             targets: HashSet::new(),
@@ -103,7 +102,7 @@ impl Domain {
         self.disks.iter().find(|disk| disk.found.name == *name)
     }
 
-    /// The first of `vda`, `vdb`, ... `vdz`, `vdaa`, ... that no disk has.
+    /// The first of `vda`, `vdb`, ... `vdz`, `vdaa`, ... that no disk uses.
     pub(super) fn free_target(&self) -> String {
         (0..)
             .map(target)
@@ -112,7 +111,7 @@ impl Domain {
     }
 }
 
-/// What libvirt calls the virtio disk of that number, from 0.
+/// The target name of the virtio disk with that number, from 0.
 fn target(mut number: u32) -> String {
     let mut letters = Vec::new();
     loop {
@@ -127,7 +126,7 @@ fn target(mut number: u32) -> String {
     letters.iter().rev().collect()
 }
 
-/// A text as the value of an attribute.
+/// Escapes a text for an attribute value.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -143,8 +142,8 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A disk as `attach-device` takes it. `socket` is the disk's, as text without
-/// control characters; so is the export's name.
+/// The XML of a disk for `attach-device`. `socket` and the export's name contain no control
+/// characters.
 pub(super) fn write_disk(disk: &Disk, socket: &str, target: &str) -> String {
     let Disk {
         name,
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_counted_as_letters_are() {
+    fn targets_are_counted_in_letters() {
         let names = [
             (0, "vda"),
             (25, "vdz"),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_domain_is_refused() {
+    fn xml_that_is_no_domain_is_refused() {
         assert!(Domain::read("<network/>").expect("XML").is_none());
         for xml in [
             "",
@@ -225,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_disk_is_read_back_whatever_its_export_is_called(
+        fn a_disk_is_read_back_whatever_its_export_name_is(
             export in "[^\\p{Cc}\u{fffe}\u{ffff}]{0,40}",
             socket in "/[^\\p{Cc}\u{fffe}\u{ffff}]{0,40}",
         ) {
@@ -238,14 +237,14 @@ mod tests {
 
             let xml = format!("<domain id='1'><devices>{xml}</devices></domain>");
             let domain = Domain::read(&xml).expect("XML").expect("a domain");
-            let found = domain.disk(&disk.name).expect("it is there");
+            let found = domain.disk(&disk.name).expect("the disk");
             prop_assert!(found.waits_for_server && domain.is_running);
             prop_assert_eq!(&found.found.serial, &Some(disk.serial));
             prop_assert!(found.found.is_read_only);
         }
 
         #[test]
-        fn nothing_that_is_read_panics(xml in "[<>/='a-d &;!?\\[\\]-]{0,80}") {
+        fn no_input_makes_the_parser_panic(xml in "[<>/='a-d &;!?\\[\\]-]{0,80}") {
             let _ = Domain::read(&xml);
         }
     }

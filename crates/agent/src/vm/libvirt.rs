@@ -1,19 +1,18 @@
-//! The three verbs over libvirt, by its program `virsh`: the monitor of a
-//! QEMU that libvirt started is libvirt's own.
+//! Plugging by libvirt, through its program `virsh`: the monitor of a QEMU that libvirt started
+//! belongs to libvirt.
 //!
 //! ```text
 //!  plug    1. look     dumpxml: a disk with our alias: done
 //!          2. choose   the first free target (vda, vdb, ...); libvirt chooses the port
-//!          3. attach   attach-device --live; libvirt undoes what fails
-//!          4. look     whether libvirt has kept the reconnect delay
-//!
+//!          3. attach   attach-device --live; libvirt rolls back failures
+//!          4. look     whether libvirt has stored the reconnect delay
 //!  unplug  1. look     no disk with our alias: done
-//!          2. ask      detach-device-alias --live
-//!          3. await    look again and again until it is removed
+//!          2. request  detach-device-alias --live
+//!          3. await    look repeatedly until it is removed
 //! ```
 //!
-//! `--live` only: a plugged disk disappears when the VM ends, and is not there
-//! when it is started again.
+//! Only `--live`: a plugged disk disappears when the VM ends, and is absent when the VM is started
+//! again.
 //!
 //! Must not know: QMP.
 
@@ -28,27 +27,26 @@ use world::host;
 use super::domain::{Domain, alias, write_disk};
 use super::{Disk, DiskName, Found, Plugged, Unplugged, Vm, VmError};
 
-/// How often to look whether the disk is still there: a process each time.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// The pause between checks whether the disk is still plugged; each starts a process.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// libvirt's error for a domain that does not run.
+/// libvirt's error for a domain that is not running.
 const ENDED: &str = "domain is not running";
 
-/// `virsh`'s errors for a domain that does not exist, and for a connection that
-/// breaks while it looks.
+/// `virsh`'s errors for a missing domain, and for a connection that breaks during the search.
 const UNKNOWN: &str = "failed to get domain";
 
-/// libvirt's error for a domain with no port left.
+/// libvirt's errors for a domain without a free port.
 const FULL: [&str; 2] = ["No more available PCI", "no more available PCI"];
 
 /// libvirt's or QEMU's errors for a disk that is being removed, or was.
-const GOING: [&str; 3] = [
+const REMOVING: [&str; 3] = [
     "already in the process of unplug",
     "no device found with alias",
     "device not found",
 ];
 
-const REMEDY: &str = "add one to its definition for each disk that it is to have \
+const REMEDY: &str = "add a port to its definition for each disk \
                       (<controller type='pci' model='pcie-root-port'/>), and start it again";
 
 impl Vm {
@@ -68,7 +66,7 @@ impl Vm {
             .args(["--quiet", "--connect", &self.options.libvirt_uri])
             .arg(command)
             .args(arguments)
-            // Its output is parsed.
+            // The output is parsed, so it must not be translated.
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -79,7 +77,7 @@ impl Vm {
         let mut stdin = child.stdin.take();
         let done = host::timeout(self.options.answer_within, async {
             if let Some(mut stdin) = stdin.take() {
-                // If it ends without reading this, its output says why.
+                // If `virsh` ends without reading its input, its output says why.
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
             child.wait_with_output().await
@@ -122,7 +120,7 @@ impl Vm {
         Ok(false)
     }
 
-    /// The domain, if it runs.
+    /// The domain, if it is running.
     async fn domain(&self, domain: &str) -> Result<Domain, VmError> {
         let vm = self.address.clone();
         let xml = match self.virsh("dumpxml", &["--domain", domain], "").await {
@@ -141,7 +139,7 @@ impl Vm {
                 return Err(VmError::BadDescription { vm, source });
             }
         };
-        // `virsh` takes a name of digits for the number of a domain first.
+        // `virsh` prefers to take a name of digits as the number of a domain.
         if found.name != domain && !found.uuid.eq_ignore_ascii_case(domain) {
             let found = found.name;
             return Err(VmError::OtherDomain { vm, found });
@@ -172,7 +170,7 @@ impl Vm {
             });
         }
         let xml = write_disk(disk, socket, &before.free_target());
-        // `virsh` reads files only, and this one is what it is given.
+        // `virsh` reads only files, and this one is its standard input.
         let arguments = ["--domain", domain, "--file", "/dev/stdin", "--live"];
         self.virsh("attach-device", &arguments, &xml).await?;
         let after = self.domain(domain).await?;
@@ -203,20 +201,20 @@ impl Vm {
         let within = self.options.unplug_within;
         let mut over = pin!(host::sleep(within));
         if self.domain(domain).await?.disk(name).is_none() {
-            return Ok(Unplugged::Gone);
+            return Ok(Unplugged::Removed);
         }
         let arguments = ["--domain", domain, "--alias", &alias(name), "--live"];
         match self.virsh("detach-device-alias", &arguments, "").await {
             Ok(_) => {}
             Err(VmError::VirshFailed { said, .. })
-                if GOING.iter().any(|words| said.contains(words)) => {}
+                if REMOVING.iter().any(|words| said.contains(words)) => {}
             Err(error) => return Err(error),
         }
-        let mut ticks = host::ticks(LOOK_AGAIN);
+        let mut ticks = host::ticks(LOOK_EVERY);
         loop {
             tokio::select! {
                 _ = ticks.tick() => if self.domain(domain).await?.disk(name).is_none() {
-                    return Ok(Unplugged::Gone);
+                    return Ok(Unplugged::Removed);
                 },
                 () = &mut over => break,
             }
@@ -225,12 +223,12 @@ impl Vm {
         let reason = match state.trim() {
             "shut off" => return Ok(Unplugged::VmEnded),
             "running" => format!(
-                "the guest has not let go of it in {} s; see whether it has booted and uses the \
-                 disk, and ask again",
+                "the guest has not released the disk in {} s; check that it has booted and does \
+                 not use the disk, and retry",
                 within.as_secs_f32()
             ),
             state => {
-                format!("the VM is {state}, so its guest cannot answer; resume it and ask again")
+                format!("the VM is {state}, so its guest cannot answer; resume it and retry")
             }
         };
         Ok(Unplugged::Busy { reason })

@@ -1,13 +1,13 @@
-//! Plugs a disk into a running virtual machine, and takes it out again.
+//! Plugs disks into running virtual machines, and unplugs them.
 //!
-//! The disk is served as NBD on a unix socket of this host. Which VM is a text:
+//! A disk is served over NBD on a unix socket of this host. A text names the VM:
 //!
 //! | text | VM | how |
 //! |---|---|---|
 //! | `qmp:/run/vm/one.qmp` | the QEMU whose monitor is that socket | QMP |
 //! | `libvirt:one` | libvirt's domain of that name or UUID | `virsh` |
 //!
-//! A plugged disk has a name, made from the attachment's id, in the VM itself:
+//! The name of a plugged disk, in the VM itself, is made from the attachment's id:
 //!
 //! ```text
 //!  attachment            att-0123456789abcdef0
@@ -15,20 +15,19 @@
 //!  libvirt: alias        ua-scree-att-0123456789abcdef0
 //! ```
 //!
-//! So nothing has to be remembered here. Each verb looks first at the state of
-//! the VM and continues from it: any of them may be repeated, after a crash of
-//! either side and at any step. Verbs on one VM are best called one after the
-//! other, since a monitor serves one client at a time.
+//! So nothing has to be remembered here. Each operation first looks at the state of the VM and
+//! continues from there: it may be repeated after a crash of either side at any step. Operations on
+//! one VM should be sequential, because a monitor serves one client at a time.
 //!
-//! **By force** there is no unplugging: QEMU frees no node that a device uses,
-//! and only the guest can release a device. What can be forced is the server:
-//! it stops, requests of the guest wait for the reconnect delay, and then they
-//! and all later ones are I/O errors. The device stays until the guest releases it.
+//! Unplugging cannot be **forced**: QEMU frees no node that a device uses, and only the guest can
+//! release a device. Only the server can be forced: it stops, requests of the guest wait for the
+//! reconnect delay, and then they and all later ones get I/O errors. The device stays until the
+//! guest releases it.
 //!
 //! Must not know: volumes, keys, the controller, what serves the socket.
 //!
-//! Invariants: a disk is never reported as unplugged while a VM that can be
-//! reached has its device. A refused plug leaves nothing behind.
+//! Invariants: a disk is never reported as unplugged while a VM that is available has its device. A
+//! refused plug leaves nothing behind.
 
 mod domain;
 mod libvirt;
@@ -46,27 +45,27 @@ use qmp::QmpError;
 
 pub(crate) use plugging::{DOES_NOT_WAIT, Plugging, serial};
 
-/// How long requests wait for an unavailable server, by default: longer than an
+/// The default time in seconds for which requests wait for an unavailable server: longer than an
 /// agent takes to start and open a volume.
 pub const RECONNECT_DELAY_SECONDS: u32 = 30;
 
-/// A plugged disk's name: an attachment's id. 1 to 25 letters, digits, `.`, `_`
-/// and `-`: with `scree-` before it QEMU has room for 31.
+/// Name of a plugged disk: an attachment's id. 1 to 25 letters, digits, `.`, `_` and `-`: QEMU's
+/// limit is 31 with the prefix `scree-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskName(String);
 
-/// A text that names no disk.
+/// A text that is not a disk name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no disk: 1 to 25 letters, digits, '.', '_' and '-'")]
+#[error("`{0}` is not a disk name: it must have 1 to 25 letters, digits, '.', '_' and '-'")]
 pub struct BadDiskName(String);
 
 impl DiskName {
-    /// The name QEMU knows it by.
+    /// The name of the node and the device in QEMU.
     fn in_qemu(&self) -> String {
         format!("scree-{}", self.0)
     }
 
-    /// The inverse; `None` for a name that is not ours.
+    /// The inverse; `None` for names that are not Scree's.
     fn from_qemu(name: &str) -> Option<Self> {
         name.strip_prefix("scree-")?.parse().ok()
     }
@@ -91,18 +90,17 @@ impl fmt::Display for DiskName {
     }
 }
 
-/// The serial by which the guest knows the disk: 1 to 20 letters, digits, `.`
-/// and `_`, as virtio-blk has room for 20.
+/// Serial of the disk in the guest: 1 to 20 letters, digits, `.` and `_`, the limit of virtio-blk.
 ///
-/// Dashes are left out, so a volume's id of 21 characters fits whole, as it
-/// does on EC2: `vol-0123456789abcdef0` has the serial `vol0123456789abcdef0`
-/// and is `/dev/disk/by-id/virtio-vol0123456789abcdef0` in a Linux guest.
+/// Dashes are removed, so that a volume's id of 21 characters fits, as on EC2:
+/// `vol-0123456789abcdef0` has the serial `vol0123456789abcdef0` and is
+/// `/dev/disk/by-id/virtio-vol0123456789abcdef0` in a Linux guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serial(String);
 
-/// A text that is no serial.
+/// A text that is not a serial.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no serial: 1 to 20 letters, digits, '.' and '_', besides dashes")]
+#[error("`{0}` is not a serial: it must have 1 to 20 letters, digits, '.' and '_', besides dashes")]
 pub struct BadSerial(String);
 
 impl FromStr for Serial {
@@ -128,18 +126,18 @@ impl fmt::Display for Serial {
 /// A disk to plug.
 #[derive(Debug, Clone)]
 pub struct Disk {
-    /// Its name in the VM. One name is always one socket, export and serial.
+    /// Its name in the VM. A name always has the same socket, export and serial.
     pub name: DiskName,
-    /// Where it is served; the VM's user must be allowed to connect.
+    /// The socket that serves it; the VM's user must be allowed to connect.
     pub socket: PathBuf,
-    /// The export's name on that socket.
+    /// Name of the export on that socket.
     pub export: String,
-    /// Whether the guest sees a write-protected disk.
+    /// Whether the disk is write-protected for the guest.
     pub is_read_only: bool,
-    /// The serial that the guest sees.
+    /// Its serial in the guest.
     pub serial: Serial,
-    /// How long requests wait for an unavailable server, in seconds; then
-    /// they are I/O errors. Usually [`RECONNECT_DELAY_SECONDS`].
+    /// Time in seconds for which requests wait for an unavailable server before they get I/O
+    /// errors. Usually [`RECONNECT_DELAY_SECONDS`].
     pub reconnect_delay_seconds: u32,
 }
 
@@ -157,44 +155,42 @@ impl Disk {
     }
 }
 
-/// A disk was plugged.
+/// The outcome of plugging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plugged {
-    /// Whether it was plugged before.
+    /// Whether the disk was plugged already.
     pub was_there: bool,
-    /// Whether requests wait for an unavailable server. A libvirt that does
-    /// not know `<reconnect delay='...'/>` leaves it out (9.0 does): then the
-    /// guest gets I/O errors as soon as the server stops.
+    /// Whether requests wait for an unavailable server. A libvirt that does not support `<reconnect
+    /// delay='...'/>` drops it (9.0 does): then the guest gets I/O errors as soon as the server
+    /// stops.
     pub waits_for_server: bool,
 }
 
 /// The outcome of unplugging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unplugged {
-    /// The VM has no such disk, or none any more.
-    Gone,
-    /// The VM does not run, and so has no disk.
+    /// The VM does not have the disk any more.
+    Removed,
+    /// The VM is not running, and so has no disk.
     VmEnded,
-    /// The guest has not released it, but may yet; it is still plugged. Unplug it
-    /// again.
+    /// The guest has not released the disk, but still may; it is still plugged. Unplug it again.
     Busy {
-        /// Why, and what to do about it.
+        /// Why, and what the operator can do.
         reason: String,
     },
 }
 
-/// A disk of ours that a VM has.
+/// A disk of Scree that a VM has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Its name.
     pub name: DiskName,
-    /// The serial that the guest sees. `None` if it is not plugged, or has no
-    /// serial of ours.
+    /// Its serial in the guest; `None` if it is not plugged, or has another kind of serial.
     pub serial: Option<Serial>,
-    /// Whether the guest sees it write-protected.
+    /// Whether it is write-protected for the guest.
     pub is_read_only: bool,
-    /// False if a plug or unplug stopped half-way: QEMU has the connection, but
-    /// no device. Do either again.
+    /// False if plugging or unplugging stopped half-way: QEMU has the connection, but no device.
+    /// Repeat either.
     pub is_plugged: bool,
 }
 
@@ -207,7 +203,7 @@ pub enum VmError {
         /// The VM.
         vm: VmAddress,
     },
-    /// No port or slot is left that a disk can be plugged into.
+    /// The VM has no free port or slot.
     #[error("{vm} has no free port to plug a disk into; {remedy}, or unplug another disk")]
     NoFreePort {
         /// The VM.
@@ -215,19 +211,19 @@ pub enum VmError {
         /// What to add to its definition.
         remedy: &'static str,
     },
-    /// A disk of that name is plugged, but another one.
+    /// Another disk is plugged under that name.
     #[error("{vm} has another disk as {name} ({found}); unplug that one first")]
     Conflict {
         /// The VM.
         vm: VmAddress,
-        /// The name of both.
+        /// The name of both disks.
         name: DiskName,
-        /// What is there: its serial and whether it is read-only.
+        /// The plugged disk: its serial and whether it is read-only.
         found: String,
     },
-    /// The socket's path or the export's name cannot be handed on.
+    /// The socket's path or the export's name cannot be passed on.
     #[error(
-        "the socket `{}` or the export `{export}` is no plain text; choose other names",
+        "the socket `{}` or the export `{export}` has characters that cannot be passed to QEMU; choose other names",
         socket.display()
     )]
     BadSource {
@@ -236,30 +232,30 @@ pub enum VmError {
         /// The export.
         export: String,
     },
-    /// The monitor could not be talked to, or QEMU refused.
-    #[error("{vm} cannot be asked, or refuses")]
+    /// The monitor did not answer, or QEMU refused.
+    #[error("{vm} does not answer, or refuses")]
     Qmp {
         /// The VM.
         vm: VmAddress,
-        /// Why.
+        /// The cause.
         source: QmpError,
     },
     /// `virsh` could not be run.
     #[error("cannot run `{}`; install libvirt's clients", program.display())]
     NoVirsh {
-        /// What was to be run.
+        /// The program.
         program: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// `virsh` did not end in time. What it was to do may still happen.
-    #[error("`virsh {command}` for {vm} did not end within {} s; see whether libvirt hangs", waited.as_secs_f32())]
+    /// `virsh` did not end in time. Its command may still take effect.
+    #[error("`virsh {command}` for {vm} did not end within {} s; check whether libvirt hangs", waited.as_secs_f32())]
     VirshHangs {
         /// The VM.
         vm: VmAddress,
-        /// What it was to do.
+        /// The command.
         command: &'static str,
-        /// How long it had.
+        /// The timeout.
         waited: Duration,
     },
     /// `virsh` refused.
@@ -267,42 +263,41 @@ pub enum VmError {
     VirshFailed {
         /// The VM.
         vm: VmAddress,
-        /// What it was to do.
+        /// The command.
         command: &'static str,
         /// Its output.
         said: String,
     },
-    /// libvirt found another domain than the one meant.
+    /// libvirt found another domain than the requested one.
     #[error(
-        "libvirt takes {vm} for the number of the domain `{found}`; use the UUID of the one meant"
+        "libvirt takes {vm} for the number of the domain `{found}`; use the UUID of the domain"
     )]
     OtherDomain {
-        /// Which was meant.
+        /// The requested domain.
         vm: VmAddress,
-        /// The one it found.
+        /// The domain that libvirt found.
         found: String,
     },
-    /// libvirt's description of the domain is not what it should be.
+    /// libvirt's description of the domain cannot be parsed.
     #[error("cannot read libvirt's description of {vm}")]
     BadDescription {
         /// The VM.
         vm: VmAddress,
-        /// What is wrong with it; `None` if it is XML, but of no domain.
+        /// The parse error; `None` if it is XML, but does not describe a domain.
         source: Option<roxmltree::Error>,
     },
 }
 
-/// How long to wait, and how to find libvirt.
+/// Timeouts, and how to call libvirt.
 #[derive(Debug, Clone)]
 pub struct VmOptions {
-    /// How long a monitor or `virsh` may take for one answer. 10 s.
+    /// Timeout of one answer of a monitor or `virsh`; 10 s by default.
     pub answer_within: Duration,
-    /// How long a guest may take to release a disk, before it is reported as busy.
-    /// 30 s.
+    /// Time for which a guest may hold a disk before it is reported as busy; 30 s by default.
     pub unplug_within: Duration,
-    /// The connection URI of libvirt. `qemu:///system`.
+    /// The connection URI of libvirt; `qemu:///system` by default.
     pub libvirt_uri: String,
-    /// The program that talks to it. `virsh`, from the path.
+    /// libvirt's client program; by default `virsh`, found in the path.
     pub virsh: PathBuf,
 }
 
@@ -317,7 +312,7 @@ impl Default for VmOptions {
     }
 }
 
-/// A virtual machine, by its address. Holds no connection.
+/// A virtual machine, by its address. It holds no connection.
 #[derive(Debug, Clone)]
 pub struct Vm {
     address: VmAddress,
@@ -331,10 +326,10 @@ impl Vm {
         Self { address, options }
     }
 
-    /// Lists our disks in it, in the order of their names.
+    /// Lists the disks of Scree in it, sorted by name.
     ///
     /// # Errors
-    /// [`VmError::Ended`] if it does not run; others if it cannot be reached.
+    /// [`VmError::Ended`] if it is not running; other errors if it does not answer.
     pub async fn look(&self) -> Result<Vec<Found>, VmError> {
         let mut found = match &self.address {
             VmAddress::Qmp(socket) => self.look_by_qmp(socket).await,
@@ -344,15 +339,14 @@ impl Vm {
         Ok(found)
     }
 
-    /// Plugs a disk, unless it is plugged already. Its server must be serving:
-    /// QEMU connects before it answers.
+    /// Plugs a disk, unless it is plugged already. Its server must be serving: QEMU connects before
+    /// it answers.
     ///
-    /// A disk that its guest was asked to release counts as plugged until it is
-    /// released.
+    /// A disk that its guest was asked to release counts as plugged until it is released.
     ///
     /// # Errors
-    /// As the variants of [`VmError`] say. When one says that no answer came,
-    /// the disk may be plugged or not: look, or plug again.
+    /// The variants of [`VmError`]. After a timeout the disk may or may not be plugged: look, or
+    /// plug again.
     pub async fn plug(&self, disk: &Disk) -> Result<Plugged, VmError> {
         match &self.address {
             VmAddress::Qmp(socket) => self.plug_by_qmp(socket, disk).await,
@@ -360,11 +354,10 @@ impl Vm {
         }
     }
 
-    /// Asks the guest to release a disk and waits until it has, or until the
-    /// timeout.
+    /// Asks the guest to release a disk, and waits until it has, or until the timeout.
     ///
     /// # Errors
-    /// If the VM cannot be reached, and it is not known whether it runs.
+    /// If the VM does not answer, and it is unknown whether it runs.
     pub async fn unplug(&self, name: &DiskName) -> Result<Unplugged, VmError> {
         match &self.address {
             VmAddress::Qmp(socket) => self.unplug_by_qmp(socket, name).await,
@@ -379,7 +372,7 @@ impl Vm {
         }
         let serial = match &found.serial {
             Some(serial) => format!("serial {serial}"),
-            None => "no serial of ours".into(),
+            None => "an unknown serial".into(),
         };
         let mode = if found.is_read_only {
             "read-only"
@@ -399,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volumes_id_without_its_dash_is_a_serial_that_virtio_has_room_for() {
+    fn a_volume_id_without_its_dash_is_a_valid_virtio_serial() {
         let serial: Serial = "vol-0123456789abcdef0".parse().expect("a serial");
         assert_eq!(serial.to_string(), "vol0123456789abcdef0");
         for text in ["", "-", "vol-0123456789abcdef01", "a b", "é"] {
@@ -408,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_fits_into_a_node_of_qemus() {
+    fn a_disk_name_fits_into_a_qemu_node_name() {
         let name: DiskName = "att-0123456789abcdef0".parse().expect("a name");
         assert_eq!(DiskName::from_qemu(&name.in_qemu()), Some(name));
         let longest: DiskName = "a".repeat(25).parse().expect("a name");

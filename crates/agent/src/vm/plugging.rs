@@ -1,11 +1,11 @@
 //! [`Plugging`]: plugs the disks of attachments into VMs, and unplugs them.
 //!
 //! ```text
-//!  D/vm/att-….sock    mode 600, given to the user who runs the VM
+//!  D/vm/att-….sock    mode 600, owned by the user who runs the VM
 //! ```
 //!
-//! Requests to one VM are made one after the other, since its monitor serves one client at a time.
-//! Each may be repeated; a plugged disk is found plugged.
+//! Requests to one VM are sequential, because its monitor serves one client at a time. Each may be
+//! repeated: a plugged disk is recognized.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,20 +22,20 @@ use super::{
     Disk, DiskName, Plugged, RECONNECT_DELAY_SECONDS, Serial, Unplugged, Vm, VmError, VmOptions,
 };
 
-/// How long a guest may take to release a disk that is taken by force.
+/// Time for which a guest may hold a disk that is unplugged by force.
 const FORCED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The note of a disk whose VM's monitor or libvirt leaves out the reconnect delay.
+/// The note about a disk whose VM's libvirt drops the reconnect delay.
 pub(crate) const DOES_NOT_WAIT: &str =
-    "the VM's libvirt knows no reconnect delay: its guest gets I/O errors when Scree is restarted";
+    "the VM's libvirt does not support a reconnect delay: the guest gets I/O errors when Scree is restarted";
 
-/// A lock for each VM, held by the request under way.
+/// A lock for each VM, held during a request.
 type VmLocks = Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>;
 
 /// Plugs disks into VMs.
 pub(crate) struct Plugging {
     options: VmOptions,
-    /// The user who runs the VMs, if their monitors' sockets do not say.
+    /// Uid of the user who runs the VMs; `None`: the owner of the monitor's socket.
     user: Option<u32>,
     locks: VmLocks,
 }
@@ -54,9 +54,9 @@ pub(crate) enum PlugError {
     Socket {
         /// The disk's socket.
         socket: String,
-        /// The user's number.
+        /// Uid of the user.
         user: u32,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The VM refuses, or does not answer.
@@ -65,8 +65,8 @@ pub(crate) enum PlugError {
 }
 
 impl PlugError {
-    /// Whether it is known that the VM has no such disk.
-    pub fn is_gone(&self) -> bool {
+    /// Whether the VM is known not to have the disk.
+    pub fn is_absent(&self) -> bool {
         matches!(
             self,
             Self::Vm(VmError::Ended { .. } | VmError::NoFreePort { .. })
@@ -91,7 +91,7 @@ impl Plugging {
     /// The lock of a VM.
     fn lock_of(&self, vm: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.locks.lock();
-        // Locks of VMs without a request under way.
+        // Drop locks of VMs without a request in progress.
         locks.retain(|name, lock| name == vm || Arc::strong_count(lock) > 1);
         Arc::clone(locks.entry(vm.to_owned()).or_default())
     }
@@ -104,10 +104,11 @@ impl Plugging {
         Ok(Vm::new(named(address)?, options))
     }
 
-    /// Gives `socket` to the user who runs the VM: no other user can connect.
+    /// Changes the owner of `socket` to the user who runs the VM, so that no other user can
+    /// connect.
     fn give(&self, vm: &VmAddress, socket: &Path) -> Result<(), PlugError> {
         let user = self.user.or_else(|| match vm {
-            // If it does not exist, or is a link, the next step says so.
+            // If the monitor does not exist, or is a link, the next step reports it.
             VmAddress::Qmp(monitor) => {
                 let found = host::Unfollowed::find(monitor);
                 found.and_then(|found| found.user()).ok()
@@ -127,8 +128,8 @@ impl Plugging {
         })
     }
 
-    /// Lets the user who runs the VM of an attachment connect to the disk's socket.
-    pub fn let_in(&self, assignment: &Assignment, socket: &Path) -> Result<(), PlugError> {
+    /// Allows the user who runs the VM of an attachment to connect to the disk's socket.
+    pub fn allow_vm(&self, assignment: &Assignment, socket: &Path) -> Result<(), PlugError> {
         match &assignment.vm {
             Some(vm) => self.give(&named(vm)?, socket),
             None => Ok(()),
@@ -142,7 +143,7 @@ impl Plugging {
         vm: &str,
         socket: &Path,
     ) -> Result<Plugged, PlugError> {
-        self.let_in(assignment, socket)?;
+        self.allow_vm(assignment, socket)?;
         let disk = Disk {
             name: named(&assignment.id.to_string())?,
             socket: socket.to_owned(),
@@ -157,10 +158,10 @@ impl Plugging {
         Ok(vm.plug(&disk).await?)
     }
 
-    /// Takes a disk out of its VM: asks the guest, and waits for it.
+    /// Unplugs a disk from its VM: asks the guest to release it, and waits.
     ///
     /// # Errors
-    /// Why it is still there.
+    /// Why the disk is still plugged.
     pub async fn unplug(&self, assignment: &Assignment, vm: &str) -> Result<(), String> {
         let timeout = match assignment.forced {
             true => self.options.unplug_within.min(FORCED_WITHIN),
@@ -173,13 +174,13 @@ impl Plugging {
             Ok::<_, PlugError>(self.vm(vm, timeout)?.unplug(&name).await?)
         };
         match unplug.await {
-            Ok(Unplugged::Gone | Unplugged::VmEnded) => Ok(()),
+            Ok(Unplugged::Removed | Unplugged::VmEnded) => Ok(()),
             Ok(Unplugged::Busy { reason }) => Err(reason),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Whether the VM has the disk, as far as can be known.
+    /// Whether the VM may have the disk; true if that is unknown.
     pub async fn may_be_plugged(&self, assignment: &Assignment, vm: &str) -> bool {
         let look = async {
             let lock = self.lock_of(vm);
@@ -192,12 +193,12 @@ impl Plugging {
                 let name = assignment.id.to_string();
                 found.iter().any(|disk| disk.name.to_string() == name)
             }
-            Err(error) => !error.is_gone(),
+            Err(error) => !error.is_absent(),
         }
     }
 }
 
-/// The serial by which the guest knows the disk.
+/// Serial of the disk in the guest.
 pub(crate) fn serial(assignment: &Assignment) -> Result<Serial, PlugError> {
     named(&assignment.volume.to_string())
 }

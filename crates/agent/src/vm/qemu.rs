@@ -1,19 +1,18 @@
-//! The three verbs over QMP.
+//! Plugging by QMP.
 //!
 //! ```text
 //!  plug    1. look       a device of that name: done. A node without one: removed
 //!          2. choose     a spare port
 //!          3. node       blockdev-add: QEMU connects to the server
 //!          4. device     device_add; if refused, the node is removed again
-//!
-//!  unplug  1. look       no device: on to 4
-//!          2. ask        device_del
-//!          3. await      DEVICE_DELETED, and look once a second in case it was
-//!                        missed: the guest may have been asked by another client
+//!  unplug  1. look       no device: continue with 4
+//!          2. request    device_del
+//!          3. await      DEVICE_DELETED, and look each second in case it was
+//!                        missed: another client may have requested it
 //!          4. node       blockdev-del
 //! ```
 //!
-//! Must not know: libvirt, whose QEMU has a monitor of libvirt's own.
+//! Must not know: libvirt, which owns the monitors of its QEMUs.
 
 use std::path::Path;
 use std::pin::pin;
@@ -26,18 +25,17 @@ use world::host;
 use super::qmp::{Event, Monitor, QmpError};
 use super::{Disk, DiskName, Found, Plugged, Serial, Unplugged, Vm, VmError};
 
-/// Where QEMU keeps devices that have a name.
+/// QOM path of devices that have a name.
 const PERIPHERAL: &str = "/machine/peripheral";
 
-/// Devices that have one PCIe slot below them.
+/// Devices with one PCIe slot below them.
 const PORTS: [&str; 3] = [
     "child<pcie-root-port>",
     "child<xio3130-downstream>",
     "child<ioh3420>",
 ];
 
-/// QEMU's errors for a machine without a free port.
-/// All of its errors have one class.
+/// QEMU's errors for a machine without a free port. All errors of QEMU have one class.
 const FULL: [&str; 3] = [
     "does not support hotplugging",
     "no slot/function available",
@@ -47,25 +45,25 @@ const FULL: [&str; 3] = [
 /// QEMU's error for a guest that was asked before.
 const ASKED_BEFORE: &str = "already in the process of unplug";
 
-/// QEMU's error for a guest that cannot be asked at this moment.
+/// QEMU's error for a guest that cannot be asked now.
 const GUEST_BUSY: &str = "guest is busy";
 
-const REMEDY: &str = "add one to its command line for each disk that it is to have \
+const REMEDY: &str = "add a port to its command line for each disk \
                       (-device pcie-root-port,id=scree1,chassis=1, the number another each time) \
                       and start it again";
 
-/// How often to look whether the device is still there.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The pause between checks whether the device still exists.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A device releases its node a moment after it has disappeared: removing the
-/// node is tried this often, with this pause.
+/// A device releases its node a moment after it has disappeared: the node is removed in up to this
+/// many attempts, with this pause.
 const NODE_TRIES: u32 = 100;
 const NODE_PAUSE: Duration = Duration::from_millis(50);
 
-/// A process that has closed a connection because it ends has ended within this.
+/// The longest time in which a process that closes its connections ends.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is below a QOM path.
+/// A property below a QOM path.
 #[derive(Deserialize)]
 struct Property {
     name: String,
@@ -91,8 +89,8 @@ async fn below(monitor: &mut Monitor, path: &str) -> Result<Vec<Property>, QmpEr
 }
 
 async fn text_of(monitor: &mut Monitor, path: &str, name: &str) -> Result<String, QmpError> {
-    let asked = json!({ "path": path, "property": name });
-    let value: Value = monitor.execute("qom-get", asked).await?;
+    let arguments = json!({ "path": path, "property": name });
+    let value: Value = monitor.execute("qom-get", arguments).await?;
     Ok(value.as_str().unwrap_or_default().to_owned())
 }
 
@@ -106,7 +104,7 @@ async fn nodes(monitor: &mut Monitor) -> Result<Vec<Node>, QmpError> {
     monitor.execute("query-named-block-nodes", flat).await
 }
 
-/// Our disks.
+/// The disks of Scree.
 async fn found(monitor: &mut Monitor) -> Result<Vec<Found>, QmpError> {
     let devices = below(monitor, PERIPHERAL).await?;
     let mut found = Vec::new();
@@ -126,7 +124,7 @@ async fn found(monitor: &mut Monitor) -> Result<Vec<Found>, QmpError> {
         };
         let path = format!("{PERIPHERAL}/{}", device.name);
         let serial = match text_of(monitor, &path, "serial").await {
-            // It was just removed, or is none of our disks.
+            // It was just removed, or is another disk.
             Err(QmpError::Refused { .. }) => continue,
             serial => serial?.parse::<Serial>().ok(),
         };
@@ -144,11 +142,9 @@ async fn found(monitor: &mut Monitor) -> Result<Vec<Found>, QmpError> {
     Ok(found)
 }
 
-/// The bus of a free port. `None`
-/// also for machines without ports, whose root bus takes devices itself.
-///
-/// A port without a name is not looked at: its bus may share the name of
-/// another one.
+/// The bus of a free port; `None` if there is none, and for machines without ports, whose root bus
+/// accepts devices itself. A port without a name is skipped: its bus may share the name of another
+/// one.
 async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
     let mut ports = below(monitor, PERIPHERAL).await?;
     ports.retain(|port| PORTS.contains(&port.kind.as_str()));
@@ -162,7 +158,7 @@ async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
             let path = format!("{port}/{}", bus.name);
             let slots = below(monitor, &path).await?;
             let is_taken = slots.iter().any(|slot| slot.name.starts_with("child["));
-            // Empty for a port that was made with hotplug=off.
+            // Empty for a port with hotplug=off.
             if !is_taken && !text_of(monitor, &path, "hotplug-handler").await?.is_empty() {
                 return Ok(Some(bus.name));
             }
@@ -171,11 +167,11 @@ async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
     Ok(None)
 }
 
-/// Removes a node, if there is one. Returns why if QEMU keeps it.
+/// Removes a node, if it exists. Returns why if QEMU refuses to.
 async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>, QmpError> {
     for tried in 1.. {
-        let asked = json!({ "node-name": name });
-        let refused = match monitor.execute::<Value>("blockdev-del", asked).await {
+        let arguments = json!({ "node-name": name });
+        let refused = match monitor.execute::<Value>("blockdev-del", arguments).await {
             Err(QmpError::Refused { desc, .. }) => desc,
             done => return done.map(|_| None),
         };
@@ -190,50 +186,50 @@ async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>
     Ok(None)
 }
 
-/// The meaning of an event for the unplugging of a device.
-enum Word {
+/// What an event means for the unplugging of a device.
+enum UnplugEvent {
     Deleted,
     Refused,
-    Nothing,
+    Unrelated,
 }
 
-fn word_on(event: &Event, id: &str) -> Word {
+fn unplug_event(event: &Event, id: &str) -> UnplugEvent {
     let path = format!("{PERIPHERAL}/{id}");
-    // A disk has a part of its own that is deleted before it: the path tells.
+    // A disk has a child device that is deleted before it: the path distinguishes them.
     let is_ours = event.data["path"] == path.as_str() || event.data["device"] == id;
     match event.name.as_str() {
-        "DEVICE_DELETED" if is_ours => Word::Deleted,
-        "DEVICE_UNPLUG_GUEST_ERROR" if is_ours => Word::Refused,
-        _ => Word::Nothing,
+        "DEVICE_DELETED" if is_ours => UnplugEvent::Deleted,
+        "DEVICE_UNPLUG_GUEST_ERROR" if is_ours => UnplugEvent::Refused,
+        _ => UnplugEvent::Unrelated,
     }
 }
 
-/// Asks the guest to release the device and waits. Returns why if it does not.
+/// Asks the guest to release the device, and waits. Returns why if it does not.
 async fn delete_device(
     monitor: &mut Monitor,
     id: &str,
     within: Duration,
 ) -> Result<Option<String>, QmpError> {
     let mut over = pin!(host::sleep(within));
-    let asked = json!({ "id": id });
-    match monitor.execute::<Value>("device_del", asked).await {
+    let arguments = json!({ "id": id });
+    match monitor.execute::<Value>("device_del", arguments).await {
         Ok(_) => {}
         Err(QmpError::Refused { desc, .. }) if desc.contains(ASKED_BEFORE) => {}
         Err(QmpError::Refused { desc, .. }) if desc.contains(GUEST_BUSY) => {
-            return Ok(Some(format!("{desc}; ask again")));
+            return Ok(Some(format!("{desc}; retry")));
         }
         Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => return Ok(None),
         Err(error) => return Err(error),
     }
-    let mut ticks = host::ticks(LOOK_AGAIN);
+    let mut ticks = host::ticks(LOOK_EVERY);
     loop {
         tokio::select! {
-            event = monitor.next_event() => match word_on(&event?, id) {
-                Word::Deleted => return Ok(None),
-                Word::Refused => {
-                    return Ok(Some("the guest refuses; stop using the disk in it and ask again".into()));
+            event = monitor.next_event() => match unplug_event(&event?, id) {
+                UnplugEvent::Deleted => return Ok(None),
+                UnplugEvent::Refused => {
+                    return Ok(Some("the guest refuses; stop using the disk in it and retry".into()));
                 }
-                Word::Nothing => {}
+                UnplugEvent::Unrelated => {}
             },
             _ = ticks.tick() => if !has_device(monitor, id).await? {
                 return Ok(None);
@@ -244,13 +240,13 @@ async fn delete_device(
     let Status { status, running } = monitor.execute("query-status", json!({})).await?;
     Ok(Some(if running {
         format!(
-            "the guest has not let go of it in {} s; see whether it has booted and uses the disk, \
-             and ask again",
+            "the guest has not released the disk in {} s; check that it has booted and does not \
+             use the disk, and retry",
             within.as_secs_f32()
         )
     } else {
         format!(
-            "the VM is not running ({status}), so its guest cannot answer; resume it and ask again"
+            "the VM is not running ({status}), so its guest cannot answer; resume it and retry"
         )
     }))
 }
@@ -259,7 +255,7 @@ impl Vm {
     fn of_qmp(&self, source: QmpError) -> VmError {
         let vm = self.address.clone();
         match source {
-            QmpError::NobodyThere { .. } => VmError::Ended { vm },
+            QmpError::NoListener { .. } => VmError::Ended { vm },
             source => VmError::Qmp { vm, source },
         }
     }
@@ -288,8 +284,8 @@ impl Vm {
                     waits_for_server: true,
                 });
             }
-            // Begun and not ended. Made again, it is certainly the right one.
-            Some(_) => self.take_node(&mut monitor, &id).await?,
+            // An unfinished plug. A new node certainly has the right properties.
+            Some(_) => self.remove_node(&mut monitor, &id).await?,
             None => {}
         }
 
@@ -309,7 +305,7 @@ impl Vm {
             .await
             .map_err(of_qmp)?;
 
-        // QEMU takes `virtio-blk` for the one of its machine: -pci, -ccw.
+        // QEMU resolves `virtio-blk` to the variant for its machine: -pci, -ccw.
         let serial = disk.serial.to_string();
         let mut device = json!({ "driver": "virtio-blk", "id": id, "drive": id, "serial": serial });
         if let Some(bus) = port {
@@ -321,22 +317,22 @@ impl Vm {
                 waits_for_server: true,
             }),
             Err(QmpError::Refused { desc, .. }) if FULL.iter().any(|full| desc.contains(full)) => {
-                self.take_node(&mut monitor, &id).await?;
+                self.remove_node(&mut monitor, &id).await?;
                 Err(VmError::NoFreePort {
                     vm: self.address.clone(),
                     remedy: REMEDY,
                 })
             }
             Err(error @ QmpError::Refused { .. }) => {
-                self.take_node(&mut monitor, &id).await?;
+                self.remove_node(&mut monitor, &id).await?;
                 Err(of_qmp(error))
             }
             Err(error) => Err(of_qmp(error)),
         }
     }
 
-    /// Removes a node that no device of ours uses.
-    async fn take_node(&self, monitor: &mut Monitor, id: &str) -> Result<(), VmError> {
+    /// Removes a node that no device of Scree uses.
+    async fn remove_node(&self, monitor: &mut Monitor, id: &str) -> Result<(), VmError> {
         let kept = delete_node(monitor, id).await;
         match kept.map_err(|error| self.of_qmp(error))? {
             None => Ok(()),
@@ -369,21 +365,21 @@ impl Vm {
             }
         }
         Ok(match delete_node(&mut monitor, id).await? {
-            None => Unplugged::Gone,
+            None => Unplugged::Removed,
             Some(desc) => Unplugged::Busy {
-                reason: format!("the guest has let go of it, but QEMU has not ({desc}); ask again"),
+                reason: format!("the guest has released the disk, but QEMU has not ({desc}); retry"),
             },
         })
     }
 
-    /// Whether no process listens any more. An ending process may close its
-    /// connections before its listening socket, so a connection that is closed
-    /// again, or has to wait for others, is tried again.
+    /// Whether no process listens any more. An ending process may close its connections before its
+    /// listening socket, so a connection that is closed at once, or has to wait for others, is
+    /// retried.
     async fn has_ended(&self, socket: &Path) -> bool {
         let has_ended = async {
             loop {
                 match self.monitor(socket).await {
-                    Err(QmpError::NobodyThere { .. }) => return true,
+                    Err(QmpError::NoListener { .. }) => return true,
                     Err(QmpError::Closed(_) | QmpError::InUse { .. }) => {
                         host::sleep(NODE_PAUSE).await;
                     }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  1. greeting      QEMU speaks first: {"QMP": ...}
-//!  2. negotiation   qmp_capabilities, with nothing asked for
-//!  3. commands      one at a time, each with a number; its reply has the same.
-//!                   Events may come before any reply and are kept
+//!  2. negotiation   qmp_capabilities, without capabilities
+//!  3. commands      one at a time, each with a number; its reply has the same number.
+//!                   Events may come before any reply and are stored
 //! ```
 //!
-//! Must not know: disks, which commands there are.
+//! Must not know: disks, the set of commands.
 //!
-//! Invariants: whatever comes from the socket ends in a value or an error.
-//! A line is at most [`LINE_BYTES_MAX`], at most [`EVENTS_MAX`] events are kept,
-//! and no reply is awaited for longer than was said at the beginning.
+//! Invariants: any input from the socket yields a value or an error. A line is at most
+//! [`LINE_BYTES_MAX`], at most [`EVENTS_MAX`] events are stored, and no reply is awaited for longer
+//! than `answer_within`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,27 +25,27 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use world::host;
 
-/// How long a line may be. The longest reply asked for lists a VM's block
-/// nodes, about 1 KiB each.
+/// The longest line, in bytes. The longest expected reply lists a VM's block nodes, about 1 KiB
+/// each.
 pub const LINE_BYTES_MAX: usize = 8 << 20;
 
-/// How many unread events are kept; the oldest are dropped first. A reader that
-/// waits for one looks at the VM as well, so a lost one only costs time.
+/// The most unread events; the oldest are dropped first. A reader that waits for an event also
+/// polls the VM, so a lost event only costs time.
 pub const EVENTS_MAX: usize = 64;
 
 /// A connection to a monitor.
 pub struct Monitor {
     stream: UnixStream,
-    /// What has been received beyond the last whole line.
+    /// Received bytes after the last complete line.
     buffer: Vec<u8>,
-    /// How much of it is known to hold no end of a line.
+    /// Length of the part of `buffer` that is known to contain no line feed.
     searched: usize,
     events: VecDeque<Event>,
     last_id: u64,
     answer_within: Duration,
 }
 
-/// An event that QEMU sends by itself.
+/// An asynchronous event of QEMU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Its name, such as `DEVICE_DELETED`.
@@ -57,58 +57,58 @@ pub struct Event {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
-    /// There is no such socket, or no process listens on it any more.
+    /// The socket does not exist, or no process listens on it.
     #[error("no VM listens on {}", socket.display())]
-    NobodyThere {
-        /// Where a monitor should be.
+    NoListener {
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// A link lies on the way to the socket, or in its place.
+    /// The path of the socket has a symbolic link.
     #[error(
-        "there is a symbolic link in the path {}: links are not followed, as they may lead to \
-         another's VM; name the socket by its path without links (`realpath` tells it)",
+        "there is a symbolic link in the path {}: links are not followed, because they may lead to \
+         the VM of another user; give the path without links (see `realpath`)",
         socket.display()
     )]
     Link {
-        /// Where a monitor should be.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// The socket cannot be connected to for another reason.
-    #[error("cannot connect to the monitor {}; Scree has to be allowed to open it", socket.display())]
+    /// Connecting failed for another reason.
+    #[error("cannot connect to the monitor {}; Scree must be allowed to open it", socket.display())]
     Connect {
-        /// Where the monitor is.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It took the connection and did not greet.
+    /// QEMU accepted the connection and sent no greeting.
     #[error(
-        "the monitor {} does not greet: another client has it, for QEMU serves one at a time, \
-         or QEMU hangs; give the VM a monitor for Scree alone (-qmp unix:...)",
+        "the monitor {} sends no greeting: another client is connected (QEMU serves one at a \
+         time), or QEMU hangs; give the VM a monitor for Scree alone (-qmp unix:...)",
         socket.display()
     )]
     InUse {
-        /// Where the monitor is.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// What listens there is not QEMU's QMP.
+    /// The listener does not use QMP.
     #[error(
-        "what listens on {} does not speak QMP; name the socket of -qmp, not of -monitor",
+        "the listener on {} does not use QMP; give the socket of -qmp, not of -monitor",
         socket.display()
     )]
     NotQmp {
-        /// Where a monitor should be.
+        /// Path of the socket.
         socket: PathBuf,
     },
     /// QEMU closed the connection, or ended.
-    #[error("QEMU closed its monitor: it has ended, or is about to")]
+    #[error("QEMU closed its monitor: it has ended, or is ending")]
     Closed(#[source] Option<io::Error>),
-    /// No reply came in time. The command may still be carried out.
+    /// No reply came in time. The command may still take effect.
     #[error("QEMU did not answer `{command}` within {} s", waited.as_secs_f32())]
     NoAnswer {
         /// The command.
         command: &'static str,
-        /// How long it had.
+        /// The timeout.
         waited: Duration,
     },
     /// QEMU refused the command.
@@ -116,7 +116,7 @@ pub enum QmpError {
     Refused {
         /// The command.
         command: &'static str,
-        /// The kind of error: mostly `GenericError`.
+        /// The class of the error, usually `GenericError`.
         class: String,
         /// QEMU's text.
         desc: String,
@@ -124,19 +124,19 @@ pub enum QmpError {
     /// A line is longer than [`LINE_BYTES_MAX`].
     #[error("the monitor sent a line of more than {LINE_BYTES_MAX} bytes")]
     TooLong,
-    /// A line is no message, or a reply is not of the form it should have.
-    #[error("the monitor sent what cannot be understood")]
+    /// A line cannot be parsed, or a reply has an unexpected form.
+    #[error("the monitor sent a message that cannot be parsed")]
     Unreadable(#[source] serde_json::Error),
 }
 
 impl QmpError {
-    /// Whether there is no QEMU at the other end, or soon will be none.
+    /// Whether QEMU has ended or is ending.
     pub(super) fn is_end(&self) -> bool {
-        matches!(self, Self::NobodyThere { .. } | Self::Closed(_))
+        matches!(self, Self::NoListener { .. } | Self::Closed(_))
     }
 }
 
-/// Any line QEMU sends.
+/// A line from QEMU.
 #[derive(Deserialize)]
 struct Message {
     #[serde(rename = "QMP")]
@@ -157,12 +157,12 @@ struct Refusal {
 }
 
 impl Monitor {
-    /// Connects and negotiates. `answer_within` holds for the greeting and for
-    /// each reply. No link is followed on the way to the socket: who may use
-    /// VMs below a folder could make one there that leads out of it.
+    /// Connects and negotiates. `answer_within` is the timeout of the greeting and of each reply.
+    /// Symbolic links in the path of the socket are not followed: a user who may use VMs below a
+    /// folder could create one there that leads out of it.
     ///
     /// # Errors
-    /// As the variants of [`QmpError`] say.
+    /// The variants of [`QmpError`].
     pub async fn connect(socket: &Path, answer_within: Duration) -> Result<Self, QmpError> {
         let stream = connect(socket).await?;
         let socket = socket.to_owned();
@@ -186,12 +186,11 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Sends a command and awaits its reply. Events that come first are kept
-    /// for [`Monitor::next_event`].
+    /// Sends a command and awaits its reply. Events that come first are stored for
+    /// [`Monitor::next_event`].
     ///
     /// # Errors
-    /// As the variants of [`QmpError`] say. After [`QmpError::Refused`] the
-    /// monitor may be asked other things.
+    /// The variants of [`QmpError`]. After [`QmpError::Refused`] the monitor can be used further.
     pub async fn execute<T: DeserializeOwned>(
         &mut self,
         command: &'static str,
@@ -204,8 +203,8 @@ impl Monitor {
         }
     }
 
-    /// The next event, one that was kept or one that is yet to come. May be
-    /// dropped while it waits; nothing is lost.
+    /// Returns the next event, a stored or a future one. The future may be dropped while it waits;
+    /// no event is lost.
     ///
     /// # Errors
     /// [`QmpError::Closed`], [`QmpError::TooLong`], [`QmpError::Unreadable`].
@@ -214,7 +213,7 @@ impl Monitor {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            // The reply of a command that was given up.
+            // The reply of a command that timed out.
             let message = self.message().await?;
             self.keep_event(message);
         }
@@ -233,7 +232,7 @@ impl Monitor {
         sent.map_err(|error| QmpError::Closed(Some(error)))?;
         loop {
             let message = self.message().await?;
-            // QEMU leaves the number out if it could not even read the command.
+            // QEMU omits the number if it could not even parse the command.
             let is_ours = match &message.id {
                 Some(replied) => *replied == json!(id),
                 None => message.error.is_some(),
@@ -262,7 +261,7 @@ impl Monitor {
         }
     }
 
-    /// The next message. May be dropped while it waits.
+    /// Receives the next message. The future may be dropped while it waits.
     async fn message(&mut self) -> Result<Message, QmpError> {
         loop {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
@@ -291,7 +290,7 @@ impl Monitor {
 async fn connect(socket: &Path) -> Result<UnixStream, QmpError> {
     let of = || socket.to_owned();
     let found = host::Unfollowed::find(socket).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => QmpError::NobodyThere { socket: of() },
+        io::ErrorKind::NotFound => QmpError::NoListener { socket: of() },
         _ if host::is_link(&source) => QmpError::Link { socket: of() },
         _ => QmpError::Connect {
             socket: of(),
@@ -304,7 +303,7 @@ async fn connect(socket: &Path) -> Result<UnixStream, QmpError> {
     )]
     let connected = UnixStream::connect(found.path()).await;
     connected.map_err(|source| match source.kind() {
-        io::ErrorKind::ConnectionRefused => QmpError::NobodyThere { socket: of() },
+        io::ErrorKind::ConnectionRefused => QmpError::NoListener { socket: of() },
         // Other clients are waiting as well.
         io::ErrorKind::WouldBlock => QmpError::InUse { socket: of() },
         _ => QmpError::Connect {

@@ -161,8 +161,14 @@ fn a_domains_guest_sees_disks_come_and_go() {
     // Then it lets go of itself. (libvirt 9.0 may crash if it is asked at that moment.)
     assert!(libvirt.virsh(&["resume", "one"]));
     console.wait_for_disks(&[READ_ONLY]);
-    assert_eq!(run(vm.unplug(&one.name)).expect("asked"), Unplugged::Gone);
-    assert_eq!(run(vm.unplug(&one.name)).expect("asked"), Unplugged::Gone);
+    assert_eq!(
+        run(vm.unplug(&one.name)).expect("asked"),
+        Unplugged::Removed
+    );
+    assert_eq!(
+        run(vm.unplug(&one.name)).expect("asked"),
+        Unplugged::Removed
+    );
     run(vm.plug(&one)).expect("plugged");
     console.wait_for_disks(&[WRITABLE, READ_ONLY]);
 

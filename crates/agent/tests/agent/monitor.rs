@@ -75,12 +75,12 @@ async fn a_socket_that_is_not_there_or_that_nobody_listens_on_is_no_vm() {
     let socket = folder.path().join("qmp");
     assert!(matches!(
         refused(&socket, LONG).await,
-        QmpError::NobodyThere { .. }
+        QmpError::NoListener { .. }
     ));
     drop(UnixListener::bind(&socket).expect("bound"));
     assert!(matches!(
         refused(&socket, LONG).await,
-        QmpError::NobodyThere { .. }
+        QmpError::NoListener { .. }
     ));
 }
 

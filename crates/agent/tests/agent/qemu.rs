@@ -65,10 +65,16 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
     }
     assert_eq!(run(vm.look()).expect("seen").len(), 2);
     qemu.ask("cont", json!({}));
-    assert_eq!(run(vm.unplug(&one.name)).expect("asked"), Unplugged::Gone);
+    assert_eq!(
+        run(vm.unplug(&one.name)).expect("asked"),
+        Unplugged::Removed
+    );
     qemu.console.wait_for_disks(&[READ_ONLY]);
     assert_eq!(qemu.nodes(), 1);
-    assert_eq!(run(vm.unplug(&one.name)).expect("asked"), Unplugged::Gone);
+    assert_eq!(
+        run(vm.unplug(&one.name)).expect("asked"),
+        Unplugged::Removed
+    );
 
     // Into the port that became free; and what a plug began that ended
     // half-way is made anew.
@@ -98,7 +104,10 @@ fn a_guest_waits_for_its_disks_server_for_as_long_as_was_said() {
     qemu.console.wait_for_disks(&[WRITABLE]);
     qemu.nbd.kill();
     qemu.nbd.restart();
-    assert_eq!(run(vm.unplug(&disk.name)).expect("asked"), Unplugged::Gone);
+    assert_eq!(
+        run(vm.unplug(&disk.name)).expect("asked"),
+        Unplugged::Removed
+    );
     qemu.console.wait_for_disks(&[]);
     assert!(!qemu.console.has_seen("write=refused"));
     assert_eq!(qemu.nodes(), 0);
@@ -112,7 +121,10 @@ fn a_guest_waits_for_its_disks_server_for_as_long_as_was_said() {
     let failing = WRITABLE.replace("taken", "refused");
     qemu.console.wait_for_disks(&[&failing]);
     assert!(run(vm.look()).expect("seen")[0].is_plugged);
-    assert_eq!(run(vm.unplug(&disk.name)).expect("asked"), Unplugged::Gone);
+    assert_eq!(
+        run(vm.unplug(&disk.name)).expect("asked"),
+        Unplugged::Removed
+    );
     qemu.console.wait_for_disks(&[]);
     assert_eq!(qemu.nodes(), 0);
 }
@@ -131,7 +143,7 @@ fn a_guest_without_a_system_is_busy_and_may_be_asked_again() {
     // A reset lets go of what was asked for, and nobody listens to the event.
     qemu.ask("system_reset", json!({}));
     wait_until("it is unplugged", || {
-        run(vm.unplug(&disk.name)).expect("asked") == Unplugged::Gone
+        run(vm.unplug(&disk.name)).expect("asked") == Unplugged::Removed
     });
     assert_eq!(qemu.nodes(), 0);
 }

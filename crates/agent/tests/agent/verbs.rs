@@ -34,10 +34,10 @@ async fn what_is_plugged_is_seen_and_goes() {
     };
     assert_eq!(vm.look().await.expect("seen"), [found]);
     let gone = vm.unplug(&disk("att-1").name).await.expect("unplugged");
-    assert_eq!(gone, Unplugged::Gone);
+    assert_eq!(gone, Unplugged::Removed);
     assert!(qemu.state().nodes.is_empty() && qemu.state().devices.is_empty());
     let gone = vm.unplug(&disk("att-1").name).await.expect("unplugged");
-    assert_eq!(gone, Unplugged::Gone);
+    assert_eq!(gone, Unplugged::Removed);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn unplug_may_be_repeated_after_an_end_at_any_command() {
                 .await
                 .expect_err("it closed");
             let gone = qemu.vm().unplug(&disk("att-1").name).await;
-            assert_eq!(gone.expect("unplugged"), Unplugged::Gone);
+            assert_eq!(gone.expect("unplugged"), Unplugged::Removed);
             assert!(qemu.state().nodes.is_empty() && qemu.state().devices.is_empty());
         }
     }
@@ -148,7 +148,7 @@ async fn a_guest_may_refuse_and_be_asked_again() {
     assert_eq!(qemu.state().devices.len(), 1);
     qemu.state().guest = Guest::LetsGo;
     let gone = qemu.vm().unplug(&disk("att-1").name).await.expect("asked");
-    assert_eq!(gone, Unplugged::Gone);
+    assert_eq!(gone, Unplugged::Removed);
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_guest_that_hangs_is_busy_until_it_lets_go() {
     let seen = qemu.vm().look().await.expect("seen");
     assert!(seen.iter().all(|disk| !disk.is_plugged) && seen.len() == 1);
     let gone = qemu.vm().unplug(&name).await.expect("asked");
-    assert_eq!(gone, Unplugged::Gone);
+    assert_eq!(gone, Unplugged::Removed);
     assert!(qemu.state().nodes.is_empty());
 }
 
@@ -181,7 +181,7 @@ async fn an_event_that_was_missed_is_not_waited_for() {
     qemu.state().guest = Guest::LetsGoUnseen;
     qemu.state().lingers = 3;
     let gone = qemu.vm().unplug(&disk("att-1").name).await.expect("asked");
-    assert_eq!(gone, Unplugged::Gone);
+    assert_eq!(gone, Unplugged::Removed);
     assert!(qemu.state().nodes.is_empty());
 }
 

@@ -74,7 +74,7 @@ fn a_disk_whose_filters_lost_their_journal_is_not_served_without_a_word() {
     std::fs::rename(&journal, &aside).expect("renamed");
     host.start();
     wait_until("it is said", || {
-        shown(&host, "disk").contains("the journal of filter fast is gone")
+        shown(&host, "disk").contains("the journal of filter fast is missing")
     });
     host.kill();
     std::fs::rename(&aside, &journal).expect("renamed");

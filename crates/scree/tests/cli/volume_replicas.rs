@@ -66,7 +66,11 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
     host.json(&["volume", "unexport", "b"]);
     host.json(&["volume", "delete", "b"]);
     host.json(&["volume", "create", "b", "--size", "16M"]);
-    wait_for(&host, "\"b\" is none of the tenant's volumes any more", 1);
+    wait_for(
+        &host,
+        "\"b\" is not one of the tenant's volumes any more",
+        1,
+    );
     let b = export(&host, "b");
     let said = host.apply_chain("disk", CHAIN);
     assert_eq!(said.code, 0, "{}", said.error);

@@ -1,5 +1,5 @@
-//! What `age -p` makes of a small file: age-encryption.org/v1 with a
-//! passphrase, as text or as bytes.
+//! Files encrypted by `age -p`: the format age-encryption.org/v1 with a passphrase, as text or as
+//! bytes.
 //!
 //! ```text
 //!   age-encryption.org/v1
@@ -22,22 +22,21 @@ const MAGIC: &str = "age-encryption.org/v1";
 const ARMOR_BEGIN: &str = "-----BEGIN AGE ENCRYPTED FILE-----";
 const ARMOR_END: &str = "-----END AGE ENCRYPTED FILE-----";
 
-/// scrypt takes 2^N KiB of memory: 1 GiB. age itself writes 18.
+/// scrypt uses 2^N KiB of memory; the limit is 1 GiB. age itself writes 18.
 const LOG2_N_MAX: u8 = 20;
 
-/// Why an encrypted file does not open.
+/// Why an encrypted file cannot be decrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EncryptedFileError {
-    /// It is not of this form.
-    #[error("it is damaged, or not made by `age -p`: {0}")]
+    /// The file does not follow the format.
+    #[error("the file is damaged, or was not created by `age -p`: {0}")]
     Form(&'static str),
-    /// It asks for more memory than a host should give.
+    /// Decryption would need too much memory.
     #[error(
-        "its scrypt work factor is {log2_n}, and {LOG2_N_MAX} is the most that is tried; \
-             encrypt it again"
+        "its scrypt work factor {log2_n} is larger than the limit {LOG2_N_MAX}; encrypt it again"
     )]
     TooExpensive {
-        /// What it asks for.
+        /// The work factor of the file.
         log2_n: u8,
     },
     /// The passphrase is wrong.
@@ -47,7 +46,7 @@ pub enum EncryptedFileError {
 
 use EncryptedFileError::Form;
 
-/// Whether this is a file that age encrypted, however.
+/// Whether this is a file that age encrypted, to a recipient or with a passphrase.
 pub(super) fn is_encrypted(content: &[u8]) -> bool {
     content.starts_with(MAGIC.as_bytes()) || content.starts_with(ARMOR_BEGIN.as_bytes())
 }
@@ -64,7 +63,7 @@ fn unarmored(content: &[u8]) -> Result<Vec<u8>, EncryptedFileError> {
     STANDARD.decode(base64).map_err(|_| form)
 }
 
-/// The next line and what follows it.
+/// The next line, and the bytes after it.
 fn line(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let text = std::str::from_utf8(&bytes[..end]).ok()?;
@@ -85,7 +84,7 @@ fn hkdf(key: &[u8], salt: &[u8], info: &[u8]) -> Zeroizing<[u8; 32]> {
     bytes
 }
 
-/// ChaCha20-Poly1305 with a key that is used once.
+/// Decrypts with ChaCha20-Poly1305 and a key that is used once.
 fn open(key: &[u8; 32], nonce: [u8; 12], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let key = UnboundKey::new(&CHACHA20_POLY1305, key).expect("32 bytes are a key");
     let mut buffer = Zeroizing::new(sealed.to_vec());
@@ -96,7 +95,7 @@ fn open(key: &[u8; 32], nonce: [u8; 12], sealed: &[u8]) -> Option<Zeroizing<Vec<
     Some(buffer)
 }
 
-/// What was encrypted, if it fits in one chunk.
+/// Decrypts a file whose content fits into one chunk.
 pub(super) fn decrypt(
     content: &[u8],
     passphrase: &str,
@@ -139,7 +138,7 @@ pub(super) fn decrypt(
     let file_key = open(&wrapping, [0; 12], &body).ok_or(EncryptedFileError::WrongPassphrase)?;
     let mac_key = hmac::Key::new(hmac::HMAC_SHA256, &*hkdf(&file_key, &[], b"header"));
     hmac::verify(&mac_key, signed, &mac).map_err(|_| Form("its MAC is wrong"))?;
-    // The first chunk, which says that it is the last.
+    // The first chunk, marked as the last one.
     let chunk_nonce = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     open(&hkdf(&file_key, nonce, b"payload"), chunk_nonce, chunk).ok_or(Form("its content"))
 }

@@ -1,33 +1,30 @@
-//! A wrapping key made of an age identity (`AGE-SECRET-KEY-1…`).
+//! A wrapping key derived from an age identity (`AGE-SECRET-KEY-1…`).
 //!
-//! age encrypts to a *recipient*, which is public: anyone can make a file that
-//! the identity opens, and nothing in the file authenticates its author. If
-//! data keys were encrypted to a recipient, an attacker who writes the database
-//! could store a chosen data key, or the mark of an unencrypted volume, and an
-//! agent would write what the attacker can read. Nor would it help to encrypt
-//! one wrapping key to the recipient and keep that in the parameters: the
-//! attacker could replace it, and the verifier.
+//! age encrypts to a *recipient*, which is public: anyone can create a file that the identity
+//! opens, and nothing in the file authenticates its author. If data keys were encrypted to a
+//! recipient, an attacker who writes the database could store a chosen data key, or the mark of an
+//! unencrypted volume, and an agent would write data that the attacker can read. Encrypting one
+//! wrapping key to the recipient and storing it in the parameters would not help: the attacker
+//! could replace it together with the verifier.
 //!
-//! So nothing here is encrypted to the recipient. The wrapping key is derived
-//! from the secret in the identity,
+//! So nothing here is encrypted to the recipient. The wrapping key is derived from the secret in
+//! the identity,
 //!
 //! ```text
 //!   HKDF-SHA-256: salt, the parameters' 16 random bytes;
 //!                 key, the identity's 32 bytes; info, "scree age wrapping key"
 //! ```
 //!
-//! and wraps as a key file does: AES-256-GCM, associated data the lineage.
-//! What opens was made by a holder of the identity. Other parameters make
-//! another key, which the verifier tells. age itself never uses an identity as
-//! a key for HKDF, so that neither use says anything about the other.
+//! and wraps as a key file does: AES-256-GCM with the lineage as associated data. A wrapped key
+//! that opens was created by a holder of the identity. Altered parameters produce another key,
+//! which the verifier detects. age itself never uses an identity as a key for HKDF, so neither use
+//! reveals anything about the other.
 //!
-//! The cost: `age -d` alone does not open a wrapped key, and a key cannot be
-//! wrapped with the recipient alone.
+//! The cost: `age -d` alone cannot unwrap a key, and the recipient alone cannot wrap one.
 //!
-//! An identity file may itself be encrypted with a passphrase (`age -p`);
-//! `encrypted` opens it. The `age` crate would do that too, along with 80
-//! others (HPKE, ML-KEM, P-256, translations); what is needed of the format is
-//! one recipient type and one chunk.
+//! An identity file may itself be encrypted with a passphrase (`age -p`); `encrypted` decrypts it.
+//! The `age` crate could do that too, but brings 80 other crates (HPKE, ML-KEM, P-256,
+//! translations); only one recipient type and one chunk of the format are needed here.
 
 mod encrypted;
 
@@ -47,12 +44,12 @@ use super::private::{self, PrivateFileError};
 /// Why an identity cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AgeError {
-    /// The identity file or its passphrase's cannot be read.
+    /// The identity file or the file of its passphrase cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// The identity file is encrypted, and no passphrase is given.
-    #[error("{path} is encrypted with a passphrase; name a file that holds it as `passphrase_path`",
-            path = path.display())]
+    /// The identity file is encrypted, but no passphrase is given.
+    #[error("{path} is encrypted with a passphrase; set `passphrase_path` to a file with the \
+             passphrase", path = path.display())]
     PassphraseNeeded {
         /// The identity file.
         path: PathBuf,
@@ -64,30 +61,30 @@ pub enum AgeError {
         /// The identity file.
         path: PathBuf,
     },
-    /// The encrypted file does not open.
+    /// The encrypted file cannot be decrypted.
     #[error("cannot decrypt {path}", path = path.display())]
     Encrypted {
         /// The identity file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: EncryptedFileError,
     },
-    /// There is not exactly one identity in the file.
+    /// The file does not hold exactly one identity.
     #[error("{path} holds {found} identities; it should hold one", path = path.display())]
     NotOne {
         /// The identity file.
         path: PathBuf,
-        /// How many it holds.
+        /// Number of identities in the file.
         found: usize,
     },
     /// The identity is of a kind whose secret is not in the file.
-    #[error("the identity in {path} is not of the kind `AGE-SECRET-KEY-1…`; a plugin's, an SSH key \
-             or a hybrid one cannot be used: make one with `age-keygen`", path = path.display())]
+    #[error("the identity in {path} is not of the kind `AGE-SECRET-KEY-1…`; identities of plugins, \
+             SSH keys and hybrid identities cannot be used: create one with `age-keygen`", path = path.display())]
     OtherKind {
         /// The identity file.
         path: PathBuf,
     },
-    /// A digit is wrong, or one is missing.
+    /// A digit is wrong or missing.
     #[error("the identity in {path} has a typing error: its checksum is wrong", path = path.display())]
     Misspelt {
         /// The identity file.
@@ -95,7 +92,7 @@ pub enum AgeError {
     },
 }
 
-/// The wrapping key made of the identity in a file.
+/// Derives the wrapping key from the identity in a file.
 pub(super) fn derive(
     world: &World,
     path: &Path,

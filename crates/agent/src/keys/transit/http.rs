@@ -1,13 +1,12 @@
-//! One POST by hyper over a connection of its own, within a time.
+//! One HTTP POST over a connection of its own, with a timeout.
 //!
-//! Callers wait on a thread, hyper on tasks: each call has a small runtime of
-//! its own. A volume's keys are opened once for each attach, so neither the
-//! runtime nor the handshake matters. A client with a pool of connections would
-//! bring no less code: after the name was resolved, an address has to be checked
-//! (plain HTTP is for this machine alone), and a broken connection is told from
-//! an answer that is not HTTP.
+//! Callers block a thread and hyper runs on tasks, so each call has a small runtime of its own. A
+//! volume's keys are unwrapped once for each attach, so the cost of the runtime and the handshake
+//! does not matter. A client with a connection pool would not need less code: the resolved address
+//! must be checked (plain HTTP is only for this machine), and a broken connection must be
+//! distinguished from an answer that is not HTTP.
 //!
-//! It must not know: what is requested, tokens.
+//! Must not know: the meaning of requests, tokens.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,37 +29,37 @@ use world::{OpenMode, World, host};
 
 use super::TransitError;
 
-/// The longest answer, in bytes: a wrapped key is some hundred.
+/// The longest answer, in bytes; a wrapped key has some hundred bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 const CA_BYTES_MAX: u64 = 1 << 20;
 
-/// A service, and how it is reached.
+/// A service, and how to connect to it.
 pub(super) struct Service {
-    /// The address as it was configured, for messages.
+    /// The configured address, for messages.
     pub(super) address: String,
     /// Host and port, as in the address.
-    pub(super) authority: String,
+    /// Host and port, as in the address.
     pub(super) host: String,
     pub(super) port: u16,
     /// `None`: plain HTTP, to this machine only.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    /// The time of a whole call.
+    /// Timeout of a whole call.
     pub(super) timeout: Duration,
 }
 
-/// TLS that trusts the authority whose certificate is in this file.
+/// TLS settings that trust the authority whose certificate is in this file.
 pub(super) fn tls(world: &World, path: &Path) -> Result<Arc<ClientConfig>, TransitError> {
     let read = || {
         let file = world.disk.open(path, OpenMode::Read)?;
         let length = file.length()?;
         if length > CA_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too long"));
         }
         let mut bytes = vec![0; length as usize];
         file.read_at(&mut bytes, 0)?;
         String::from_utf8(bytes)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not text"))
     };
     let pem = read().map_err(|source| TransitError::Authority {
         path: path.to_owned(),
@@ -79,7 +78,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Service {
-    /// Makes a request, and once more if the connection broke before an answer came.
+    /// Makes a request, and repeats it once if the connection broke before an answer.
     pub(super) fn post(
         &self,
         path: &str,
@@ -97,7 +96,7 @@ impl Service {
                 answer => answer,
             }
         }));
-        // It does not wait for a name that is still being resolved.
+        // This does not wait for a pending name resolution.
         runtime.shutdown_background();
         answer.unwrap_or_else(|| {
             Err(TransitError::TimedOut {
@@ -121,7 +120,7 @@ impl Service {
         }
         let request = request
             .body(Full::new(body.clone()))
-            .expect("its parts were checked");
+            .expect("the parts were checked");
         let stream = self
             .connect()
             .await
@@ -133,7 +132,7 @@ impl Service {
         let response = response.map_err(|source| {
             let address = self.address.clone();
             if source.is_parse() {
-                let why = "it does not speak HTTP/1.1";
+                let why = "the answer is not HTTP/1.1";
                 TransitError::Answer { address, why }
             } else {
                 TransitError::Broken { address, source }
@@ -147,7 +146,7 @@ impl Service {
             Ok(answer) => Ok((status, answer.to_bytes())),
             Err(_) => Err(TransitError::Answer {
                 address: self.address.clone(),
-                why: "its answer breaks off, or is too long",
+                why: "the answer is truncated or too long",
             }),
         }
     }
@@ -167,7 +166,7 @@ impl Service {
         if self.tls.is_none() && !address.ip().is_loopback() {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                "its name leads away from this machine, which needs https",
+                "its name resolves to another machine, which requires https",
             ));
         }
         #[expect(
@@ -192,7 +191,7 @@ async fn send(
 ) -> Result<Response<Incoming>, hyper::Error> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the runtime.
+    // The task ends with the runtime.
     tokio::spawn(connection);
     sender.send_request(request).await
 }

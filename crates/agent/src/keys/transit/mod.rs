@@ -1,29 +1,27 @@
 //! `Transit` is a wrapping key that a transit service holds, such as the transit engine of
-//! HashiCorp Vault or OpenBao: the service encrypts and decrypts for clients that show a
-//! token, and never hands out the key.
+//! HashiCorp Vault or OpenBao: the service encrypts and decrypts for clients with a token, and
+//! never reveals the key.
 //!
 //! ```text
 //!   POST {address}/v1/{mount}/encrypt/{key}   {"plaintext": base64, "associated_data": base64}
 //!   POST {address}/v1/{mount}/decrypt/{key}   {"ciphertext": "vault:v1:…", "associated_data": base64}
 //! ```
 //!
-//! What is wrapped is the service's ciphertext, as it came. The key has to be
-//! of an authenticated type (`aes256-gcm96`): opening a wrapping key proves
-//! that the associated data counts.
+//! A wrapped key is the service's ciphertext, unchanged. The key must be of an authenticated type
+//! (`aes256-gcm96`): opening a wrapping key proves that the associated data is authenticated.
 //!
-//! * Over TLS 1.3, with a named authority; in the clear to this machine only.
-//! * Both calls may be repeated. A call is repeated once, if its connection broke
-//!   before an answer came. More is up to the caller; there are no pauses here.
-//! * A call ends within its time, whatever the service does, and an answer
-//!   longer than a few KiB is refused. Redirections are not followed.
-//! * The token is read again for each call, so that a renewed one needs no restart
-//!   of the agent. It is in no message.
+//! * Connections use TLS 1.3 with a configured authority; plain HTTP goes to this machine only.
+//! * Both calls may be repeated. A call is repeated once, without a pause, if its connection broke
+//!   before an answer. Further retries are up to the caller.
+//! * A call ends within its timeout, whatever the service does, and an answer of more than some KiB
+//!   is refused. Redirections are not followed.
+//! * The token is read again for each call, so that a renewed token needs no restart of the agent.
+//!   No message contains it.
 //!
-//! A ciphertext that does not open is answered with 400, and so are a key that
-//! does not exist and one of another type: the caller tries the verifier to
-//! tell them apart.
+//! The service answers 400 to a ciphertext that it cannot decrypt, but also for a missing key or a
+//! key of another type: the caller distinguishes them with the verifier.
 //!
-//! What is sent passes through buffers of hyper and TLS that are not wiped.
+//! Data keys pass through buffers of hyper and TLS that are not wiped.
 
 mod http;
 
@@ -46,7 +44,7 @@ use super::private::{self, PrivateFileError};
 use super::remote::{Opened, RemoteCipher};
 use http::Service;
 
-/// The length of the service's text in an error, in characters.
+/// The longest text of the service in an error, in characters.
 const SAID_CHARS_MAX: usize = 200;
 
 const TIMEOUT_SECONDS_MAX: u32 = 120;
@@ -59,12 +57,12 @@ pub enum TransitError {
     Entry {
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// The value of the field.
         value: String,
-        /// What it should be.
+        /// What the value should be.
         why: &'static str,
     },
-    /// The certificate of its authority cannot be read.
+    /// The certificate of the authority cannot be read.
     #[error("cannot read the authority's certificate {path}", path = path.display())]
     Authority {
         /// The file.
@@ -72,40 +70,40 @@ pub enum TransitError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// TLS cannot be set up with it.
+    /// The certificate of the authority cannot be used for TLS.
     #[error("cannot use the authority's certificate {path}", path = path.display())]
     Tls {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: auth::TlsError,
     },
-    /// The token's file cannot be read.
+    /// The file of the token cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// The file holds no token.
-    #[error("{path} holds no token: it has characters that no token has", path = path.display())]
+    /// The file does not hold a token.
+    #[error("{path} does not hold a token: it has characters that no token has", path = path.display())]
     NotAToken {
         /// The file.
         path: PathBuf,
     },
-    /// No service answers at the address, or not over this TLS.
+    /// No service answers at the address with this TLS.
     #[error(
-        "cannot reach {address}; is it running, and its certificate signed by the authority \
-             that `ca_path` names?"
+        "cannot connect to {address}; is it running, and is its certificate signed by the \
+         authority in `ca_path`?"
     )]
     Unreachable {
         /// The service.
-        address: String,
-        /// What the operating system or TLS said.
+        /// Address of the service.
+        /// The error of the operating system or TLS.
         source: io::Error,
     },
     /// The connection broke.
-    #[error("{address} broke off before it answered")]
+    #[error("{address} closed the connection before it answered")]
     Broken {
         /// The service.
         address: String,
-        /// What the protocol said.
+        /// The protocol error.
         source: hyper::Error,
     },
     /// No answer came in time.
@@ -113,49 +111,49 @@ pub enum TransitError {
     TimedOut {
         /// The service.
         address: String,
-        /// How long it had.
+        /// The timeout, in seconds.
         seconds: u64,
     },
     /// The service does not accept the token.
-    #[error("{address} refuses the token in {path} ({said}); put a new one there, or allow it to \
+    #[error("{address} refuses the token in {path} ({said}); replace the token, or allow it to \
              update {mount}/encrypt/{key} and {mount}/decrypt/{key}", path = path.display())]
     TokenRefused {
         /// The service.
         address: String,
-        /// The token's file.
+        /// Path of the file with the token.
         path: PathBuf,
-        /// Where the engine is mounted.
+        /// Path at which the engine is mounted.
         mount: String,
         /// The key's name.
         key: String,
-        /// What the service said.
+        /// The service's explanation.
         said: String,
     },
-    /// The service refuses.
+    /// The service refuses the request.
     #[error("{address} answered {status} to {verb} with {key} ({said}); {remedy}")]
     Status {
         /// The service.
         address: String,
-        /// Encrypt or decrypt.
+        /// `encrypt` or `decrypt`.
         verb: &'static str,
         /// The mount's path and the key's name.
         key: String,
         /// The HTTP status.
         status: StatusCode,
-        /// What the service said.
+        /// The service's explanation.
         said: String,
-        /// What to do.
+        /// What the operator can do.
         remedy: &'static str,
     },
-    /// The answer is not a transit engine's.
-    #[error("{address} does not answer as a transit engine does: {why}; correct `address`")]
+    /// The answer is not that of a transit engine.
+    #[error("{address} is not a transit engine: {why}; correct `address`")]
     Answer {
         /// The service.
         address: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: &'static str,
     },
-    /// The agent could not set up its side.
+    /// The agent could not set up a call.
     #[error("cannot set up a call")]
     Setup(#[source] io::Error),
 }
@@ -209,8 +207,8 @@ fn is_path(text: &str, separator: bool) -> bool {
     }
 }
 
-/// Whether this is a ciphertext in the engine's one spelling: with a lenient
-/// base64 decoder the same ciphertext would have several.
+/// Whether this is a ciphertext in the engine's canonical spelling: a lenient base64 decoder would
+/// accept several spellings of it.
 fn is_ciphertext(text: &str) -> bool {
     let parts = text
         .strip_prefix("vault:v")
@@ -222,7 +220,7 @@ fn is_ciphertext(text: &str) -> bool {
 }
 
 impl Transit {
-    /// The key that `entry` names; it is asked for when it is first used.
+    /// The key that `entry` names; it is first requested when it is used.
     pub(super) fn new(world: &World, entry: &TransitEntry) -> Result<Self, TransitError> {
         let wrong = |field, value: &str, why| {
             Err(TransitError::Entry {
@@ -271,7 +269,7 @@ impl Transit {
             ("http", _) => {
                 let address = host.parse::<IpAddr>();
                 if host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
-                    let why = "is not on this machine: data keys go over a network only by https";
+                    let why = "is not on this machine: data keys are sent over a network only by https";
                     return wrong("address", &entry.address, why);
                 }
                 None
@@ -303,10 +301,10 @@ impl Transit {
         }
     }
 
-    /// The service's text for an error: short, and without the token.
+    /// The service's text for an error: shortened, and without the token.
     fn error_text(&self, body: &[u8], token: &str) -> String {
         let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else {
-            return "it says nothing more".to_owned();
+            return "no further explanation".to_owned();
         };
         let said = refusal.errors.join("; ").replace(token, "[the token]");
         let said: String = said
@@ -315,7 +313,7 @@ impl Transit {
             .take(SAID_CHARS_MAX)
             .collect();
         if said.trim().is_empty() {
-            "it says nothing more".to_owned()
+            "no further explanation".to_owned()
         } else {
             said
         }
@@ -339,9 +337,9 @@ impl Transit {
         Ok(headers)
     }
 
-    /// Makes a request. The inner error says that the request is at fault: so the
-    /// service refuses a ciphertext that is not its own.
-    fn ask(
+    /// Makes a request. The inner error means that the service rejects the request itself, as it
+    /// does for a ciphertext that is not its own.
+    fn request(
         &self,
         verb: &'static str,
         request: &TransitRequest<'_>,
@@ -400,11 +398,11 @@ impl RemoteCipher for Transit {
             ciphertext: None,
             associated_data: &STANDARD.encode(associated),
         };
-        let answer = self.ask("encrypt", &request)??;
+        let answer = self.request("encrypt", &request)??;
         let answer: Answer<Ciphertext> =
-            serde_json::from_slice(&answer).map_err(|_| self.answer("it names no ciphertext"))?;
+            serde_json::from_slice(&answer).map_err(|_| self.answer("it has no ciphertext"))?;
         if !is_ciphertext(&answer.data.ciphertext) {
-            return Err(self.answer("its ciphertext is not of the form `vault:v1:…`"));
+            return Err(self.answer("the ciphertext does not have the form `vault:v1:…`"));
         }
         Ok(answer.data.ciphertext.into_bytes())
     }
@@ -421,15 +419,15 @@ impl RemoteCipher for Transit {
             ciphertext: Some(ciphertext),
             associated_data: &STANDARD.encode(associated),
         };
-        let Ok(answer) = self.ask("decrypt", &request)? else {
+        let Ok(answer) = self.request("decrypt", &request)? else {
             return Ok(Opened::Refused);
         };
         let answer: Answer<Plaintext> =
-            serde_json::from_slice(&answer).map_err(|_| self.answer("it names no plaintext"))?;
+            serde_json::from_slice(&answer).map_err(|_| self.answer("it has no plaintext"))?;
         let base64 = Zeroizing::new(answer.data.plaintext);
         match STANDARD.decode(&*base64) {
             Ok(plain) => Ok(Opened::Plain(Zeroizing::new(plain))),
-            Err(_) => Err(self.answer("its plaintext is not base64")),
+            Err(_) => Err(self.answer("the plaintext is not base64")),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Buckets of object stores, and prefixes of them: `s3://bucket/prefix`, `gs://…`,
-//! `az://…`. Credentials come from this process's environment.
+//! Buckets of object stores, and prefixes of them: `s3://bucket/prefix`, `gs://…`, `az://…`.
+//! Credentials are read from the environment of this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,8 +55,7 @@ impl Backend for Bucket {
         lies_in(own, url) || lies_in(url, own)
     }
 
-    /// A look makes several requests, each with a timeout of its own: a slow store does not count
-    /// as unresponsive.
+    /// A look makes several requests, each with its own timeout: a slow store is not unresponsive.
     fn answers_within(&self) -> Duration {
         2 * unit_object::ANSWER_WITHIN
     }

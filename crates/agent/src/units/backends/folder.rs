@@ -24,7 +24,7 @@ fn path_of(text: &str) -> Result<PathBuf, Refusal> {
     let path = match text.strip_prefix("file://") {
         Some(path) => url::decode(path).ok_or_else(|| {
             invalid(format!(
-                "{text:?} is not a URL: a % is not followed by two hex digits"
+                "{text:?} is not a URL: a % must be followed by two hex digits"
             ))
         })?,
         None => PathBuf::from(text),
@@ -34,7 +34,7 @@ fn path_of(text: &str) -> Result<PathBuf, Refusal> {
             "{text:?} is not an absolute path; write file:///path/to/folder"
         )));
     }
-    // Two spellings of one folder should not look like two units.
+    // Two spellings of one folder must not look like two units.
     Ok(path.components().collect())
 }
 
@@ -51,13 +51,13 @@ impl Backend for Folder {
         url::url_of(&self.0)
     }
 
-    /// The absolute path of a folder that exists, without links: so a mistyped or unmounted path is
-    /// not taken for a new unit.
+    /// The absolute path of an existing folder, without links: a mistyped or unmounted path must
+    /// not become a unit.
     fn resolved(self: Box<Self>) -> Result<Box<dyn Backend>, Refusal> {
         let shown = self.0.display();
         let folder = host::resolve(&self.0).map_err(|error| {
             invalid(format!(
-                "{shown}: {error}; make the folder, or mount it, first"
+                "{shown}: {error}; create or mount the folder first"
             ))
         })?;
         if !host::is_folder(&folder) {
@@ -66,7 +66,7 @@ impl Backend for Folder {
         Ok(Box::new(Self(folder)))
     }
 
-    /// The other path was resolved when it was added; to resolve it again could hang.
+    // The other path was resolved when it was added; resolving it again could hang.
     fn overlaps(&self, url: &str) -> bool {
         let nests = |other: PathBuf| self.0.starts_with(&other) || other.starts_with(&self.0);
         url.starts_with("file:") && path_of(url).is_ok_and(nests)

@@ -1,8 +1,8 @@
-//! [`Backend`]: what this host can reach by itself and use as a unit, told apart by the scheme of
-//! its URL. A new kind is an implementation of [`Backend`] and a line in [`KINDS`]; units of daemons
-//! are reached over links (`links`).
+//! [`Backend`]: storage that this host accesses directly and uses as a unit; the scheme of a URL
+//! tells its kind. A new kind is an implementation of [`Backend`] and a line in [`KINDS`]. Units of
+//! daemons are accessed over links (`links`).
 //!
-//! Must not know: which units there are, and their health.
+//! Must not know: the units of the cluster, and their health.
 
 mod bucket;
 mod folder;
@@ -24,34 +24,34 @@ use crate::context::HostContext;
 
 pub(super) use folder::Folder;
 
-/// What a unit is stored in, or could be.
+/// Storage that is a unit, or can become one.
 pub(super) trait Backend: Send + Sync {
-    /// Its URL, in the canonical spelling.
+    /// Its URL, in canonical spelling.
     fn url(&self) -> String;
 
-    /// The same backend, by its canonical name. May wait.
+    /// The same backend under its canonical name. May block.
     ///
     /// # Errors
-    /// If it cannot be a unit, as far as can be seen.
+    /// If it visibly cannot become a unit.
     fn resolved(self: Box<Self>) -> Result<Box<dyn Backend>, Refusal>;
 
-    /// Whether it is, holds or lies in the unit at `url`.
+    /// Whether it is, contains or is inside the unit at `url`.
     fn overlaps(&self, url: &str) -> bool;
 
-    /// The unit that it is already, and its cluster; `None` if it is none, or its marker cannot be
-    /// read. May wait.
+    /// The id and the cluster of its unit; `None` if it is not a unit, or its marker cannot be
+    /// read. May block.
     fn identify(&self, context: &HostContext) -> Option<(ClusterId, UnitId)>;
 
-    /// The unit there, which should be `unit`. Does not wait.
+    /// The unit in it, which should be `unit`. Does not block.
     fn open(&self, context: &HostContext, unit: UnitId) -> Arc<dyn Unit>;
 
-    /// Makes it the unit `unit`. May wait.
+    /// Makes it the unit `unit`. May block.
     ///
     /// # Errors
     /// [`UnitError`].
     fn make(&self, context: &HostContext, unit: UnitId) -> Result<Arc<dyn Unit>, UnitError>;
 
-    /// After this long without an answer the unit is unresponsive.
+    /// The time without an answer after which the unit is unresponsive.
     fn answers_within(&self) -> Duration {
         ANSWER_WITHIN
     }
@@ -62,12 +62,12 @@ pub(super) trait Backend: Send + Sync {
     }
 }
 
-/// The link of a unit that this host has no way to use. Such a unit counts as unavailable, and
-/// stays in the table of units: a copyset that is missing a copy there must not count as complete.
+/// The link of a unit that this host cannot access. Such a unit counts as unavailable, and stays in
+/// the table of units: a copyset with a missing copy must not count as complete.
 pub(super) struct Unreachable(String);
 
 impl Unreachable {
-    /// The unit at `url`, which cannot be used for this reason.
+    /// A unit for `url` that cannot be accessed for this reason.
     pub fn unit(url: &str, reason: String) -> Arc<dyn Unit> {
         Arc::new(RemoteUnit::new(url.to_owned(), Arc::new(Self(reason))))
     }
@@ -82,7 +82,7 @@ impl Link for Unreachable {
 /// Parses the URL of one kind of backend.
 type Parse = fn(&str) -> Result<Box<dyn Backend>, Refusal>;
 
-/// The schemes of URLs, and how each is parsed.
+/// The URL schemes, and their parsers.
 const KINDS: [(&str, Parse); 5] = [
     ("file", folder::parse),
     ("s3", bucket::parse),
@@ -91,10 +91,10 @@ const KINDS: [(&str, Parse); 5] = [
     ("rados", pool::parse),
 ];
 
-/// The backend that `url` names; a plain path names a folder.
+/// The backend at `url`; a plain path names a folder.
 ///
 /// # Errors
-/// If it names none.
+/// If the URL names no backend.
 pub(super) fn backend_of(url: &str) -> Result<Box<dyn Backend>, Refusal> {
     let Some((scheme, _)) = url.split_once("://") else {
         return folder::parse(url);
@@ -102,12 +102,12 @@ pub(super) fn backend_of(url: &str) -> Result<Box<dyn Backend>, Refusal> {
     match KINDS.iter().find(|(known, _)| *known == scheme) {
         Some((_, parse)) => parse(url),
         None if scheme == "scree" => Err(invalid(
-            "a unit daemon adds itself: make one with `scree unit create`, and run `scree unit \
+            "a unit daemon adds itself: create one with `scree unit create`, and run `scree unit \
              --listen` on its machine"
                 .to_owned(),
         )),
         None => Err(invalid(format!(
-            "{scheme}:// units are not known; give a folder as file:///path, a bucket as \
+            "{scheme}:// is not a known kind of unit; give a folder as file:///path, a bucket as \
              s3://bucket/prefix, gs://… or az://…, or a Ceph pool as rados://POOL/NAMESPACE"
         ))),
     }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheme_of_a_url_says_which_backend_it_names() {
+    fn the_scheme_of_a_url_selects_its_backend() {
         for (given, url) in [
             ("/srv/u1/", "file:///srv/u1"),
             ("file:///srv/./u%201", "file:///srv/u%201"),

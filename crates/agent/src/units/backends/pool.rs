@@ -1,5 +1,5 @@
-//! Namespaces of Ceph pools: `rados://[USER@]POOL[/NAMESPACE]`. Keys come from where
-//! Ceph's own tools take them.
+//! Namespaces of Ceph pools: `rados://[USER@]POOL[/NAMESPACE]`. Keys are found where Ceph's own
+//! tools find them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use unit_rados::RadosUnit;
 use super::{Backend, invalid};
 use crate::context::HostContext;
 
-/// A pool with a placement group that no OSD serves answers when one does again: Ceph notices a
-/// machine that lost its power after 20 s.
+/// A pool with a placement group that no OSD serves answers when an OSD serves it again: Ceph
+/// notices a machine without power after 20 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 
 /// A namespace of a pool, or a pool.
@@ -44,7 +44,7 @@ impl Backend for Pool {
         Ok(self)
     }
 
-    /// Namespaces do not nest. The user does not matter.
+    /// Namespaces do not nest, and the user does not matter.
     fn overlaps(&self, url: &str) -> bool {
         unit_rados::Place::at(url).is_ok_and(|other| self.0.is_same_place(&other))
     }

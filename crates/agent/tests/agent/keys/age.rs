@@ -38,7 +38,7 @@ fn an_identity_is_the_same_key_whether_encrypted_or_not() {
     let place = Place::new();
     let passphrase = place.private("words", PASSPHRASE);
     let plain = entry(&place.private("plain", IDENTITY), None);
-    let parameters = place.keys.found(&plain).expect("founded");
+    let parameters = place.keys.new_parameters(&plain).expect("founded");
     let id = KeyId::from_u128(1);
     for (name, content) in [("binary", ENCRYPTED), ("armored", ARMORED.as_bytes())] {
         let encrypted = entry(&place.private(name, content), Some(&passphrase));
@@ -89,7 +89,7 @@ fn an_encrypted_identity_file_says_what_is_wrong() {
         let path = place.private("id", content);
         place
             .keys
-            .found(&entry(&path, words))
+            .new_parameters(&entry(&path, words))
             .map_err(|error| text(&error))
     };
     let refusal = |content: &[u8], words| with(content, words).expect_err("refused");

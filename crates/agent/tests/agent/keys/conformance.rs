@@ -31,8 +31,8 @@ fn is_refused(key: &dyn UnwrapKeys, lineage: Lineage, wrapped: &[u8]) -> bool {
 /// exist.
 pub fn conforms(keys: &WrappingKeys, ours: &KeyEntry, theirs: &KeyEntry) {
     let (our_id, their_id) = (KeyId::from_u128(1), KeyId::from_u128(2));
-    let our_parameters = keys.found(ours).expect("founded");
-    let their_parameters = keys.found(theirs).expect("founded");
+    let our_parameters = keys.new_parameters(ours).expect("founded");
+    let their_parameters = keys.new_parameters(theirs).expect("founded");
     let stored = serde_json::to_string(&our_parameters).expect("JSON");
     let read: KeyParameters = serde_json::from_str(&stored).expect("JSON");
     assert_eq!(read, our_parameters);

@@ -123,7 +123,10 @@ fn a_passphrase_that_is_none_is_refused() {
 fn parameters_that_a_database_altered_open_nothing() {
     let place = Place::new();
     let path = place.private("words", "a walrus");
-    let founded = place.keys.found(&passphrase(&path)).expect("founded");
+    let founded = place
+        .keys
+        .new_parameters(&passphrase(&path))
+        .expect("founded");
     let open = |memory: u32, passes: u32, salted: u8| {
         let mut altered = founded.clone();
         if let KeySource::Passphrase {
@@ -159,7 +162,7 @@ fn nothing_prints_a_secret() {
     let place = Place::new();
     let entry = place.key_file("a");
     let secret = fs::read_to_string(place.path("a")).expect("a file");
-    let parameters = place.keys.found(&entry).expect("founded");
+    let parameters = place.keys.new_parameters(&entry).expect("founded");
     let id = KeyId::from_u128(1);
     let key = place.keys.open(id, &entry, &parameters).expect("open");
     let printed = format!("{key:?} {:?} {parameters:?} {entry:?}", place.keys);

@@ -58,7 +58,10 @@ impl Place {
 
     /// Why nothing can be founded with `entry`, in full.
     pub fn refusal(&self, entry: &KeyEntry) -> String {
-        let refused = self.keys.found(entry).expect_err("it should be refused");
+        let refused = self
+            .keys
+            .new_parameters(entry)
+            .expect_err("it should be refused");
         text(&refused)
     }
 }

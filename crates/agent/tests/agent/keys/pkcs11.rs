@@ -149,7 +149,7 @@ fn the_key_has_to_be_one_and_has_to_stay_on_its_token() {
                 super::text(&refused).contains("already has a key"),
                 "{refused}"
             );
-            place.keys.found(&entry).expect("founded");
+            place.keys.new_parameters(&entry).expect("founded");
 
             let (module, slot) = beside();
             let session = module.open_rw_session(slot).expect("a session");
@@ -176,7 +176,7 @@ fn the_key_has_to_be_one_and_has_to_stay_on_its_token() {
 fn a_session_that_died_is_opened_again() {
     with_token("a_session_that_died_is_opened_again", |place, _| {
         let entry = made(place, "ours");
-        let parameters = place.keys.found(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("founded");
         let id = KeyId::from_u128(1);
         let key = place.keys.open(id, &entry, &parameters).expect("open");
         let lineage = Lineage::from_u128(4);
@@ -196,7 +196,7 @@ fn a_session_that_died_is_opened_again() {
 fn a_wrong_pin_is_tried_once() {
     with_token("a_wrong_pin_is_tried_once", |place, _| {
         let entry = made(place, "ours");
-        let parameters = place.keys.found(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("founded");
         let id = KeyId::from_u128(1);
         place.private("pin", "0000-wrong");
         for _ in 0..20 {
@@ -258,7 +258,7 @@ fn a_token_that_is_gone_is_not_taken_for_a_damaged_volume() {
         "a_token_that_is_gone_is_not_taken_for_a_damaged_volume",
         |place, folder| {
             let entry = made(place, "ours");
-            let parameters = place.keys.found(&entry).expect("founded");
+            let parameters = place.keys.new_parameters(&entry).expect("founded");
             let id = KeyId::from_u128(1);
             let key = place.keys.open(id, &entry, &parameters).expect("open");
             let lineage = Lineage::from_u128(4);

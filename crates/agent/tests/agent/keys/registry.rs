@@ -13,7 +13,7 @@ fn a_volume_opens_with_the_keys_of_several_tenants() {
     let place = Place::new();
     let [a, b] = [1, 2].map(|number: u128| {
         let entry = place.key_file(&number.to_string());
-        let parameters = place.keys.found(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("founded");
         let id = KeyId::from_u128(number);
         (id, place.keys.open(id, &entry, &parameters).expect("open"))
     });
@@ -61,7 +61,7 @@ fn a_key_is_rewrapped_from_one_kind_to_another() {
         path: place.private("words", "a walrus"),
     };
     let [file, words] = [(1, file), (2, words)].map(|(id, entry)| {
-        let parameters = place.keys.found(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("founded");
         let id = KeyId::from_u128(id);
         place.keys.open(id, &entry, &parameters).expect("open")
     });
@@ -77,7 +77,7 @@ fn a_key_is_rewrapped_from_one_kind_to_another() {
 fn a_key_of_another_kind_or_made_elsewhere_says_so() {
     let place = Place::new();
     let file = place.key_file("a");
-    let parameters = place.keys.found(&file).expect("founded");
+    let parameters = place.keys.new_parameters(&file).expect("founded");
     let words = KeyEntry::Passphrase {
         path: place.private("words", "a walrus"),
     };

@@ -33,7 +33,7 @@ fn plain(place: &Place, stub: &Stub, key: &str) -> TransitEntry {
 
 fn open(place: &Place, entry: &TransitEntry) -> Arc<WrappingKey> {
     let entry = KeyEntry::Transit(entry.clone());
-    let parameters = place.keys.found(&entry).expect("founded");
+    let parameters = place.keys.new_parameters(&entry).expect("founded");
     let id = KeyId::from_u128(1);
     place.keys.open(id, &entry, &parameters).expect("open")
 }
@@ -347,9 +347,9 @@ fn a_wrong_token_is_told_and_a_new_one_needs_no_restart() {
 fn a_key_that_ignores_associated_data_is_not_used() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = KeyEntry::Transit(plain(&place, &stub, "ours"));
-    let parameters = place.keys.found(&entry).expect("founded");
+    let parameters = place.keys.new_parameters(&entry).expect("founded");
     stub.behave(Manner::IgnoresAssociatedData);
-    let refused = place.keys.found(&entry).expect_err("unbound");
+    let refused = place.keys.new_parameters(&entry).expect_err("unbound");
     assert!(
         matches!(refused, OpenKeyError::Unbound { .. }),
         "{refused:?}"
