@@ -44,8 +44,8 @@ pub enum FolderError {
     /// A folder or file cannot be created or opened.
     #[error("cannot use the folder {path}: {source}", path = path.display())]
     Io {
-        /// Which folder or file.
         /// Path of the folder or file.
+        path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
     },

@@ -132,7 +132,8 @@ impl HostJobs {
             Some(events) => Ok(events.after(after, count_max as usize, wait).await),
             None => Err(Refusal {
                 field: None,
-                reason: "the attachment has no filters that report events, or is not open".to_owned(),
+                reason: "the attachment has no filters that report events, or is not open"
+                    .to_owned(),
             }),
         }
     }

@@ -88,6 +88,8 @@ pub enum StartError {
     #[error(transparent)]
     CreateKey(#[from] CreateKeyError),
     /// The key with which hosts authenticate lease counts has the wrong length.
-    #[error("the database is damaged: the key that authenticates lease counts is not 32 bytes long")]
+    #[error(
+        "the database is damaged: the key that authenticates lease counts is not 32 bytes long"
+    )]
     LeaseCountKey,
 }

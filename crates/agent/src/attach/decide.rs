@@ -286,7 +286,10 @@ mod tests {
         assert_eq!(decided(in_vm(false), &observed), Action::FindPlug);
         observed.findings.may_be_plugged = true;
         assert_eq!(decided(in_vm(false), &observed), Action::Open);
-        assert_eq!(decided(forced(in_vm(false)), &observed), Action::DestageJournal);
+        assert_eq!(
+            decided(forced(in_vm(false)), &observed),
+            Action::DestageJournal
+        );
         observed.findings.may_be_plugged = false;
         observed.is_unplugged = true;
         let next = decided(in_vm(false), &observed);
@@ -301,7 +304,10 @@ mod tests {
         observed.findings.have_filters_content = Some(true);
         assert_eq!(decided(assignment(false), &observed), Action::Open);
         observed.findings.have_filters_content = Some(false);
-        assert_eq!(decided(assignment(false), &observed), Action::DestageJournal);
+        assert_eq!(
+            decided(assignment(false), &observed),
+            Action::DestageJournal
+        );
         let forced = decided(forced(assignment(false)), &Observed::default());
         assert_eq!(forced, Action::DestageJournal);
     }

@@ -34,7 +34,9 @@ impl WorkerState {
     ) -> NextStep {
         let why = self.missing_writes().unwrap_or_default();
         let stopped = self.maintain_engine(assignment, attached).await;
-        let stopped = stopped.map_or_else(String::new, |why| format!("; the volume has stopped: {why}"));
+        let stopped = stopped.map_or_else(String::new, |why| {
+            format!("; the volume has stopped: {why}")
+        });
         let why = format!("{why}; {FILTERS_UNFINISHED}{stopped}");
         self.report(assignment, AttachmentState::Busy, Some(why))
             .await;
@@ -86,12 +88,15 @@ impl WorkerState {
     }
 
     /// Stops and destages an open volume.
-    pub(super) async fn close(&mut self, assignment: &Assignment, attached: Arc<Attached>) -> NextStep {
+    pub(super) async fn close(
+        &mut self,
+        assignment: &Assignment,
+        attached: Arc<Attached>,
+    ) -> NextStep {
         if let Some(why) = self.missing_writes() {
             tracing::warn!(volume = %assignment.volume, why, "agent detaches volume by force");
-            let lost = format!(
-                "detached by force, without the last writes through its filters: {why}"
-            );
+            let lost =
+                format!("detached by force, without the last writes through its filters: {why}");
             self.note = Some(joined(Some(lost), self.note.take()));
         }
         self.note_closed(&attached);

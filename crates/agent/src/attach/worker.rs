@@ -233,7 +233,9 @@ impl WorkerState {
                 self.abandon(attached).await;
                 NextStep::End(true)
             }
-            (Action::CloseAndEnd, Some(attached)) => NextStep::End(self.close_at_end(attached).await),
+            (Action::CloseAndEnd, Some(attached)) => {
+                NextStep::End(self.close_at_end(attached).await)
+            }
             _ => NextStep::End(true),
         }
     }
@@ -283,7 +285,9 @@ impl WorkerState {
                     self.parts.shared_journals.is_some(),
                 );
                 let filters = &self.parts.filters;
-                if !assignment.attached && matches!(filters.have_content(assignment).await, Ok(true)) {
+                if !assignment.attached
+                    && matches!(filters.have_content(assignment).await, Ok(true))
+                {
                     why = format!("{why}; {}", messages::FILTERS_UNFINISHED);
                 }
                 let volume = assignment.volume;

@@ -51,9 +51,7 @@ enum UnreadError {
     #[error("it was skipped: it overlaps the partition that begins at byte {0}")]
     Overlaps(u64),
     /// The file systems would use more than this much memory, in bytes.
-    #[error(
-        "not enough memory: the file tables of all partitions may use {0} bytes together"
-    )]
+    #[error("not enough memory: the file tables of all partitions may use {0} bytes together")]
     Room(u64),
 }
 

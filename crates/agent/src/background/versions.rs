@@ -86,8 +86,8 @@ impl VersionReader {
     }
 }
 
-/// Waits until something happens to `volume`, or `time` has passed.
 /// Waits until `volume` wakes this thread, at most for `time`.
+pub(crate) fn rest(volume: &ReadOnlyVolume, time: Duration) {
     let timer = volume.next_timer().unwrap_or(time);
     #[expect(clippy::disallowed_methods, reason = "a job that ends wakes it before")]
     thread::park_timeout(timer.min(time));

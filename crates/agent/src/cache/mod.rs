@@ -81,11 +81,11 @@ pub(crate) struct Caching {
 /// How often images have been unpinned.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unpins {
-/// The count that the controllers have reported; `None` before the first report.
+    /// The count that the controllers have reported; `None` before the first report.
     desired: Option<u64>,
-/// `desired` as of the last pass: a reader of an image may have pinned blocks since.
+    /// `desired` as of the last pass: a reader of an image may have pinned blocks since.
     heard: Option<u64>,
-/// The count at which the whole file was unpinned last, if known.
+    /// The count at which the whole file was unpinned last, if known.
     done: Option<u64>,
 }
 

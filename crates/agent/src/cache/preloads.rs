@@ -53,9 +53,7 @@ const PASSES_MAX: usize = 4;
 /// Why an image was not preloaded completely.
 #[derive(Debug, thiserror::Error)]
 enum PreloadError {
-    #[error(
-        "this host has no cache file; start its agent with --cache"
-    )]
+    #[error("this host has no cache file; start its agent with --cache")]
     NoCache,
     #[error("the host's cache does not work: {0}")]
     Broken(String),

@@ -104,9 +104,7 @@ fn pause(work: Work, failures: u32) -> u64 {
         (Work::Remove, 0) => REMOVE_TICKS,
         (Work::Remove, _) => REMOVE_RETRY_TICKS,
         (Work::Free, 0) => FREE_TICKS,
-        (Work::Free, failures) => 2_u64
-            .saturating_pow(failures - 1)
-            .min(FREE_RETRY_TICKS_MAX),
+        (Work::Free, failures) => 2_u64.saturating_pow(failures - 1).min(FREE_RETRY_TICKS_MAX),
     }
 }
 

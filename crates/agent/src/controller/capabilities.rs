@@ -121,7 +121,7 @@ impl CapabilityCache {
     }
 
     /// Sets the holder of the capabilities: the SHA-256 of a public key.
-    /// Sets the SHA-256 of the key for which capabilities are requested.
+    pub fn set_holder(&self, holder: [u8; 32]) {
         self.state.lock().holder = Some(holder);
     }
 
@@ -346,7 +346,10 @@ mod tests {
         assert!(cache.due().is_empty());
         clock.advance(Duration::from_secs(31));
         cache.due();
-        assert!(cache.state.lock().granted.is_empty(), "all capabilities have ended");
+        assert!(
+            cache.state.lock().granted.is_empty(),
+            "all capabilities have ended"
+        );
     }
 
     /// Regression: it was requested again every two seconds.

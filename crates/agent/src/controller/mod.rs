@@ -8,6 +8,33 @@
 //! It is also the engine's [`Catalog`]. A commit is repeated until its result is known, because the
 //! engine must not guess; a controller recognizes a repeated commit byte for byte. Capabilities in
 //! an answer are shown to unit daemons before the engine gets the answer (`capabilities`).
+
+mod capabilities;
+mod contact;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::calls::{Begin, FollowAssignments, RenewLeases, SignCapabilities};
+use api::host::{
+    Assignments, Call, CatalogAnswer, Cluster, EncodedPlan, FOLLOW_SECONDS_MAX, Renewal, Renewed,
+    Want, catalog_calls as calls,
+};
+use api::{Client, ClientError};
+use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
+use catalog::{
+    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
+    VersionCommit, VersionKey,
+};
+use tokio::runtime::Handle;
+use world::{Clock, Millis, host};
+
+use crate::context::Shutdown;
+pub(crate) use capabilities::{CapabilityCache, KeptCapabilities};
+pub(crate) use contact::Contact;
+
+/// Timeout of a call; a working controller answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Timeout of a renewal, which is then repeated with another controller if there is one: the lease

@@ -158,7 +158,10 @@ impl Attached {
         self.cache.follow(image);
     }
 
-    fn with<T>(&self, action: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {
+    fn with<T>(
+        &self,
+        action: impl FnOnce(&Served) -> Result<T, ExportGone>,
+    ) -> Result<T, ExportGone> {
         let served = self.served.read();
         action(served.as_ref().ok_or(ExportGone)?)
     }

@@ -172,7 +172,8 @@ impl Writer {
             && let Some(first) = batch.first()
         {
             let mut note = first.clone();
-            let why = format!("{lost} events are lost: they came faster than they could be written");
+            let why =
+                format!("{lost} events are lost: they came faster than they could be written");
             note.what = chain::filters::What::Note(why);
             note.rule = None;
             self.line(&note, &mut text);

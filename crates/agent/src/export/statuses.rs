@@ -25,6 +25,7 @@ pub(crate) struct VolumeStatuses {
 }
 
 /// The last known status of an open volume.
+#[derive(Default)]
 struct LastStatus {
     status: Option<VolumeStatus>,
     /// Its answer is pending.
@@ -90,7 +91,10 @@ impl VolumeStatuses {
 }
 
 /// Requests the status of one volume, and waits for it.
-async fn request_status(known: Arc<Mutex<HashMap<AttachmentId, LastStatus>>>, attached: Arc<Attached>) {
+async fn request_status(
+    known: Arc<Mutex<HashMap<AttachmentId, LastStatus>>>,
+    attached: Arc<Attached>,
+) {
     let status = attached.engine_status().await;
     let mut known = known.lock();
     if let Some(known) = known.get_mut(&attached.id()) {

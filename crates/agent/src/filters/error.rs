@@ -10,7 +10,9 @@ use crate::context::TaskFailed;
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     /// The policy cannot be parsed.
-    #[error("this host cannot parse the policy of the chain; it may be older than the controller: {0}")]
+    #[error(
+        "this host cannot parse the policy of the chain; it may be older than the controller: {0}"
+    )]
     Policy(#[from] PolicyError),
     /// The chain could not be reconfigured; the former filters stay.
     #[error(transparent)]

@@ -194,9 +194,7 @@ impl Filters {
                     restores: attached.lease().and_then(|lease| lease.restores),
                     since: attached.lease().map(|lease| lease.since),
                 };
-                let context = self
-                    .context(assignment, chain, attached, tenure)
-                    .await?;
+                let context = self.context(assignment, chain, attached, tenure).await?;
                 Some((policy, context))
             }
             None => None,
@@ -204,13 +202,7 @@ impl Filters {
         let (tell, ended) = oneshot::channel();
         let exchange = move |wake| Exchange {
             filters: filters.map_or_else(Vec::new, |(policy, context)| {
-                build(
-                    &policy,
-                    &Surroundings {
-                        wake,
-                        ..context
-                    },
-                )
+                build(&policy, &Surroundings { wake, ..context })
             }),
             rule,
             told: Box::new(move |ended| {

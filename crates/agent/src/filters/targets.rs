@@ -94,7 +94,9 @@ impl OtherVolumes {
         let id = self.named.get(name).ok_or_else(removed)?;
         let export = (self.export)(*id);
         let export = export.ok_or_else(|| {
-            format!("{name:?} is not attached to this host; attach it here with `scree volume export`")
+            format!(
+                "{name:?} is not attached to this host; attach it here with `scree volume export`"
+            )
         })?;
         Ok(NbdUri {
             at: Endpoint::Unix(self.socket.clone()),
@@ -153,8 +155,9 @@ impl FilterTargets {
     /// folders.
     fn find(&self, uri: &str) -> Result<NbdUri, String> {
         let mut found = chain_policy::parse_tenant_uri(uri)?;
-        let no_folder =
-        || format!("{uri:?} names a file in the tenant's folder, but this host has no such folder");
+        let no_folder = || {
+            format!("{uri:?} names a file in the tenant's folder, but this host has no such folder")
+        };
         match &mut found.at {
             Endpoint::Unix(socket) => {
                 *socket = self.sockets.as_ref().ok_or_else(no_folder)?.join(&*socket);

@@ -324,12 +324,16 @@ impl HostKeys {
             OpenKeyError::OtherKind { made, .. } => HostKeyError::OtherKind {
                 made_with: made_with(made),
                 option: match (made, name.as_str()) {
-            ("file", FIRST_KEY) => "start the host with --key-file PATH, or without it to use the \
+                    ("file", FIRST_KEY) => {
+                        "start the host with --key-file PATH, or without it to use the \
                                     key file in its keys folder"
-                        .to_owned(),
-            ("passphrase", FIRST_KEY) => "start the host with --passphrase-file PATH, or with \
+                            .to_owned()
+                    }
+                    ("passphrase", FIRST_KEY) => {
+                        "start the host with --passphrase-file PATH, or with \
                                                   SCREE_PASSPHRASE in the environment"
-                        .to_owned(),
+                            .to_owned()
+                    }
                     _ => format!("correct its kind in {}", self.keys_file().display()),
                 },
                 name,
@@ -358,7 +362,7 @@ impl HostKeys {
     }
 
     /// Checks that this host has all wrapping keys of a volume's data keys.
-    /// Opens all wrapping keys of a volume's data keys.
+    pub fn check(&self, keys: &[LineageKey]) -> Result<(), KeyError> {
         for key in keys {
             let Some(id) = key.wrapped_by else { continue };
             self.opened(id).map_err(|error| KeyError::Unavailable {

@@ -45,8 +45,8 @@ pub enum Pkcs11Error {
     #[error("cannot load the PKCS#11 module {module}; install the token's software, or correct \
              `module`", module = module.display())]
     Module {
-        /// The library.
         /// Path of the library.
+        module: PathBuf,
         /// The error of the library or the loader.
         source: Error,
     },
@@ -77,8 +77,8 @@ pub enum Pkcs11Error {
     WrongPin {
         /// The token's label.
         token: String,
-        /// The PIN's file.
         /// Path of the file with the PIN.
+        path: PathBuf,
     },
     /// The token has locked itself.
     #[error("the token {token:?} has locked its user PIN; set a new one as its security officer")]
@@ -132,7 +132,7 @@ pub enum Pkcs11Error {
     },
     /// The token failed.
     #[error("the token {token:?} failed to {what}; is it still plugged in?")]
-    #[error("the token {token:?} failed to {what}; is it still plugged in?")]
+    Failed {
         /// The token's label.
         token: String,
         /// The request, as a verb phrase.

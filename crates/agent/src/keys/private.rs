@@ -11,7 +11,7 @@ const FILE_BYTES_MAX: u64 = 4096;
 
 /// Why a private file cannot be used.
 #[derive(Debug, thiserror::Error)]
-/// Why a private file cannot be used.
+pub enum PrivateFileError {
     /// The file cannot be read.
     #[error("cannot read {path}; restore it from a backup if it is a key", path = path.display())]
     Read {

@@ -256,7 +256,9 @@ impl WrappingKeys {
         let random = &*self.world.random;
         let source = match entry {
             KeyEntry::File { .. } => KeySource::File,
-            KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => files::new_passphrase_source(random),
+            KeyEntry::Passphrase { .. } | KeyEntry::Given(_) => {
+                files::new_passphrase_source(random)
+            }
             KeyEntry::Age { .. } => {
                 let mut salt = [0; 16];
                 random.fill(&mut salt);

@@ -232,9 +232,9 @@ impl DatabaseAge {
     pub async fn check(&self) -> Result<(), CheckError> {
         let takes_over = self.units.context().owner.takes_over;
         match self.older().await? {
-            None if takes_over => tracing::info!(
-                "database is as new as the units; --restored-database has no effect"
-            ),
+            None if takes_over => {
+                tracing::info!("database is as new as the units; --restored-database has no effect")
+            }
             None => {}
             Some(older) if takes_over => {
                 let ahead = MoveAhead { leases: older.unit };
@@ -285,7 +285,11 @@ impl LeaseNote {
             return Ok(Noting::Older);
         }
         // Meanwhile the unit may have been restored, and others may have stored a higher count.
-        let age = context.world.clock.monotonic().saturating_sub(self.requested);
+        let age = context
+            .world
+            .clock
+            .monotonic()
+            .saturating_sub(self.requested);
         if age > ANSWER_WITHIN {
             return Err(format!(
                 "{} took too long to return its lease count",

@@ -126,9 +126,7 @@ impl Reporter {
         problems.extend(parts.journal_cleaning.problem());
         problems.extend(parts.filter_journals.problems().await);
         if let Some(why) = parts.rewrapping.problem() {
-            problems.push(format!(
-                "this host cannot rotate a wrapping key: {why}"
-            ));
+            problems.push(format!("this host cannot rotate a wrapping key: {why}"));
         }
         problems.extend(parts.keys.problems());
         problems.extend(parts.caching.problem());

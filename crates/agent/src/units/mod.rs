@@ -195,7 +195,10 @@ impl Units {
                 known.url = url.to_owned();
                 Ok(())
             }
-            _ => Err(format!("its URL was {} before; restart this agent", known.url)),
+            _ => Err(format!(
+                "its URL was {} before; restart this agent",
+                known.url
+            )),
         }
     }
 

@@ -121,7 +121,11 @@ mod tests {
         let rejoined = RejoinedUnits::default();
         rejoined.note_count(UNIT, 5);
         let reported = [(UNIT, 5)];
-        assert_eq!(rejoined.unreported_count(UNIT), 5, "the report is in progress");
+        assert_eq!(
+            rejoined.unreported_count(UNIT),
+            5,
+            "the report is in progress"
+        );
         rejoined.note_count(UNIT, 6);
         rejoined.note_counts_reported(&reported);
         assert_eq!(rejoined.unreported_count(UNIT), 6);

@@ -26,8 +26,7 @@ use super::{
 const FORCED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The note about a disk whose VM's libvirt drops the reconnect delay.
-pub(crate) const DOES_NOT_WAIT: &str =
-    "the VM's libvirt does not support a reconnect delay: the guest gets I/O errors when Scree is restarted";
+pub(crate) const DOES_NOT_WAIT: &str = "the VM's libvirt does not support a reconnect delay: the guest gets I/O errors when Scree is restarted";
 
 /// A lock for each VM, held during a request.
 type VmLocks = Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>;

@@ -245,9 +245,7 @@ async fn delete_device(
             within.as_secs_f32()
         )
     } else {
-        format!(
-            "the VM is not running ({status}), so its guest cannot answer; resume it and retry"
-        )
+        format!("the VM is not running ({status}), so its guest cannot answer; resume it and retry")
     }))
 }
 
@@ -367,7 +365,9 @@ impl Vm {
         Ok(match delete_node(&mut monitor, id).await? {
             None => Unplugged::Removed,
             Some(desc) => Unplugged::Busy {
-                reason: format!("the guest has released the disk, but QEMU has not ({desc}); retry"),
+                reason: format!(
+                    "the guest has released the disk, but QEMU has not ({desc}); retry"
+                ),
             },
         })
     }

@@ -232,7 +232,7 @@ fn a_start_that_fails_says_why() {
     fs::File::create(host.unit(1).join("thesis.tex")).expect("a file");
     let said = host.refused_start();
     assert!(
-        said.error.contains("cannot make a unit: ") && said.error.contains("thesis.tex"),
+        said.error.contains("cannot create a unit: ") && said.error.contains("thesis.tex"),
         "{}",
         said.error
     );

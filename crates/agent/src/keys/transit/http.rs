@@ -39,7 +39,7 @@ pub(super) struct Service {
     /// The configured address, for messages.
     pub(super) address: String,
     /// Host and port, as in the address.
-    /// Host and port, as in the address.
+    pub(super) authority: String,
     pub(super) host: String,
     pub(super) port: u16,
     /// `None`: plain HTTP, to this machine only.
@@ -54,7 +54,10 @@ pub(super) fn tls(world: &World, path: &Path) -> Result<Arc<ClientConfig>, Trans
         let file = world.disk.open(path, OpenMode::Read)?;
         let length = file.length()?;
         if length > CA_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too long"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file is too long",
+            ));
         }
         let mut bytes = vec![0; length as usize];
         file.read_at(&mut bytes, 0)?;

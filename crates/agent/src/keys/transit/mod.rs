@@ -93,8 +93,8 @@ pub enum TransitError {
          authority in `ca_path`?"
     )]
     Unreachable {
-        /// The service.
         /// Address of the service.
+        address: String,
         /// The error of the operating system or TLS.
         source: io::Error,
     },
@@ -269,7 +269,8 @@ impl Transit {
             ("http", _) => {
                 let address = host.parse::<IpAddr>();
                 if host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
-                    let why = "is not on this machine: data keys are sent over a network only by https";
+                    let why =
+                        "is not on this machine: data keys are sent over a network only by https";
                     return wrong("address", &entry.address, why);
                 }
                 None
