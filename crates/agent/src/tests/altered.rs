@@ -1,4 +1,4 @@
-//! A database that somebody has altered.
+//! Databases that someone has altered.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub async fn open(database: &Path) -> SqlitePool {
     pool.expect("opens")
 }
 
-/// Writes to the database what it does not take.
+/// Writes a row that violates the checks of the database.
 pub async fn alter(pool: &SqlitePool, statement: &str) {
     let mut one = pool.acquire().await.expect("a connection");
     for statement in ["PRAGMA ignore_check_constraints = 1", statement] {
@@ -23,7 +23,7 @@ pub async fn alter(pool: &SqlitePool, statement: &str) {
     }
 }
 
-/// What the list says of "disk", which is damaged.
+/// The listed reason for the error of volume "disk".
 async fn shown_reason(control: &Scree) -> String {
     let list = control
         .control
@@ -39,9 +39,9 @@ async fn shown_reason(control: &Scree) -> String {
     disk.reason.clone()
 }
 
-/// It said that the keys do not open, or that it was never attached.
+/// Regression: the reason was that the keys do not open, or that the volume was never attached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_whose_lease_salt_is_lost_says_so() {
+async fn a_volume_whose_lease_salt_is_lost_reports_that() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -53,7 +53,7 @@ async fn a_volume_whose_lease_salt_is_lost_says_so() {
     writes(&control, 0, 7).await;
     let pool = open(&control.control.folder().database()).await;
     let forgotten = sqlx::query("DELETE FROM lease_salts").execute(&pool).await;
-    forgotten.expect("as it was before they were kept");
+    forgotten.expect("deleted");
     let why = control.export("disk").await;
     let why = why.expect_err("no key").to_string();
     assert!(why.contains("lost the salt of the lease"), "{why}");
@@ -61,10 +61,9 @@ async fn a_volume_whose_lease_salt_is_lost_says_so() {
     end(control).await;
 }
 
-/// The size went into the engine as it was: nonsense, or the end of the process
-/// at the first assertion that did not hold.
+/// Regression: an altered size reached the engine, with wrong results or a failed assertion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sizes_and_copies_that_no_volume_has_are_an_error() {
+async fn impossible_sizes_and_copy_counts_are_errors() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -101,7 +100,7 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         alter(&pool, &format!("UPDATE volumes SET {column} = {was}")).await;
     }
     alter(&pool, "UPDATE snapshots SET size_bytes = 1").await;
-    control.control.report().await.expect("all the same");
+    control.control.report().await.expect("reported");
     let error = control
         .control
         .snapshots()
@@ -110,12 +109,12 @@ async fn sizes_and_copies_that_no_volume_has_are_an_error() {
         .expect_err("damaged");
     assert!(is_damaged(&error), "{error}");
     let served = control.export("disk").await;
-    served.expect("as it was");
+    served.expect("served");
     pool.close().await;
     end(control).await;
 }
 
-/// One size was altered, and `scree up` did not start.
+/// Regression: one size was altered, and `scree up` did not start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_altered_volume_delays_no_other() {
     let rig = Rig::new();
@@ -166,7 +165,7 @@ async fn an_altered_volume_delays_no_other() {
             "{report:?}"
         );
 
-        // Its versions wait for the row to be put right.
+        // Its versions wait until the row is repaired.
         let kept = control
             .control
             .database()
@@ -176,7 +175,7 @@ async fn an_altered_volume_delays_no_other() {
         let kept = kept.expect("read").len();
         assert!(kept > 1, "{kept}");
         let removed = control.agent.parts.cleaning.remove_unneeded().await;
-        removed.expect("those of others");
+        removed.expect("the versions of other volumes");
         let left = control
             .control
             .database()

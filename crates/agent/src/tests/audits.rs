@@ -1,4 +1,4 @@
-//! What some units alone have of a volume, as its host finds it out.
+//! Audits: what some units alone reveal of a volume.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,7 @@ async fn audited(scree: &Scree, units: &[&str]) -> AuditView {
     ended
 }
 
-/// How many blocks of nothing but `byte` lie in a unit's files.
+/// Number of blocks filled with `byte` in the files of a unit.
 fn blocks_of(unit: &Path, byte: u8) -> u64 {
     let mut count = 0;
     let mut folders = vec![unit.join("segments")];
@@ -63,7 +63,7 @@ async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
         let folder = rig.unit(number).display().to_string();
         let mut units = units.iter();
         let unit = units.find(|unit| unit.row.url.ends_with(&folder));
-        unit.expect("it was made").row.id.to_string()
+        unit.expect("created").row.id.to_string()
     };
     vec![of(1), of(2)]
 }
@@ -82,7 +82,7 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
         let units = ids(&scree, &rig).await;
         let refused = begin(&scree, &[&units[0]])
             .await
-            .expect_err("nothing there");
+            .expect_err("an audit without findings");
         assert!(
             matches!(refused, ControlError::Conflict { .. }),
             "{refused}"
@@ -144,7 +144,7 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     assert!(matches!(none, ControlError::Invalid { field: "units", .. }));
     let unknown = begin(&scree, &["u9"]).await.expect_err("no such unit");
     assert!(unknown.to_string().contains("unit u9"), "{unknown}");
-    // Files that are open stay so.
+    // Files that are open stay open.
     end(scree).await;
     let gone = rig.folder.path().join("gone");
     fs::rename(rig.unit(1), &gone).expect("moved");
@@ -160,7 +160,7 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     fs::rename(&gone, rig.unit(1)).expect("moved");
     let scree = rig.start().await;
     let found = audited(&scree, &[&units[0], &units[1]]).await.row.found;
-    assert_eq!(found.expect("it is back").blocks.sealed, 40 * 4096);
+    assert_eq!(found.expect("available again").blocks.sealed, 40 * 4096);
     end(scree).await;
 }
 
@@ -187,7 +187,7 @@ async fn an_audit_that_waits_for_its_turn_is_reported() {
         seen = look(Duration::ZERO).await;
     }
     assert_eq!((seen.state, seen.done_bytes), (AuditState::Running, 0));
-    assert_eq!(seen.ended, None, "another one has its turn");
+    assert_eq!(seen.ended, None, "another audit is running");
     drop(turn);
     let ended = look(WAIT).await;
     assert_eq!(ended.state, AuditState::Done, "{ended:?}");

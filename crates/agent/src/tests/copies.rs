@@ -1,4 +1,4 @@
-//! A folder is copied, and both copies are served.
+//! Two copies of a folder are served.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{end, finish};
 use control::database::{Database, OwnerRow};
 use control::ownership::place_of;
 
-/// As `cp -a`, but for sockets and units: those that count are the original's.
+/// Copies like `cp -a`, except sockets and units: only the units of the original are used.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).expect("made");
     for part in ["", "keys", "journal"] {
@@ -21,7 +21,7 @@ fn copy(from: &Path, to: &Path) {
             if entry.file_type().expect("known").is_file() {
                 let copy = to.join(part).join(entry.file_name());
                 match fs::copy(entry.path(), copy) {
-                    // SQLite removes its log when it has closed, a moment late.
+                    // SQLite removes its log a moment after it has closed.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     other => drop(other.expect("copied")),
                 }
@@ -42,7 +42,7 @@ fn copied(rig: &Rig) -> (PathBuf, RigSettings) {
 
 pub async fn refused(rig: &Rig, settings: RigSettings) -> String {
     match rig.try_start(settings).await {
-        Ok(_) => panic!("it starts"),
+        Ok(_) => panic!("it started"),
         Err(error) => error,
     }
 }
@@ -52,7 +52,7 @@ async fn export(control: &Scree) {
     exported.expect("served");
 }
 
-/// Both used the same units, and each destroyed what the other had there.
+/// Regression: both copies used the same units, and each destroyed segments of the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_a_served_folder_is_refused() {
     let rig = Rig::new();
@@ -70,7 +70,7 @@ async fn a_copy_of_a_served_folder_is_refused() {
         assert!(why.contains(word), "{why}");
     }
 
-    // A copy that passes for another folder of its own is known by the units.
+    // A copy with a folder identity of its own is recognized by the units.
     let database = Database::open(&folder.join("scree.db"))
         .await
         .expect("a copy");
@@ -98,7 +98,7 @@ async fn a_copy_of_a_served_folder_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so() {
+async fn a_restored_folder_takes_over_the_units_only_if_the_operator_says_so() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -114,7 +114,7 @@ async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so()
     let second = rig.try_start(settings).await.expect("starts");
     export(&second).await;
 
-    // The first one still runs, for all that the operator said.
+    // The first one still runs, despite the operator's declaration.
     finish(control.agent.parts.units.probe(true)).await;
     let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "missing");
@@ -122,12 +122,12 @@ async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so()
     let there = folder.display().to_string();
     assert!(reason.contains(&there), "{reason}");
     let leased = control.export("disk").await;
-    leased.expect_err("no unit is its own");
+    leased.expect_err("it owns no unit");
     end(control).await;
     let why = refused(&rig, rig.settings()).await;
     assert!(why.contains(&there), "{why}");
 
-    // What comes back belongs to who replaced its owner, also after a restart.
+    // A unit that rejoins belongs to the new owner, also after a restart.
     end(second).await;
     let settings = RigSettings {
         folder,
@@ -148,10 +148,10 @@ async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so()
     end(second).await;
 }
 
-/// The units could not be claimed, which was taken for another's claim: the
-/// start that the message asked for was refused with the same message.
+/// Regression: a failure to claim the units counted as another owner's claim: the start that the
+/// message suggested was refused with the same message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting() {
+async fn read_only_units_do_not_prevent_a_restored_folder_from_starting() {
     let rig = Rig::new();
     let control = rig.start().await;
     control
@@ -179,9 +179,8 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
     end(second).await;
 }
 
-/// Each start with `--restored-database` counted one more, so an original that
-/// had been started so twice took the units back from a copy of its backup that
-/// had been started so once, later.
+/// Regression: each start with `--restored-database` counted one more, so an original with two such
+/// starts took the units back from a copy of its backup with one later start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_folder_that_took_the_units_over_last_keeps_them() {
     let rig = Rig::new();
@@ -213,8 +212,8 @@ async fn the_folder_that_took_the_units_over_last_keeps_them() {
     end(second).await;
 }
 
-/// A backup from before a start with `--restored-database` was told to stop the
-/// Scree that it was itself.
+/// Regression: a backup from before a start with `--restored-database` reported that the operator
+/// should stop the Scree that it was itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_from_before_a_takeover_is_reported_as_older() {
     let rig = Rig::new();
@@ -232,7 +231,7 @@ async fn a_database_from_before_a_takeover_is_reported_as_older() {
     }
 }
 
-/// It was called a copy of itself.
+/// Regression: it was refused as a copy of itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_was_replaced_by_its_copy_starts_again() {
     let rig = Rig::new();

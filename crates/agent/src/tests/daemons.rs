@@ -1,4 +1,4 @@
-//! Units that daemons keep: a host uses them by what controllers have signed.
+//! Units of daemons: a host uses them with capabilities that controllers have signed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use world::{Clock as _, Endpoint, World};
 use super::rig::{Rig, Scree, aside, eventually, small};
 use super::{end, finish, reads, writes};
 
-/// A daemon, and what it has on its disk.
+/// A unit daemon and its data.
 struct Store {
     party: PartyId,
     cluster: UnitCluster,
@@ -28,7 +28,7 @@ struct Store {
 }
 
 impl Store {
-    /// A daemon that has begun at the controller, and listens.
+    /// Starts a daemon that is registered with the controller and listens.
     async fn start(rig: &Rig, scree: &Scree, name: &str) -> Self {
         let parties = scree.control.parties();
         let principal = parties.local_principal().await.expect("there");
@@ -75,7 +75,7 @@ impl Store {
             folder,
             world,
         };
-        store.tell(scree).await;
+        store.register(scree).await;
         store
     }
 
@@ -83,8 +83,8 @@ impl Store {
         self.cluster.unit
     }
 
-    /// From now on its unit is one of the cluster's.
-    async fn tell(&self, scree: &Scree) {
+    /// Registers its unit with the cluster.
+    async fn register(&self, scree: &Scree) {
         let Endpoint::Tcp(address) = self.server.endpoint() else {
             panic!("it listens on TCP");
         };
@@ -94,20 +94,20 @@ impl Store {
         told.expect("told");
     }
 
-    /// What lies on its disk.
+    /// The segments in its folder.
     fn segments(&self) -> Vec<SegmentId> {
         let (cluster, unit) = (self.cluster.id, self.cluster.unit);
         let place = FolderUnit::open(&self.world, &self.folder, cluster, unit);
         place.list().expect("listed")
     }
 
-    /// Waits until the agent uses it, and finds it well.
+    /// Waits until the agent uses it and it is healthy.
     async fn is_used(&self, scree: &Scree) {
         let is_mounted = async || {
             let units = scree.agent.parts.units.mounted();
             units.iter().any(|unit| unit.id == self.id()).then_some(())
         };
-        eventually("the agent hears of the daemon", is_mounted).await;
+        eventually("the agent mounts the daemon", is_mounted).await;
         scree.agent.parts.units.get_certificate().await;
         let is_well = async || {
             finish(scree.agent.parts.units.probe(true)).await;
@@ -120,7 +120,7 @@ impl Store {
     }
 }
 
-/// A rig whose clock shows what the machine's does: by that certificates are checked.
+/// A rig whose clock shows the machine's time, against which certificates are checked.
 fn rig() -> Rig {
     let rig = Rig::new();
     let real = RealClock::default().wall();
@@ -139,7 +139,7 @@ async fn three_copies(scree: &Scree) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted() {
+async fn a_volume_uses_a_daemon_and_leaves_nothing_there_when_it_is_deleted() {
     let rig = rig();
     let scree = rig.start().await;
     let store = Store::start(&rig, &scree, "store-1").await;
@@ -150,7 +150,7 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
     let report = scree.control.report().await.expect("answers");
     assert_eq!((report.degraded_blocks, report.problems.len()), (0, 0));
 
-    // The host begins anew, and finds its way by itself.
+    // The host restarts, and finds the daemon again.
     end(scree).await;
     let scree = rig.start().await;
     store.is_used(&scree).await;
@@ -169,7 +169,7 @@ async fn a_volume_lives_on_a_daemon_and_leaves_nothing_there_when_it_is_deleted(
     end(scree).await;
 }
 
-/// What is read comes from the daemon when nothing else has it.
+/// All reads come from the daemon when no other unit has the blocks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocks_that_only_a_daemon_has_are_read_under_the_next_lease_too() {
     let rig = rig();
@@ -188,8 +188,8 @@ async fn blocks_that_only_a_daemon_has_are_read_under_the_next_lease_too() {
     end(scree).await;
 }
 
-/// A host with a certificate and no capability reads and changes nothing; one that
-/// was fenced no more than that.
+/// A host with a certificate and without capabilities reads and changes nothing, and neither does a
+/// fenced host.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_refuses_what_no_controller_has_signed() {
     let rig = rig();
@@ -207,7 +207,7 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
         .expect("there")
         .row;
 
-    // Another process of the same host: it has a certificate, and shows nothing.
+    // Another process of the same host, with a certificate and without capabilities.
     end(scree).await;
     let scree = rig.start().await;
     store.is_used(&scree).await;
@@ -231,7 +231,7 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
         let refused = refused.expect_err("nothing was signed");
         assert!(matches!(refused, UnitError::NotAllowed { .. }), "{refused}");
     }
-    // Nor does the controller sign what is not this host's any more.
+    // The controller does not sign for a volume that this host has lost, either.
     let (volume, epoch) = (row.id, row.epoch);
     let controller = &scree.agent.parts.controller;
     let wants = [Want::Lease { volume, epoch }, Want::Sweep { volume }];

@@ -1,4 +1,4 @@
-//! Blocks with fewer copies than their volume should have, and that they are repaired.
+//! Blocks with fewer copies than their volume should have, and their repair.
 
 use std::fs;
 
@@ -11,8 +11,8 @@ async fn degraded(control: &Scree) -> (u64, Vec<String>) {
     (report.degraded_blocks, report.problems)
 }
 
-/// When the unit was back, all was said to be well, and what had been written
-/// without it had one copy.
+/// Regression: when the unit was available again, everything was reported as healthy, although
+/// blocks written meanwhile had one copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn degraded_segments_are_shown_until_they_are_repaired() {
     let rig = Rig::new();
@@ -24,7 +24,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
         .await
         .expect("made");
     writes(&control, 0, 7).await;
-    // All copysets are read once.
+    // All copysets are compared once.
     while control.agent.parts.repair.repair_one().await.expect("read") {}
     assert_eq!(degraded(&control).await, (0, vec![]));
 
@@ -39,7 +39,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
         .repair_one()
         .await
         .expect("answers");
-    assert!(!is_well, "it is away");
+    assert!(!is_well, "it is unavailable");
     fs::rename(&away, rig.unit(2)).expect("renamed");
     end(control).await;
 
@@ -51,7 +51,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
     let of_disk = |problem: &&String| problem.contains("volume \"disk\" have fewer copies");
     assert_eq!(problems.iter().filter(of_disk).count(), 1, "{problems:?}");
 
-    // What was in the way is tried again after some seconds.
+    // Obstacles are retried after some seconds.
     let database = control.control.database();
     for _ in 0..20 {
         control

@@ -1,4 +1,4 @@
-//! Units that answer until something has been written, and then no more.
+//! Units that stop answering after a write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn served(control: &Scree) {
     exported.expect("served");
 }
 
-/// One block that lies in the journal only, and units that take nothing.
+/// A block that is only in the journal, and units that accept nothing.
 async fn written_and_held(rig: &Rig, control: &Scree) {
     served(control).await;
     let id = control
@@ -33,12 +33,11 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
     rig.disk.hold(&rig.path().join("units"));
 }
 
-/// Nothing here waits for more minutes than that.
+/// The most minutes that a test waits.
 const MINUTES_MAX: u32 = 100;
 
-/// What comes of a task that waits for the clock, which stands still unless it
-/// is moved: again and again, since it cannot be seen when the task begins to
-/// look at it.
+/// Waits for a task that waits for the clock, which only tests move: it is moved repeatedly,
+/// because a test cannot see when the task begins to read it.
 async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T {
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
@@ -48,11 +47,11 @@ async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T
             return ended.expect("no panic");
         }
     }
-    panic!("it did not end in {MINUTES_MAX} minutes of the rig's clock");
+    panic!("the task did not end in {MINUTES_MAX} minutes of the rig's clock");
 }
 
-/// A destage that a unit never answered was waited for until the process was
-/// killed: by a detach, and by the end of `scree up`.
+/// Regression: a detach and the end of `scree up` waited for a destage that a unit never answered
+/// until the process was killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     let rig = Rig::new();
@@ -70,9 +69,9 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
         async move { control.volumes().unexport("disk").await }
     });
     let why = as_time_passes(&rig, ending).await;
-    let why = why.expect_err("nothing destaged");
+    let why = why.expect_err("it is not destaged");
     let why = why.to_string();
-    for word in ["nothing was put on any unit for 60 s", "in its journal"] {
+    for word in ["no unit accepted data for 60 s", "in its journal"] {
         assert!(why.contains(word), "{why}");
     }
     let shown = control.control.volumes().get("disk").await.expect("there");
@@ -80,7 +79,7 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
         (shown.state(), shown.attachments.len()),
         (VolumeState::Error, 1)
     );
-    rig.disk.let_go();
+    rig.disk.release();
     finish(control.agent.parts.units.probe(true)).await;
     served(&control).await;
     control
@@ -95,8 +94,12 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
         let agent = control.agent.clone();
         async move { agent.shut_down().await }
     });
-    assert_eq!(as_time_passes(&rig, ending).await, 1, "it says so");
-    rig.disk.let_go();
+    assert_eq!(
+        as_time_passes(&rig, ending).await,
+        1,
+        "one volume is not closed"
+    );
+    rig.disk.release();
     end(control).await;
     let control = rig.start().await;
     let shown = control.control.volumes().get("disk").await.expect("there");

@@ -1,5 +1,4 @@
-//! What those who watch a host hear: of leases, units and volumes, and of those
-//! that do not answer.
+//! Health and metrics of a host: leases, units and volumes, and those that do not answer.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ async fn start(rig: &Rig) -> Scree {
     rig.try_start(settings).await.expect("starts")
 }
 
-/// The number in the row that begins so, up to the space.
+/// The number after the prefix `row`, up to the next space.
 fn number(text: &str, row: &str) -> Option<f64> {
     let rest = text
         .lines()
@@ -63,7 +62,7 @@ async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
+async fn a_volume_that_does_not_answer_keeps_its_last_status_and_is_asked_once() {
     let rig = Rig::new();
     let scree = rig.start().await;
     let made = scree.control.volumes().create(small("disk")).await;
@@ -76,7 +75,7 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
     let bytes = number(&text, &journal).expect("known");
     assert!(bytes > 0.0);
 
-    // Its thread is busy until it is let go.
+    // Its thread is busy until it is released.
     let attached = scree.open(volume).expect("open");
     let (let_go, held) = mpsc::channel::<()>();
     let (tell, holds) = tokio::sync::oneshot::channel();
@@ -87,15 +86,15 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
         };
         attached.on_volume(wait).await
     });
-    holds.await.expect("it has begun");
+    holds.await.expect("started");
     for _ in 0..2 {
         let text = scree.agent.measure().await.whole();
         assert_eq!(number(&text, &unresponsive), Some(1.0), "{text}");
-        assert_eq!(number(&text, &journal), Some(bytes), "as it was");
+        assert_eq!(number(&text, &journal), Some(bytes), "the last status");
     }
     drop(let_go);
-    busy.await.expect("no panic").expect("it goes on");
-    // The answer that it owed comes by itself.
+    busy.await.expect("no panic").expect("it continues");
+    // The overdue answer arrives by itself.
     let answers = async || {
         let text = scree.agent.measure().await.whole();
         (number(&text, &unresponsive) == Some(0.0)).then_some(())
@@ -105,7 +104,7 @@ async fn a_volume_that_does_not_answer_is_shown_as_it_was_and_asked_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
+async fn a_host_without_a_writable_unit_is_not_ready() {
     let rig = Rig::new();
     let scree = rig.start().await;
     assert_eq!(scree.agent.reasons().await, [""; 0]);
@@ -119,14 +118,14 @@ async fn a_host_without_a_unit_that_takes_writes_is_not_ready() {
         std::fs::rename(from, rig.folder.path().join(to)).expect("moved");
     }
     scree.agent.parts.units.fresh_reports().await;
-    // A look notes what it finds; the next one at the latest sees it.
+    // The next look at the latest sees the change.
     let reasons = eventually("it is not ready", async || {
         finish(scree.agent.parts.units.probe(true)).await;
         let reasons = scree.agent.reasons().await;
         (!reasons.is_empty()).then_some(reasons)
     });
     let reasons = reasons.await;
-    assert_eq!(reasons, ["none of the 2 units takes writes"]);
+    assert_eq!(reasons, ["none of the 2 units accepts writes"]);
     let text = scree.agent.measure().await.whole();
     for unit in 0..2 {
         assert_eq!(number(&text, &state(unit, "missing")), Some(1.0), "{text}");

@@ -1,5 +1,5 @@
-//! Base images in the host's cache: their blocks are kept as an image's as soon as they are
-//! one, they stay if they are pinned, and they are read before anybody asks for them.
+//! Base images in the host's cache: their blocks count as an image's as soon as a volume is one,
+//! they stay if they are pinned, and they can be read before clients read them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use base::{BlockDevice as _, Durability, Outcome, Request, SnapshotId, Started};
 use super::rig::{Rig, Scree, eventually, small};
 use super::{end, finish, reads, writes};
 
-/// Of which every area has 64 blocks, and images twice as many.
+/// Every area has 64 blocks of it, and the image area twice as many.
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// A Scree whose host has a cache in a file.
+/// A Scree whose host has a cache file.
 async fn cached(rig: &Rig) -> (Scree, Arc<Cache>) {
     let scree = rig.start().await;
     let parts = &scree.agent.parts;
@@ -62,7 +62,7 @@ async fn base_and_clone(scree: &Scree) {
     control.volumes().create(clone).await.expect("made");
 }
 
-/// How many blocks the image area has, and the active one.
+/// Number of blocks in the image area and in the active area.
 fn kept(file: &Cache) -> [usize; 2] {
     let areas = file.statistics().areas;
     [AreaKind::Image, AreaKind::Active].map(|kind| areas[kind as usize].blocks)
@@ -77,7 +77,7 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
     let attached = scree.open(exported.volume).expect("attached");
     let read = async |block: u64, content: u8| {
         let read = attached.on_volume(move |volume| {
-            // What a unit has at hand is read without the cache.
+            // The cache is not used for blocks that a unit has at hand.
             let started = volume.start(Request::prefetch(1, block * 4096, 4096));
             assert_eq!(started, Started::Pending);
             assert_eq!(super::completed(volume), Outcome::Done);
@@ -86,7 +86,10 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
         assert!(read.await.expect("answers"), "block {block}");
     };
     read(0, 7).await;
-    eventually("it is kept", async || (kept(&file) == [0, 1]).then_some(())).await;
+    eventually("it is cached", async || {
+        (kept(&file) == [0, 1]).then_some(())
+    })
+    .await;
     let mark = async |pinned| {
         scree
             .control
@@ -96,8 +99,8 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
             .expect("kept")
     };
     mark(None).await;
-    // The agent hears of it, while the volume is used.
-    eventually("it is kept as an image's", async || {
+    // The agent is notified while the volume is used.
+    eventually("it is cached as an image block", async || {
         read(100, 8).await;
         (kept(&file)[0] > 0).then_some(())
     })
@@ -109,10 +112,14 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
         (file.statistics().pinned == 2).then_some(())
     })
     .await;
-    assert_eq!(kept(&file), [2, 0], "what was read before has moved");
+    assert_eq!(
+        kept(&file),
+        [2, 0],
+        "blocks that were read before have moved"
+    );
     mark(Some(false)).await;
     let caching = &scree.agent.parts.caching;
-    eventually("it may go", async || {
+    eventually("it may be evicted", async || {
         let caching = Arc::clone(caching);
         super::aside(move || caching.maintain()).await;
         (file.statistics().pinned == 0).then_some(())
@@ -157,7 +164,7 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     let one = &image.preloads[0];
     assert_eq!((one.state, &one.reason), (PreloadState::Done, &None));
     assert_eq!((one.done_bytes, one.all_bytes), (8192, Some(8192)));
-    eventually("both are kept", async || {
+    eventually("both are cached", async || {
         (kept(&file) == [2, 0]).then_some(())
     })
     .await;
@@ -171,7 +178,7 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     end(scree).await;
 }
 
-/// An image of so many blocks, and what came of reading it into the cache.
+/// Preloads an image of `blocks` blocks, and returns the outcome.
 async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> PreloadRow {
     let control = &scree.control;
     if control.images().get(name).await.is_err() {
@@ -196,8 +203,8 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
     image.preloads.remove(0)
 }
 
-/// In an area that was full each block pushed out the one before it, and all was said to be
-/// read into the cache.
+/// Regression: in a full area each block evicted the one before it, and the preload reported
+/// success.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_preloaded_image_replaces_an_unpinned_one() {
     let rig = Rig::new();
@@ -210,7 +217,7 @@ async fn a_preloaded_image_replaces_an_unpinned_one() {
     let before = brought();
     let again = preloads(&scree, "two", 100, false).await;
     assert_eq!(again.state, PreloadState::Done);
-    assert_eq!(brought(), before, "it was there");
+    assert_eq!(brought(), before, "it was cached");
     end(scree).await;
 }
 
@@ -264,7 +271,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
     rig.clock.advance(Duration::from_secs(60));
     finish(scree.agent.parts.units.probe(true)).await;
 
-    // It has more than there is room for.
+    // It is larger than the area for images.
     let exported = scree.export("disk").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
     let written = attached.on_volume(|volume| {

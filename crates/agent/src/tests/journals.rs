@@ -1,4 +1,4 @@
-//! Journals in a folder that other hosts have too, one of which is lost.
+//! Journals in a folder that several hosts share, one of which is lost.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn journal(rig: &Rig) -> PathBuf {
     paths.pop().expect("one")
 }
 
-/// A volume that is served, and was written to.
+/// A volume that is served and has writes.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
     let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
@@ -41,7 +41,7 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
     let attached = scree.open(volume).expect("open");
     let write = |volume: &mut volume::Volume| {
         let started = volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile));
-        volume.commit().expect("the journal is well");
+        volume.commit().expect("the journal works");
         started
     };
     let started = attached.on_volume(write).await;
@@ -60,7 +60,7 @@ async fn state(scree: &Scree, id: AttachmentId) -> (AttachmentState, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() {
+async fn a_lost_journal_is_an_error_until_it_is_restored_or_abandoned_by_force() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (volume, id) = written(&scree).await;
@@ -77,14 +77,14 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
     );
     assert!(scree.open(volume).is_none());
 
-    // It is back.
+    // It is restored.
     fs::rename(&aside, &lost).expect("moved");
     let row = scree.export("disk").await.expect("served");
     assert_eq!((row.id, row.note), (id, None));
     assert!(scree.open(volume).is_some());
     end(scree).await;
 
-    // Gone for good, and that is known.
+    // It is lost for good, and that is known.
     fs::remove_file(journal(&rig)).expect("removed");
     let scree = start(&rig).await;
     assert_eq!(state(&scree, id).await.0, AttachmentState::Error);
@@ -97,7 +97,7 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
     let (now, reason) = state(&scree, id).await;
     assert_eq!(now, AttachmentState::Detached);
     assert!(
-        reason.contains("given up by force") && reason.contains(": the volume is at version "),
+        reason.contains("detached by force") && reason.contains(": the volume is at version "),
         "{reason}"
     );
     let row = scree.export("disk").await.expect("served");
@@ -106,10 +106,10 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
     end(scree).await;
 }
 
-/// Its end by force was asked for before anybody knew: that is no word on what
-/// was flushed.
+/// The detachment by force was requested before the loss was known, so it does not apply to flushed
+/// writes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_force_from_before_the_loss_gives_no_journal_up() {
+async fn a_force_from_before_the_loss_abandons_no_journal() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     let (_, id) = written(&scree).await;
@@ -134,7 +134,7 @@ async fn a_force_from_before_the_loss_gives_no_journal_up() {
         .attachments()
         .detach(id, true)
         .await
-        .expect("asked again");
+        .expect("requested again");
     assert_eq!(
         state(&scree, id).await,
         (AttachmentState::Detached, String::new())

@@ -1,4 +1,4 @@
-//! Several wrapping keys, one in the place of another, and none.
+//! Several wrapping keys: one that is rotated, and one that is missing.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use sqlx::Row as _;
 use super::rig::{Rig, Scree, small};
 use super::{altered, end, reads};
 
-/// Of the one request at a time.
+/// Token of the only request at a time.
 const TOKEN: u64 = 1;
 
 async fn make(scree: &Scree, name: &str, byte: u8) {
@@ -62,7 +62,7 @@ fn is_in_files(database: &Path, bytes: &[u8]) -> bool {
     })
 }
 
-/// State, and how many keys it wraps.
+/// The state of a key, and the number of keys that it wraps.
 async fn shown(scree: &Scree, key: &str) -> (String, u64) {
     let row = scree.control.key(key).await.expect("there");
     (row.key.state.to_string(), row.lineages)
@@ -160,7 +160,7 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
+async fn a_host_without_a_volumes_key_names_the_key_and_opens_other_volumes() {
     let rig = Rig::new();
     let scree = rig.start().await;
     make(&scree, "a", 1).await;
@@ -177,12 +177,12 @@ async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
     make(&scree, "b", 2).await;
     end(scree).await;
 
-    // Not named, and not where it would be.
+    // It is not named, and not at the default path.
     fs::rename(keys.join("master.key"), keys.join("away.key")).expect("renamed");
     let scree = rig.start().await;
     reads(&scree, "b", 1, 2).await;
     let refused = scree.export("a").await.expect_err("no key").to_string();
-    for word in ["has not the wrapping key \"main\"", "keys.toml"] {
+    for word in ["does not have the wrapping key \"main\"", "keys.toml"] {
         assert!(refused.contains(word), "{refused}");
     }
     scree
@@ -190,7 +190,7 @@ async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
         .volumes()
         .unexport("a")
         .await
-        .expect("given up");
+        .expect("detached by force");
     scree.control.volumes().delete("b").await.expect("deleted");
     let _ = scree.agent.parts.cleaning.remove_unneeded().await;
     let left = scree
@@ -200,9 +200,9 @@ async fn a_host_without_a_volumes_key_names_it_and_opens_the_others() {
         .await
         .expect("listed")
         .volumes;
-    assert_eq!(left.len(), 1, "b is gone");
+    assert_eq!(left.len(), 1, "b is deleted");
 
-    // To name it needs no restart.
+    // Naming it needs no restart.
     let text = format!("{text}\n[keys.main]\nkind = \"file\"\npath = \"away.key\"\n");
     fs::write(keys.join("keys.toml"), text).expect("written");
     reads(&scree, "a", 1, 1).await;

@@ -1,5 +1,4 @@
-//! Leases that end: a host that is not heard of, one that comes back, and what
-//! its journal is worth then.
+//! Leases that expire: a host that is unresponsive, one that comes back, and its journal.
 
 use std::fs;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ async fn start(rig: &Rig) -> Scree {
     rig.try_start(settings).await.expect("starts")
 }
 
-/// A volume that is served, and was written to.
+/// A volume that is served and has writes.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
     let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
@@ -56,10 +55,10 @@ fn journals(scree: &Scree) -> Vec<String> {
     names
 }
 
-/// Waits until the volume is not open here.
-async fn is_let_go(scree: &Scree, volume: VolumeId) {
+/// Waits until the volume is not open on this host.
+async fn is_closed_here(scree: &Scree, volume: VolumeId) {
     let is_closed = async || scree.open(volume).is_none().then_some(());
-    eventually("the volume is let go of", is_closed).await;
+    eventually("the volume is closed", is_closed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,7 +69,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     scree.cut_off();
     rig.clock.advance(Duration::from_secs(5));
 
-    // Without force it waits, and says for what.
+    // Without force the detachment waits, and reports why.
     let view = scree
         .control
         .attachments()
@@ -88,7 +87,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
         "{reason}"
     );
 
-    // The host has one more word to say, which renews what it has.
+    // The host renews its leases once more.
     scree.agent.parts.leases.renew().await.expect("heard");
     let view = scree
         .control
@@ -112,9 +111,9 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
         "{reason}"
     );
 
-    // It comes back: it serves nothing, and keeps what it has.
+    // The host comes back: it serves nothing, and its journal stays.
     scree.agent.parts.leases.renew().await.expect("heard");
-    // Its thread hears of it when it turns next.
+    // Its thread notices at its next iteration.
     let stopped = eventually("the volume stops", async || {
         let status = attached.engine_status().await;
         status.expect("answers").stopped
@@ -123,7 +122,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     assert!(stopped.contains("the lease is lost"), "{stopped}");
     drop(attached);
     scree.connect();
-    is_let_go(&scree, volume).await;
+    is_closed_here(&scree, volume).await;
     assert_eq!(journals(&scree), [volume.to_string()]);
     scree.agent.parts.journal_cleaning.clean().await;
     scree.agent.parts.leases.renew().await.expect("heard");
@@ -139,15 +138,14 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     end(scree).await;
 }
 
-/// Leases were renewed no more once the agent ended: a destage that took longer was for
-/// nothing.
+/// Regression: an ending agent did not renew its leases, so that a longer destage was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_renewed_while_the_agent_ends() {
     let rig = Rig::new();
     let scree = start(&rig).await;
     written(&scree).await;
     rig.disk.hold(&rig.path().join("units"));
-    // As when a process ends.
+    // As at the end of a process.
     scree.cut_off();
     let ending = tokio::spawn({
         let agent = scree.agent.clone();
@@ -158,7 +156,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
     for _ in 0..3 {
         rig.clock.advance(LEASE / 2);
         let now = rig.clock.wall();
-        eventually("the host is heard of", async || {
+        eventually("the host has reported", async || {
             let hosts = scree.control.database().hosts().all().await.expect("read");
             hosts[0]
                 .heard
@@ -167,7 +165,7 @@ async fn leases_are_renewed_while_the_agent_ends() {
         })
         .await;
     }
-    rig.disk.let_go();
+    rig.disk.release();
     assert_eq!(ending.await.expect("no panic"), 0, "it has committed");
     end(scree).await;
 }
@@ -200,8 +198,7 @@ async fn a_living_host_loses_no_volume_by_force() {
     end(scree).await;
 }
 
-/// A lease that nobody renews holds acknowledgements back, and goes on when it
-/// is renewed.
+/// An unrenewed lease holds acknowledgements back, and continues when it is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_renewed_late_continues() {
     let rig = Rig::new();
@@ -220,8 +217,8 @@ async fn a_lease_that_is_renewed_late_continues() {
     end(scree).await;
 }
 
-/// A disk that hangs cost the leases of all volumes on it and beside it: the
-/// renewal looked through D's journals first.
+/// Regression: a disk that hung cost the leases of all volumes, because the renewal read the folder
+/// of journals first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     let rig = Rig::new();
@@ -229,7 +226,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     let (_, _, attached) = written(&scree).await;
     let folder = scree.agent.folder().journals();
     rig.disk.hold(&folder);
-    let tending = tokio::spawn({
+    let cleaning = tokio::spawn({
         let agent = scree.agent.clone();
         async move { agent.parts.journal_cleaning.clean().await }
     });
@@ -247,9 +244,9 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     rig.clock.advance(LEASE / 2);
     let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
     let started = attached.on_volume(flush).await;
-    assert!(!tending.is_finished(), "it waits for the disk");
-    rig.disk.let_go();
-    tending.await.expect("it goes on");
+    assert!(!cleaning.is_finished(), "it waits for the disk");
+    rig.disk.release();
+    cleaning.await.expect("it continues");
     assert!(started.is_ok(), "the lease holds: {started:?}");
     let status = attached.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
@@ -257,8 +254,8 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     end(scree).await;
 }
 
-/// A folder of journals that could not be read was taken for one without any:
-/// what was put aside there was no longer shown.
+/// Regression: a folder of journals that could not be read counted as empty: quarantined journals
+/// were no longer reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     let rig = Rig::new();
@@ -268,23 +265,22 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     fs::rename(&journals, &away).expect("moved");
     fs::write(&journals, "no folder").expect("written");
     let renewed = scree.agent.parts.leases.renew().await;
-    renewed.expect("leases are renewed all the same");
+    renewed.expect("leases are renewed anyway");
     let problems = scree.control.report().await.expect("answers").problems;
     let at = journals.display().to_string();
-    let told = |why: &&String| why.contains(&at) && why.contains("cannot be listed");
-    assert_eq!(problems.iter().filter(told).count(), 1, "{problems:?}");
+    let reported = |why: &&String| why.contains(&at) && why.contains("cannot be listed");
+    assert_eq!(problems.iter().filter(reported).count(), 1, "{problems:?}");
 
     fs::remove_file(&journals).expect("removed");
     fs::rename(&away, &journals).expect("moved");
     let problems = scree.control.report().await.expect("answers").problems;
-    assert_eq!(problems.iter().filter(told).count(), 0, "{problems:?}");
+    assert_eq!(problems.iter().filter(reported).count(), 0, "{problems:?}");
     end(scree).await;
 }
 
-/// Of a volume that is somewhere else for now what its filters have kept stays, whatever is
-/// asked of the controllers: it is carried out when the volume is here again. Of one that was
-/// deleted elsewhere nothing would ever be removed; so it was of what they have told, wherever
-/// it was deleted.
+/// Journals of filters stay while their volume is on another host, whatever the controllers answer:
+/// they are applied when the volume is here again. Regression: files and events of filters of a
+/// volume that was deleted on another host were never removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_of_filters_stay_as_long_as_their_volume() {
     let rig = Rig::new();
@@ -297,24 +293,24 @@ async fn files_of_filters_stay_as_long_as_their_volume() {
         .detach(id, true)
         .await
         .expect("asked");
-    is_let_go(&scree, volume).await;
+    is_closed_here(&scree, volume).await;
     let kept = |volume: VolumeId| scree.agent.folder().chain(volume).join("fast.journal");
     let (there, gone) = (kept(volume), kept(VolumeId::from_u128(99)));
     for file in [&there, &gone] {
         fs::create_dir_all(file.parent().expect("a folder")).expect("made");
-        // Nobody can tell that it has nothing.
+        // This journal cannot be proven empty.
         fs::write(file, [7; 9000]).expect("written");
     }
     let events = scree.agent.folder().events();
     fs::create_dir_all(&events).expect("made");
-    let told = |volume: VolumeId, age: &str| events.join(format!("{volume}.jsonl{age}"));
-    let remembered = told(volume, ".1");
-    // Of this one there are no filters any more.
+    let reported = |volume: VolumeId, age: &str| events.join(format!("{volume}.jsonl{age}"));
+    let remembered = reported(volume, ".1");
+    // This volume has no filters any more.
     let other = VolumeId::from_u128(98);
     let forgotten = [
-        told(other, ""),
-        told(other, ".4"),
-        told(VolumeId::from_u128(99), ""),
+        reported(other, ""),
+        reported(other, ".4"),
+        reported(VolumeId::from_u128(99), ""),
     ];
     for file in forgotten.iter().chain([&remembered]) {
         fs::write(file, "{}\n").expect("written");
@@ -332,8 +328,7 @@ async fn files_of_filters_stay_as_long_as_their_volume() {
     end(scree).await;
 }
 
-/// What a host has in a journal of its own is of no use once another one has
-/// had the volume: replayed, it would mix two states.
+/// A local journal is obsolete once another host has had the volume: a replay would mix two states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     let rig = Rig::new();
@@ -408,8 +403,8 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
 
     scree.connect();
-    is_let_go(&scree, volume).await;
-    // Nothing was renewed: the worker itself finds the journal in its way.
+    is_closed_here(&scree, volume).await;
+    // No renewal ran: the worker itself finds the journal.
     let row = scree.export("disk").await.expect("served");
     let note = row.note.expect("a note");
     assert!(note.contains("\"other\""), "{note}");

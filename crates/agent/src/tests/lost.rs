@@ -1,4 +1,4 @@
-//! A database that is gone, in a folder that was served before.
+//! A database that is lost, in a folder that was served before.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use super::rig::{Rig, small};
 use super::{copies::refused, end};
 use control::database::Database;
 
-/// It was taken for a new folder: a new database with a new key check was made
-/// in place of the one that had been lost.
+/// Regression: it counted as a new folder: a new database with a new key check replaced the lost
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_without_its_database_is_not_a_new_one() {
     let rig = Rig::new();
@@ -39,12 +39,12 @@ async fn a_folder_without_its_database_is_not_a_new_one() {
             for word in ["has no database", "backup"] {
                 assert!(why.contains(word), "{why}");
             }
-            assert_eq!(path.exists(), is_there, "nothing is made");
+            assert_eq!(path.exists(), is_there, "nothing is created");
             assert_eq!(fs::metadata(&path).map_or(0, |file| file.len()), 0);
         }
         fs::remove_file(&path).expect("removed");
     }
-    // A database that knows of nothing.
+    // A database that is empty.
     let empty = Database::open(&path).await.expect("made");
     empty.close().await;
     let why = refused(&rig, rig.settings()).await;
@@ -68,7 +68,7 @@ async fn an_interrupted_first_start_continues() {
     fs::File::create(&path).expect("empty");
     end(rig.start().await).await;
 
-    // With its key, and no cluster in the database yet.
+    // The key exists, and the database has no cluster yet.
     let other = Rig::new();
     fs::create_dir_all(other.path().join("keys")).expect("made");
     let empty = Database::open(&other.path().join("scree.db")).await;
@@ -78,9 +78,9 @@ async fn an_interrupted_first_start_continues() {
     end(other.start().await).await;
 }
 
-/// It was taken for what a lost database had left.
+/// Regression: it counted as a trace of a lost database.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_there_before_the_first_start_is_used() {
+async fn a_key_from_before_the_first_start_is_used() {
     let other = Rig::new();
     end(other.start().await).await;
     let key = "keys/master.key";

@@ -1,10 +1,7 @@
-//! What is claimed of a controller and an agent together, with a disk that hangs, units that
-//! are lost and databases that are put back.
+//! Tests of a controller and an agent together, with a disk that hangs, lost units and restored
+//! databases.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "these tests are users of a real machine"
-)]
+#![expect(clippy::disallowed_methods, reason = "these tests use a real machine")]
 
 mod altered;
 mod audits;
@@ -42,10 +39,10 @@ use world::host;
 
 use crate::keys::{KeyEntry, WrappingKeys};
 
-/// A client that hung up cancelled what it had asked for half way, and the
-/// volume could be deleted while its journal was still being replayed.
+/// Regression: a client that hung up canceled its request half way, and the volume could be deleted
+/// while its journal was being replayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operation_runs_to_its_end_without_its_client() {
+async fn an_operation_runs_to_completion_without_its_client() {
     let rig = Rig::new();
     let control = rig.start().await;
     let disk = control
@@ -60,21 +57,21 @@ async fn an_operation_runs_to_its_end_without_its_client() {
         _ = control.export("disk") => panic!("it is held"),
         () = aside(move || held.wait_for_one()) => {}
     }
-    // The client is gone; another comes.
+    // The client hangs up; another one comes.
     let deleted = control.control.volumes().delete("disk").await;
     assert!(
         matches!(deleted, Err(ControlError::Conflict { .. })),
         "{deleted:?}"
     );
-    rig.disk.let_go();
-    control.export("disk").await.expect("the same again");
+    rig.disk.release();
+    control.export("disk").await.expect("the same request");
     let view = control.control.volumes().get("disk").await.expect("there");
     assert!(view.served().is_some() && view.reason().is_none());
     end(control).await;
 }
 
-/// A volume that was just being opened was neither closed nor counted: its
-/// process ended with a lease and a journal in use.
+/// Regression: a volume that was being opened was neither closed nor counted: its process ended
+/// with a lease and a journal in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     let rig = Rig::new();
@@ -103,8 +100,8 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
         async move { agent.shut_down().await }
     });
     let ended = host::timeout(Duration::from_millis(200), &mut ending).await;
-    assert!(ended.is_none(), "it waits for what is being opened");
-    rig.disk.let_go();
+    assert!(ended.is_none(), "it waits for the opening volume");
+    rig.disk.release();
     assert_eq!(ending.await.expect("no panic"), 0);
     assert!(control.agent.parts.attachments.is_empty());
     opening.abort();
@@ -116,9 +113,9 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     end(control).await;
 }
 
-/// The copy of a unit was claimed, and only then refused.
+/// Regression: the copy of a unit was claimed before it was refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_a_unit_is_refused_as_it_is() {
+async fn a_copy_of_a_unit_is_refused_unchanged() {
     let rig = Rig::new();
     let control = rig.start().await;
     let copy = rig.folder.path().join("copy");
@@ -135,7 +132,7 @@ async fn a_copy_of_a_unit_is_refused_as_it_is() {
     end(control).await;
 }
 
-/// What was migrated had the path's spaces raw, and the unit itself did not.
+/// Regression: a row with a URL of other spelling was another unit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_has_one_url_however_old_its_row_is() {
     let rig = Rig::new();
@@ -170,12 +167,12 @@ fn wal_is_empty(database: &Path) -> bool {
     }
 }
 
-/// Shuts down; all is closed.
+/// Shuts down with all volumes closed.
 pub async fn end(control: Scree) {
     assert_eq!(control.end().await, 0);
 }
 
-/// A block of the volume `disk` is written, and the volume closed.
+/// Writes a block of the volume `disk`, and closes the volume.
 pub async fn writes(scree: &Scree, block: u64, content: u8) {
     let exported = scree.export("disk").await.expect("served");
     let attached = scree.open(exported.volume).expect("attached");
@@ -192,7 +189,7 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
     closed.expect("closed");
 }
 
-/// Of an export, block `block` is full of `content`.
+/// Checks that block `block` of an export is full of `content`.
 pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
     let id = scree.export(name).await.expect("served").volume;
     let attached = scree.open(id).expect("attached");
@@ -206,7 +203,7 @@ pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
         .expect("closed");
 }
 
-/// What block `block` has. Waits, in the thread that serves it.
+/// The content of block `block`. Blocks the thread that serves the volume.
 fn read_block(volume: &mut volume::Volume, block: u64) -> Vec<u8> {
     let mut read = vec![0; 4096];
     match volume.start(Request::read(1, block * 4096, &mut read)) {
@@ -219,13 +216,13 @@ fn read_block(volume: &mut volume::Volume, block: u64) -> Vec<u8> {
     }
 }
 
-/// What the only request that is under way has brought.
+/// The result of the only request in progress.
 fn completed(volume: &mut volume::Volume) -> Outcome {
     let mut completions = Vec::new();
     loop {
         volume.poll(&mut completions);
         if let Some(done) = completions.pop() {
-            return done.result.expect("it is done");
+            return done.result.expect("completed");
         }
         std::thread::yield_now();
     }
@@ -237,8 +234,8 @@ async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
     }
 }
 
-/// All was asked of every unit, and waited for: one hard NFS mount without its
-/// server was enough.
+/// Regression: every unit was probed and waited for: one hard NFS mount without its server was
+/// enough to hang.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     let rig = Rig::new();
@@ -256,10 +253,10 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     let mut looks = control.agent.parts.units.probe(true);
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
-    assert_eq!(state(&control), "healthy", "as it was last seen");
+    assert_eq!(state(&control), "healthy", "its last state");
     finish(looks.pop()).await;
     let again = control.agent.parts.units.probe(true);
-    assert_eq!(again.len(), 1, "only at the unit that answers");
+    assert_eq!(again.len(), 1, "only of the unit that answers");
     finish(again).await;
     rig.clock.advance(Duration::from_secs(6));
     finish(control.agent.parts.units.probe(false)).await;
@@ -269,9 +266,12 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     assert!(reason.contains("has not answered for 6 s"), "{reason}");
     let report = control.control.report().await.expect("answers");
     assert_eq!((report.units, report.units_healthy), (2, 1));
-    control.export("disk").await.expect("the other unit does");
+    control
+        .export("disk")
+        .await
+        .expect("the other unit accepts it");
 
-    rig.disk.let_go();
+    rig.disk.release();
     finish(looks).await;
     finish(control.agent.parts.units.probe(true)).await;
     assert_eq!(state(&control), "healthy", "it answers again");
@@ -286,19 +286,19 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     rig.clock.advance(Duration::from_secs(6));
     let control = starting.await.expect("no panic").expect("starts");
     assert_eq!(state(&control), "missing");
-    // The clock may have overtaken the other as well.
+    // The clock may have advanced past the timeout of the other unit, too.
     let is_healthy = async || {
         finish(control.agent.parts.units.probe(true)).await;
         (control.agent.parts.units.reports()[1].state == "healthy").then_some(())
     };
     eventually("the other unit is healthy", is_healthy).await;
     let served = control.export("disk").await;
-    served.expect("the other unit does");
-    rig.disk.let_go();
+    served.expect("the other unit serves it");
+    rig.disk.release();
     end(control).await;
 }
 
-/// "Cannot read its marker" was all that was said of it.
+/// Regression: only "cannot read its marker" was reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_that_fails_is_shown_with_the_cause() {
     let rig = Rig::new();
@@ -316,8 +316,8 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     end(control).await;
 }
 
-/// The operator put back yesterday's database, as the handbook said, and the
-/// next lease used epochs and segment numbers for the second time.
+/// Regression: after the operator restored yesterday's database, as documented, the next lease
+/// reused epochs and segment serials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let rig = Rig::new();
@@ -347,14 +347,14 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
         .epoch;
     end(control).await;
     fs::copy(&kept, &database).expect("copied");
-    assert!(wal_is_empty(&database), "nothing of it lies elsewhere");
+    assert!(wal_is_empty(&database), "no other file has part of it");
 
-    // One unit that knows is enough.
+    // One unit with the count is enough.
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
     let control = rig.start().await;
     let refused = export(&control).await.expect_err("refused").to_string();
-    // Whatever runs, and on which database.
+    // For every process and database.
     for word in ["`scree up`, or one controller", "`--restored-database`"] {
         assert!(refused.contains(word), "{refused}");
     }
@@ -418,19 +418,22 @@ async fn a_lease_needs_one_unit_that_notes_it() {
     );
     fs::create_dir(&units).expect("made");
     fs::rename(away.join("u2"), rig.unit(2)).expect("renamed");
-    control.export("disk").await.expect("one is enough");
+    control.export("disk").await.expect("one unit is enough");
     assert!(rig.unit(2).join("leases").exists());
-    assert!(!rig.unit(1).exists(), "nothing is written without the mark");
+    assert!(
+        !rig.unit(1).exists(),
+        "nothing is written without the marker"
+    );
     end(control).await;
 }
 
-/// What lay on a lost unit could not be freed, and with so many plans at the
-/// front nothing behind them was.
+/// Regression: segments on a lost unit could not be freed, and a batch of such plans delayed all
+/// plans after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failing_plan_does_not_delay_those_behind_it() {
+async fn a_failing_plan_does_not_delay_the_plans_after_it() {
     let rig = Rig::new();
     let control = rig.start().await;
-    // Copysets of one unit each.
+    // Copysets with one unit each.
     let mut request = small("disk");
     request.replicas = Some(1);
     control
@@ -469,7 +472,7 @@ async fn a_failing_plan_does_not_delay_those_behind_it() {
     end(control).await;
 }
 
-/// Notes a plan, as the removal of a version does.
+/// Stores a plan, as the removal of a version does.
 async fn note(database: &Database, plan: &FreePlan) {
     database
         .catalog()
@@ -506,10 +509,10 @@ async fn a_volume_is_closed_without_a_polling_client() {
     end(control).await;
 }
 
-/// D's own name was never made durable: after a power failure the folder with
-/// everything in it could be gone.
+/// Regression: the name of the data directory was not durable: after a power failure the whole
+/// folder could be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_names_of_all_folders_that_are_made_are_durable() {
+async fn the_names_of_all_created_folders_are_durable() {
     let rig = Rig::new();
     let mut settings = rig.settings();
     let top = rig.folder.path().to_owned();
@@ -522,16 +525,16 @@ async fn the_names_of_all_folders_that_are_made_are_durable() {
     end(control).await;
 }
 
-/// `--key-file scree.key` failed on the first start: the folder it lies in was
-/// taken to have no name.
+/// Regression: `--key-file scree.key` failed on the first start, because the folder had an empty
+/// name.
 #[test]
-fn a_key_file_may_lie_in_the_current_folder() {
+fn a_key_file_may_be_in_the_working_directory() {
     let rig = Rig::new();
-    // Tests share the current folder, so the name is one nobody else has.
+    // Tests share the working directory, so the name is unique.
     let name = format!("test-{}.key", std::process::id());
     let path = Path::new(&name).to_owned();
     let made = WrappingKeys::new(rig.world()).create(&KeyEntry::File { path: path.clone() });
     let removed = fs::remove_file(&path);
     made.expect("made");
-    removed.expect("it was there");
+    removed.expect("removed");
 }

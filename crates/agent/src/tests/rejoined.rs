@@ -1,4 +1,4 @@
-//! Units that were away for a while, and what is said of them then.
+//! Units that were unavailable for a while, and what is reported about them.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use unit::Unit as _;
 use super::rig::{Rig, Scree, eventually, small};
 use super::{end, finish, reads, writes};
 
-/// Copies a folder with all that is in it.
+/// Copies a folder recursively.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).expect("made");
     for entry in fs::read_dir(from).expect("read") {
@@ -33,8 +33,8 @@ async fn look_until(scree: &Scree, state: &str) {
     finish(scree.agent.parts.units.probe(true)).await;
 }
 
-/// What hosts have said of units, the last first.
-async fn said(scree: &Scree) -> Vec<String> {
+/// The reports of hosts about units, newest first.
+async fn reported(scree: &Scree) -> Vec<String> {
     let audit = scree
         .control
         .parties()
@@ -52,12 +52,12 @@ async fn two_copies(scree: &Scree) {
     };
     scree.control.volumes().create(request).await.expect("made");
     scree.agent.parts.rejoin_reports.report().await;
-    // Nothing was ever read: that comes first.
+    // Copysets that were never compared come first.
     while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
 }
 
-/// A unit that nobody had found for a second or more was never compared when it was there
-/// again, nor taken for older.
+/// Regression: a unit that was missing for a second or more was neither compared nor checked for an
+/// earlier state when it rejoined.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     let rig = Rig::new();
@@ -65,7 +65,7 @@ async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     two_copies(&scree).await;
     writes(&scree, 0, 7).await;
     scree.agent.parts.rejoin_reports.report().await;
-    assert_eq!(said(&scree).await, [""; 0]);
+    assert_eq!(reported(&scree).await, [""; 0]);
 
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
@@ -77,7 +77,7 @@ async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     look_until(&scree, "healthy").await;
     scree.agent.parts.rejoin_reports.report().await;
     let unit = scree.agent.parts.units.reports()[1].id;
-    assert_eq!(said(&scree).await, [format!("{unit} restarted")]);
+    assert_eq!(reported(&scree).await, [format!("{unit} restarted")]);
     while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
     end(scree).await;
 
@@ -88,9 +88,9 @@ async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     end(scree).await;
 }
 
-/// Whoever repaired had found it well before it was looked at.
+/// Regression: repair had found the unit healthy before the next look at it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unit_whose_return_another_call_has_noticed_is_compared_too() {
+async fn a_unit_whose_return_another_call_noticed_is_compared_too() {
     let rig = Rig::new();
     let scree = rig.start().await;
     two_copies(&scree).await;
@@ -100,11 +100,11 @@ async fn a_unit_whose_return_another_call_has_noticed_is_compared_too() {
     let unit = Arc::clone(&scree.agent.parts.units.mounted()[1].tracked);
     assert!(unit.probe().is_err());
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    unit.probe().expect("it is there");
+    unit.probe().expect("available");
     finish(scree.agent.parts.units.probe(true)).await;
     scree.agent.parts.rejoin_reports.report().await;
     let id = scree.agent.parts.units.reports()[1].id;
-    assert_eq!(said(&scree).await, [format!("{id} restarted")]);
+    assert_eq!(reported(&scree).await, [format!("{id} restarted")]);
     end(scree).await;
 }
 
@@ -125,11 +125,11 @@ async fn a_restored_unit_is_reported_as_older() {
     look_until(&scree, "healthy").await;
     scree.agent.parts.rejoin_reports.report().await;
     let unit = scree.agent.parts.units.reports()[1].id;
-    assert_eq!(said(&scree).await, [format!("{unit} older")]);
-    // It is looked at again when something new is noted there, and is as new then.
+    assert_eq!(reported(&scree).await, [format!("{unit} older")]);
+    // The next stored lease count triggers another check, and then the unit is current.
     writes(&scree, 2, 9).await;
     scree.agent.parts.rejoin_reports.report().await;
-    assert_eq!(said(&scree).await.len(), 1);
+    assert_eq!(reported(&scree).await.len(), 1);
     while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
     end(scree).await;
 
@@ -141,7 +141,8 @@ async fn a_restored_unit_is_reported_as_older() {
     end(scree).await;
 }
 
-/// The next lease was noted there, and then the unit seemed to be as new as the others.
+/// Regression: the next lease was stored there, and then the unit seemed to be as new as the
+/// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_noted_on_a_restored_unit_before_it_is_reported() {
     let rig = Rig::new();
@@ -162,14 +163,14 @@ async fn no_lease_is_noted_on_a_restored_unit_before_it_is_reported() {
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     scree.agent.parts.rejoin_reports.report().await;
     let unit = scree.agent.parts.units.reports()[1].id;
-    assert_eq!(said(&scree).await, [format!("{unit} older")]);
-    // From now on it is.
+    assert_eq!(reported(&scree).await, [format!("{unit} older")]);
+    // From now on it is stored.
     writes(&scree, 3, 10).await;
     assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     end(scree).await;
 }
 
-/// One that takes no notes is not older for that.
+/// A unit that stores no counts is not older for that reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_without_the_note_of_a_lease_is_not_older() {
     let rig = Rig::new();
@@ -186,9 +187,9 @@ async fn a_unit_without_the_note_of_a_lease_is_not_older() {
     end(scree).await;
     let scree = rig.start().await;
     scree.agent.parts.rejoin_reports.report().await;
-    assert_eq!(said(&scree).await, [""; 0]);
+    assert_eq!(reported(&scree).await, [""; 0]);
     writes(&scree, 2, 9).await;
     assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
-    assert_eq!(said(&scree).await, [""; 0]);
+    assert_eq!(reported(&scree).await, [""; 0]);
     end(scree).await;
 }

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "the clients are foreign, and connect by themselves"
+    reason = "the clients are foreign, and connect directly"
 )]
 
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 
 use super::rig::{Rig, aside, small};
 
-/// Sends a request as it is, and returns the answer as it is.
+/// Sends a raw request, and returns the raw answer.
 async fn ask(rig: &Rig, request: String) -> String {
     let socket = rig.path().join("api.sock");
     aside(move || {
@@ -35,8 +35,8 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: d\r\nconnection: close\r\n\r\n")
 }
 
-/// Names that are no UTF-8 were answered in plain text, long URLs with nothing,
-/// and an array was taken for an object.
+/// Regression: names that are not UTF-8 were answered in plain text, long URLs not at all, and an
+/// array was accepted as an object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalid_request_is_answered_with_a_problem_document() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! A controller and an agent on a folder of this machine, on a disk that can be held up and
-//! with a clock that is moved by hand.
+//! A controller and an agent in a folder of this machine, with a disk that can be blocked and a
+//! clock that tests move.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,13 @@ use crate::export::Attached;
 use crate::folder::FormerAgent;
 use crate::vm::VmOptions;
 
-/// How long a test waits; afterwards it has failed.
-const COMES_WITHIN: Duration = Duration::from_secs(60);
+/// Timeout of a test.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The machine's disk; calls below one path wait until they are let go.
+/// The machine's disk; calls below one path block until they are released.
 pub struct HeldDisk {
     disk: Arc<dyn Disk>,
-    /// What paths are relative to, if to anything.
+    /// The folder that paths are relative to.
     folder: PathBuf,
     hold: Arc<Hold>,
 }
@@ -65,35 +65,35 @@ impl Default for HeldDisk {
 }
 
 impl HeldDisk {
-    /// Calls below `path` wait from now on.
+    /// Blocks calls below `path` from now on.
     pub fn hold(&self, path: &Path) {
         self.hold.state.lock().held = Some(path.to_owned());
     }
 
-    /// Held calls continue.
-    pub fn let_go(&self) {
+    /// Releases blocked calls.
+    pub fn release(&self) {
         self.hold.state.lock().held = None;
         self.hold.changed.notify_all();
     }
 
-    /// Nothing below `path` can be changed from now on.
+    /// Makes everything below `path` read-only from now on.
     pub fn make_read_only(&self, path: &Path) {
         self.hold.state.lock().read_only = Some(path.to_owned());
     }
 
-    /// All can be changed again.
+    /// Makes everything writable again.
     pub fn make_writable(&self) {
         self.hold.state.lock().read_only = None;
     }
 
-    /// Waits until one of them waits.
+    /// Waits until a call is blocked.
     pub fn wait_for_one(&self) {
         let mut state = self.hold.state.lock();
         let none = |state: &mut State| state.waiting == 0;
         let changed = &self.hold.changed;
-        let waited = changed.wait_while_for(&mut state, none, COMES_WITHIN);
+        let waited = changed.wait_while_for(&mut state, none, TIMEOUT);
         let held = &state.held;
-        assert!(!waited.timed_out(), "no call came below {held:?}");
+        assert!(!waited.timed_out(), "no call below {held:?}");
     }
 
     /// The folders that were synced.
@@ -183,9 +183,9 @@ pub struct Rig {
 }
 
 impl Drop for Rig {
-    /// A test that failed must not leave threads waiting.
+    /// Releases the threads of a failed test.
     fn drop(&mut self) {
-        self.disk.let_go();
+        self.disk.release();
     }
 }
 
@@ -209,7 +209,7 @@ impl Rig {
         }
     }
 
-    /// D, which need not be there yet.
+    /// The data directory, which may not exist yet.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("d")
     }
@@ -236,7 +236,7 @@ impl Rig {
     }
 }
 
-/// How a test starts it.
+/// Settings of a test's start.
 pub struct RigSettings {
     pub folder: PathBuf,
     pub restored_database: bool,
@@ -245,8 +245,8 @@ pub struct RigSettings {
     pub journals: Option<PathBuf>,
 }
 
-/// A controller and an agent in one process, as `scree up` has them, but
-/// without the agent's loops, except those that a test waits for.
+/// A controller and an agent in one process, as in `scree up`, but only with those loops of the
+/// agent that tests wait for.
 pub struct Scree {
     /// Authorized as the local user.
     pub control: AuthorizedRequest,
@@ -357,12 +357,12 @@ impl Scree {
         self.control.volumes().export(name, host, access).await
     }
 
-    /// From now on the host neither reports nor follows.
+    /// Stops the reports of the host and its following of the desired state.
     pub fn cut_off(&self) {
         self.follow.abort();
     }
 
-    /// The host reports and follows again.
+    /// Starts them again.
     pub fn connect(&mut self) {
         self.follow = tokio::spawn({
             let agent = self.agent.clone();
@@ -395,8 +395,8 @@ impl Scree {
         is_free(&self.folder).await;
     }
 
-    /// Shuts down, and waits until the last look at a unit has released the folder. Returns how
-    /// many volumes were not closed.
+    /// Shuts down, and waits until the last look at a unit has released the folder. Returns the
+    /// number of volumes that were not closed.
     pub async fn end(self) -> usize {
         self.follow.abort();
         self.control.set_open(false);
@@ -412,25 +412,25 @@ impl Scree {
     }
 }
 
-/// Waits until no process serves `folder` any more.
+/// Waits until no process serves `folder`.
 pub async fn is_free(folder: &Path) {
     for name in ["lock", "agent.lock"] {
         let Ok(file) = std::fs::File::open(folder.join(name)) else {
             continue;
         };
-        let freed = host::timeout(COMES_WITHIN, async {
+        let freed = host::timeout(TIMEOUT, async {
             while file.try_lock().is_err() {
                 tokio::task::yield_now().await;
             }
         });
         let is_freed = freed.await.is_some();
-        assert!(is_freed, "{name} is held after {COMES_WITHIN:?}");
+        assert!(is_freed, "{name} is held after {TIMEOUT:?}");
     }
 }
 
-/// Calls `look` until it finds something; `what` names it in the failure.
+/// Calls `look` until it returns something; `what` names it in the failure.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = host::timeout(COMES_WITHIN, async {
+    let found = host::timeout(TIMEOUT, async {
         loop {
             if let Some(found) = look().await {
                 return found;
@@ -439,10 +439,10 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
         }
     });
     let found = found.await;
-    found.unwrap_or_else(|| panic!("waited for {COMES_WITHIN:?}, and it did not come: {what}"))
+    found.unwrap_or_else(|| panic!("not within {TIMEOUT:?}: {what}"))
 }
 
-/// A volume to be made.
+/// The request for a small volume.
 pub fn small(name: &str) -> CreateVolume {
     CreateVolume {
         name: name.to_owned(),
@@ -451,7 +451,7 @@ pub fn small(name: &str) -> CreateVolume {
     }
 }
 
-/// Runs what blocks on a thread of its own.
+/// Runs blocking code on its own thread.
 pub async fn aside<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(wait).await.expect("no panic")
 }

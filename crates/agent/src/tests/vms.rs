@@ -1,4 +1,4 @@
-//! Attachments to a VM that has no system, and so never lets go of a disk.
+//! Attachments to a VM without an operating system, which never releases a disk.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -14,12 +14,12 @@ use super::rig::{Rig, Scree, eventually, small};
 
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// A QEMU that stays in its firmware, with room for one disk.
+/// A QEMU that stays in its firmware, with a port for one disk.
 struct Qemu(Child);
 
 impl Qemu {
     async fn start(monitor: &Path) -> Self {
-        // What one before it left.
+        // A socket of an earlier QEMU.
         let _ = std::fs::remove_file(monitor);
         let mut command = Command::new("qemu-system-x86_64");
         command
@@ -90,7 +90,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
 
-    // Its VM does not run yet; what is wanted is tried again.
+    // The VM is not running yet; plugging will be retried.
     let view = attach(&scree, &vm).await;
     let id = view.row.id;
     let reason = view.row.reason.expect("a reason");
@@ -99,7 +99,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     let qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
     assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
-    assert_eq!(view.row.id, id, "the same again");
+    assert_eq!(view.row.id, id, "the same attachment");
     let serial = volume.to_string().replace('-', "");
     assert_eq!(view.row.device, Some(serial));
     let socket = scree.agent.folder().vm_socket(id);
@@ -107,15 +107,15 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     assert_eq!(mode.mode() & 0o777, 0o600);
 
     is_busy(&detach(&scree, id, false).await);
-    assert!(scree.open(volume).is_some(), "it is served as before");
-    // Somebody thinks better of it.
+    assert!(scree.open(volume).is_some(), "it is still served");
+    // The operator attaches it again.
     let view = attach(&scree, &vm).await;
     assert_eq!(
         (view.row.id, view.row.state),
         (id, AttachmentState::Attached)
     );
 
-    // A process that begins in the middle of it serves what is still plugged.
+    // A process that starts in the middle serves the disk, which is still plugged.
     is_busy(&detach(&scree, id, false).await);
     end(scree).await;
     assert!(!socket.exists());
@@ -135,7 +135,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     assert!(note.contains("by force"), "{note}");
     assert!(scree.open(volume).is_none() && !socket.exists());
 
-    // The VM's only port is taken by what it has not let go of.
+    // The VM's only port is occupied by the disk that it has not released.
     let view = attach(&scree, &vm).await;
     let reason = view.row.reason.expect("a reason");
     assert_eq!(view.row.state, AttachmentState::Error);
@@ -170,7 +170,7 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     let reason = reason.await;
     assert!(reason.contains("does not run"), "{reason}");
 
-    // A volume that is deleted and made again under its name is another one.
+    // A volume that is deleted and created again with the same name is another volume.
     let view = detach(&scree, id, false).await;
     assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
     scree

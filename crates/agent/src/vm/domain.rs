@@ -10,8 +10,8 @@ use roxmltree::{Node, ParsingOptions};
 
 use super::{Disk, DiskName, Found};
 
-/// What libvirt wants before the name of a device that it has not named itself.
 /// The prefix that libvirt requires for aliases chosen by users.
+const ALIAS: &str = "ua-";
 
 /// The most elements of a parsed domain; real ones have far fewer.
 const NODES_MAX: u32 = 100_000;

@@ -1,4 +1,4 @@
-//! A QEMU that keeps nodes and devices, and ends or refuses when it is told to.
+//! A QEMU with nodes and devices, which ends or refuses when a test says so.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,25 +11,25 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-/// What the guest does when it is asked to let go of a disk.
+/// What the guest does when it is asked to release a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Guest {
-    /// Lets go at once; QEMU tells before it replies.
-    LetsGo,
-    /// Lets go, and nobody is told.
-    LetsGoUnseen,
+    /// Releases it at once; QEMU sends the event before it replies.
+    Releases,
+    /// Releases it, without an event.
+    ReleasesSilently,
     Refuses,
     Hangs,
     /// The process ends at that moment.
     Ends,
 }
 
-/// When the connection closes.
+/// When the fake closes a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Close {
     /// At which command, counted from 0 over all connections.
     pub at: usize,
-    /// Whether it is carried out before.
+    /// Whether the command is carried out before.
     pub is_done: bool,
 }
 
@@ -38,22 +38,22 @@ pub struct Device {
     pub id: String,
     pub drive: String,
     pub serial: String,
-    /// Whether the guest has been asked to let go.
+    /// Whether the guest was asked to release it.
     pub is_asked: bool,
 }
 
-/// What it has and what it shall do.
+/// The state of the fake, and how it misbehaves.
 pub struct State {
     pub nodes: Vec<(String, bool)>,
     pub devices: Vec<Device>,
     pub guest: Guest,
     pub status: &'static str,
-    /// Commands that are refused, and in which words.
+    /// Commands that are refused, with the text of the error.
     pub refuses: HashMap<&'static str, &'static str>,
-    /// How often a node is still in use after its device has gone.
+    /// How often a node is still in use after its device was removed.
     pub lingers: u32,
     pub close: Option<Close>,
-    /// Each command it was asked.
+    /// The commands so far.
     pub asked: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl FakeQemu {
         let state = Arc::new(Mutex::new(State {
             nodes: Vec::new(),
             devices: Vec::new(),
-            guest: Guest::LetsGo,
+            guest: Guest::Releases,
             status: "running",
             refuses: HashMap::new(),
             lingers: 0,
@@ -79,7 +79,7 @@ impl FakeQemu {
         }));
         let shared = Arc::clone(&state);
         let server = tokio::spawn(async move {
-            // One client at a time, as QEMU does.
+            // One client at a time, like QEMU.
             while let Ok((stream, _)) = listener.accept().await {
                 if serve(stream, &shared).await.is_none() {
                     break;
@@ -101,17 +101,17 @@ impl FakeQemu {
         self.folder.path().join("qmp")
     }
 
-    /// Scree's view of it, with more patience than is needed.
+    /// The VM with generous timeouts.
     pub fn vm(&self) -> Vm {
-        self.patient(Duration::from_secs(20))
+        self.with_timeout(Duration::from_secs(20))
     }
 
-    /// As [`FakeQemu::vm`], for guests that do not let go.
-    pub fn vm_in_haste(&self) -> Vm {
-        self.patient(Duration::from_millis(300))
+    /// The VM with short timeouts, for guests that do not release disks.
+    pub fn impatient_vm(&self) -> Vm {
+        self.with_timeout(Duration::from_millis(300))
     }
 
-    fn patient(&self, unplug_within: Duration) -> Vm {
+    fn with_timeout(&self, unplug_within: Duration) -> Vm {
         let options = VmOptions {
             answer_within: Duration::from_secs(20),
             unplug_within,
@@ -125,7 +125,7 @@ impl FakeQemu {
     }
 }
 
-/// A disk that nobody serves.
+/// A disk whose socket no process serves.
 pub fn disk(name: &str) -> Disk {
     Disk {
         name: name.parse().expect("a name"),
@@ -137,7 +137,8 @@ pub fn disk(name: &str) -> Disk {
     }
 }
 
-/// `None` when the process ends; `Some` when only the connection does.
+/// Serves one connection; returns `None` when the process ends, `Some` when only the connection
+/// does.
 async fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> Option<()> {
     let (read, mut write) = stream.split();
     let mut lines = BufReader::new(read).lines();
@@ -264,7 +265,7 @@ impl State {
         };
         let path = format!("/machine/peripheral/{id}");
         match self.guest {
-            Guest::LetsGo => {
+            Guest::Releases => {
                 self.devices.retain(|device| device.id != id);
                 for data in [
                     json!({ "path": format!("{path}/virtio-backend") }),
@@ -274,7 +275,7 @@ impl State {
                     *said += &format!("{event}\n");
                 }
             }
-            Guest::LetsGoUnseen => self.devices.retain(|device| device.id != id),
+            Guest::ReleasesSilently => self.devices.retain(|device| device.id != id),
             Guest::Refuses => {
                 let data = json!({ "path": path, "device": id });
                 let event = json!({ "event": "DEVICE_UNPLUG_GUEST_ERROR", "data": data });

@@ -1,4 +1,4 @@
-//! Plug, unplug and look, through a libvirt of the test's own and a real guest.
+//! Plug, unplug and look, through a libvirt daemon of the test and a real guest.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,8 @@ use agent::vm::{Unplugged, Vm, VmAddress, VmError, VmOptions};
 use tempfile::TempDir;
 
 use crate::machine::{
-    Console, Nbd, Process, as_nobody, give_to_nobody, guest_arguments, guest_file, run, wait_until,
+    Console, Nbd, Process, as_unprivileged, give_to_unprivileged, guest_arguments, guest_file, run,
+    wait_until,
 };
 
 const ENOUGH: Duration = Duration::from_secs(30);
@@ -18,7 +19,7 @@ const SHORT: Duration = Duration::from_millis(300);
 const WRITABLE: &str = "vol0123456789abcdef0:ro=0:write=taken";
 const READ_ONLY: &str = "vol0123456789abcdef1:ro=1:write=refused";
 
-/// A daemon for one user, with all it keeps in a folder that goes with it.
+/// A daemon for one user, with all its files in a temporary folder.
 struct Libvirt {
     daemon: Process,
     folder: TempDir,
@@ -29,11 +30,11 @@ impl Libvirt {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("config/libvirt");
         fs::create_dir_all(&config).expect("made");
-        // Else another daemon is started, for logs, and stays.
+        // Otherwise another daemon is started for logs, and stays.
         fs::write(config.join("qemu.conf"), "stdio_handler = \"file\"\n").expect("written");
-        give_to_nobody(folder.path());
+        give_to_unprivileged(folder.path());
         let path = std::env::var_os("PATH").expect("a path");
-        let mut command = as_nobody("libvirtd");
+        let mut command = as_unprivileged("libvirtd");
         command.env_clear().env("PATH", path).env("LC_ALL", "C");
         for (name, part) in [
             ("HOME", "."),
@@ -69,10 +70,10 @@ impl Libvirt {
         virsh.expect("virsh runs").status.success()
     }
 
-    /// A domain with two ports, started. It is forgotten when it ends.
+    /// Starts a domain with two ports. It is forgotten when it ends.
     fn domain(&self, name: &str) -> Console {
         let console = Console(self.folder.path().join("console"));
-        // Where its user can read them.
+        // Where the user of the domain can read them.
         let copy = |file: &str| {
             let path = self.folder.path().join(file);
             fs::copy(guest_file(file), &path).expect("copied");
@@ -150,7 +151,7 @@ fn a_domains_guest_sees_disks_come_and_go() {
     assert!(matches!(full, VmError::NoFreePort { .. }), "{full}");
     assert!(full.to_string().contains("pcie-root-port"), "{full}");
 
-    // A guest that is paused cannot let go, until it is resumed.
+    // A paused guest cannot release a disk until it is resumed.
     assert!(libvirt.virsh(&["suspend", "one"]));
     for _ in 0..2 {
         match run(libvirt.vm("one", SHORT).unplug(&one.name)).expect("asked") {
@@ -158,7 +159,7 @@ fn a_domains_guest_sees_disks_come_and_go() {
             other => panic!("it is not busy: {other:?}"),
         }
     }
-    // Then it lets go of itself. (libvirt 9.0 may crash if it is asked at that moment.)
+    // Then it releases the disk. (libvirt 9.0 may crash if it is asked at that moment.)
     assert!(libvirt.virsh(&["resume", "one"]));
     console.wait_for_disks(&[READ_ONLY]);
     assert_eq!(
@@ -172,7 +173,7 @@ fn a_domains_guest_sees_disks_come_and_go() {
     run(vm.plug(&one)).expect("plugged");
     console.wait_for_disks(&[WRITABLE, READ_ONLY]);
 
-    // libvirt takes a name of digits for a number first.
+    // libvirt takes a name of digits as a number first.
     let number = libvirt.vm("1", SHORT);
     let error = run(number.unplug(&one.name)).expect_err("another domain");
     assert!(matches!(error, VmError::OtherDomain { .. }), "{error}");

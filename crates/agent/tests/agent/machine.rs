@@ -1,5 +1,4 @@
-//! Real parts of a machine: NBD servers, QEMU, and a Linux guest that says what
-//! disks it has.
+//! Real parts of a machine: NBD servers, QEMU, and a Linux guest that reports its disks.
 
 use std::fs::File;
 use std::future::Future;
@@ -13,24 +12,24 @@ use agent::vm::{Disk, RECONNECT_DELAY_SECONDS, Vm, VmAddress, VmOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How often a condition is looked at that is waited for.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The pause between checks of a condition.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// So often; then the test has failed.
-const LOOKS_MAX: u32 = 2000;
+/// The most checks; then the test fails.
+const CHECKS_MAX: u32 = 2000;
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..CHECKS_MAX {
         if holds() {
             return;
         }
-        thread::park_timeout(LOOK_AGAIN);
+        thread::park_timeout(CHECK_EVERY);
     }
     panic!("never came true: {what}");
 }
 
-/// Runs what is asynchronous.
+/// Runs a future to completion.
 pub fn run<T>(what: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,20 +37,26 @@ pub fn run<T>(what: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(what)
 }
 
-/// A user that may do nothing, for programs that root should not be.
-const NOBODY: &str = "nobody";
+/// Uid of a user without rights, for programs that must not run as root.
+const UNPRIVILEGED_UID: &str = "65534";
 
 fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// `program`, as `nobody` if this is root.
-pub fn as_nobody(program: &str) -> Command {
+/// `program`, run by the unprivileged user if this is root.
+pub fn as_unprivileged(program: &str) -> Command {
     let mut command;
     if is_root() {
         command = Command::new("setpriv");
         command
-            .args(["--reuid", NOBODY, "--regid", "nogroup", "--clear-groups"])
+            .args([
+                "--reuid",
+                UNPRIVILEGED_UID,
+                "--regid",
+                "nogroup",
+                "--clear-groups",
+            ])
             .args(["--", program]);
     } else {
         command = Command::new(program);
@@ -60,18 +65,18 @@ pub fn as_nobody(program: &str) -> Command {
     command
 }
 
-/// A folder that [`as_nobody`]'s programs may write to.
-pub fn folder_of_nobody() -> TempDir {
+/// A folder that programs of [`as_unprivileged`] may write to.
+pub fn unprivileged_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    give_to_nobody(folder.path());
+    give_to_unprivileged(folder.path());
     folder
 }
 
-/// Lets [`as_nobody`]'s programs write to a folder and all that is in it.
-pub fn give_to_nobody(folder: &Path) {
+/// Allows programs of [`as_unprivileged`] to write to a folder and everything in it.
+pub fn give_to_unprivileged(folder: &Path) {
     if is_root() {
         let given = Command::new("chown")
-            .args(["-R", NOBODY])
+            .args(["-R", UNPRIVILEGED_UID])
             .arg(folder)
             .status();
         assert!(given.expect("chown runs").success());
@@ -89,13 +94,13 @@ impl Process {
         }))
     }
 
-    /// kill -9.
+    /// Kills the process (`kill -9`).
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 
-    /// SIGTERM, and the end.
+    /// Ends the process with SIGTERM.
     pub fn stop(&mut self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -110,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// 32 MiB of memory as an NBD server, whose exports have any name.
+/// An NBD server with 32 MiB of memory, for any export name.
 pub struct Nbd {
     pub socket: PathBuf,
     server: Process,
@@ -124,7 +129,7 @@ impl Nbd {
     }
 
     fn serve(socket: &Path) -> Process {
-        let mut nbdkit = as_nobody("nbdkit");
+        let mut nbdkit = as_unprivileged("nbdkit");
         nbdkit
             .args(["--foreground", "--exit-with-parent", "--unix"])
             .arg(socket)
@@ -139,7 +144,7 @@ impl Nbd {
         std::fs::remove_file(&self.socket).expect("removed");
     }
 
-    /// Serves again, what was killed.
+    /// Serves again after a kill.
     pub fn restart(&mut self) {
         self.server = Self::serve(&self.socket);
     }
@@ -156,7 +161,7 @@ impl Nbd {
     }
 }
 
-/// A file of the guest that `tools/guest` makes.
+/// A file of the guest built by `tools/guest`.
 pub fn guest_file(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     let path = target.expect("target").join("guest").join(name);
@@ -168,10 +173,9 @@ pub fn guest_file(name: &str) -> PathBuf {
     path
 }
 
-/// The guest's kernel runs this. It says `GUEST up`, and which virtio disks
-/// there are whenever that changes: each by its serial, whether it says to be
-/// write-protected, and whether it takes a write. Without double quotes: it is
-/// an argument on a kernel's command line.
+/// The script that the guest's kernel runs. It prints `GUEST up`, and lists its virtio disks
+/// whenever they change: the serial of each, whether it is write-protected, and whether it accepts
+/// a write. It has no double quotes, because it is an argument on the kernel's command line.
 const GUEST: &str = "b=/bin/busybox; $b --install -s /bin; \
      mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; \
      while read m; do insmod /modules/$m.ko; done </modules/order 2>/dev/null; \
@@ -181,12 +185,12 @@ const GUEST: &str = "b=/bin/busybox; $b --install -s /bin; \
      now=$now,$(cat $d/serial):ro=$(cat $d/ro):write=$w; done; \
      [ x$now = x$was ] || echo GUEST disks$now; was=$now; sleep 0.1; done";
 
-/// The guest's kernel's command line.
+/// The command line of the guest's kernel.
 pub fn guest_arguments() -> String {
     format!("console=ttyS0 quiet panic=-1 rdinit=/bin/busybox -- sh -c \"{GUEST}\"")
 }
 
-/// What a guest says on its serial line, in a file.
+/// The serial output of a guest, in a file.
 pub struct Console(pub PathBuf);
 
 impl Console {
@@ -196,7 +200,7 @@ impl Console {
         });
     }
 
-    /// Waits until the guest has these disks and no others.
+    /// Waits until the guest has exactly these disks.
     pub fn wait_for_disks(&self, disks: &[&str]) {
         wait_until(&format!("the guest has {disks:?}"), || {
             let seen = self.lines().filter_map(|line| {
@@ -209,7 +213,7 @@ impl Console {
         });
     }
 
-    /// Whether the guest has ever seen a disk like this.
+    /// Whether the guest has ever seen this disk.
     pub fn has_seen(&self, disk: &str) -> bool {
         self.lines().any(|line| line.contains(disk))
     }
@@ -231,7 +235,7 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Without a guest: it stays in its firmware.
+    /// Without a guest: QEMU stays in its firmware.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[])
     }
@@ -254,7 +258,7 @@ impl Qemu {
     }
 
     fn start_with(arguments: &[&str], guest: &[&str]) -> Self {
-        let folder = folder_of_nobody();
+        let folder = unprivileged_folder();
         let nbd = Nbd::start(folder.path());
         let console = Console(folder.path().join("console"));
         let mut command = Command::new("qemu-system-x86_64");
@@ -287,7 +291,7 @@ impl Qemu {
         self.folder.path().join(name)
     }
 
-    /// Scree's view of it. Guests have `unplug_within` to let go of a disk.
+    /// The VM. Guests have `unplug_within` to release a disk.
     pub fn vm(&self, unplug_within: Duration) -> Vm {
         let options = VmOptions {
             answer_within: Duration::from_secs(20),
@@ -297,7 +301,7 @@ impl Qemu {
         Vm::new(VmAddress::Qmp(self.socket("scree.qmp")), options)
     }
 
-    /// Asks it something on the test's monitor.
+    /// Sends a command to the test's monitor.
     pub fn ask(&self, command: &'static str, arguments: Value) -> Value {
         run(async {
             let patience = Duration::from_secs(20);
@@ -308,7 +312,7 @@ impl Qemu {
         })
     }
 
-    /// How many block nodes it has.
+    /// The number of its block nodes.
     pub fn nodes(&self) -> usize {
         let nodes = self.ask("query-named-block-nodes", json!({ "flat": true }));
         nodes.as_array().expect("a list").len()

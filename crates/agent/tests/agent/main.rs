@@ -1,9 +1,9 @@
-//! What the agent promises, on a real machine: with QEMU and libvirt where they
-//! show it, and with stand-ins for what they cannot be made to do.
+//! Tests of the agent on a real machine: with QEMU and libvirt where possible, and with fakes for
+//! behavior that they cannot be made to show.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "these tests make the machine's other half: monitors, guests, daemons"
+    reason = "these tests implement monitors, guests and daemons"
 )]
 
 mod fake_qemu;

@@ -1,4 +1,4 @@
-//! The QMP client, against whatever may come from a socket.
+//! The QMP client, with any input from a socket.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ const SOON: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(20);
 const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
-/// What a monitor does that follows no rules.
+/// A step of a misbehaving monitor.
 enum Step {
     Say(Vec<u8>),
     /// Waits for one line.
     Hear,
-    /// Keeps the connection and does nothing more.
+    /// Holds the connection and does nothing more.
     Hang,
 }
 
@@ -27,7 +27,7 @@ fn say(text: &str) -> Step {
     Step::Say(text.as_bytes().to_vec())
 }
 
-/// A monitor that does these steps with each client, and then closes.
+/// A monitor that runs these steps with each client, and then closes the connection.
 fn scripted(steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("qmp");
@@ -36,7 +36,7 @@ fn scripted(steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
         while let Ok((mut stream, _)) = listener.accept().await {
             for step in &steps {
                 match step {
-                    // The client may have had enough of it.
+                    // The client may have closed the connection.
                     Step::Say(bytes) => _ = stream.write_all(bytes).await,
                     Step::Hear => while !matches!(stream.read_u8().await, Ok(b'\n') | Err(_)) {},
                     Step::Hang => std::future::pending().await,
@@ -47,7 +47,7 @@ fn scripted(steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
     (folder, socket)
 }
 
-/// As [`scripted`], after a greeting and the negotiation.
+/// Like [`scripted`], after a greeting and the negotiation.
 fn greeted(mut steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
     let mut all = vec![
         say(GREETING),
@@ -70,7 +70,7 @@ async fn ask(monitor: &mut Monitor) -> Result<Value, QmpError> {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_not_there_or_that_nobody_listens_on_is_no_vm() {
+async fn a_missing_socket_or_one_without_a_listener_is_no_vm() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("qmp");
     assert!(matches!(
@@ -84,9 +84,10 @@ async fn a_socket_that_is_not_there_or_that_nobody_listens_on_is_no_vm() {
     ));
 }
 
-/// Whoever could make a link below the folder of their VMs got at another's.
+/// Regression: a user who could create a link below the folder of their VMs got access to the VM of
+/// another.
 #[tokio::test]
-async fn a_link_leads_to_no_monitor() {
+async fn a_symbolic_link_to_a_monitor_is_refused() {
     let (theirs, socket) = greeted(Vec::new());
     Monitor::connect(&socket, LONG).await.expect("their own");
     let mine = tempfile::tempdir().expect("a folder");
@@ -104,7 +105,7 @@ async fn a_link_leads_to_no_monitor() {
 }
 
 #[tokio::test]
-async fn a_monitor_that_does_not_greet_is_said_to_be_in_use() {
+async fn a_monitor_without_a_greeting_is_reported_as_in_use() {
     let (_folder, socket) = scripted(vec![Step::Hang]);
     let error = refused(&socket, SOON).await;
     assert!(matches!(error, QmpError::InUse { .. }));
@@ -112,7 +113,7 @@ async fn a_monitor_that_does_not_greet_is_said_to_be_in_use() {
 }
 
 #[tokio::test]
-async fn what_greets_otherwise_is_no_monitor() {
+async fn another_greeting_is_not_qmp() {
     let endless = vec![b'x'; LINE_BYTES_MAX + 2];
     for greeting in [
         b"QEMU 7.2.22 monitor - type 'help'\n".to_vec(),
@@ -136,7 +137,7 @@ async fn events_before_a_reply_are_kept_in_their_order() {
         say(
             "{\"event\": \"STOP\"}\r\n\r\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"a\"}}\n",
         ),
-        // In two parts, and after a reply to somebody else.
+        // In two parts, after a reply to another request.
         say("{\"return\": {\"status\": \"wrong\"}, \"id\": 99}\n{\"return\": {\"sta"),
         say("tus\": \"right\"}, \"id\": 2}\n"),
         Step::Hang,
@@ -164,7 +165,7 @@ async fn of_too_many_events_the_newest_are_kept() {
 }
 
 #[tokio::test]
-async fn a_monitor_that_hangs_is_waited_for_no_longer_than_said() {
+async fn a_monitor_that_hangs_is_waited_for_no_longer_than_the_timeout() {
     let (_folder, socket) = greeted(vec![Step::Hear, Step::Hang]);
     let mut monitor = Monitor::connect(&socket, SOON).await.expect("a monitor");
     let begun = Instant::now();
@@ -180,7 +181,7 @@ async fn a_monitor_that_hangs_is_waited_for_no_longer_than_said() {
 }
 
 #[tokio::test]
-async fn a_refusal_has_its_class_and_words_and_the_monitor_goes_on() {
+async fn a_refusal_has_its_class_and_text_and_the_monitor_can_be_used_further() {
     let (_folder, socket) = greeted(vec![
         Step::Hear,
         say("{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 2}\n"),
@@ -196,7 +197,7 @@ async fn a_refusal_has_its_class_and_words_and_the_monitor_goes_on() {
 }
 
 #[tokio::test]
-async fn an_end_in_the_middle_is_an_end() {
+async fn an_end_of_stream_within_a_reply_is_an_end() {
     for last in ["", "{\"return\": {}", "{\"return\": {}, \"id\": 2}"] {
         let (_folder, socket) = greeted(vec![Step::Hear, say(last)]);
         let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
@@ -227,7 +228,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nothing_that_comes_panics(
+    fn no_input_makes_the_client_panic(
         replies in prop::collection::vec("[{}\\[\\]\",: 012a-z\\n\u{0}é]{0,60}|\\{\"(return|error|event|id|QMP)\": [{}\\[\\]\"012a-z:]{0,12}\\}\\n", 1..6),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

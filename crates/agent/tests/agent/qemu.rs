@@ -21,8 +21,7 @@ fn reason(unplugged: Result<Unplugged, VmError>) -> String {
     }
 }
 
-/// A machine with PCIe: two free ports, one that takes nothing, and one that
-/// has no name.
+/// A machine with PCIe: two free ports, one without hotplug, and one without a name.
 #[test]
 fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
     let mut qemu = Qemu::boot(&[
@@ -57,7 +56,7 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
     assert!(matches!(full, VmError::NoFreePort { .. }), "{full}");
     assert_eq!(qemu.nodes(), 2);
 
-    // A guest that is paused cannot let go, until it is resumed.
+    // A paused guest cannot release a disk until it is resumed.
     qemu.ask("stop", json!({}));
     for _ in 0..2 {
         let busy = reason(run(qemu.vm(SHORT).unplug(&one.name)));
@@ -76,8 +75,7 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
         Unplugged::Removed
     );
 
-    // Into the port that became free; and what a plug began that ended
-    // half-way is made anew.
+    // Into the port that became free; an unfinished plug is made again.
     let server = json!({ "type": "unix", "path": qemu.nbd.socket });
     qemu.ask(
         "blockdev-add",
@@ -94,9 +92,9 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
     assert_eq!(ended, Unplugged::VmEnded);
 }
 
-/// A machine with PCI: its root bus takes disks itself.
+/// A machine with PCI: its root bus accepts disks itself.
 #[test]
-fn a_guest_waits_for_its_disks_server_for_as_long_as_was_said() {
+fn a_guest_waits_for_the_server_of_its_disk_as_long_as_configured() {
     let mut qemu = Qemu::boot(&["-machine", "pc"]);
     let vm = qemu.vm(ENOUGH);
     let mut disk = qemu.nbd.disk("att-1", "vol-0123456789abcdef0", false);
@@ -112,8 +110,7 @@ fn a_guest_waits_for_its_disks_server_for_as_long_as_was_said() {
     assert!(!qemu.console.has_seen("write=refused"));
     assert_eq!(qemu.nodes(), 0);
 
-    // By force: the server stops, and what the guest writes fails. It still
-    // has to let go of the disk.
+    // By force: the server stops, and writes of the guest fail. It still has to release the disk.
     disk.reconnect_delay_seconds = 1;
     run(vm.plug(&disk)).expect("plugged");
     qemu.console.wait_for_disks(&[WRITABLE]);
@@ -140,7 +137,7 @@ fn a_guest_without_a_system_is_busy_and_may_be_asked_again() {
         assert!(busy.contains("booted"), "{busy}");
     }
     assert!(run(vm.plug(&disk)).expect("plugged").was_there);
-    // A reset lets go of what was asked for, and nobody listens to the event.
+    // A reset releases the disk, and no client waits for the event.
     qemu.ask("system_reset", json!({}));
     wait_until("it is unplugged", || {
         run(vm.unplug(&disk.name)).expect("asked") == Unplugged::Removed
@@ -149,7 +146,7 @@ fn a_guest_without_a_system_is_busy_and_may_be_asked_again() {
 }
 
 #[test]
-fn a_machine_without_ports_says_what_to_add() {
+fn a_machine_without_ports_names_what_to_add() {
     let qemu = Qemu::start(&["-machine", "q35", "-S"]);
     let disk = qemu.nbd.disk("att-1", "vol-1", false);
     let full = run(qemu.vm(SHORT).plug(&disk)).expect_err("it has no port");
@@ -162,11 +159,11 @@ fn a_machine_without_ports_says_what_to_add() {
 }
 
 #[test]
-fn a_disk_that_nobody_serves_is_refused_in_qemus_words() {
+fn a_disk_without_a_server_is_refused_with_the_text_of_qemu() {
     let qemu = Qemu::start(&["-machine", "pc", "-S"]);
     let mut disk = qemu.nbd.disk("att-1", "vol-1", false);
     disk.socket = qemu.socket("nobody.sock");
-    let error = run(qemu.vm(SHORT).plug(&disk)).expect_err("nobody serves");
+    let error = run(qemu.vm(SHORT).plug(&disk)).expect_err("no server");
     let words = base::with_causes(&error);
     assert!(
         words.contains("`blockdev-add`: Failed to connect"),
@@ -176,7 +173,7 @@ fn a_disk_that_nobody_serves_is_refused_in_qemus_words() {
 }
 
 #[test]
-fn a_monitor_that_somebody_has_is_said_to_be_in_use() {
+fn a_monitor_with_another_client_is_reported_as_in_use() {
     let qemu = Qemu::start(&["-machine", "pc", "-S"]);
     let monitor = qemu.socket("scree.qmp");
     let somebody = std::os::unix::net::UnixStream::connect(&monitor);
@@ -186,7 +183,7 @@ fn a_monitor_that_somebody_has_is_said_to_be_in_use() {
         ..Default::default()
     };
     let vm = Vm::new(VmAddress::Qmp(monitor), options);
-    // Of those who wait for it, QEMU's queue holds a few.
+    // QEMU's queue holds a few of the waiting clients.
     for _ in 0..3 {
         let error = run(vm.look()).expect_err("in use");
         assert!(
@@ -205,13 +202,13 @@ fn a_monitor_that_somebody_has_is_said_to_be_in_use() {
 }
 
 #[test]
-fn a_qemu_that_is_killed_while_its_guest_is_asked_has_nothing_plugged() {
+fn a_qemu_that_is_killed_during_an_unplug_has_nothing_plugged() {
     let mut qemu = Qemu::start(&["-machine", "pc"]);
     let vm = qemu.vm(ENOUGH);
     let disk = qemu.nbd.disk("att-1", "vol-1", false);
     run(vm.plug(&disk)).expect("plugged");
     let asked = std::thread::spawn(move || run(vm.unplug(&disk.name)));
-    // It keeps the monitor only while it waits for the guest.
+    // The monitor is in use only while Scree waits for the guest.
     let monitor = qemu.socket("scree.qmp");
     wait_until("it waits for the guest", || {
         let other = run(Monitor::connect(&monitor, SHORT));

@@ -1,5 +1,5 @@
-//! Plug, unplug and look, against a QEMU that does what no real one can be made
-//! to do at the right moment.
+//! Plug, unplug and look, with a fake QEMU that behaves as no real one can be made to at the right
+//! moment.
 
 use agent::vm::qmp::QmpError;
 use agent::vm::{Found, Plugged, Unplugged, VmError};
@@ -19,7 +19,7 @@ fn reason(unplugged: Unplugged) -> String {
 }
 
 #[tokio::test]
-async fn what_is_plugged_is_seen_and_goes() {
+async fn a_plugged_disk_is_listed_until_it_is_unplugged() {
     let qemu = FakeQemu::start();
     let vm = qemu.vm();
     assert_eq!(vm.look().await.expect("seen"), []);
@@ -146,26 +146,26 @@ async fn a_guest_may_refuse_and_be_asked_again() {
     let busy = qemu.vm().unplug(&disk("att-1").name).await.expect("asked");
     assert!(reason(busy).contains("refuses"));
     assert_eq!(qemu.state().devices.len(), 1);
-    qemu.state().guest = Guest::LetsGo;
+    qemu.state().guest = Guest::Releases;
     let gone = qemu.vm().unplug(&disk("att-1").name).await.expect("asked");
     assert_eq!(gone, Unplugged::Removed);
 }
 
 #[tokio::test]
-async fn a_guest_that_hangs_is_busy_until_it_lets_go() {
+async fn a_guest_that_hangs_is_busy_until_it_releases_the_disk() {
     let qemu = FakeQemu::start();
     let name = disk("att-1").name;
     qemu.vm().plug(&disk("att-1")).await.expect("plugged");
     qemu.state().guest = Guest::Hangs;
     for status in ["running", "paused"] {
         qemu.state().status = status;
-        // The second time QEMU says that it is asked already.
-        let busy = reason(qemu.vm_in_haste().unplug(&name).await.expect("asked"));
+        // The second time QEMU replies that the request is pending.
+        let busy = reason(qemu.impatient_vm().unplug(&name).await.expect("asked"));
         assert_eq!(busy.contains("(paused)"), status == "paused", "{busy}");
         let seen = qemu.vm().look().await.expect("seen");
         assert!(seen.iter().all(|disk| disk.is_plugged) && seen.len() == 1);
     }
-    // It lets go while nobody listens.
+    // The guest releases it while no client listens.
     qemu.state().devices.clear();
     let seen = qemu.vm().look().await.expect("seen");
     assert!(seen.iter().all(|disk| !disk.is_plugged) && seen.len() == 1);
@@ -175,10 +175,10 @@ async fn a_guest_that_hangs_is_busy_until_it_lets_go() {
 }
 
 #[tokio::test]
-async fn an_event_that_was_missed_is_not_waited_for() {
+async fn a_missed_event_is_not_waited_for() {
     let qemu = FakeQemu::start();
     qemu.vm().plug(&disk("att-1")).await.expect("plugged");
-    qemu.state().guest = Guest::LetsGoUnseen;
+    qemu.state().guest = Guest::ReleasesSilently;
     qemu.state().lingers = 3;
     let gone = qemu.vm().unplug(&disk("att-1").name).await.expect("asked");
     assert_eq!(gone, Unplugged::Removed);
@@ -189,7 +189,7 @@ async fn an_event_that_was_missed_is_not_waited_for() {
 async fn a_vm_that_has_ended_has_nothing_plugged() {
     let qemu = FakeQemu::start();
     qemu.vm().plug(&disk("att-1")).await.expect("plugged");
-    // It ends in the middle of the unplugging.
+    // The VM ends during the unplugging.
     qemu.state().guest = Guest::Ends;
     let name = disk("att-1").name;
     let ended = qemu.vm().unplug(&name).await.expect("asked");
@@ -203,7 +203,7 @@ async fn a_vm_that_has_ended_has_nothing_plugged() {
 }
 
 #[tokio::test]
-async fn a_source_that_is_no_text_is_refused_before_anything_is_asked() {
+async fn a_source_with_control_characters_is_refused_before_any_request() {
     let qemu = FakeQemu::start();
     let mut bad = disk("att-1");
     bad.export = "a\nb".into();

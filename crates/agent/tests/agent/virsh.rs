@@ -1,4 +1,4 @@
-//! What `virsh` may do that a healthy libvirt does not.
+//! Failures of `virsh` that a healthy libvirt does not show.
 
 use std::fs;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tempfile::TempDir;
 
 use crate::fake_qemu::disk;
 
-/// Reads its script: a program that was just written could still be open in a
-/// test beside, and then cannot be run.
+/// Reads its script from a file: a program that was just written could still be open in a
+/// concurrent test, and then cannot be run.
 const FAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/fake-virsh");
 
-/// A VM of a `virsh` that does what a shell script says, in its folder.
+/// A VM whose `virsh` runs a shell script in its folder.
 fn vm(script: &str, answer_within: Duration) -> (TempDir, Vm) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("script"), script).expect("written");
@@ -26,7 +26,7 @@ fn vm(script: &str, answer_within: Duration) -> (TempDir, Vm) {
     (folder, vm)
 }
 
-const PATIENT: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(20);
 
 const DOMAIN: &str = "<domain id='3'><name>one</name><devices></devices></domain>";
 
@@ -36,7 +36,7 @@ const PLUGGED: &str = "<domain id='3'><name>one</name><devices><disk>\
     <target dev='vda'/><alias name='ua-scree-att-1'/></disk></devices></domain>";
 
 #[tokio::test]
-async fn a_virsh_that_is_not_there_or_hangs_or_fails_is_told_apart() {
+async fn a_missing_a_hanging_and_a_failing_virsh_are_distinguished() {
     let options = VmOptions {
         virsh: "/nonexistent/virsh".into(),
         ..VmOptions::default()
@@ -60,7 +60,7 @@ async fn a_virsh_that_is_not_there_or_hangs_or_fails_is_told_apart() {
 
     let script = "echo 'error: failed to connect to the hypervisor' >&2; echo >&2; \
                   echo 'error: Permission denied' >&2; exit 1";
-    let (_folder, failing) = vm(script, PATIENT);
+    let (_folder, failing) = vm(script, LONG);
     for error in [
         failing.look().await.expect_err("it fails"),
         failing
@@ -81,45 +81,44 @@ async fn a_domain_that_is_shut_off_or_unknown_has_ended() {
     let off = "echo '<domain><name>one</name></domain>'";
     let unknown = "[ $4 = list ] || { echo \"error: failed to get domain 'one'\" >&2; exit 1; }";
     for script in [off, unknown] {
-        let (_folder, vm) = vm(script, PATIENT);
+        let (_folder, vm) = vm(script, LONG);
         assert!(matches!(vm.look().await, Err(VmError::Ended { .. })));
         let ended = vm.unplug(&disk("att-1").name).await.expect("asked");
         assert_eq!(ended, Unplugged::VmEnded);
     }
 }
 
-/// `virsh` says of a connection that breaks what it says of an unknown domain.
+/// `virsh` reports a broken connection like an unknown domain.
 #[tokio::test]
 async fn a_domain_that_libvirt_lists_has_not_ended() {
     let script = "[ $4 = list ] && { echo other; echo one; exit 0; }; \
                   echo \"error: failed to get domain 'one'\" >&2; exit 1";
-    let (_folder, vm) = vm(script, PATIENT);
+    let (_folder, vm) = vm(script, LONG);
     let error = vm.unplug(&disk("att-1").name).await.expect_err("it runs");
     assert!(matches!(error, VmError::VirshFailed { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn a_description_that_cannot_be_read_is_an_error() {
+async fn a_description_that_cannot_be_parsed_is_an_error() {
     for script in [
         "echo '<network/>'",
         "echo '<domain'",
         "head -c 999 /dev/urandom",
         ":",
     ] {
-        let (_folder, vm) = vm(script, PATIENT);
+        let (_folder, vm) = vm(script, LONG);
         let error = vm.look().await.expect_err("not a domain");
         assert!(matches!(error, VmError::BadDescription { .. }), "{error}");
     }
 }
 
-/// What is there is in the file `domain`; `attach-device` and
-/// `detach-device-alias` change it.
+/// The file `domain` is the domain; `attach-device` and `detach-device-alias` change it.
 const KEEPING: &str =
     "case $4 in dumpxml) cat domain;; attach-device) cat >asked; mv next domain;;";
 
 #[tokio::test]
 async fn a_disk_is_plugged_with_its_serial_and_the_first_free_target() {
-    let (folder, vm) = vm(&format!("echo \"$@\" >>commands; {KEEPING} esac"), PATIENT);
+    let (folder, vm) = vm(&format!("echo \"$@\" >>commands; {KEEPING} esac"), LONG);
     fs::write(folder.path().join("domain"), DOMAIN).expect("written");
     fs::write(folder.path().join("next"), PLUGGED).expect("written");
     let plugged = vm.plug(&disk("att-1")).await.expect("plugged");
@@ -149,11 +148,11 @@ async fn a_disk_is_plugged_with_its_serial_and_the_first_free_target() {
 }
 
 #[tokio::test]
-async fn a_guest_that_does_not_let_go_is_busy_also_when_asked_again() {
+async fn a_guest_that_holds_its_disk_is_busy_also_when_asked_again() {
     let script = "case $4 in dumpxml) cat domain;; domstate) echo running;; \
         detach-device-alias) echo 'error: Device is already in the process of unplug' >&2; exit 1;; \
         esac";
-    let (folder, vm) = vm(script, PATIENT);
+    let (folder, vm) = vm(script, LONG);
     fs::write(folder.path().join("domain"), PLUGGED).expect("written");
     let busy = vm.unplug(&disk("att-1").name).await.expect("asked");
     assert!(matches!(busy, Unplugged::Busy { .. }), "{busy:?}");

@@ -126,7 +126,7 @@ fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
         // Two spellings of one prefix are one unit.
         let added = host.json(&["unit", "add", &format!("{url}/")]);
         assert_eq!(added["url"], json!(url));
-        host.refuses(1, &["unit", "add", &url], &["is a unit already"]);
+        host.refuses(1, &["unit", "add", &url], &["is already a unit"]);
     }
     let shown = host.json(&["unit", "list"])[0]["id"].clone();
     let shown = shown.as_str().expect("text").to_owned();
@@ -276,7 +276,7 @@ fn buckets_that_cannot_be_units_are_refused_in_words_that_help() {
     host.refuses(
         1,
         &["unit", "add", "s3://bucket/a/b"],
-        &["is a unit already"],
+        &["is already a unit"],
     );
 
     // Nobody has to hear of an operator's keys, nor read them.

@@ -109,7 +109,7 @@ fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
     let named = ["disk", "--host", "h2"];
     refused(
         &named,
-        "h2 has not read it: the host has no cache in a file",
+        "h2 has not read it: this host has no cache file",
     );
     // Of h2 nobody asked anything.
     let image = site.locally(&["image", "preload", "disk", "--host", "h1"]);
@@ -153,7 +153,7 @@ fn what_is_not_to_be_had_of_images_is_said() {
     host.refuses(
         1,
         &["image", "preload", "disk"],
-        &["no cache in a file", "--cache"],
+        &["no cache file", "--cache"],
     );
     let unpinned = host.json(&["image", "unpin", "disk"]);
     assert_eq!(unpinned["pinned"], false);

@@ -130,7 +130,7 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
         verified(&host, &uri);
     }
     let status = host.run(&["status"]).out;
-    assert!(!status.contains("journal among the filters"), "{status}");
+    assert!(!status.contains("a filter journal"), "{status}");
 }
 
 /// What a journal could not carry out before its volume went back was carried out over that.
@@ -154,7 +154,7 @@ fn what_a_journal_has_is_not_carried_out_over_a_volume_that_went_back() {
     let forced = host.run(&["detach", "disk", "--force"]);
     assert_eq!(forced.code, 0, "{}", forced.error);
     let ended = host.run(&["attachment", "list", "--state", "detached", "-o", "json"]);
-    let note = "is carried out when this host has the volume again";
+    let note = "are applied if this host has the volume again";
     assert!(ended.out.contains(note), "{}", ended.out);
 
     let versions = host.json(&["volume", "versions", "disk"]);
@@ -166,7 +166,7 @@ fn what_a_journal_has_is_not_carried_out_over_a_volume_that_went_back() {
     assert!(is_aside(host.path()));
     wait_until("its operator is told", || {
         let status = host.run(&["status"]).out;
-        status.contains("journal among the filters of volume")
+        status.contains("a filter journal of volume")
     });
     // Nothing else stays of a filter that goes.
     let said = host.run(&["chain", "delete", "disk"]);

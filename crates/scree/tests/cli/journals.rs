@@ -211,7 +211,7 @@ fn the_journals_of_another_cluster_and_a_folder_that_is_not_there_are_refused() 
     fs::write(&marker, text).expect("written");
     for (folder, why) in [
         (&hosts.journals[0], "of another cluster"),
-        (&hosts.journals[1], "has to be there"),
+        (&hosts.journals[1], "must exist"),
     ] {
         let dir = hosts.site.text("a");
         let said = hosts

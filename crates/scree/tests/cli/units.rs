@@ -151,7 +151,7 @@ fn folders_that_cannot_be_units_are_refused() {
     host.refuses(
         1,
         &["unit", "add", &text(&host.path().join("nothing"))],
-        &["make the folder"],
+        &["create or mount the folder"],
     );
     host.refuses(
         1,
@@ -160,11 +160,11 @@ fn folders_that_cannot_be_units_are_refused() {
     );
     host.refuses(1, &["unit", "add", "units/u1"], &["absolute"]);
     host.refuses(1, &["unit", "add", "ftp://host"], &["file:///"]);
-    host.refuses(1, &["unit", "add", &text(&host.unit(1))], &["unit already"]);
+    host.refuses(1, &["unit", "add", &text(&host.unit(1))], &["already a unit"]);
     host.refuses(
         1,
         &["unit", "add", &text(&host.path().join("units"))],
-        &["unit already"],
+        &["already a unit"],
     );
     host.refuses(
         1,

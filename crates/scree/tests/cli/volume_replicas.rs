@@ -159,7 +159,7 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
         .run(&["attachment", "list", "--state", "detached", "-o", "json"])
         .out;
     assert!(
-        ended.contains("without what was written last through its filters"),
+        ended.contains("without the last writes through its filters"),
         "{ended}"
     );
 }

@@ -1,5 +1,5 @@
-//! age identities. The fixtures were made by age 1.1.1 (`age-keygen`, `age -p`,
-//! `age -p -a`, `age -r`), all of the same identity.
+//! age identities. The fixtures were created by age 1.1.1 (`age-keygen`, `age -p`, `age -p -a`,
+//! `age -r`), all from the same identity.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const ARMORED: &str = include_str!("fixtures/identity.age.txt");
 const TO_RECIPIENT: &[u8] = include_bytes!("fixtures/to-recipient.age");
 const PASSPHRASE: &str = "a walrus at noon\n";
 
-/// Of another identity.
+/// Another identity.
 const OTHER: &str = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX";
 
 fn entry(path: &Path, passphrase: Option<&Path>) -> KeyEntry {
@@ -38,7 +38,7 @@ fn an_identity_is_the_same_key_whether_encrypted_or_not() {
     let place = Place::new();
     let passphrase = place.private("words", PASSPHRASE);
     let plain = entry(&place.private("plain", IDENTITY), None);
-    let parameters = place.keys.new_parameters(&plain).expect("founded");
+    let parameters = place.keys.new_parameters(&plain).expect("parameters");
     let id = KeyId::from_u128(1);
     for (name, content) in [("binary", ENCRYPTED), ("armored", ARMORED.as_bytes())] {
         let encrypted = entry(&place.private(name, content), Some(&passphrase));
@@ -54,7 +54,7 @@ fn an_identity_is_the_same_key_whether_encrypted_or_not() {
 }
 
 #[test]
-fn an_identity_file_that_is_none_is_refused() {
+fn a_file_that_is_no_identity_file_is_refused() {
     let place = Place::new();
     let with = |content: &str| place.refusal(&entry(&place.private("id", content), None));
     let (_, identity) = IDENTITY.split_at(IDENTITY.find("AGE-SECRET").expect("one"));
@@ -76,13 +76,13 @@ fn an_identity_file_that_is_none_is_refused() {
         let misspelt = String::from_utf8(misspelt).expect("text");
         assert!(with(&misspelt).contains("typing error"), "{misspelt}");
     }
-    // A right checksum over 31 bytes.
+    // A valid checksum over 31 bytes.
     let short = "AGE-SECRET-KEY-1QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ6J6TAE";
     assert!(with(short).contains("typing error"));
 }
 
 #[test]
-fn an_encrypted_identity_file_says_what_is_wrong() {
+fn an_encrypted_identity_file_reports_what_is_wrong() {
     let place = Place::new();
     let passphrase = place.private("words", PASSPHRASE);
     let with = |content: &[u8], words: Option<&Path>| {
@@ -102,7 +102,7 @@ fn an_encrypted_identity_file_says_what_is_wrong() {
     let at = ENCRYPTED.windows(4).position(|bytes| bytes == b" 18\n");
     let at = at.expect("a work factor") + 1;
     let factor = |text: &str| [&ENCRYPTED[..at], text.as_bytes(), &ENCRYPTED[at + 2..]].concat();
-    assert!(refusal(&factor("40"), Some(&passphrase)).contains("work factor is 40"));
+    assert!(refusal(&factor("40"), Some(&passphrase)).contains("work factor 40"));
     for nonsense in ["", "-1", "999", "64 18"] {
         let refused = refusal(&factor(nonsense), Some(&passphrase));
         assert!(
@@ -111,7 +111,7 @@ fn an_encrypted_identity_file_says_what_is_wrong() {
         );
     }
 
-    // What is damaged before the payload costs one scrypt; so few places.
+    // Damage before the payload costs one scrypt, so only a few positions are tried.
     for place in [0, 30, 60, 110, 200, ENCRYPTED.len() - 1] {
         let mut flipped = ENCRYPTED.to_vec();
         flipped[place] ^= 1;

@@ -43,9 +43,9 @@ fn read(place: &Place, text: &str) -> Result<KeysFile, String> {
 }
 
 #[test]
-fn each_kind_is_read_and_its_paths_begin_at_the_file() {
+fn each_kind_is_read_and_its_paths_are_relative_to_the_file() {
     let place = Place::new();
-    let file = read(&place, ALL).expect("it is right");
+    let file = read(&place, ALL).expect("valid");
     let id = KeyId::from_u128(1);
     let entry = |name| file.entry(Some(id), name).expect("an entry").clone();
     let main = entry("main");
@@ -81,7 +81,7 @@ fn each_kind_is_read_and_its_paths_begin_at_the_file() {
 #[test]
 fn an_entry_is_found_by_id_before_it_is_found_by_name() {
     let place = Place::new();
-    let file = read(&place, ALL).expect("it is right");
+    let file = read(&place, ALL).expect("valid");
     let kind = |id, name| {
         file.entry(Some(KeyId::from_u128(id)), name)
             .map(KeyEntry::kind)
@@ -92,7 +92,7 @@ fn an_entry_is_found_by_id_before_it_is_found_by_name() {
 }
 
 #[test]
-fn a_file_that_says_something_else_is_refused() {
+fn a_file_with_anything_else_is_refused() {
     let place = Place::new();
     let refusal = |text: &str| read(&place, text).expect_err("refused");
     for (text, said) in [

@@ -1,4 +1,4 @@
-//! What every wrapping key promises.
+//! The guarantees of every wrapping key.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use volume::seal::{DataKey, KeyError, UnwrapKeys, Unwrapped};
 const OURS: Lineage = Lineage::from_u128(0x5eed);
 const OTHER: Lineage = Lineage::from_u128(0xbad);
 
-/// The data key in `wrapped`, or `None` for the word that there is none.
+/// The data key in `wrapped`, or `None` for the mark of an unencrypted volume.
 pub fn opened(key: &dyn UnwrapKeys, lineage: Lineage, wrapped: &WrappedKey) -> Option<[u8; 32]> {
     match key.unwrap_key(lineage, wrapped).expect("it opens") {
         Unwrapped::Key(key) => Some(*key.bytes()),
@@ -27,17 +27,16 @@ fn is_refused(key: &dyn UnwrapKeys, lineage: Lineage, wrapped: &[u8]) -> bool {
     }
 }
 
-/// Holds `ours` to all of it; `theirs` is another key of the same kind. Both
-/// exist.
+/// Checks all guarantees of `ours`; `theirs` is another key of the same kind. Both exist.
 pub fn conforms(keys: &WrappingKeys, ours: &KeyEntry, theirs: &KeyEntry) {
     let (our_id, their_id) = (KeyId::from_u128(1), KeyId::from_u128(2));
-    let our_parameters = keys.new_parameters(ours).expect("founded");
-    let their_parameters = keys.new_parameters(theirs).expect("founded");
+    let our_parameters = keys.new_parameters(ours).expect("parameters");
+    let their_parameters = keys.new_parameters(theirs).expect("parameters");
     let stored = serde_json::to_string(&our_parameters).expect("JSON");
     let read: KeyParameters = serde_json::from_str(&stored).expect("JSON");
     assert_eq!(read, our_parameters);
 
-    // The verifier tells a wrong key.
+    // The verifier detects a wrong key.
     let wrong = KeyParameters {
         source: our_parameters.source.clone(),
         verifier: their_parameters.verifier.clone(),
@@ -54,7 +53,7 @@ pub fn conforms(keys: &WrappingKeys, ours: &KeyEntry, theirs: &KeyEntry) {
         .expect("theirs");
     assert!(Arc::ptr_eq(&our_key, &keys.get(our_id).expect("open")));
     wraps(&*our_key);
-    is_not_fooled(&*our_key, &*their_key);
+    rejects_forgeries(&*our_key, &*their_key);
     rewraps(&*our_key, &*their_key);
 }
 
@@ -64,16 +63,16 @@ fn wraps(key: &dyn KeyProvider) {
     assert_eq!(opened(key, OURS, &wrapped), Some([0x42; 32]));
     assert!(!wrapped.0.windows(8).any(|bytes| bytes == [0x42; 8]));
     let again = key.wrap(OURS, &data_key).expect("wrapped");
-    assert_ne!(again, wrapped, "a nonce came twice");
+    assert_ne!(again, wrapped, "a nonce was reused");
     let none = key.wrap_none(OURS).expect("wrapped");
     assert_eq!(opened(key, OURS, &none), None);
-    // One that is all zeroes is a key like others.
+    // A data key of zeroes is a key like others.
     let zeroes = DataKey::from_bytes([0; 32]);
     let wrapped = key.wrap(OURS, &zeroes).expect("wrapped");
     assert_eq!(opened(key, OURS, &wrapped), Some([0; 32]));
 }
 
-fn is_not_fooled(key: &dyn KeyProvider, theirs: &dyn KeyProvider) {
+fn rejects_forgeries(key: &dyn KeyProvider, theirs: &dyn KeyProvider) {
     let data_key = DataKey::from_bytes([0x42; 32]);
     let a_key = key.wrap(OURS, &data_key).expect("wrapped").0;
     let none = key.wrap_none(OURS).expect("wrapped").0;
@@ -93,8 +92,8 @@ fn is_not_fooled(key: &dyn KeyProvider, theirs: &dyn KeyProvider) {
         assert!(is_refused(key, OURS, &[wrapped, [0].as_slice()].concat()));
         assert!(is_refused(key, OURS, &wrapped.repeat(100)));
     }
-    // The one cannot be put together from the other: beginning and end of a
-    // key as long as the word that there is none, and both pieced together.
+    // Neither can be assembled from the other: the beginning and the end of a key with the length
+    // of the mark, and both joined.
     let ends = [&a_key[..12], &a_key[a_key.len() - (none.len() - 12)..]].concat();
     let pieced = [&none[..none.len() / 2], &a_key[none.len() / 2..]].concat();
     for forged in [&a_key[..none.len()], &ends, &pieced] {

@@ -32,7 +32,7 @@ fn a_passphrase_is_a_wrapping_key() {
 }
 
 #[test]
-fn a_key_file_is_made_once_private_and_with_a_key_of_its_own() {
+fn a_key_file_is_created_once_private_and_with_its_own_key() {
     let place = Place::new();
     let (a, b) = (place.key_file("a.key"), place.key_file("b.key"));
     assert_ne!(a, b);
@@ -43,7 +43,7 @@ fn a_key_file_is_made_once_private_and_with_a_key_of_its_own() {
         0o600
     );
     let before = read("a.key");
-    let refused = place.keys.create(&a).expect_err("there is one");
+    let refused = place.keys.create(&a).expect_err("it exists");
     assert!(text(&refused).contains("already"), "{refused}");
     assert_eq!(read("a.key"), before);
     let nowhere = KeyEntry::File {
@@ -53,7 +53,7 @@ fn a_key_file_is_made_once_private_and_with_a_key_of_its_own() {
 }
 
 #[test]
-fn what_a_key_file_wrapped_before_there_were_providers_still_opens() {
+fn a_key_that_was_wrapped_by_a_fixture_still_opens() {
     let place = Place::new();
     let path = place.private("key", format!("{}\n", "0aF1".repeat(16)));
     let bytes: Vec<u8> = [0x0a, 0xf1].repeat(16);
@@ -78,7 +78,7 @@ fn what_a_key_file_wrapped_before_there_were_providers_still_opens() {
 }
 
 #[test]
-fn a_key_file_that_is_none_is_refused() {
+fn a_file_that_is_no_key_file_is_refused() {
     let place = Place::new();
     let with = |content: &str| {
         let path = place.private("key", content);
@@ -102,11 +102,11 @@ fn a_key_file_that_is_none_is_refused() {
     }
     fs::remove_file(&path).expect("removed");
     assert!(place.refusal(&entry).contains("cannot read"));
-    assert!(!path.exists(), "one that is missing is not made");
+    assert!(!path.exists(), "a missing file is not created");
 }
 
 #[test]
-fn a_passphrase_that_is_none_is_refused() {
+fn a_file_without_a_passphrase_is_refused() {
     let place = Place::new();
     for content in ["", "\nsecond line"] {
         let entry = passphrase(&place.private("words", content));
@@ -120,15 +120,15 @@ fn a_passphrase_that_is_none_is_refused() {
 }
 
 #[test]
-fn parameters_that_a_database_altered_open_nothing() {
+fn parameters_that_were_altered_in_the_database_open_nothing() {
     let place = Place::new();
     let path = place.private("words", "a walrus");
-    let founded = place
+    let parameters = place
         .keys
         .new_parameters(&passphrase(&path))
-        .expect("founded");
+        .expect("parameters");
     let open = |memory: u32, passes: u32, salted: u8| {
-        let mut altered = founded.clone();
+        let mut altered = parameters.clone();
         if let KeySource::Passphrase {
             salt,
             memory_kib,
@@ -162,7 +162,7 @@ fn nothing_prints_a_secret() {
     let place = Place::new();
     let entry = place.key_file("a");
     let secret = fs::read_to_string(place.path("a")).expect("a file");
-    let parameters = place.keys.new_parameters(&entry).expect("founded");
+    let parameters = place.keys.new_parameters(&entry).expect("parameters");
     let id = KeyId::from_u128(1);
     let key = place.keys.open(id, &entry, &parameters).expect("open");
     let printed = format!("{key:?} {:?} {parameters:?} {entry:?}", place.keys);

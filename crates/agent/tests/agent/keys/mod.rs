@@ -1,8 +1,8 @@
-//! Wrapping keys, wherever they are.
+//! Wrapping keys of all kinds.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "these tests make files and services on a real machine"
+    reason = "these tests create files and services on a real machine"
 )]
 
 mod age;
@@ -22,7 +22,7 @@ use agent::keys::{KeyEntry, OpenKeyError, WrappingKeys};
 use tempfile::TempDir;
 use world::World;
 
-/// A folder for one test, and wrapping keys in a process of its own.
+/// A folder for one test, and the wrapping keys of a process.
 pub struct Place {
     pub folder: TempDir,
     pub keys: WrappingKeys,
@@ -56,7 +56,7 @@ impl Place {
         entry
     }
 
-    /// Why nothing can be founded with `entry`, in full.
+    /// Why no parameters can be created for `entry`, with all causes.
     pub fn refusal(&self, entry: &KeyEntry) -> String {
         let refused = self
             .keys

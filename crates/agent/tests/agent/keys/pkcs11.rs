@@ -1,5 +1,5 @@
-//! SoftHSM as a token. A module reads its configuration once in a process, from
-//! the environment: so each test runs itself again, in a process of its own.
+//! SoftHSM as a token. A module reads its configuration from the environment once in a process, so
+//! each test runs itself again in its own process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn run(program: &str, configuration: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {said}");
 }
 
-/// Runs `body` in a process that has a token called `tenant`, in this folder.
+/// Runs `body` in a process that has a token `tenant`, in this folder.
 fn with_token(name: &str, body: impl FnOnce(&Place, &Path)) {
     if let Some(folder) = std::env::var_os(CHILD) {
         body(&Place::new(), Path::new(&folder));
@@ -93,7 +93,7 @@ fn made(place: &Place, key: &str) -> KeyEntry {
     entry
 }
 
-/// Somebody else's view of the same token; only after the agent's first use.
+/// Another user's view of the same token; only after the agent's first use.
 fn beside() -> (Pkcs11, Slot) {
     let module = Pkcs11::new(MODULE).expect("the module");
     let slots = module.get_slots_with_initialized_token().expect("slots");
@@ -107,7 +107,7 @@ fn log_out() {
     session.logout().expect("logged out");
 }
 
-/// Ends all sessions. SoftHSM looks for tokens when it is initialised.
+/// Ends all sessions. SoftHSM looks for tokens when it is initialized.
 fn restart() {
     let module = Pkcs11::new(MODULE).expect("the module");
     module.clone().finalize().expect("finalised");
@@ -139,21 +139,21 @@ fn a_token_is_a_wrapping_key() {
 }
 
 #[test]
-fn the_key_has_to_be_one_and_has_to_stay_on_its_token() {
+fn the_key_must_be_unique_and_must_stay_on_its_token() {
     with_token(
         "the_key_has_to_be_one_and_has_to_stay_on_its_token",
         |place, _| {
             let entry = made(place, "ours");
-            let refused = place.keys.create(&entry).expect_err("there is one");
+            let refused = place.keys.create(&entry).expect_err("it exists");
             assert!(
                 super::text(&refused).contains("already has a key"),
                 "{refused}"
             );
-            place.keys.new_parameters(&entry).expect("founded");
+            place.keys.new_parameters(&entry).expect("parameters");
 
             let (module, slot) = beside();
             let session = module.open_rw_session(slot).expect("a session");
-            // Nobody else has a session open now, so the PIN is asked for.
+            // No other session is open now, so the PIN is requested.
             let _ = session.login(UserType::User, Some(&AuthPin::from(PIN)));
             generate(&session, "twice", 32, false);
             generate(&session, "twice", 32, false);
@@ -162,7 +162,7 @@ fn the_key_has_to_be_one_and_has_to_stay_on_its_token() {
             for (key, said) in [
                 ("none", "has no AES key"),
                 ("twice", "2 AES keys"),
-                ("loose", "can be read out"),
+                ("loose", "can be extracted"),
                 ("short", "256 bits"),
             ] {
                 let refused = place.refusal(&KeyEntry::Pkcs11(on_token(place, key)));
@@ -176,7 +176,7 @@ fn the_key_has_to_be_one_and_has_to_stay_on_its_token() {
 fn a_session_that_died_is_opened_again() {
     with_token("a_session_that_died_is_opened_again", |place, _| {
         let entry = made(place, "ours");
-        let parameters = place.keys.new_parameters(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("parameters");
         let id = KeyId::from_u128(1);
         let key = place.keys.open(id, &entry, &parameters).expect("open");
         let lineage = Lineage::from_u128(4);
@@ -196,7 +196,7 @@ fn a_session_that_died_is_opened_again() {
 fn a_wrong_pin_is_tried_once() {
     with_token("a_wrong_pin_is_tried_once", |place, _| {
         let entry = made(place, "ours");
-        let parameters = place.keys.new_parameters(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("parameters");
         let id = KeyId::from_u128(1);
         place.private("pin", "0000-wrong");
         for _ in 0..20 {
@@ -208,7 +208,7 @@ fn a_wrong_pin_is_tried_once() {
             assert!(refused.contains("refuses the PIN"), "{refused}");
             assert!(!refused.contains("0000-wrong"));
         }
-        // The token is given that PIN: whoever tried it again would be let in.
+        // The token gets that PIN: a second attempt would succeed.
         let (module, slot) = beside();
         let session = module.open_rw_session(slot).expect("a session");
         let [right, wrong] = [PIN, "0000-wrong"].map(AuthPin::from);
@@ -253,12 +253,12 @@ fn a_wrong_pin_is_tried_once() {
 }
 
 #[test]
-fn a_token_that_is_gone_is_not_taken_for_a_damaged_volume() {
+fn a_removed_token_is_not_reported_as_a_damaged_volume() {
     with_token(
         "a_token_that_is_gone_is_not_taken_for_a_damaged_volume",
         |place, folder| {
             let entry = made(place, "ours");
-            let parameters = place.keys.new_parameters(&entry).expect("founded");
+            let parameters = place.keys.new_parameters(&entry).expect("parameters");
             let id = KeyId::from_u128(1);
             let key = place.keys.open(id, &entry, &parameters).expect("open");
             let lineage = Lineage::from_u128(4);
@@ -269,10 +269,12 @@ fn a_token_that_is_gone_is_not_taken_for_a_damaged_volume() {
             let token = tokens.next().expect("a token").expect("a token").path();
             let away = folder.join("away");
             fs::rename(&token, &away).expect("moved");
-            // Before the module notices, and after.
+            // Before and after the module notices.
             for notice in [|| (), restart] {
                 notice();
-                let refused = key.unwrap_key(lineage, &wrapped).expect_err("it is gone");
+                let refused = key
+                    .unwrap_key(lineage, &wrapped)
+                    .expect_err("it is removed");
                 assert!(
                     matches!(refused, KeyError::Unavailable { .. }),
                     "{refused:?}"
@@ -289,7 +291,7 @@ fn a_token_that_is_gone_is_not_taken_for_a_damaged_volume() {
 }
 
 #[test]
-fn a_token_or_module_that_is_not_there_is_named() {
+fn a_missing_token_or_module_is_named() {
     with_token(
         "a_token_or_module_that_is_not_there_is_named",
         |place, folder| {

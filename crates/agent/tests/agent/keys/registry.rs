@@ -13,7 +13,7 @@ fn a_volume_opens_with_the_keys_of_several_tenants() {
     let place = Place::new();
     let [a, b] = [1, 2].map(|number: u128| {
         let entry = place.key_file(&number.to_string());
-        let parameters = place.keys.new_parameters(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("parameters");
         let id = KeyId::from_u128(number);
         (id, place.keys.open(id, &entry, &parameters).expect("open"))
     });
@@ -39,7 +39,7 @@ fn a_volume_opens_with_the_keys_of_several_tenants() {
     assert_eq!(ring.own().lineage(), clone);
     assert_eq!(ring.of_epoch(2).lineage(), parent);
 
-    // A row that names another key, one that is not here, or none.
+    // A row that names another key, a missing key, or none.
     let with = |id| Keyring::unwrap(&rows, &place.keys.unwrapping(move |_| id));
     assert!(matches!(with(Some(a.0)), Err(KeyError::Unwrap { lineage }) if lineage == parent));
     place.keys.close(b.0);
@@ -61,7 +61,7 @@ fn a_key_is_rewrapped_from_one_kind_to_another() {
         path: place.private("words", "a walrus"),
     };
     let [file, words] = [(1, file), (2, words)].map(|(id, entry)| {
-        let parameters = place.keys.new_parameters(&entry).expect("founded");
+        let parameters = place.keys.new_parameters(&entry).expect("parameters");
         let id = KeyId::from_u128(id);
         place.keys.open(id, &entry, &parameters).expect("open")
     });
@@ -74,10 +74,10 @@ fn a_key_is_rewrapped_from_one_kind_to_another() {
 }
 
 #[test]
-fn a_key_of_another_kind_or_made_elsewhere_says_so() {
+fn a_key_of_another_kind_or_from_another_source_is_reported() {
     let place = Place::new();
     let file = place.key_file("a");
-    let parameters = place.keys.new_parameters(&file).expect("founded");
+    let parameters = place.keys.new_parameters(&file).expect("parameters");
     let words = KeyEntry::Passphrase {
         path: place.private("words", "a walrus"),
     };
@@ -88,6 +88,6 @@ fn a_key_of_another_kind_or_made_elsewhere_says_so() {
         .expect_err("another kind");
     assert!(matches!(refused, OpenKeyError::OtherKind { .. }));
     assert!(text(&refused).contains("correct keys.toml"));
-    let refused = place.keys.create(&words).expect_err("not ours to make");
+    let refused = place.keys.create(&words).expect_err("not created by Scree");
     assert!(text(&refused).contains("choose a passphrase"));
 }

@@ -1,5 +1,5 @@
-//! A transit service that encrypts: enough of HTTP/1.1 and of the engine to be
-//! asked, and to misbehave.
+//! A transit service that encrypts: a subset of HTTP/1.1 and of the engine's API, which can
+//! misbehave.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -19,18 +19,18 @@ pub const TOKEN: &str = "hvs.CAESIJlWh7T0kEn";
 /// How it treats the next requests.
 #[derive(Clone, Default)]
 pub enum Manner {
-    /// As the engine does.
+    /// Like the engine.
     #[default]
     Right,
-    /// These bytes, whatever is asked.
+    /// Returns these bytes to any request.
     Answers(Vec<u8>),
-    /// Nothing, until the client goes away.
+    /// Sends nothing until the client closes the connection.
     Hangs,
-    /// It closes so many connections after reading the request.
+    /// Closes this many connections after reading the request.
     BreaksOff(u32),
-    /// It encrypts, but does not look at associated data.
+    /// Encrypts, but ignores associated data.
     IgnoresAssociatedData,
-    /// So many bytes and no end.
+    /// Sends this many bytes of an endless answer.
     Pours(usize),
 }
 
@@ -181,13 +181,13 @@ fn serve(state: &Mutex<State>, mut stream: impl Read + Write) -> io::Result<()> 
     };
     stream.write_all(&bytes)?;
     stream.flush()?;
-    // Until the client goes away.
+    // Until the client closes the connection.
     let _ = stream.read(&mut [0]);
     Ok(())
 }
 
 impl Stub {
-    /// Serves in the clear, or over TLS; with the keys `ours` and `theirs`.
+    /// Serves plain HTTP or TLS, with the keys `ours` and `theirs`.
     pub fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -196,7 +196,7 @@ impl Stub {
             ..State::default()
         }));
         let shared = Arc::clone(&state);
-        // It ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (state, tls) = (Arc::clone(&shared), tls.clone());
@@ -219,7 +219,7 @@ impl Stub {
         };
     }
 
-    /// How many requests came since this was last asked.
+    /// The number of requests since the last call.
     pub fn asked(&self) -> u32 {
         std::mem::take(&mut self.state.lock().expect("not poisoned").asked)
     }
@@ -230,7 +230,7 @@ impl Stub {
 }
 
 fn converse(state: &Mutex<State>, tls: Option<Arc<rustls::ServerConfig>>, stream: TcpStream) {
-    // A client that goes away is no concern of the service's.
+    // Failures of a client do not matter to the service.
     let _ = match tls {
         None => serve(state, stream),
         Some(tls) => {

@@ -1,4 +1,4 @@
-//! A transit service, right and wrong.
+//! A transit service, with valid and invalid answers.
 
 use std::fs;
 use std::sync::Arc;
@@ -33,15 +33,15 @@ fn plain(place: &Place, stub: &Stub, key: &str) -> TransitEntry {
 
 fn open(place: &Place, entry: &TransitEntry) -> Arc<WrappingKey> {
     let entry = KeyEntry::Transit(entry.clone());
-    let parameters = place.keys.new_parameters(&entry).expect("founded");
+    let parameters = place.keys.new_parameters(&entry).expect("parameters");
     let id = KeyId::from_u128(1);
     place.keys.open(id, &entry, &parameters).expect("open")
 }
 
-/// A service's TLS, and the certificate of its authority.
+/// TLS settings of a service, and the certificate of its authority.
 fn tls(names: &[String]) -> (Arc<rustls::ServerConfig>, String) {
     let now = RealClock::default().wall();
-    let (authority, _) = Authority::create("vault", &RealRandom, now).expect("founded");
+    let (authority, _) = Authority::create("vault", &RealRandom, now).expect("created");
     let request = KeyRequest::generate().expect("a key");
     let subject = "scree://controller/vault".parse().expect("a subject");
     let day = Lifetime::day(now);
@@ -63,7 +63,7 @@ fn a_transit_key_is_a_wrapping_key() {
 }
 
 #[test]
-fn over_tls_the_service_is_who_its_authority_says() {
+fn over_tls_the_service_is_authenticated_by_its_authority() {
     let place = Place::new();
     let (config, ca) = tls(&["localhost".to_owned()]);
     let stub = Stub::start(Some(config));
@@ -106,7 +106,7 @@ fn over_tls_the_service_is_who_its_authority_says() {
     }
     for (name, content) in [
         ("none.pem", ""),
-        ("nonsense.pem", "-----BEGIN CERTIFICATE-----"),
+        ("invalid.pem", "-----BEGIN CERTIFICATE-----"),
     ] {
         let ca_path = Some(place.private(name, content));
         let wrong = TransitEntry {
@@ -126,11 +126,11 @@ fn over_tls_the_service_is_who_its_authority_says() {
             .refusal(&KeyEntry::Transit(wrong))
             .contains("cannot read the authority")
     );
-    assert_eq!(stub.asked(), 0, "a token went to somebody else");
+    assert_eq!(stub.asked(), 0, "a token was sent to another service");
 }
 
 #[test]
-fn an_entry_that_makes_no_sense_is_refused_before_anything_is_sent() {
+fn an_invalid_entry_is_refused_before_anything_is_sent() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let right = plain(&place, &stub, "ours");
     let refusal = |change: &dyn Fn(&mut TransitEntry)| {
@@ -180,14 +180,14 @@ fn an_entry_that_makes_no_sense_is_refused_before_anything_is_sent() {
         refusal(&|entry| entry.token_path = path.clone())
     };
     assert!(token(b"\n").contains("should hold the token"));
-    assert!(token(b"a\x01b").contains("holds no token"));
+    assert!(token(b"a\x01b").contains("does not hold a token"));
     chmod(&place.private("token", TOKEN), 0o644);
     assert!(refusal(&|_| ()).contains("chmod 600"));
     assert_eq!(stub.asked(), 0);
 }
 
 #[test]
-fn a_service_that_refuses_or_fails_says_what_to_do() {
+fn a_service_that_refuses_or_fails_names_the_remedy() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
@@ -218,9 +218,9 @@ fn a_service_that_refuses_or_fails_says_what_to_do() {
             told.contains(said) && told.contains("because  of the moon"),
             "{told}"
         );
-        assert_eq!(stub.asked(), 1, "an answer is an answer");
+        assert_eq!(stub.asked(), 1, "the request is not repeated");
     }
-    // Whatever it says, it is short and without the token.
+    // The text is short and without the token, whatever the service answers.
     let echo = format!(r#"{{"errors":["token {TOKEN} {}"]}}"#, "!".repeat(9000));
     let echoed = status("403 Forbidden", &echo);
     assert!(
@@ -238,7 +238,7 @@ fn a_service_that_refuses_or_fails_says_what_to_do() {
         r#"{"data":{"plaintext":"?"}}"#,
     ] {
         assert!(
-            status("200 OK", garbage).contains("does not answer as"),
+            status("200 OK", garbage).contains("is not a transit engine"),
             "{garbage}"
         );
     }
@@ -248,24 +248,24 @@ fn a_service_that_refuses_or_fails_says_what_to_do() {
         "HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
     ] {
         let told = told(Manner::Answers(garbage.into()));
-        assert!(told.contains("does not speak HTTP/1.1"), "{told}");
+        assert!(told.contains("is not HTTP/1.1"), "{told}");
     }
     for bytes in [65 << 10, 1 << 20] {
         assert!(told(Manner::Pours(bytes)).contains("too long"));
     }
-    // A header without end.
+    // An endless header.
     let endless = [b"HTTP/1.1 200 OK\r\na: ".as_slice(), &vec![b'a'; 1 << 20]].concat();
     told(Manner::Answers(endless));
 
     stub.behave(Manner::Right);
     assert!(
         key.unwrap_key(lineage, &wrapped).is_ok(),
-        "it is asked again"
+        "the request is repeated"
     );
 }
 
 #[test]
-fn what_the_service_says_it_wrapped_is_looked_at() {
+fn the_answers_of_a_service_are_checked() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = KeyEntry::Transit(plain(&place, &stub, "ours"));
     for ciphertext in [
@@ -280,14 +280,14 @@ fn what_the_service_says_it_wrapped_is_looked_at() {
         stub.behave(Manner::Answers(answer("200 OK", &body)));
         let refused = place.refusal(&entry);
         assert!(
-            refused.contains("does not answer as") || refused.contains("verifier"),
+            refused.contains("is not a transit engine") || refused.contains("verifier"),
             "{refused}"
         );
     }
 }
 
 #[test]
-fn a_service_that_hangs_is_left_after_its_time() {
+fn a_service_that_hangs_is_abandoned_after_the_timeout() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let mut entry = plain(&place, &stub, "ours");
     entry.timeout_seconds = 1;
@@ -297,7 +297,7 @@ fn a_service_that_hangs_is_left_after_its_time() {
 }
 
 #[test]
-fn a_broken_connection_is_tried_once_more() {
+fn a_broken_connection_is_retried_once() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
@@ -309,18 +309,18 @@ fn a_broken_connection_is_tried_once_more() {
     assert_eq!(stub.asked(), 2);
     stub.behave(Manner::BreaksOff(9));
     let broken = key.unwrap_key(lineage, &wrapped).expect_err("broken");
-    assert!(base::with_causes(&broken).contains("broke off"));
+    assert!(base::with_causes(&broken).contains("closed the connection"));
     assert_eq!(stub.asked(), 2);
     let nobody = at(&place, "http://127.0.0.1:1", "ours");
     assert!(
         place
             .refusal(&KeyEntry::Transit(nobody))
-            .contains("cannot reach")
+            .contains("cannot connect to")
     );
 }
 
 #[test]
-fn a_wrong_token_is_told_and_a_new_one_needs_no_restart() {
+fn a_wrong_token_is_reported_and_a_new_one_needs_no_restart() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
@@ -347,7 +347,7 @@ fn a_wrong_token_is_told_and_a_new_one_needs_no_restart() {
 fn a_key_that_ignores_associated_data_is_not_used() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = KeyEntry::Transit(plain(&place, &stub, "ours"));
-    let parameters = place.keys.new_parameters(&entry).expect("founded");
+    let parameters = place.keys.new_parameters(&entry).expect("parameters");
     stub.behave(Manner::IgnoresAssociatedData);
     let refused = place.keys.new_parameters(&entry).expect_err("unbound");
     assert!(
@@ -359,7 +359,7 @@ fn a_key_that_ignores_associated_data_is_not_used() {
 }
 
 #[test]
-fn a_key_that_was_replaced_or_deleted_is_not_taken_for_a_damaged_volume() {
+fn a_key_that_was_replaced_or_deleted_is_not_reported_as_a_damaged_volume() {
     let (place, stub) = (Place::new(), Stub::start(None));
     let entry = plain(&place, &stub, "ours");
     let key = open(&place, &entry);
