@@ -41,7 +41,7 @@ impl Chart {
             (first.min(x), last.max(x))
         });
         if last <= 0.0 {
-            return Err("there is nothing to draw".to_owned());
+            return Err("there are no points to draw".to_owned());
         }
         let (lowest, highest) = points().fold((0.0_f64, 0.0_f64), |(low, high), (_, y)| {
             (low.min(y), high.max(y))
@@ -126,16 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_its_lines_and_no_markup_of_others() {
+    fn a_picture_has_its_lines_and_escapes_markup() {
         let svg = chart(vec![(1.0, 2.0), (10.0, 50.0)]).svg().expect("drawn");
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         assert!(svg.contains("polyline") && svg.contains("lirs"));
         assert!(svg.contains("a &lt;title&gt; &amp; more"), "{svg}");
-        // One point is a picture, too.
+        // One point makes a picture, too.
         chart(vec![(4.0, 0.0)]).svg().expect("drawn");
-        // So is what is less than nothing, all within it.
+        // So do negative values; all are within the picture.
         let svg = chart(vec![(1.0, -3.0), (10.0, -1.0)]).svg().expect("drawn");
-        // By its colour: axes are lines as well.
+        // The curve is recognized by its color, because axes are lines as well.
         let mut lines = svg.lines().filter(|line| line.contains("#E6194B"));
         let line = lines.find_map(|line| line.split("points=\"").nth(1));
         let line = line
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_in_the_picture_with_their_name() {
+    fn marks_are_in_the_picture_with_their_names() {
         let plain = chart(vec![(1.0, 2.0), (10.0, 50.0)]);
         let before = plain.svg().expect("drawn");
         let marked = Chart {
@@ -163,7 +163,7 @@ mod tests {
         };
         let svg = marked.svg().expect("drawn");
         assert!(svg.contains("found &lt;there&gt;"), "{svg}");
-        // A cross is two lines in a colour of its own; there is one beside the name as well.
+        // A cross consists of two lines in its own color; the legend has another.
         let crosses = |svg: &str| svg.matches("#3CB44B").count();
         assert_eq!((crosses(&before), crosses(&svg)), (0, 6), "{svg}");
     }

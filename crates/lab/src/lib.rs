@@ -1,14 +1,13 @@
-//! Floor 5: the laboratory. It predicts what a break-in leaks and what encryption costs, measures
+//! Floor 4: the laboratory. It predicts what a break-in leaks and what encryption costs, measures
 //! the latter on this machine, and replays traces against cache policies
-//! (docs/explanation/leakage.md,
-//! docs/explanation/caching.md).
+//! (docs/explanation/leakage.md, docs/explanation/cost-model.md, docs/explanation/caching.md).
 //!
 //! ```text
 //!  leakage    what the owner of compromised units can read: equations and trials
 //!  cost       what encryption costs a workload: the equations
 //!  measure    what encryption costs on this machine: calibration and comparison
 //!  traces     requests recorded by Scree, fio or blktrace
-//!  policies   cache policies, those that only the laboratory uses included, and their replay
+//!  policies   cache policies, including those that only the laboratory uses, and their replay
 //!  chart      curves as SVG
 //!  args       arguments of `scree cost`, `scree privacy` and `scree cache`
 //!  commands   these commands, printing through a `Console`

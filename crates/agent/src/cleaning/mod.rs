@@ -175,15 +175,17 @@ impl Cleaning {
     /// Removes versions and deleted volumes that nothing needs, once.
     #[cfg(test)]
     pub async fn remove_unneeded(&self) -> Result<(), CleaningError> {
-        let pass = self.pass_if_due(Work::Remove, &mut Observed::default());
-        pass.await.expect("the first pass is due")
+        let mut observed = Observed::default();
+        let pass = self.pass_if_due(Work::Remove, &mut observed).await;
+        pass.expect("the first pass is due")
     }
 
     /// Frees what is due, once.
     #[cfg(test)]
     pub async fn free_due(&self) -> Result<(), CleaningError> {
-        let pass = self.pass_if_due(Work::Free, &mut Observed::default());
-        pass.await.expect("the first pass is due")
+        let mut observed = Observed::default();
+        let pass = self.pass_if_due(Work::Free, &mut observed).await;
+        pass.expect("the first pass is due")
     }
 
     fn cleaner(&self) -> Cleaner {

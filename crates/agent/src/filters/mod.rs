@@ -194,7 +194,9 @@ impl Filters {
                     restores: attached.lease().and_then(|lease| lease.restores),
                     since: attached.lease().map(|lease| lease.since),
                 };
-                let context = self.filter_context(assignment, chain, attached, tenure).await?;
+                let context = self
+                    .filter_context(assignment, chain, attached, tenure)
+                    .await?;
                 Some((policy, context))
             }
             None => None,

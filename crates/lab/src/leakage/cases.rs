@@ -1,6 +1,6 @@
-//! All cases that there are, for tests that count them.
+//! Enumerations of all cases, for tests that count them.
 
-/// Every order of these.
+/// All permutations of these numbers.
 pub fn permutations(of: Vec<u32>) -> Vec<Vec<u32>> {
     if of.len() <= 1 {
         return vec![of];

@@ -1,10 +1,10 @@
-//! The files of HVSTO's Fig. 4, as far as they can be known.
+//! The files of HVSTO's Fig. 4, as far as their lengths can be derived.
 //!
-//! Its authors took 20.86 GB of documents from ten students' computers, and publish no lengths
-//! but four results: with one of 100 units compromised 0.0033 % of the bytes leak with blocks of
-//! 4 KiB, and 0.0074 % with 8 KiB; with 25 units 0.11 % (by the 2.45 MB that they give for each
-//! student, 0.117 %) and 0.25 %. Nearly all of that is in the smallest files. With `a`, `b` and
-//! `c` for the shares of the bytes in files of up to 4 KiB, of up to 8 and of up to 16:
+//! Its authors took 20.86 GB of documents from ten students' computers, and publish no lengths but
+//! four results: with one of 100 units compromised 0.0033 % of the bytes leak with blocks of 4 KiB,
+//! and 0.0074 % with 8 KiB; with 25 units 0.11 % (by the 2.45 MB that they give for each student,
+//! 0.117 %) and 0.25 %. Nearly all of that is in the smallest files. Let `a`, `b` and `c` be the
+//! shares of the bytes in files of up to 4 KiB, 8 KiB and 16 KiB:
 //!
 //! ```text
 //!   1 unit,  4 KiB    a/100   + b/100²                 = 0.000033
@@ -13,9 +13,9 @@
 //!  25 units, 8 KiB   (a+b)/4  + c/16    + some more     ≈ 0.0025
 //! ```
 //!
-//! The first two fix a at 0.0033 and a + b at 0.0073; the last ones c at about 0.0095, with
-//! what little leaks of longer files. How longer ones are distributed is of no account for these
-//! figures, and made up here.
+//! The first two equations fix a at 0.0033 and a + b at 0.0073; the last ones fix c at about
+//! 0.0095, with the small leakage of longer files. The distribution of longer files does not matter
+//! for these figures, and is made up here.
 
 use super::files::FileList;
 
@@ -47,7 +47,7 @@ impl FileList {
 fn lengths((above, to, share): (u64, u64, f64)) -> impl Iterator<Item = u64> {
     let (above, to) = (above << 10, to << 10);
     let count = (share * BYTES * 2.0 / (above + to) as f64).round().max(1.0) as u64;
-    // The middle of equal parts.
+    // The middles of equal parts.
     (0..count).map(move |number| above + 1 + (to - above - 1) * (2 * number + 1) / (2 * count))
 }
 
@@ -72,7 +72,7 @@ mod tests {
             (25, 4096, 0.001_1),
             (25, 8192, 0.002_5),
         ] {
-            let shares = placement.shares(compromised).expect("it is one");
+            let shares = placement.shares(compromised).expect("a valid placement");
             let ratio = estimate(&files.classes(block_bytes), &shares).ratio();
             let off = ratio / published - 1.0;
             assert!(

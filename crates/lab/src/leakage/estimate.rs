@@ -56,7 +56,8 @@ mod tests {
     use super::super::{FileList, Placement, Redundancy, Sets, Striping};
     use super::*;
 
-    /// All placements of all blocks, with one compromised set, which stands for any.
+    /// Counts all placements of all blocks, with one compromised set, which stands for any by
+    /// symmetry.
     #[test]
     fn estimates_equal_the_count_of_all_cases() {
         let files: FileList = [100, 4096, 5000, 9000].into_iter().collect();
@@ -67,7 +68,7 @@ mod tests {
             sets: Sets::Any,
             striping: Striping::default(),
         };
-        let shares = placement.shares(compromised).expect("it is one");
+        let shares = placement.shares(compromised).expect("a valid placement");
         let found = estimate(&files.classes(4096), &shares);
         // 1, 1, 2 and 3 blocks.
         let (mut whole, mut bytes, mut part, mut read) = (0, 0, 0, 0);

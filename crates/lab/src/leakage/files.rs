@@ -40,7 +40,7 @@ impl FileList {
     }
 
     /// The files by number of blocks of `block_bytes` (at least 1), ascending. A file begins at the
-    /// start of a block, and its last block belongs to it alone.
+    /// start of a block, and does not share its last block.
     #[must_use]
     pub fn classes(&self, block_bytes: u64) -> Vec<Class> {
         let block_bytes = block_bytes.max(1);
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_counted_by_the_blocks_that_they_have() {
+    fn files_are_counted_by_their_number_of_blocks() {
         let files: FileList = [5000, 0, 4096, 1, 4097, 1 << 40, 8192]
             .into_iter()
             .collect();

@@ -7,22 +7,22 @@
 //!  lengths of files ─────────┴─▶ Estimate: the mean of the files and bytes that leak
 //! ```
 //!
-//! Where consecutive blocks lie together, or one destage writes to few copysets, [`Shares`] takes
-//! files piece by piece (`pieces`), and a trial draws the copysets (`drawn`).
+//! If consecutive blocks are placed together, or one destage writes to few copysets, [`Shares`]
+//! treats files piece by piece (`pieces`), and a trial draws the copysets (`trial_sets`).
 
-mod beginnings;
+mod alignments;
 #[cfg(test)]
 mod cases;
 mod documents;
-mod drawn;
 mod estimate;
 mod files;
-mod grown;
 mod pieces;
 mod placement;
 mod plan;
+mod planned_sets;
 mod shares;
 mod simulate;
+mod trial_sets;
 
 pub use estimate::{Estimate, estimate};
 pub use files::{Class, FileList};

@@ -1,24 +1,24 @@
-//! [`Placement`]: how blocks come to lie on units.
+//! [`Placement`]: how blocks are placed on units.
 
 use super::pieces::Pieces;
 use super::shares::Shares;
 
-/// How the blocks of a segment lie on the members of a set of units.
+/// How the blocks of a segment are placed on the members of a set of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
-    /// Each member has all of them; 1 at least.
+    /// Each member has all blocks; at least 1.
     Copies(u32),
-    /// Each block lies on one member; any `data` members make up what the others have.
+    /// Each block is on one member; any `data` members determine the blocks of all others.
     Erasure {
-        /// Members with data, 2 at least.
+        /// Number of members with data, at least 2.
         data: u32,
-        /// And with parity, 1 at least.
+        /// Number of members with parity, at least 1.
         parity: u32,
     },
 }
 
 impl Redundancy {
-    /// How many units a set has.
+    /// Number of units in a set.
     #[must_use]
     pub fn members(self) -> u32 {
         match self {
@@ -27,7 +27,7 @@ impl Redundancy {
         }
     }
 
-    /// How many blocks that follow each other make a row, and so lie on one set.
+    /// Number of consecutive blocks that make a row, which is on one set.
     #[must_use]
     pub fn row_blocks(self) -> u32 {
         match self {
@@ -36,8 +36,8 @@ impl Redundancy {
         }
     }
 
-    /// How likely it is that `blocks` of one row, each at a place of its own, are all readable,
-    /// if `compromised` members of its set are compromised, any of which are as likely.
+    /// Probability that `blocks` blocks of one row, at different positions, are all readable if
+    /// `compromised` random members of its set are compromised.
     pub(super) fn readable(self, compromised: u32, blocks: u32) -> f64 {
         if compromised >= self.row_blocks() {
             return 1.0;
@@ -49,7 +49,7 @@ impl Redundancy {
         (0..blocks).map(each).product()
     }
 
-    /// How many units may be lost, whichever these are.
+    /// Number of arbitrary units that may be lost without losing data.
     #[must_use]
     pub fn survives(self) -> u32 {
         match self {
@@ -58,7 +58,7 @@ impl Redundancy {
         }
     }
 
-    /// What a byte takes on all units, in bytes; as much is written.
+    /// Bytes stored and written on all units for each byte of data.
     #[must_use]
     pub fn space(self) -> f64 {
         match self {
@@ -67,7 +67,8 @@ impl Redundancy {
         }
     }
 
-    /// How many units are read for a block whose own is lost; none, if it is lost then, too.
+    /// Number of units that are read for a block whose own unit is lost; `None` if the block is
+    /// lost, too.
     #[must_use]
     pub fn reads_when_lost(self) -> Option<u32> {
         match self {
@@ -77,8 +78,8 @@ impl Redundancy {
         }
     }
 
-    /// A block of a set of which `compromised` members are compromised can be read with this
-    /// probability, in parts of [`Redundancy::members`].
+    /// Probability that a block is readable on a set with `compromised` compromised members, in
+    /// parts of [`Redundancy::members`].
     pub(super) fn readable_parts(self, compromised: u32) -> u32 {
         let is_all = match self {
             Self::Copies(_) => compromised > 0,
@@ -94,26 +95,25 @@ impl Redundancy {
     }
 }
 
-/// Which sets of units there are.
+/// The sets of units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sets {
-    /// Any units, for each block anew, as HVSTO has it.
+    /// Random units for each block, as in HVSTO.
     Any,
-    /// A plan: each unit is in so many sets, and in no others.
+    /// A plan: each unit is in this number of sets, and in no others.
     Planned {
-        /// 1 at least.
+        /// Number of sets, at least 1.
         sets_per_unit: u32,
     },
 }
 
-/// How blocks that follow each other are striped to sets. Rows are striped as one: with copies each
-/// block is one by itself, with k+m k that follow each other are.
+/// How consecutive blocks are striped to sets, row by row: with copies a row is one block, with k+m
+/// it is k blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Striping {
-    /// What is written at once goes to so many sets, chosen at random; to any, if nothing is
-    /// said.
+    /// Number of random sets to which one destage writes; `None`: any.
     pub width: Option<u32>,
-    /// So many rows that follow each other go to one set, 1 at least.
+    /// Number of consecutive rows on one set, at least 1.
     pub granularity: u32,
 }
 
@@ -126,74 +126,74 @@ impl Default for Striping {
     }
 }
 
-/// How blocks come to lie on units.
+/// How blocks are placed on units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// All units, as many as a set has at least; [`Placement::UNITS_MAX`] at most.
+    /// Number of units: at least the members of a set, at most [`Placement::UNITS_MAX`].
     pub units: u32,
-    /// How blocks lie on a set.
+    /// How blocks are placed on a set.
     pub redundancy: Redundancy,
-    /// Which sets there are.
+    /// The sets of units.
     pub sets: Sets,
-    /// How blocks are striped to them.
+    /// How blocks are striped over the sets.
     pub striping: Striping,
 }
 
-/// Why something is no placement, or nothing can be compromised of it so.
+/// Why a placement, or a number of compromised units, is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// Nothing is placed nowhere.
-    #[error("there is no unit")]
+    /// There are no units.
+    #[error("there are no units")]
     NoUnits,
     /// The sum over all cases would take too long.
-    #[error("{units} units are more than the {max} that are reckoned with")]
+    #[error("{units} units are more than the maximum of {max}")]
     ManyUnits {
-        /// How many.
+        /// The number of units.
         units: u32,
-        /// How many there may be.
+        /// The largest number.
         max: u32,
     },
-    /// A set has no room.
-    #[error("{members} members of a set need as many units, and there are {units}")]
+    /// There are fewer units than a set has members.
+    #[error("a set has {members} members and needs as many units, but there are {units}")]
     FewUnits {
-        /// How many there are.
+        /// The number of units.
         units: u32,
-        /// How many a set has.
+        /// The members of a set.
         members: u32,
     },
-    /// More of a row than there is reckoned with.
-    #[error("rows of {data} blocks are more than the {max} that are reckoned with")]
+    /// The rows are too long.
+    #[error("rows of {data} blocks are longer than the maximum of {max}")]
     LongRow {
-        /// How many blocks.
+        /// Blocks in a row.
         data: u32,
-        /// How many are.
+        /// The largest number.
         max: u32,
     },
-    /// No copy, no data, no parity, or no set.
+    /// There is no copy, data, parity, set or row.
     #[error(
-        "there is at least one copy, two members with data, one with parity, one set, and one row \
-         that is striped to it"
+        "a placement needs at least one copy, two members with data, one with parity, one set, \
+         and one row for each stripe"
     )]
     Nothing,
-    /// More than there are.
-    #[error("{compromised} units cannot be compromised of {units}")]
+    /// More units are compromised than there are.
+    #[error("{compromised} units cannot be compromised, as there are only {units}")]
     ManyCompromised {
-        /// How many.
+        /// The number of compromised units.
         compromised: u32,
-        /// How many there are.
+        /// The number of units.
         units: u32,
     },
 }
 
 impl Placement {
-    /// No more units are reckoned with.
+    /// The largest number of units.
     pub const UNITS_MAX: u32 = 1000;
 
-    /// No longer rows are, in blocks: the places of one are bits of a word.
+    /// The longest row, in blocks: its positions are the bits of a word.
     pub const ROW_MAX: u32 = u64::BITS;
 
-    /// On so many units, each of which shares blocks with `scatter_width` others, or with any.
-    /// One copy shares its unit with none: it lies on any.
+    /// A placement on `units` units, each of which shares blocks with `scatter_width` others, or
+    /// with any. A single copy is on any unit.
     #[must_use]
     pub fn on(units: u32, redundancy: Redundancy, scatter_width: Option<u32>) -> Self {
         let others = redundancy.members().saturating_sub(1);
@@ -211,14 +211,14 @@ impl Placement {
         }
     }
 
-    /// The same, striped so.
+    /// The same placement with another striping.
     #[must_use]
     pub fn striped(self, striping: Striping) -> Self {
         Self { striping, ..self }
     }
 
-    /// Which share of all blocks is readable with `compromised` units, any of which are as likely,
-    /// and how likely each share is.
+    /// The readable share of all blocks if `compromised` random units are compromised, as a
+    /// distribution.
     ///
     /// # Errors
     /// [`PlacementError`].
@@ -227,7 +227,7 @@ impl Placement {
         let members = self.redundancy.members();
         let one_set = hypergeometric(self.units, compromised, members);
         let of_blocks = match self.sets {
-            // Each block has a set of its own: of so many the mean is certain.
+            // Each block has a set of its own: over many blocks, the mean is certain.
             Sets::Any => {
                 let parts = |count| f64::from(self.redundancy.readable_parts(count));
                 let mean: f64 = (0..).zip(&one_set).map(|(count, p)| p * parts(count)).sum();
@@ -248,7 +248,7 @@ impl Placement {
         })
     }
 
-    /// As [`Placement::sets`]; one copy is on units, and it is those that are striped to.
+    /// The sets for striping: [`Placement::sets`], except that a single copy is striped over units.
     pub(super) fn sets_striped_over(&self) -> Sets {
         match (self.sets, self.redundancy.members(), self.striping.width) {
             (Sets::Any, 1, Some(_)) => Sets::Planned { sets_per_unit: 1 },
@@ -284,16 +284,16 @@ impl Placement {
         }
     }
 
-    /// The readable parts of all sets that one permutation of the units is cut into: how likely
-    /// each sum is. Those units that are left over are in none.
+    /// Probabilities of the sum of the readable parts of all sets into which one permutation of the
+    /// units is cut. Units that are left over belong to no set.
     ///
-    /// Set by set: of the units that are left so many are compromised, and the next set has some
-    /// of them, as a draw without replacement has.
+    /// It goes set by set: some of the remaining units are compromised, and the next set draws its
+    /// members from them without replacement.
     pub(super) fn one_permutation(&self, compromised: u32) -> Vec<f64> {
         let members = self.redundancy.members();
         let sets = self.units / members;
         let most = (sets * members) as usize;
-        // By how many compromised units are left, and the sum so far.
+        // By the number of compromised units that remain, and the sum so far.
         let mut now = vec![vec![0.0; most + 1]; compromised as usize + 1];
         now[compromised as usize][0] = 1.0;
         for set in 0..sets {
@@ -325,7 +325,8 @@ impl Placement {
     }
 }
 
-/// Of `units`, `compromised` are; how likely it is that 0, 1 … of `members` of them are.
+/// Probabilities that 0, 1 … of `members` random ones of `units` are compromised, if `compromised`
+/// are.
 pub(super) fn hypergeometric(units: u32, compromised: u32, members: u32) -> Vec<f64> {
     let members = members.min(units);
     let first = (members + compromised).saturating_sub(units);
@@ -335,7 +336,7 @@ pub(super) fn hypergeometric(units: u32, compromised: u32, members: u32) -> Vec<
     by_ratios(members, (first, members.min(compromised)), ratio)
 }
 
-/// How likely it is that 0, 1 … of so many things are, each with probability `p`.
+/// Probabilities that 0, 1 … of `things` events happen, each with probability `p`.
 pub(super) fn binomial(things: u32, p: f64) -> Vec<f64> {
     let range = match p {
         0.0 => (0, 0),
@@ -348,9 +349,9 @@ pub(super) fn binomial(things: u32, p: f64) -> Vec<f64> {
     })
 }
 
-/// A distribution over 0 to `last` that has a single peak, in a range outside of which it is 0,
-/// and of which it is known how much more likely each number is than the one before. It is made from the peak
-/// on, where nothing is too small to count.
+/// A distribution over 0 to `last` with a single peak. It is 0 outside a range, and `ratio` tells
+/// how much more likely each number is than the one before. It is computed from the peak outwards,
+/// so that nothing relevant underflows.
 fn by_ratios(last: u32, (from, to): (u32, u32), ratio: impl Fn(f64) -> f64) -> Vec<f64> {
     let mut all = vec![0.0; last as usize + 1];
     let peak = (from..to).find(|count| ratio(f64::from(*count)) < 1.0);
@@ -367,12 +368,12 @@ fn by_ratios(last: u32, (from, to): (u32, u32), ratio: impl Fn(f64) -> f64) -> V
     all
 }
 
-/// How likely each sum of `count` such draws is.
+/// Probabilities of the sum of `count` independent draws.
 pub(super) fn convolved(one: &[f64], count: u32) -> Vec<f64> {
     (0..count).fold(vec![1.0], |all, _| folded(&all, one))
 }
 
-/// How likely each sum of one such draw and one such is.
+/// Probabilities of the sum of two independent draws.
 pub(super) fn folded(all: &[f64], one: &[f64]) -> Vec<f64> {
     let mut next = vec![0.0; all.len() + one.len() - 1];
     let one = one.iter().copied().enumerate();
@@ -394,16 +395,16 @@ mod tests {
         (one - other).abs() <= 1e-12 * one.abs().max(other.abs()).max(1e-3)
     }
 
-    /// All ways to choose `count` of `units`.
+    /// All ways to choose `count` of `units`, as bits.
     fn subsets(units: u32, count: u32) -> Vec<u32> {
         (0..1_u32 << units)
             .filter(|set| set.count_ones() == count)
             .collect()
     }
 
-    /// By products of fractions, one for each that is drawn.
+    /// The formula is a product of one fraction for each drawn unit.
     #[test]
-    fn draws_are_as_likely_as_their_formula_says() {
+    fn draws_are_as_likely_as_the_formula_says() {
         for (units, compromised, members) in
             [(10, 3, 4), (7, 7, 3), (9, 0, 2), (12, 6, 12), (5, 4, 3)]
         {
@@ -425,7 +426,7 @@ mod tests {
         }
         assert_eq!(binomial(2, 0.0), [1.0, 0.0, 0.0]);
         assert_eq!(binomial(2, 1.0), [0.0, 0.0, 1.0]);
-        // Of many the ends are too unlikely to count, and nothing else suffers from it.
+        // For large numbers the tails underflow to 0, which affects nothing else.
         let many = hypergeometric(32_000, 16_000, 1024);
         let mean: f64 = (0..)
             .zip(&many)
@@ -446,7 +447,7 @@ mod tests {
                 sets: Sets::Any,
                 striping: Striping::default(),
             };
-            let shares = placement.shares(compromised).expect("it is one");
+            let shares = placement.shares(compromised).expect("a valid placement");
             let q = f64::from(compromised) / 100.0;
             for blocks in [1, 2, 7] {
                 assert!(close(shares.leaks(blocks), q.powi(blocks as i32)));
@@ -454,7 +455,7 @@ mod tests {
         }
     }
 
-    /// Every set of units that may be compromised, and every set that a block may lie on.
+    /// Compares with all sets of compromised units, and all sets on which a block may be.
     #[test]
     fn a_block_is_read_as_often_as_in_all_cases_counted() {
         let spreads = [
@@ -472,7 +473,7 @@ mod tests {
                 let sets = subsets(units, members);
                 let count: u32 = sets
                     .iter()
-                    // By symmetry one compromised set is as good as any.
+                    // By symmetry one compromised set stands for all.
                     .map(|set| (set & ((1 << compromised) - 1)).count_ones())
                     .map(|count| redundancy.readable_parts(count))
                     .sum();
@@ -483,20 +484,26 @@ mod tests {
                     sets: Sets::Any,
                     striping: Striping::default(),
                 };
-                let found = placement.shares(compromised).expect("it is one").leaks(1);
+                let found = placement
+                    .shares(compromised)
+                    .expect("a valid placement")
+                    .leaks(1);
                 assert!(close(found, expected), "{placement:?} {compromised}");
                 // A plan has the same mean.
                 let planned = Placement {
                     sets: Sets::Planned { sets_per_unit: 3 },
                     ..placement
                 };
-                let found = planned.shares(compromised).expect("it is one").leaks(1);
+                let found = planned
+                    .shares(compromised)
+                    .expect("a valid placement")
+                    .leaks(1);
                 assert!(close(found, expected), "{planned:?} {compromised}");
             }
         }
     }
 
-    /// Every pair of permutations of six units.
+    /// Compares with all pairs of permutations of six units.
     #[test]
     fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
         for redundancy in [
@@ -535,7 +542,7 @@ mod tests {
                         sets: Sets::Planned { sets_per_unit: 2 },
                         striping: Striping::default(),
                     };
-                    let shares = placement.shares(compromised).expect("it is one");
+                    let shares = placement.shares(compromised).expect("a valid placement");
                     let found = shares.leaks(blocks as u64);
                     assert!(
                         close(found, expected),
@@ -554,11 +561,11 @@ mod tests {
             sets,
             striping: Striping::default(),
         };
-        let any = placement(Sets::Any).shares(5).expect("it is one");
+        let any = placement(Sets::Any).shares(5).expect("a valid placement");
         let mut before = f64::INFINITY;
         for sets_per_unit in [1, 2, 4, 8] {
             let planned = placement(Sets::Planned { sets_per_unit });
-            let planned = planned.shares(5).expect("it is one");
+            let planned = planned.shares(5).expect("a valid placement");
             assert!(close(planned.leaks(1), any.leaks(1)));
             let leaks = planned.leaks(10);
             assert!(leaks > any.leaks(10) && leaks < before);
@@ -567,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn an_impossible_placement_is_refused() {
         let placement = Placement {
             units: 4,
             redundancy: Redundancy::Copies(2),
@@ -580,18 +587,18 @@ mod tests {
                 .expect_err("refused")
                 .to_string()
         };
-        assert!(refused(placement, 5).contains("cannot be compromised of 4"));
+        assert!(refused(placement, 5).contains("as there are only 4"));
         let with = |redundancy| Placement {
             redundancy,
             ..placement
         };
-        assert!(refused(with(Redundancy::Copies(5)), 1).contains("need as many units"));
+        assert!(refused(with(Redundancy::Copies(5)), 1).contains("needs as many units"));
         assert!(refused(with(Redundancy::Copies(0)), 1).contains("at least one copy"));
         let erasure = |data, parity| with(Redundancy::Erasure { data, parity });
         assert!(refused(erasure(1, 1), 1).contains("two members with data"));
-        assert!(refused(erasure(65, 1), 1).contains("more than the 64"));
-        assert!(refused(erasure(2, u32::MAX), 1).contains("need as many units"));
-        for (units, why) in [(0, "no unit"), (100_000, "more than the 1000")] {
+        assert!(refused(erasure(65, 1), 1).contains("longer than the maximum of 64"));
+        assert!(refused(erasure(2, u32::MAX), 1).contains("needs as many units"));
+        for (units, why) in [(0, "no units"), (100_000, "more than the maximum of 1000")] {
             assert!(refused(Placement { units, ..placement }, 0).contains(why));
         }
     }

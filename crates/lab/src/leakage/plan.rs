@@ -11,7 +11,7 @@ const COPIES_MAX: u32 = 4;
 const DATA_MAX: u32 = 8;
 const PARITY_MAX: u32 = 3;
 
-/// The units, and what may happen to them.
+/// The units of a site, and assumptions about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
     /// Number of units.
@@ -22,7 +22,7 @@ pub struct Site {
     pub striping: Striping,
     /// Number of units that may be compromised.
     pub compromised: u32,
-    /// Number of units that may be lost, whichever they are, without losing data.
+    /// Number of arbitrary units that may be lost without losing data.
     pub lost: u32,
 }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn surviving_placements_are_listed_cheapest_first() {
         for lost in 0..5 {
-            let choices = plan(&classes(), &site(lost)).expect("units are as they should be");
+            let choices = plan(&classes(), &site(lost)).expect("valid numbers of units");
             assert!(choices.iter().all(|choice| choice.survives >= lost));
             assert!(choices.is_sorted_by(|one, other| one.space <= other.space));
             let copies = choices
@@ -119,15 +119,15 @@ mod tests {
                 .filter(|choice| matches!(choice.redundancy, Redundancy::Copies(_)));
             assert_eq!(copies.count() as u32, 4 - lost.min(4));
         }
-        let [first, ..] = &*plan(&classes(), &site(0)).expect("it is one") else {
-            panic!("one copy is one");
+        let [first, ..] = &*plan(&classes(), &site(0)).expect("valid numbers of units") else {
+            panic!("one copy survives");
         };
         assert_eq!(
             (first.redundancy, first.space),
             (Redundancy::Copies(1), 1.0)
         );
-        let [first, ..] = &*plan(&classes(), &site(2)).expect("it is one") else {
-            panic!("8+2 is one");
+        let [first, ..] = &*plan(&classes(), &site(2)).expect("valid numbers of units") else {
+            panic!("8+2 survives");
         };
         let expected = Redundancy::Erasure { data: 8, parity: 2 };
         assert_eq!((first.redundancy, first.space), (expected, 1.25));
@@ -137,12 +137,12 @@ mod tests {
     /// Any of three copies reveals a block; 4+2 leaks hardly more than one copy.
     #[test]
     fn parity_leaks_less_than_copies_that_survive_as_much() {
-        let choices = plan(&classes(), &site(2)).expect("units are as they should be");
+        let choices = plan(&classes(), &site(2)).expect("valid numbers of units");
         let leaks = |redundancy| {
             let choice = choices
                 .iter()
                 .find(|choice| choice.redundancy == redundancy);
-            choice.expect("it was tried").leak_ratio
+            choice.expect("considered").leak_ratio
         };
         assert!(
             leaks(Redundancy::Erasure { data: 4, parity: 2 }) < leaks(Redundancy::Copies(3)) / 5.0
@@ -172,10 +172,10 @@ mod tests {
         assert_eq!(choices.len(), 4);
     }
 
-    /// With a narrow destage, one compromised set has more of a file.
+    /// With a narrow destage, one compromised set has more blocks of a file.
     #[test]
-    fn few_sets_tell_more() {
-        let any = plan(&classes(), &site(2)).expect("it is one");
+    fn striping_over_few_sets_leaks_more() {
+        let any = plan(&classes(), &site(2)).expect("valid numbers of units");
         let striped = Site {
             scatter_width: Some(4),
             striping: Striping {
@@ -184,7 +184,7 @@ mod tests {
             },
             ..site(2)
         };
-        let few = plan(&classes(), &striped).expect("it is one");
+        let few = plan(&classes(), &striped).expect("valid numbers of units");
         let copies = |choices: &[Choice]| {
             let mut all = choices.iter();
             let is_it = |choice: &&Choice| choice.redundancy == Redundancy::Copies(3);

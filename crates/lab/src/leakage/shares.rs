@@ -6,7 +6,7 @@ use super::pieces::Pieces;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
     shares: Vec<(f64, f64)>,
-    /// How files lie in pieces, if consecutive blocks do not lie independently.
+    /// How files are cut into pieces, if consecutive blocks are not placed independently.
     pieces: Option<Pieces>,
 }
 
@@ -28,7 +28,7 @@ impl Shares {
         }
     }
 
-    /// The same shares for blocks that lie in these pieces.
+    /// The same shares for blocks in these pieces.
     pub(super) fn in_pieces(self, pieces: Pieces) -> Self {
         Self {
             pieces: Some(pieces),

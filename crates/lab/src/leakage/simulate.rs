@@ -1,10 +1,10 @@
-//! [`Simulation`]: the same by trial. Each trial captures units one after another, and looks
-//! after each which files have leaked.
+//! [`Simulation`]: leakage by trial. Each trial compromises one unit after another, and finds after
+//! each of them which files have leaked.
 //!
-//! Where a file's blocks lie is not drawn block by block: with the compromised units and the sets
-//! given, each file of a class is readable by itself with the same probability, so the number of
-//! those that leak is binomial. It is drawn for all units that a trial captures first, as it is none for
-//! most classes; then with which unit each of them leaks, and which they are:
+//! The positions of a file's blocks are not drawn block by block: for given compromised units and
+//! sets, the files of a class are readable independently with the same probability, so the number
+//! of those that leak is binomial. It is first drawn for all compromised units of a trial, because
+//! it is 0 for most classes; then the unit with which each file leaks, and the files, are drawn:
 //!
 //! ```text
 //!  units compromised   1        2        3        a file is readable with probability P1 ≤ P2 ≤ P3
@@ -12,46 +12,44 @@
 //!                                              L1 ~ B(L3, P1 / P3), L2 − L1 ~ B(L3 − L1, (P2 − P1) / (P3 − P1))
 //! ```
 //!
-//! Where what is written at once goes to few sets, files are written one after another, and
-//! those that fill the segments of such sets together ([`SEGMENT_BYTES`]) have them in common: a
-//! *part* of all files.
+//! If a destage goes to few sets, files are written one after another, and those that fill the
+//! segments of such sets together ([`SEGMENT_BYTES`]) share them: they are a *part* of all files.
 
 use rand::seq::{SliceRandom as _, index::sample};
 use rand::{Rng, RngExt as _};
 use rand_distr::{Binomial, Distribution as _, StandardNormal};
 
-use super::drawn::{Readable, TrialSets};
 use super::files::FileList;
-use super::grown::grown;
 use super::placement::{Placement, PlacementError, Sets};
+use super::planned_sets::planned_sets;
+use super::trial_sets::{Readable, TrialSets};
 
-/// How much of a segment each member has: then another set comes in its place.
+/// Bytes of a segment on each member; after that, another set is used.
 const SEGMENT_BYTES: u64 = 8 << 20;
 
-/// Files are striped to so many parts at most, each with sets of its own. How much leaks on the
-/// mean does not depend on it. How far trials differ from each other does: where there are more
-/// parts, it is said too high.
+/// The most parts of files, each with its own sets. The mean leakage does not depend on it. The
+/// spread of trials does: if there are more parts in reality, the simulated spread is too large.
 const PARTS_MAX: u64 = 1024;
 
-/// And to so many for each set that a part has: the fewer there are, the more often all of a part
+/// The most parts for each set of a part: the fewer sets a part has, the more often the whole part
 /// leaks, and the longer a trial takes.
 const PARTS_OF_SET_MAX: u64 = 64;
 
-/// Of so many files at most each has the unit with which it leaks drawn by itself.
+/// Up to this many files, the unit with which each leaks is drawn for each file.
 const EACH_MAX: u64 = 16;
 
-/// Classes of so many files at most have each of those that leak drawn by itself.
+/// In classes of up to this many files, each leaking file is drawn.
 const DRAWN_MAX: usize = 4096;
 
-/// In larger ones so many are drawn by themselves; of more, the sum is drawn, which is normal
-/// then to a part in a thousand.
+/// In larger classes, up to this many leaking files are drawn; of more, their sum is drawn, which
+/// is normally distributed then up to a part in a thousand.
 const SUMMED_MIN: u64 = 256;
 
-/// Classes of which, with all that have more blocks, less than so many files leak in a trial on
-/// the mean are left out.
+/// Classes are left out if they and all classes with more blocks together leak fewer files than
+/// this in the mean of a trial.
 const FILES_MIN: f64 = 1e-12;
 
-/// Files of one class.
+/// The files of one class.
 #[derive(Debug, Clone)]
 struct Files {
     blocks: u64,
@@ -59,29 +57,30 @@ struct Files {
     lengths: Vec<u64>,
     mean: f64,
     variance: f64,
-    /// How many files have as many blocks, or more.
+    /// Number of files with as many blocks, or more.
     and_longer: u64,
 }
 
-/// See the module's head.
+/// Trials of the leakage of files on a placement.
 #[derive(Debug, Clone)]
 pub struct Simulation {
     placement: Placement,
     compromised_max: u32,
     classes: Vec<Files>,
-    /// In how many parts files are written.
+    /// Number of parts in which files are written.
     parts: u64,
-    /// By class: how many files each part has at least, and how many parts have one more.
+    /// By class: the number of files that every part has, and the number of parts with one more.
     of_parts: Vec<(u64, u64)>,
-    /// A plan is drawn as Scree does it, until each unit shares blocks with so many others.
+    /// If set, a plan is drawn as Scree plans, until each unit shares blocks with this many others.
     scatter_width: Option<u32>,
-    /// How likely a file of each class is readable with 0, 1 … compromised units, if that is
-    /// certain: each piece has a set of its own.
+    /// Probabilities that a file of each class is readable with 0, 1 … compromised units, if they
+    /// are certain because each piece has a set of its own.
     certain: Option<Vec<Vec<f64>>>,
 }
 
 impl Simulation {
-    /// Of files on blocks of `block_bytes`, of whose units up to `compromised_max` are compromised.
+    /// A simulation of files on blocks of `block_bytes`, with up to `compromised_max` compromised
+    /// units.
     ///
     /// # Errors
     /// [`PlacementError`].
@@ -95,7 +94,7 @@ impl Simulation {
         let (mut rest, mut classes) = (files.lengths(), Vec::new());
         for class in files.classes(block_bytes) {
             let and_longer = rest.len() as u64;
-            // Of longer ones no more leak.
+            // Longer files do not leak more often.
             if shares.leaks(class.blocks) * (and_longer as f64) < FILES_MIN {
                 break;
             }
@@ -119,7 +118,7 @@ impl Simulation {
             }
         };
         let row = u64::from(placement.redundancy.row_blocks());
-        // Where there are no more sets, all parts have the same ones.
+        // If there are no more sets, all parts have the same ones.
         let is_choice = |width: &u32| match placement.sets_striped_over() {
             Sets::Any => true,
             Sets::Planned { sets_per_unit } => {
@@ -148,7 +147,7 @@ impl Simulation {
         Ok(simulation.in_parts(parts.max(1)))
     }
 
-    /// The same with files in so many parts, 1 at least.
+    /// The same simulation with files in `parts` parts, at least 1.
     fn in_parts(self, parts: u64) -> Self {
         let files = self.classes.iter().map(|class| class.lengths.len() as u64);
         Self {
@@ -158,9 +157,9 @@ impl Simulation {
         }
     }
 
-    /// The same with a plan, if there is one, as Scree makes it: so that each unit shares blocks
-    /// with so many others, or all. The equations have permutations, which it nearly is; that some
-    /// units are in more sets than others counts where there are few.
+    /// The same simulation with a plan as Scree plans, if it has a plan: each unit shares blocks
+    /// with `scatter_width` others, or with all. The equations assume permutations, which is nearly
+    /// the same; with few units it matters that some are in more sets than others.
     #[must_use]
     pub fn as_scree_plans(self, scatter_width: u32) -> Self {
         Self {
@@ -169,9 +168,9 @@ impl Simulation {
         }
     }
 
-    /// One trial: how many bytes of whole files leak with 0, 1 … compromised units.
+    /// Runs one trial: the bytes of whole files that leak with 0, 1 … compromised units.
     pub fn trial(&self, random: &mut impl Rng) -> Vec<f64> {
-        // By class, with which unit how many files leak; nothing, if none does.
+        // By class, the number of files that leak with each unit; empty if none does.
         let mut newly = vec![Vec::new(); self.classes.len()];
         match &self.certain {
             Some(certain) => {
@@ -192,10 +191,10 @@ impl Simulation {
         leaked
     }
 
-    /// Files of each part on sets of its own.
+    /// Draws the files of each part on sets of its own.
     fn leak_in_parts(&self, newly: &mut [Vec<u64>], random: &mut impl Rng) {
         let plan = self.plan(random).map(|sets| self.drawn(&sets));
-        // What does not divide goes to as many parts as it takes, from any one on.
+        // The remainder of a division goes to as many consecutive parts, from a random one.
         let firsts = self.classes.iter();
         let firsts = firsts.map(|_| random.random_range(0..self.parts));
         let firsts: Vec<u64> = firsts.collect();
@@ -236,7 +235,7 @@ impl Simulation {
         }
     }
 
-    /// These sets, with 0, 1 … compromised units: those are compromised in the order of their numbers.
+    /// The sets with 0, 1 … compromised units, which are compromised in the order of their numbers.
     fn drawn(&self, sets: &[Vec<u32>]) -> Vec<TrialSets<'_>> {
         let counts = 0..=self.compromised_max;
         counts
@@ -251,7 +250,7 @@ impl Simulation {
         };
         let (units, members) = (self.placement.units, self.placement.redundancy.members());
         if let Some(scatter_width) = self.scatter_width {
-            return Some(grown(units, members, scatter_width, random));
+            return Some(planned_sets(units, members, scatter_width, random));
         }
         let mut order: Vec<u32> = (0..units).collect();
         let mut sets = Vec::new();
@@ -262,7 +261,7 @@ impl Simulation {
         Some(sets)
     }
 
-    /// Which sets of a plan a part has.
+    /// Draws the sets of a plan that a part uses.
     fn chosen(&self, sets: usize, random: &mut impl Rng) -> Vec<usize> {
         match self.placement.striping.width {
             Some(width) => sample(random, sets, sets.min(width as usize)).into_vec(),
@@ -270,7 +269,7 @@ impl Simulation {
         }
     }
 
-    /// The sets of a part, where any units are one.
+    /// Draws the sets of a part, if any units may be a set.
     fn any_sets(&self, random: &mut impl Rng) -> Vec<Vec<u32>> {
         let (units, members) = (self.placement.units, self.placement.redundancy.members());
         let mut any = |_| {
@@ -283,8 +282,8 @@ impl Simulation {
     }
 }
 
-/// What is readable of files on these sets, with as many compromised units as more is with than
-/// with one less.
+/// The numbers of compromised units at which more becomes readable of files on these sets, and what
+/// is readable then.
 fn readable_steps(drawn: &[TrialSets<'_>], chosen: &[usize]) -> Vec<(usize, Readable)> {
     let mut steps: Vec<(usize, Readable)> = Vec::new();
     for (compromised, drawn) in drawn.iter().enumerate() {
@@ -298,9 +297,9 @@ fn readable_steps(drawn: &[TrialSets<'_>], chosen: &[usize]) -> Vec<(usize, Read
     steps
 }
 
-/// Adds to `newly` how many of so many files leak with which unit, each of which is `likely` to
-/// leak with any, and as likely with the first ones as `by_count` says, which has the counts with
-/// which it changes: that is asked for if some do.
+/// Adds to `newly` the number of files that leak with each unit. Each of `files` leaks with any
+/// unit with probability `likely`; `by_count` gives the probabilities after the first units, and
+/// the counts at which they change. It is called only if some files leak.
 fn leak(
     files: u64,
     likely: f64,
@@ -317,7 +316,7 @@ fn leak(
         return;
     };
     newly.resize(newly.len().max(last + 1), 0);
-    // Rounding aside it does so.
+    // Except for rounding, it does.
     let mut most = 0.0_f64;
     for (_, p) in &mut steps {
         most = most.max(*p);
@@ -342,7 +341,7 @@ fn leak(
     }
 }
 
-/// How many of so many things are, each with probability `p`.
+/// Draws how many of `things` events happen, each with probability `p`.
 fn draw(things: u64, p: f64, random: &mut impl Rng) -> u64 {
     let mean = things as f64 * p;
     if p >= 1.0 {
@@ -354,9 +353,9 @@ fn draw(things: u64, p: f64, random: &mut impl Rng) -> u64 {
     }
 }
 
-/// The same where it is less than one on the mean, by what is drawn from 0 to 1.
+/// The same for a mean below 1, from a number drawn from 0 to 1.
 fn few(things: u64, p: f64, mut at: f64) -> u64 {
-    // None is no less likely than that; as a rule, that is all there is to find out.
+    // No event is the most likely outcome, and usually the only one that must be computed.
     if at < 1.0 - things as f64 * p {
         return 0;
     }
@@ -383,14 +382,15 @@ impl Files {
         }
     }
 
-    /// Adds how long those are to `leaked`, by compromised units, of which so many leak with each.
+    /// Adds the lengths of leaking files to `leaked`, by the number of compromised units; `newly`
+    /// has the number of files that leak with each unit.
     fn add_lengths(&self, newly: &[u64], leaked: &mut [f64], random: &mut impl Rng) {
         if newly.is_empty() {
             return;
         }
         let mut unread = Unread::of(self);
         let (mut left, mut bytes) = (self.lengths.len() as u64, 0.0);
-        // With more units than it says no more files leak.
+        // With more units than it has entries, no more files leak.
         let newly = newly.iter().copied().chain(std::iter::repeat(0));
         for (count, leaked) in newly.zip(leaked) {
             bytes += unread.take(count, left, random);
@@ -400,12 +400,13 @@ impl Files {
     }
 }
 
-/// Files of a class that have not leaked so far in a trial.
+/// The files of a class that have not leaked so far in a trial.
 struct Unread<'a> {
     class: &'a Files,
-    /// Those of a class that is small, from the first that leaks on.
+    /// The remaining lengths of a small class, from the first leaking file on.
     lengths: Vec<u64>,
-    /// How long all are together, in bytes: of a large class as far as sums were drawn.
+    /// The sum of the remaining lengths in bytes; for a large class, an estimate after sums were
+    /// drawn.
     bytes: f64,
 }
 
@@ -418,7 +419,7 @@ impl<'a> Unread<'a> {
         }
     }
 
-    /// How long `count` of those `left` are together, any of which are as likely.
+    /// Draws `count` of the `left` files, and returns the sum of their lengths.
     fn take(&mut self, count: u64, left: u64, random: &mut impl Rng) -> f64 {
         let class = self.class;
         if count == 0 {
@@ -434,7 +435,7 @@ impl<'a> Unread<'a> {
             };
             return (0..count).map(&mut draw).sum();
         }
-        // Of all there are the sum is certain.
+        // If all are taken, the sum is certain.
         let sum = if count == left {
             self.bytes
         } else if count < SUMMED_MIN {
@@ -453,17 +454,17 @@ impl<'a> Unread<'a> {
     }
 }
 
-/// The mean of numbers that come one after another, and how sure it is.
+/// The mean of a sequence of numbers, and its confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Mean {
     count: u64,
     mean: f64,
-    /// The sum of squared distances from it.
+    /// The sum of squared distances from the mean.
     squares: f64,
 }
 
 impl Mean {
-    /// One more.
+    /// Adds a number.
     pub fn add(&mut self, number: f64) {
         self.join(Self {
             count: 1,
@@ -472,7 +473,7 @@ impl Mean {
         });
     }
 
-    /// Those of another one as well.
+    /// Adds the numbers of another mean.
     pub fn join(&mut self, other: Self) {
         if other.count == 0 {
             return;
@@ -484,20 +485,19 @@ impl Mean {
         self.squares += other.squares + distance.powi(2) * count * more / (count + more);
     }
 
-    /// The mean; 0 of nothing.
+    /// The mean; 0 without numbers.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// How far the true mean may be away, in 95 of 100 cases: infinitely far, for fewer than
-    /// two numbers.
+    /// Half the width of the 95 % confidence interval; infinite for fewer than two numbers.
     #[must_use]
     pub fn within(&self) -> f64 {
         self.within_deviations(1.959_964)
     }
 
-    /// The same for so many standard deviations of the mean.
+    /// The same for `deviations` standard deviations of the mean.
     #[must_use]
     pub fn within_deviations(&self, deviations: f64) -> f64 {
         match self.count {
@@ -549,7 +549,7 @@ mod tests {
         ),
     ];
 
-    /// Each striped in all ways.
+    /// Each redundancy with all stripings.
     fn placements() -> Vec<Placement> {
         let ways = [Striping::default(), FEW, LONG];
         let all = PLACEMENTS
@@ -572,20 +572,21 @@ mod tests {
     fn trials_and_equations_agree() {
         let mut random = SmallRng::seed_from_u64(7);
         for placement in placements() {
-            let simulation = Simulation::new(placement, 6, &files(), 4096).expect("it is one");
+            let simulation =
+                Simulation::new(placement, 6, &files(), 4096).expect("a valid placement");
             let mut means = [Mean::default(); 7];
             for _ in 0..4000 {
                 let leaked = simulation.trial(&mut random);
-                assert!(leaked.is_sorted(), "who captures more reads more");
+                assert!(leaked.is_sorted(), "more compromised units read more");
                 for (mean, leaked) in means.iter_mut().zip(leaked) {
                     mean.add(leaked);
                 }
             }
             for (compromised, mean) in (0..).zip(means) {
-                let shares = placement.shares(compromised).expect("it is one");
+                let shares = placement.shares(compromised).expect("a valid placement");
                 let expected = estimate(&files().classes(4096), &shares).bytes;
                 let off = (mean.mean() - expected).abs();
-                // So far off is one in 15,000.
+                // This deviation has a probability of 1 in 15,000.
                 assert!(
                     off <= mean.within_deviations(4.0) + 1e-9,
                     "{placement:?} {compromised}: {expected} {mean:?}"
@@ -594,7 +595,7 @@ mod tests {
         }
     }
 
-    /// What trials draw, drawn block by block.
+    /// A trial that places each block.
     fn slow_trial(placement: &Placement, compromised: u32, random: &mut SmallRng) -> f64 {
         let members = placement.redundancy.members() as usize;
         let any = |random: &mut SmallRng| {
@@ -641,15 +642,15 @@ mod tests {
         bytes
     }
 
-    /// Every block at a place of its own, looked for one by one.
+    /// Compares with trials in which every block has a position of its own.
     #[test]
-    fn trials_are_like_those_that_place_every_block() {
+    fn trials_equal_those_that_place_every_block() {
         let mut random = SmallRng::seed_from_u64(8);
         let (compromised, trials) = (4, 4000);
         for placement in placements() {
             let (mut slow, mut fast) = (Mean::default(), Mean::default());
             let simulation = Simulation::new(placement, compromised, &files(), 4096);
-            let simulation = simulation.expect("it is one");
+            let simulation = simulation.expect("a valid placement");
             for _ in 0..trials {
                 slow.add(slow_trial(&placement, compromised, &mut random));
                 fast.add(simulation.trial(&mut random)[compromised as usize]);
@@ -657,19 +658,19 @@ mod tests {
             let off = (slow.mean() - fast.mean()).abs();
             let within = slow.within_deviations(4.0) + fast.within_deviations(4.0);
             assert!(off <= within, "{placement:?}: {slow:?} {fast:?}");
-            // And they differ from each other by as much.
+            // Their spread is the same.
             let ratio = slow.squares / fast.squares;
             assert!((0.8..1.25).contains(&ratio), "{placement:?} {ratio}");
         }
     }
 
-    /// In a large class sums are drawn, and not files.
+    /// In a large class sums are drawn instead of files.
     #[test]
     fn large_classes_leak_as_much_as_small_ones() {
         let mut random = SmallRng::seed_from_u64(9);
         let placement = placements()[0];
         let files: FileList = (0..100_000_u64).map(|number| number % 4096 + 1).collect();
-        let simulation = Simulation::new(placement, 5, &files, 4096).expect("it is one");
+        let simulation = Simulation::new(placement, 5, &files, 4096).expect("a valid placement");
         let mut means = [Mean::default(); 6];
         for _ in 0..200 {
             let leaked = simulation.trial(&mut random);
@@ -682,8 +683,8 @@ mod tests {
             let off = (mean.mean() - expected).abs();
             assert!(off <= mean.within_deviations(4.0), "{compromised} {mean:?}");
         }
-        // All of them, if all are compromised, whichever were first.
-        let all = Simulation::new(placement, 10, &files, 4096).expect("it is one");
+        // If all units are compromised, all files leak, whichever leaked first.
+        let all = Simulation::new(placement, 10, &files, 4096).expect("a valid placement");
         let leaked = all.trial(&mut random)[10];
         assert!(
             (leaked / files.bytes() as f64 - 1.0).abs() < 1e-12,
@@ -691,16 +692,16 @@ mod tests {
         );
     }
 
-    /// The longest files that there can be, a byte a block.
+    /// The longest possible files, with blocks of one byte.
     #[test]
-    fn files_as_long_as_can_be_do_not_overflow() {
+    fn the_longest_files_do_not_overflow() {
         let files: FileList = [u64::MAX, u64::MAX, u64::MAX - 1, 1].into_iter().collect();
         for placement in placements() {
             for compromised in [3, placement.units] {
                 let simulation = Simulation::new(placement, compromised, &files, 1);
-                let simulation = simulation.expect("it is one");
+                let simulation = simulation.expect("a valid placement");
                 let leaked = simulation.trial(&mut SmallRng::seed_from_u64(1));
-                let shares = placement.shares(compromised).expect("it is one");
+                let shares = placement.shares(compromised).expect("a valid placement");
                 let found = estimate(&files.classes(1), &shares);
                 assert!(found.bytes_in_part <= found.bytes_all as f64 * 1.000_1);
                 assert!(leaked.iter().all(|bytes| bytes.is_finite()));
@@ -715,9 +716,9 @@ mod tests {
         }
     }
 
-    /// Bytes that leak in trials of files in so many parts.
+    /// The leaking bytes in trials of files in `parts` parts.
     fn of_parts(placement: Placement, files: &FileList, parts: Option<u64>) -> Mean {
-        let simulation = Simulation::new(placement, 3, files, 65_536).expect("it is one");
+        let simulation = Simulation::new(placement, 3, files, 65_536).expect("a valid placement");
         let parts = parts.unwrap_or(simulation.parts);
         let simulation = simulation.in_parts(parts);
         let (mut random, mut mean) = (SmallRng::seed_from_u64(10), Mean::default());
@@ -727,10 +728,10 @@ mod tests {
         mean
     }
 
-    /// So many parts that their number does not divide that of files, and most parts have none of
-    /// some classes. Trials of more than 32 parts were those of 32.
+    /// The number of parts does not divide the number of files, and most parts have no files of
+    /// some classes. Regression: trials with more than 32 parts used 32.
     #[test]
-    fn the_more_parts_files_are_in_the_less_trials_differ() {
+    fn trials_differ_less_if_files_are_in_more_parts() {
         let lengths = (0..3_400_u64).map(|number| 1 + number % 200 * 6_000);
         let files: FileList = lengths.collect();
         for redundancy in [
@@ -747,7 +748,7 @@ mod tests {
                 of_parts(placement, &files, Some(16)),
             );
             for mean in [all, few] {
-                let shares = placement.shares(3).expect("it is one");
+                let shares = placement.shares(3).expect("a valid placement");
                 let expected = estimate(&files.classes(65_536), &shares).bytes;
                 let off = (mean.mean() - expected).abs();
                 assert!(
@@ -765,9 +766,9 @@ mod tests {
         }
     }
 
-    /// Of evenly many draws each number has as many as the formula says.
+    /// Of equally spaced draws, each number gets as many as the formula says.
     #[test]
-    fn few_are_drawn_as_often_as_is_likely() {
+    fn small_counts_are_drawn_with_their_probability() {
         const DRAWS: u32 = 1_000_000;
         for (things, p) in [(1, 0.3), (4, 0.2), (1000, 0.0009), (3, 0.0)] {
             let mut counts = [0.0; 16];
@@ -787,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_is_the_same_in_whatever_parts_it_comes() {
+    fn a_mean_does_not_depend_on_how_it_is_joined() {
         let numbers: Vec<f64> = (0..100).map(|number| f64::from(number * number)).collect();
         let mut all = Mean::default();
         numbers.iter().for_each(|number| all.add(*number));

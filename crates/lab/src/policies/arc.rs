@@ -83,7 +83,7 @@ impl<K: Key> Arc<K> {
         }
     }
 
-    /// REPLACE of the paper: one goes, and is a ghost.
+    /// REPLACE of the paper: one resident key is evicted, and becomes a ghost.
     fn replace(&mut self, comes_from_often: bool, evicted: &mut Vec<K>) {
         let once = self.once.len();
         let is_over = once > self.once_target || comes_from_often && once == self.once_target;
@@ -147,7 +147,7 @@ impl<K: Key> Policy<K> for Arc<K> {
                     self.replace(false, evicted);
                 }
                 if self.once.len() + self.once_ghosts.len() >= self.capacity {
-                    // All of these were resident: the one that went leaves no ghost.
+                    // All keys were resident: the evicted one leaves no ghost.
                     self.forget_oldest(Place::OnceGhost);
                 }
                 let id = self.nodes.add(Node {

@@ -59,7 +59,7 @@ impl fmt::Display for PolicyKind {
 
 /// The name is not that of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy {0:?}; there are fifo, lru, lirs, s3-fifo and arc")]
+#[error("there is no policy {0:?}; the policies are fifo, lru, lirs, s3-fifo and arc")]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for PolicyKind {

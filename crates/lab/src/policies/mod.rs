@@ -1,7 +1,8 @@
 //! Cache policies and their replay on traces (docs/explanation/caching.md).
 //!
-//! The policies that the host's cache uses come from `cache::policy`, so that what is compared is
-//! what runs; ARC, FIFO and the offline optimum exist here only. Must not know: files, clocks.
+//! The policies that the host's cache uses come from `cache::policy`, so that the comparison covers
+//! the code that runs; ARC, FIFO and the offline optimum exist only here. Must not know: files,
+//! clocks.
 
 mod arc;
 mod belady;

@@ -12,7 +12,7 @@ const STEPS_MAX: u64 = 1 << 26;
 
 /// A trace has more than the allowed number of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the trace requests more than 256 GiB of blocks, which is too much: use a part of it")]
+#[error("the trace requests more than 256 GiB of blocks; use a part of it")]
 pub struct TooManySteps;
 
 /// An operation on a key.
@@ -39,7 +39,7 @@ impl Step {
 /// What a write does to the keys of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteRule {
-    /// They are removed, since new data lies elsewhere, as in Scree.
+    /// They are removed, because new data is written to other slots, as in Scree.
     #[default]
     Forget,
     /// They are inserted, as in the cache of a disk that is written in place.
@@ -69,7 +69,7 @@ impl Steps {
     ) -> Result<Self, TooManySteps> {
         let first_of = disks(records.clone())?;
         let mut steps = Vec::new();
-        // Keys that are there to be forgotten: a trim may cover a whole disk.
+        // Keys that may be forgotten: a trim may cover a whole disk.
         let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::new());
         for (disk, record) in records {
             let step = match (record.verb, rule) {
@@ -117,7 +117,7 @@ fn blocks(record: &Record) -> (u64, u64) {
     (record.offset / BLOCK_BYTES, last / BLOCK_BYTES)
 }
 
-/// The first key of each disk: disks follow each other, each as long as the range that is used.
+/// The first key of each disk: the disks follow each other, each with the length of its used range.
 fn disks<'a>(
     records: impl Iterator<Item = (u32, &'a Record)>,
 ) -> Result<BTreeMap<u32, u64>, TooManySteps> {

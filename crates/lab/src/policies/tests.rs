@@ -1,4 +1,4 @@
-//! Replays against results that are counted by hand or by trying all choices.
+//! Replays, compared with results that are counted by hand or by trying all choices.
 
 use proptest::prelude::*;
 use trace::{Record, Verb};
@@ -78,7 +78,7 @@ fn a_request_becomes_the_blocks_that_it_touches() {
     ];
     let of = |rule| {
         let records = records.iter().map(|record| (0, record));
-        Steps::of(records, rule).expect("they are few")
+        Steps::of(records, rule).expect("few steps")
     };
     let asked = [Step::Request(0), Step::Request(1), Step::Request(2)];
     assert_eq!(of(WriteRule::Ignore).steps, asked);
@@ -134,14 +134,14 @@ fn a_trace_without_requests_has_no_hits() {
 
 proptest! {
     #[test]
-    fn each_policy_says_what_is_resident(acts in acts(40, 20), capacity in 1_usize..20) {
+    fn each_policy_reports_which_keys_are_resident(acts in acts(40, 20), capacity in 1_usize..20) {
         for kind in PolicyKind::ALL {
             check(&mut *kind.build(capacity), &acts);
         }
     }
 }
 
-/// The number of hits when `keys` are asked for in turn.
+/// The number of hits when `keys` are requested in turn.
 fn hits(policy: &mut dyn Policy<u64>, keys: impl IntoIterator<Item = u64>) -> usize {
     let mut evicted = Vec::new();
     let mut hits = 0;
@@ -156,7 +156,7 @@ fn hits(policy: &mut dyn Policy<u64>, keys: impl IntoIterator<Item = u64>) -> us
 fn a_scan_does_not_evict_keys_that_are_requested_again() {
     let of = |kind: PolicyKind| {
         let mut policy = kind.build(100);
-        // Fifty keys are requested repeatedly, then a scan passes by.
+        // Fifty keys are requested repeatedly, then a scan follows.
         for _ in 0..5 {
             hits(&mut *policy, 0..50);
         }

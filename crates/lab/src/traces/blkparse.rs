@@ -1,9 +1,8 @@
-//! What `blkparse` prints, as it does by itself:
-//! `DEV CPU SEQ TIME PID ACTION RWBS SECTOR + COUNT [PROCESS]`.
+//! The default output of `blkparse`: `DEV CPU SEQ TIME PID ACTION RWBS SECTOR + COUNT [PROCESS]`.
 //!
-//! Of a request there are several events. It begins where it was queued (`Q`); of a device
-//! without any such, where it went to that (`D`), or, if that is not told either, with its end
-//! (`C`). How long it took is known by its end (`in_flight`).
+//! A request has several events. It begins when it is queued (`Q`); on a device without such
+//! events, when it is issued (`D`); or, without those as well, when it completes (`C`). Its
+//! duration ends with its completion (`in_flight`).
 
 use std::collections::BTreeMap;
 
@@ -13,49 +12,49 @@ use super::foreign::range;
 use super::in_flight::InFlight;
 use super::{ForeignError, ForeignTrace};
 
-/// It counts in sectors of so many bytes.
+/// The size of a sector of blkparse, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What happened. Requests of a device begin with the first of these that is told of it.
+/// The kind of an event. Requests of a device begin with the first kind that the trace has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Action {
     /// `Q`: a request was queued.
     Queue,
-    /// `D`: it went to the device.
+    /// `D`: it was issued to the device.
     Issue,
-    /// `C`: it has ended.
+    /// `C`: it completed.
     Complete,
 }
 
-/// No line has more words that count: the name of a process may have any.
+/// The most words of a line that matter: the name of a process may have any number.
 const WORDS_MAX: usize = 16;
 
-/// A line that tells of a request.
+/// A line with an event of a request.
 struct Event<'a> {
     device: &'a str,
     action: Action,
     time_ns: u64,
     verb: Verb,
-    /// Where and how much, in bytes; 0 of a flush.
+    /// Offset and length in bytes; 0 for a flush.
     range: (u64, u64),
     is_fua: bool,
     has_failed: bool,
 }
 
 impl<'a> Event<'a> {
-    /// What it may be merged with, or ends.
+    /// The lane in which requests are merged and completed.
     fn lane(&self) -> (&'a str, &'static str) {
         (self.device, self.verb.name())
     }
 }
 
-/// The requests of a text, and the devices that they are of.
+/// The requests of a text, and their devices.
 pub(crate) fn read(text: &str) -> Result<ForeignTrace, ForeignError> {
     let mut events = Vec::new();
     let mut is_any = false;
     for (number, line) in (1..).zip(text.lines()) {
         let words: Vec<&str> = line.split_ascii_whitespace().take(WORDS_MAX).collect();
-        // Others sum up the events, or are told beside them.
+        // Other lines summarize the events, or are printed between them.
         if !is_event(&words) {
             continue;
         }
@@ -63,7 +62,7 @@ pub(crate) fn read(text: &str) -> Result<ForeignTrace, ForeignError> {
         let event = event(&words).map_err(|why| ForeignError::Line { line: number, why })?;
         events.extend(event);
     }
-    // Each CPU has events of its own, which may be told after later ones of others.
+    // Each CPU prints its own events, possibly after later events of other CPUs.
     events.sort_by_key(|event: &Event<'_>| event.time_ns);
     match is_any {
         true => Ok(foreign(&events)),
@@ -77,7 +76,7 @@ fn is_event(words: &[&str]) -> bool {
     words.len() >= 7 && words[0].split_once(',').is_some_and(is_device)
 }
 
-/// Nothing, if it is not of the beginning or end of a request for content.
+/// Parses an event; `None` if it neither begins nor ends a request for content.
 fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
     let (device, rwbs) = (words[0], words[6]);
     let action = match words[5] {
@@ -86,8 +85,8 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         "C" => Action::Complete,
         _ => return Ok(None),
     };
-    let time_ns = seconds(words[3]).ok_or("no time")?;
-    // An F in front is a flush before it; one behind, that it is durable when it ends.
+    let time_ns = seconds(words[3]).ok_or("the time is missing")?;
+    // A leading F is a flush before the request, a trailing one makes it durable when it completes.
     let is_flush = rwbs.starts_with('F');
     let own = rwbs.trim_start_matches('F');
     let verb = match own.chars().next() {
@@ -101,17 +100,17 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
             let bytes = |word: &str| word.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES);
             let both = bytes(sector).zip(bytes(count));
             let range = both.and_then(|(offset, length)| range(offset, length));
-            (verb, range.ok_or("no sectors that there can be")?)
+            (verb, range.ok_or("the sectors are invalid")?)
         }
-        // Without sectors; of one that ends with a place before what is in brackets.
+        // Without sectors; a completion may have an offset before the brackets.
         (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (Verb::Flush, (0, 0)),
-        // A flush ends as the write that it is to the device.
+        // On the device, a flush completes like a write.
         (Some(Verb::Write), [_, name, ..]) if action == Action::Complete && is_bracket(name) => {
             (Verb::Flush, (0, 0))
         }
-        // A command that is passed to the device as it is: a number of bytes, or what it says.
+        // A command that is passed through to the device: a number of bytes, or its text.
         (_, [name, ..] | [_, name, ..]) if is_bracket(name) => return Ok(None),
-        (Some(_), _) => return Err("no sectors"),
+        (Some(_), _) => return Err("the sectors are missing"),
         _ => return Ok(None),
     };
     Ok(Some(Event {
@@ -125,12 +124,12 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
     }))
 }
 
-/// What follows a request's sectors, or, without any, its kind.
+/// Whether a word is what follows a request's sectors, or its kind if it has none.
 fn is_bracket(word: &str) -> bool {
     word.starts_with(['[', '('])
 }
 
-/// The devices, each with its number and with what its requests begin.
+/// The devices, each with its number and the kind of event with which its requests begin.
 fn devices<'a>(events: &[Event<'a>]) -> BTreeMap<&'a str, (u32, Action)> {
     let mut found = BTreeMap::new();
     for event in events {
@@ -174,7 +173,7 @@ fn foreign(events: &[Event<'_>]) -> ForeignTrace {
     }
 }
 
-/// `12.000345678`, in nanoseconds.
+/// Parses `12.000345678` into nanoseconds.
 fn seconds(word: &str) -> Option<u64> {
     let (whole, part) = word.split_once('.')?;
     let is_short = part.len() <= 9 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -196,21 +195,21 @@ mod tests {
     use super::*;
     use crate::traces::read_foreign;
 
-    fn told(text: &str) -> Vec<(&'static str, u64, u64, u64)> {
-        let records = read_foreign(text).expect("it is one").records;
+    fn summarized(text: &str) -> Vec<(&'static str, u64, u64, u64)> {
+        let records = read_foreign(text).expect("a trace").records;
         let told = records.iter();
         told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 
-    /// How long each takes, in nanoseconds.
+    /// The duration of each request, in nanoseconds.
     fn latencies(text: &str) -> Vec<u64> {
-        let records = read_foreign(text).expect("it is one").records;
+        let records = read_foreign(text).expect("a trace").records;
         records.iter().map(|one| one.latency_ns).collect()
     }
 
     #[test]
-    fn what_blkparse_prints_is_read() {
+    fn the_output_of_blkparse_is_parsed() {
         let text = "  8,0    3        1     0.000000000   697  G   W 223490 + 8 [kjournald]\n\
                     8,0    3        3     0.000001829   697  P   R [kjournald]\n\
                     8,0    3        4     0.500002135   697  Q   W 223490 + 8 [kjournald]\n\
@@ -225,10 +224,10 @@ mod tests {
             ("flush", 1_000_002_136, 0, 0),
             ("flush", 1_000_002_137, 0, 0),
         ];
-        assert_eq!(told(text), expected);
+        assert_eq!(summarized(text), expected);
         assert_eq!(latencies(text), [0; 4]);
         let ended = "8,0 1 1 2.5 1 C R 8 + 8 [0]\n";
-        assert_eq!(told(ended), [("read", 2_500_000_000, 4096, 4096)]);
+        assert_eq!(summarized(ended), [("read", 2_500_000_000, 4096, 4096)]);
     }
 
     #[test]
@@ -243,23 +242,24 @@ mod tests {
                     8,0 0 8 1.7 9 C R 0 + 8 (  600000) [5]\n\
                     8,0 0 9 1.8 9 C R 800 + 8 [0]\n";
         let ms = |all: &[u64]| all.iter().map(|one| one * 1_000_000).collect::<Vec<_>>();
-        // Which of two at one place ends first nobody says: they took a second together.
+        // The trace does not tell which of two requests at one offset completes first: together
+        // they took a second.
         assert_eq!(latencies(text), ms(&[700, 300, 0, 200]));
-        let records = read_foreign(text).expect("it is one").records;
+        let records = read_foreign(text).expect("a trace").records;
         let failed = records.iter().map(|one| one.outcome == Outcome::Failed);
         assert_eq!(failed.collect::<Vec<_>>(), [true, false, false, false]);
-        // If nothing was queued: from where it went to the device.
+        // If nothing was queued, the duration starts when the request is issued.
         let issued = "8,0 0 4 1.2 9 D R 0 + 8 [fio]\n8,0 0 6 1.4 0 C R 0 + 8 [0]\n";
         assert_eq!(latencies(issued), ms(&[200]));
     }
 
     #[test]
-    fn what_was_merged_ends_together_and_what_was_split_with_its_last_part() {
+    fn merged_requests_complete_together_and_a_split_one_with_its_last_part() {
         let merged = "8,0 0 1 1.0 9 Q W 0 + 8 [x]\n8,0 0 2 1.1 9 Q W 8 + 8 [x]\n\
                       8,0 0 3 1.2 9 D W 0 + 16 [x]\n8,0 0 4 1.3 9 Q W 16 + 8 [x]\n\
                       8,0 0 5 1.5 9 C W 0 + 16 [0]\n";
         assert_eq!(latencies(merged), [500_000_000, 400_000_000, 0]);
-        // In any order; what another one was merged with as well.
+        // In any order; also if another request was merged with it.
         for parts in [[0, 8], [8, 0]] {
             let [first, last] = parts;
             let split = format!(
@@ -274,56 +274,56 @@ mod tests {
         assert_eq!(latencies(both), [500_000_000, 100_000_000]);
     }
 
-    /// Reading never came to its end.
+    /// Regression: parsing never ended.
     #[test]
-    fn requests_of_nothing_are_part_of_nothing() {
+    fn empty_requests_are_part_of_nothing() {
         let text = "8,0 0 1 1.0 9 Q R 8 + 0 [x]\n8,0 0 2 1.1 9 Q R 8 + 8 [x]\n\
                     8,0 0 3 1.2 9 C R 8 + 16 [0]\n8,0 0 4 1.3 9 C R 8 + 0 [0]\n";
         assert_eq!(latencies(text), [300_000_000, 100_000_000]);
     }
 
     #[test]
-    fn one_of_which_a_part_failed_has_failed() {
+    fn a_request_with_a_failed_part_has_failed() {
         for (first, last) in [(5, 0), (0, 5)] {
             let text = format!(
                 "8,0 0 1 1.0 9 Q R 0 + 16 [x]\n8,0 0 2 1.1 9 C R 0 + 8 [{first}]\n\
                  8,0 0 3 1.2 9 C R 8 + 8 [{last}]\n"
             );
-            let records = read_foreign(&text).expect("it is one").records;
+            let records = read_foreign(&text).expect("a trace").records;
             assert_eq!(records[0].outcome, Outcome::Failed, "{first} {last}");
         }
     }
 
-    /// Events are lost when much happens.
+    /// Events are lost under load.
     #[test]
-    fn one_whose_end_was_lost_costs_no_other() {
+    fn a_lost_completion_costs_no_other_request() {
         let again = "8,0 0 1 1.0 9 Q W 0 + 8 [x]\n8,0 0 2 100.0 9 Q W 0 + 8 [x]\n\
                      8,0 0 3 100.5 9 C W 0 + 8 [0]\n8,0 0 4 199.0 9 Q W 0 + 8 [x]\n\
                      8,0 0 5 199.5 9 C W 0 + 8 [0]\n";
         assert_eq!(latencies(again), [0, 500_000_000, 500_000_000]);
-        // Of two that begin at one place, each ends by its own length.
+        // Two requests that begin at one offset are completed by their lengths.
         let lengths = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,0 0 2 1.1 9 Q R 0 + 16 [x]\n\
                        8,0 0 3 1.2 9 C R 0 + 16 [0]\n8,0 0 4 1.5 9 C R 0 + 8 [0]\n";
         assert_eq!(latencies(lengths), [500_000_000, 100_000_000]);
         let lengths = "8,0 0 1 1.0 9 Q R 0 + 16 [x]\n8,0 0 2 1.1 9 Q R 0 + 8 [x]\n\
                        8,0 0 3 1.2 9 C R 0 + 16 [0]\n8,0 0 4 1.5 9 C R 0 + 8 [0]\n";
         assert_eq!(latencies(lengths), [200_000_000, 400_000_000]);
-        // A longer one is not what others were merged to later.
+        // A longer request is not completed by a merge of later ones.
         let merged = "8,0 0 1 1.0 9 Q W 0 + 16 [x]\n8,0 0 2 100.0 9 Q W 0 + 8 [x]\n\
                       8,0 0 3 100.1 9 Q W 8 + 8 [x]\n8,0 0 4 100.5 9 C W 0 + 16 [0]\n";
         assert_eq!(latencies(merged), [0, 500_000_000, 400_000_000]);
         let part = "8,0 0 1 1.0 9 Q R 0 + 64 [x]\n8,0 0 2 100.0 9 Q R 8 + 16 [x]\n\
                     8,0 0 3 100.2 9 C R 16 + 8 [0]\n8,0 0 4 100.5 9 C R 8 + 8 [0]\n";
         assert_eq!(latencies(part), [0, 500_000_000]);
-        // What begins in the middle of a trace has ends of what nobody saw begin.
+        // A trace that begins in the middle has completions of requests that were not traced.
         let middle = "8,0 0 1 1.0 9 C R 0 + 64 [0]\n8,0 0 2 1.1 9 Q R 32 + 8 [x]\n\
                       8,0 0 3 1.3 9 C R 0 + 64 [0]\n8,0 0 4 1.4 9 C R 32 + 8 [0]\n";
         assert_eq!(latencies(middle), [200_000_000]);
     }
 
-    /// As udev, smartd and multipathd ask of disks.
+    /// Such as requests of udev, smartd and multipathd.
     #[test]
-    fn commands_that_are_passed_on_are_none_of_these() {
+    fn commands_that_are_passed_through_are_ignored() {
         let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,0 0 2 1.1 9 D R 36 (12 00 00) [udev]\n\
                     8,0 0 3 1.2 9 D R 36 [udev]\n8,0 0 4 1.3 9 C R (12 00 00) [0]\n\
                     8,0 0 5 1.4 9 C R 0 + 8 [0]\n8,0 0 6 1.5 9 C N 0 [0]\n";
@@ -331,27 +331,27 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_apart() {
+    fn devices_are_distinguished() {
         let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n253,0 0 1 1.1 9 Q R 0 + 8 [x]\n\
                     8,0 0 2 1.2 9 C R 0 + 8 [0]\n";
-        let read = read_foreign(text).expect("it is one");
+        let read = read_foreign(text).expect("a trace");
         assert_eq!(
             (read.disks, read.disk_of),
             (vec!["253,0".to_owned(), "8,0".to_owned()], vec![1, 0])
         );
         assert_eq!(latencies(text), [200_000_000, 0]);
-        // Each begins as it is told of that one.
+        // Requests of each device begin with its own first kind of event.
         let text = "8,0 0 1 1.0 9 Q R 0 + 8 [x]\n8,16 0 1 1.1 9 D R 0 + 8 [x]\n\
                     8,0 0 2 1.2 9 C R 0 + 8 [0]\n8,16 0 2 1.4 9 C R 0 + 8 [0]\n";
         assert_eq!(latencies(text), [200_000_000, 300_000_000]);
     }
 
     #[test]
-    fn events_that_are_told_late_are_where_they_were() {
+    fn events_that_are_printed_late_are_sorted() {
         let text = "8,0 0 1 1.2 9 Q R 8 + 8 [x]\n8,0 0 2 1.5 9 C R 8 + 8 [0]\n\
                     8,0 1 1 1.1 9 Q R 0 + 8 [x]\n8,0 1 2 1.4 9 C R 0 + 8 [0]\n";
         assert_eq!(latencies(text), [300_000_000; 2]);
-        assert_eq!(told(text)[0], ("read", 1_100_000_000, 0, 4096));
+        assert_eq!(summarized(text)[0], ("read", 1_100_000_000, 0, 4096));
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
                     8,0 0 3 1.3 9 C FN 0 [0]\n8,0 0 4 1.6 9 C WS 2048 [0]\n\
                     8,0 0 5 1.7 9 Q FWFS 8 + 8 [x]\n8,0 0 6 1.8 9 C WFS 8 + 8 [0]\n";
         assert_eq!(latencies(text), [600_000_000, 200_000_000, 100_000_000]);
-        let records = read_foreign(text).expect("it is one").records;
+        let records = read_foreign(text).expect("a trace").records;
         assert!(records[2].is_fua && records[2].verb == Verb::Write);
         assert!(!records[0].is_fua);
     }
@@ -374,10 +374,10 @@ mod tests {
     }
 
     proptest! {
-        /// However requests are merged and split, and in whatever order parts end, each takes
-        /// until the last of those that have something of it.
+        /// However requests are merged and split, and in whatever order parts complete, each takes
+        /// until the last of its parts completes.
         #[test]
-        fn a_request_takes_until_all_of_it_has_ended(
+        fn a_request_takes_until_all_its_parts_are_complete(
             asked in proptest::collection::btree_set(1_u64..64, 0..12),
             ended in proptest::collection::btree_set(1_u64..64, 0..12),
             order in Just((0..13_usize).collect::<Vec<_>>()).prop_shuffle(),
@@ -394,15 +394,15 @@ mod tests {
             }
             let took = |(begin, end): &(u64, u64)| {
                 let of_it = |part: &usize| parts[*part].0 < *end && parts[*part].1 > *begin;
-                let last = order.iter().rposition(of_it).expect("all has ended") as u64;
+                let last = order.iter().rposition(of_it).expect("all parts completed") as u64;
                 1_000_000_000 + last * 10_000_000
             };
             prop_assert_eq!(latencies(&text), asked.iter().map(took).collect::<Vec<_>>());
         }
 
-        /// Whatever somebody makes up is read to its end, and nothing ends before it began.
+        /// Any input is parsed completely, and nothing completes before it began.
         #[test]
-        fn whatever_is_read_ends(
+        fn any_input_is_parsed_to_completion(
             events in proptest::collection::vec((0..3_usize, 0..5_usize, 0..9_u64, 0..5_u64, 0..40_u64), 1..60),
         ) {
             let mut text = String::new();

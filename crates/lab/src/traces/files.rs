@@ -1,4 +1,4 @@
-//! [`read_traces`]: the files of a trace, whichever program recorded it.
+//! [`read_traces`]: the files of a trace from any of the supported programs.
 
 use std::path::PathBuf;
 
@@ -61,7 +61,7 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
             .map(Trace::missing)
             .fold(0, u64::saturating_add);
         if missing > 0 {
-            notices.push(format!("{missing} requests are missing in the trace"));
+            notices.push(format!("the trace is missing {missing} requests"));
         }
         let parts = traces.into_iter().map(|one| Part {
             began_us: one.began_us,
@@ -76,7 +76,7 @@ pub fn read_traces(paths: &[PathBuf]) -> Result<Traces, Failure> {
     }
     let ([path], [bytes]) = (paths, &files[..]) else {
         return Err(Failure::new(
-            "several files have to be those of one filter `trace`; of another trace, give one file",
+            "several files must belong to one filter `trace`; of another trace, give one file",
         ));
     };
     // The name of a process may be truncated within a character.
@@ -100,8 +100,8 @@ fn several(disks: &[String]) -> Option<String> {
     let count = disks.len();
     (count > 1).then(|| {
         format!(
-            "the trace has {count} disks or files ({named}{more}), which all count; if one lies on \
-             another one, give a trace of one of them only"
+        "the trace has {count} disks or files ({named}{more}), which are all counted; if one of \
+         them is stored on another, give a trace of only one"
         )
     })
 }

@@ -59,7 +59,7 @@ pub fn read_foreign(text: &str) -> Result<ForeignTrace, ForeignError> {
         IOLOG_HEAD => iolog::read(text, true),
         _ => blkparse::read(text),
     };
-    // An error in an earlier line comes first: other files may lack the last newline, too.
+    // An error in an earlier line comes first: other files may also lack the last newline.
     let read = read?;
     if !text.ends_with('\n') {
         return Err(ForeignError::Line {

@@ -27,35 +27,38 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
         }
         if has_time {
             let time = words.next().and_then(|word| word.parse().ok());
-            let time_us = time.ok_or_else(|| wrong("no time"))?;
+            let time_us = time.ok_or_else(|| wrong("the time is missing"))?;
             if time_us < now_us {
-                return Err(wrong("its time is before that of the line above"));
+                return Err(wrong("its time is before that of the previous line"));
             }
             now_us = time_us;
         }
-        let file = words.next().ok_or_else(|| wrong("no file"))?;
-        let action = words.next().ok_or_else(|| wrong("no action"))?;
+        let file = words.next().ok_or_else(|| wrong("the file is missing"))?;
+        let action = words.next().ok_or_else(|| wrong("the action is missing"))?;
         let mut number = |what| -> Result<u64, ForeignError> {
             let word = words.next().ok_or_else(|| wrong(what))?;
             word.parse().map_err(|_| wrong(what))
         };
         let verb = match action {
             "wait" if !has_time => {
-                now_us = now_us.saturating_add(number("no pause")?);
+                now_us = now_us.saturating_add(number("the pause is missing")?);
                 continue;
             }
-            // A range of a file that is written back: of no disk is more asked than writes.
+            // Write-back of a range of a file; only writes are requested from a disk.
             "add" | "open" | "close" | "sync_file_range" => continue,
             "read" => Verb::Read,
             "write" => Verb::Write,
             "trim" => Verb::Trim,
             "sync" | "datasync" | "syncfs" => Verb::Flush,
-            _ => return Err(wrong("an action that fio does not have")),
+            _ => return Err(wrong("the action is unknown")),
         };
         let range = match verb {
             Verb::Flush => (0, 0),
-            _ => range(number("no offset")?, number("no length")?)
-                .ok_or_else(|| wrong("no disk or request is so large"))?,
+            _ => range(
+                number("the offset is missing")?,
+                number("the length is missing")?,
+            )
+            .ok_or_else(|| wrong("the offset or length is too large"))?,
         };
         let disks = files.len() as u32;
         disk_of.push(*files.entry(file).or_insert(disks));
@@ -77,7 +80,7 @@ mod tests {
     use crate::traces::read_foreign;
     use trace::{IOLOG_HEAD, iolog_file, iolog_line};
 
-    fn told(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
+    fn summarized(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
         let told = records.iter();
         told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
             .collect()
@@ -87,14 +90,14 @@ mod tests {
     fn logs_of_fio_are_read() {
         let second = "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x write 0 4096\n\
                       /dev/x wait 20 0\n/dev/x read 4096 8192\n/dev/x sync\n/dev/x close\n";
-        let read = read_foreign(second).expect("it is one");
+        let read = read_foreign(second).expect("a trace");
         assert!(!read.are_timed);
         assert_eq!(
             (read.disks, read.disk_of),
             (vec!["/dev/x".to_owned()], vec![0; 3])
         );
         let two = "fio version 2 iolog\n/b read 0 1\n/a read 0 1\n/b sync\n";
-        let two = read_foreign(two).expect("it is one");
+        let two = read_foreign(two).expect("a trace");
         assert_eq!(
             (two.disks, two.disk_of),
             (vec!["/b".to_owned(), "/a".to_owned()], vec![0, 1, 0])
@@ -104,14 +107,14 @@ mod tests {
             ("read", 20_000, 4096, 8192),
             ("flush", 20_000, 0, 0),
         ];
-        assert_eq!(told(&read.records), expected);
-        // As fio 3.33 has written it, of requests 50 ms apart.
+        assert_eq!(summarized(&read.records), expected);
+        // As written by fio 3.33, with requests 50 ms apart.
         let third = "fio version 3 iolog\n26 /tmp/disk add\n149 /tmp/disk open\n\
                      154 /tmp/disk read 61440 4096\n818 /tmp/disk write 774144 4096\n\
                      50156 /tmp/disk trim 880640 4096\n50163 /tmp/disk sync 724992 0\n\
                      50170 /tmp/disk sync_file_range 1482752 0\n\
                      100137 /tmp/disk close\n";
-        let read = read_foreign(third).expect("it is one");
+        let read = read_foreign(third).expect("a trace");
         assert!(read.are_timed);
         let expected = [
             ("read", 154_000, 61_440, 4096),
@@ -119,17 +122,17 @@ mod tests {
             ("trim", 50_156_000, 880_640, 4096),
             ("flush", 50_163_000, 0, 0),
         ];
-        assert_eq!(told(&read.records), expected);
+        assert_eq!(summarized(&read.records), expected);
     }
 
-    /// What Scree itself writes as such a log.
+    /// A log that Scree itself writes.
     #[test]
-    fn what_is_written_as_a_log_is_read_again() {
+    fn an_exported_log_is_read_back() {
         let wrote = Record::plain(Verb::Write, 3_000_000, (8192, 4096));
-        let line = iolog_line(3000, "disk", &wrote).expect("it has one");
+        let line = iolog_line(3000, "disk", &wrote).expect("a line");
         let begin = iolog_file(0, "disk", &["add", "open"]);
         let text = format!("{IOLOG_HEAD}\n{begin}{line}");
-        let read = read_foreign(&text).expect("it is one");
+        let read = read_foreign(&text).expect("a trace");
         assert_eq!(read.records, [wrote]);
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that were recorded, whichever program recorded them: a filter `trace` of Scree, fio
-//! (`write_iolog`), or blktrace as blkparse prints it.
+//! Recorded requests from any of the supported programs: a filter `trace` of Scree, fio
+//! (`write_iolog`), or blktrace as printed by blkparse.
 
 mod blkparse;
 mod files;

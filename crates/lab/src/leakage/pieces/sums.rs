@@ -1,62 +1,64 @@
-//! [`Sums`]: what a file's ends find on the sets that are striped to, by how many of these are
-//! whole.
+//! [`Sums`]: the probabilities of the two ends of a file, by the number of whole sets among the
+//! striped ones.
 //!
-//! Of D sets, R are whole: all of a row is readable there. Beside the probability of each R stand
-//! its products with Σ_s ρ_a(c_s), and with Σ_s Σ_t, where for s = t the places of both ends count
-//! together. No set differs from another before it is drawn, and no pair of sets from another
-//! pair, so of one and of two of them it is enough to know what they are like together with
-//! the number of whole ones among the others:
+//! Of D sets, R are whole: all of a row is readable there. Besides the probability of each R,
+//! [`Sums`] has its products with Σ_s ρ_a(c_s), and with Σ_s Σ_t, where for s = t the positions of
+//! both ends count together. By symmetry all sets, and all pairs of sets, have the same
+//! distribution, so it is enough to know the joint distribution of one set, and of two sets, with
+//! the number of whole sets among the others:
 //!
 //! ```text
 //!   Σ_s   = D · (one set) × (D − 1 others)
 //!   Σ_s≠t = D(D − 1) · (two sets) × (D − 2 others)
 //! ```
 //!
-//! The two are of one permutation, or of two. For how many are whole of the sets that the rest
-//! of a permutation is cut into see [`Cuts`].
+//! Two sets are from one permutation, or from two. [`Cuts`] has the number of whole sets among the
+//! remaining sets of a permutation.
 
 use super::super::placement::{Placement, Redundancy, binomial, convolved, folded, hypergeometric};
 
-/// See the module's head. A file's first or last piece has 1 to k − 1 blocks.
+/// Expectations by the number of whole sets. The first and the last piece of a file have 1 to k − 1
+/// blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sums {
     none: Vec<f64>,
-    /// By blocks less one.
+    /// By number of blocks less one.
     one: Vec<Vec<f64>>,
-    /// By blocks of the one end and of the other, no more than of the one, each less one.
+    /// By the number of blocks of the longer and of the shorter end, each less one.
     both: Vec<Vec<Vec<f64>>>,
 }
 
-/// Probabilities by how many of some sets are whole, together with what one or two others are
-/// like.
+/// Probabilities by the number of whole sets among some sets, jointly with the state of one other
+/// set.
 struct Others {
-    /// The one has j of a row's blocks readable and is not whole: by j less one.
+    /// The other set has j readable blocks of a row and is not whole; by j less one.
     part: Vec<Vec<f64>>,
-    /// It is whole.
+    /// The other set is whole.
     whole: Vec<f64>,
 }
 
-/// The same with two others.
+/// The same, jointly with the state of two other sets.
 struct Pairs {
-    /// On neither all is readable: by blocks on both, as [`Sums::both`].
+    /// Neither set is whole; by readable blocks of both, as in [`Sums::both`].
     parts: Vec<Vec<Vec<f64>>>,
-    /// The second is whole.
+    /// The second set is whole, the first is not.
     part: Vec<Vec<f64>>,
     whole: Vec<f64>,
 }
 
 impl Sums {
-    /// How many sets there are.
+    /// Number of sets.
     fn sets(&self) -> f64 {
         (self.none.len() - 1) as f64
     }
 
-    /// The mean over how many of the sets are whole.
+    /// The mean of `of` over the number of whole sets.
     pub fn mean(&self, of: impl Fn(f64) -> f64) -> f64 {
         weighted(&self.none, of)
     }
 
-    /// The same, with how likely ends of so many blocks, 0 to k − 1, are readable on any of them.
+    /// The mean of `of`, multiplied by the probability that ends of `first` and `last` blocks, 0 to
+    /// k − 1, are readable.
     pub fn with_ends(&self, first: u64, last: u64, of: impl Fn(f64) -> f64) -> f64 {
         let sets = self.sets();
         match (first.max(last) as usize, first.min(last) as usize) {
@@ -66,7 +68,7 @@ impl Sums {
         }
     }
 
-    /// Of so many sets that are read as one, or not at all.
+    /// The sums of sets that are readable as a whole or not at all.
     pub fn of_copies(none: Vec<f64>) -> Self {
         Self {
             none,
@@ -75,7 +77,7 @@ impl Sums {
         }
     }
 
-    /// Of so many sets of any units, each drawn by itself.
+    /// The sums of `width` sets of any units, drawn independently.
     pub fn of_any(placement: &Placement, compromised: u32, width: u32) -> Self {
         let redundancy = placement.redundancy;
         let of_set = hypergeometric(placement.units, compromised, redundancy.members());
@@ -109,7 +111,7 @@ impl Sums {
         Self::of(none, &one, two.as_ref())
     }
 
-    /// Of `chosen` of the sets of a plan with rows.
+    /// The sums of `chosen` of the sets of a plan with rows.
     pub fn of_plan(
         placement: &Placement,
         compromised: u32,
@@ -120,13 +122,13 @@ impl Sums {
         let in_cut = placement.units / placement.redundancy.members();
         let sets = in_cut * sets_per_unit;
         let of_one_less = convolved(&cuts.all, sets_per_unit - 1);
-        let none = thinned(folded(&of_one_less, &cuts.all), sets, chosen);
+        let none = sampled(folded(&of_one_less, &cuts.all), sets, chosen);
         let one = cuts.one.each(|alone| {
             let with_others = folded(&of_one_less, alone);
-            thinned(with_others, sets - 1, chosen - 1)
+            sampled(with_others, sets - 1, chosen - 1)
         });
         let two = (chosen > 1).then(|| {
-            // Of one permutation, or of two.
+            // From one permutation, or from two.
             let of_pairs = f64::from(sets - 1);
             let alike = f64::from(in_cut - 1) / of_pairs;
             let apart = f64::from(sets - in_cut) / of_pairs;
@@ -139,7 +141,7 @@ impl Sums {
                 if let Some(others) = &of_two_less {
                     add_scaled(&mut both, &folded(&folded(others, one), other), apart);
                 }
-                thinned(both, sets - 2, chosen - 2)
+                sampled(both, sets - 2, chosen - 2)
             };
             let (same, one) = (cuts.two.as_ref(), &cuts.one);
             let ends = 0..one.part.len() - 1;
@@ -164,7 +166,7 @@ impl Sums {
         Self::of(none, &one, two.as_ref())
     }
 
-    /// Of what one and two sets are like, and how many of the others are whole.
+    /// The sums for the joint distributions of one and of two sets with the others.
     fn of(none: Vec<f64>, one: &Others, two: Option<&Pairs>) -> Self {
         let len = none.len();
         let (sets, row_blocks) = ((len - 1) as f64, one.part.len());
@@ -195,12 +197,12 @@ impl Sums {
     }
 }
 
-/// Of the sets that one permutation of the units is cut into, how likely it is that so many are
-/// whole: of all, and of all but one and but two.
+/// The sets into which one permutation of the units is cut: probabilities of the number of whole
+/// ones among all, all but one, and all but two.
 struct Cuts {
     all: Vec<f64>,
     one: Others,
-    /// None, if there is one set only.
+    /// `None` if there is only one set.
     two: Option<Pairs>,
 }
 
@@ -251,8 +253,8 @@ impl Cuts {
     }
 }
 
-/// How many of so many sets are whole, that are the last ones of a permutation; units are left
-/// over after them. By how many of all these are compromised.
+/// Probabilities of the number of whole sets among the last `sets` sets of a permutation, by the
+/// number of compromised units among the rest of it. Units that are left over come after them.
 fn rest(placement: &Placement, compromised: u32, sets: u32) -> Vec<Vec<f64>> {
     let members = placement.redundancy.members();
     let row_blocks = placement.redundancy.row_blocks();
@@ -285,7 +287,7 @@ impl Others {
 }
 
 impl Pairs {
-    /// A pair of sets with so many compromised members.
+    /// Adds a pair of sets with these numbers of compromised members.
     fn add(&mut self, redundancy: Redundancy, (first, second): (u32, u32), others: &[f64], p: f64) {
         let row_blocks = redundancy.row_blocks();
         let (on_first, on_second) = (on_set(redundancy, first), on_set(redundancy, second));
@@ -296,7 +298,7 @@ impl Pairs {
                     add_scaled(part, others, p * readable);
                 }
             }
-            // As often as the other way round, which is counted.
+            // The reverse order is as frequent, and is counted here.
             (true, false) => {}
             (false, false) => {
                 for (parts, readable) in self.parts.iter_mut().zip(on_first) {
@@ -312,15 +314,15 @@ impl Pairs {
     }
 }
 
-/// How likely 1, 2 … k blocks of a row are readable on a set.
+/// Probabilities that 1, 2 … k blocks of a row are readable on a set.
 fn on_set(redundancy: Redundancy, compromised: u32) -> Vec<f64> {
     (1..=redundancy.row_blocks())
         .map(|blocks| redundancy.readable(compromised, blocks))
         .collect()
 }
 
-/// Of so many sets of which some are whole, so many are chosen: how many of these are.
-pub fn thinned(of_all: Vec<f64>, sets: u32, chosen: u32) -> Vec<f64> {
+/// Probabilities of the number of whole sets among `chosen` of `sets`, of which `of_all` are whole.
+pub fn sampled(of_all: Vec<f64>, sets: u32, chosen: u32) -> Vec<f64> {
     if chosen == sets {
         return of_all;
     }
@@ -331,14 +333,14 @@ pub fn thinned(of_all: Vec<f64>, sets: u32, chosen: u32) -> Vec<f64> {
     of_chosen
 }
 
-/// Adds to the first ones.
+/// Adds `from`, multiplied by `p`, to the first elements of `into`.
 fn add_scaled(into: &mut [f64], from: &[f64], p: f64) {
     for (sum, more) in into.iter_mut().zip(from) {
         *sum += p * more;
     }
 }
 
-/// Those that come to nothing are passed over.
+/// The weighted sum of `of`; weights of 0 are skipped.
 fn weighted(weights: &[f64], of: impl Fn(f64) -> f64) -> f64 {
     let sets = (weights.len() - 1) as f64;
     let each = weights.iter().enumerate().filter(|(_, p)| **p > 0.0);

@@ -1,4 +1,4 @@
-//! The sums beside all cases counted.
+//! The sums, compared with counts of all cases.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use super::super::Striping;
 use super::*;
 use crate::leakage::cases::permutations;
 
-/// A set as its compromised units make it: which places of a row are readable.
+/// The readable positions of a row on a set.
 type Set = Vec<bool>;
 
 fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-10 * one.abs().max(other.abs()).max(1e-6)
 }
 
-/// What of a row is readable on these units, the first of which have its data.
+/// The readable positions of a row on these units, the first of which have its data.
 fn set(redundancy: Redundancy, units: &[u32], compromised: u32) -> Set {
     let row = redundancy.row_blocks() as usize;
     let is_compromised = |unit: &u32| *unit < compromised;
@@ -24,8 +24,8 @@ fn set(redundancy: Redundancy, units: &[u32], compromised: u32) -> Set {
         .collect()
 }
 
-/// How likely a file of so many blocks is readable, if its pieces lie on these sets alone: each
-/// beginning, and each set for each piece.
+/// Probability that a file of `blocks` blocks is readable if its pieces are on these sets: over all
+/// alignments, and all sets for each piece.
 fn leaks_on(sets: &[Set], granularity: u32, blocks: u64) -> f64 {
     let row = sets[0].len() as u64;
     let piece = row * u64::from(granularity);
@@ -44,7 +44,7 @@ fn leaks_on(sets: &[Set], granularity: u32, blocks: u64) -> f64 {
     (0..piece).map(of_beginning).sum::<f64>() / piece as f64
 }
 
-/// All choices of so many.
+/// All choices of `count` sets.
 fn choices(sets: &[Set], count: usize) -> Vec<Vec<Set>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -66,7 +66,7 @@ const SPREADS: [Redundancy; 4] = [
     Redundancy::Erasure { data: 2, parity: 2 },
 ];
 
-/// Every pair of permutations of the units, every choice of sets, every beginning.
+/// Compares with all pairs of permutations of the units, choices of sets, and alignments.
 fn check_plan(units: u32, redundancy: Redundancy, compromised: u32) {
     let mut often = BTreeMap::<Vec<Set>, u32>::new();
     for order in permutations((0..units).collect()) {
@@ -83,7 +83,7 @@ fn check_plan(units: u32, redundancy: Redundancy, compromised: u32) {
             sets: Sets::Planned { sets_per_unit: 2 },
             striping: Striping { width, granularity },
         };
-        let shares = placement.shares(compromised).expect("it is one");
+        let shares = placement.shares(compromised).expect("a valid placement");
         for blocks in [1, 2, 3, 5, 8] {
             let (mut expected, mut cases) = (0.0, 0.0);
             for (first, times) in &often {
@@ -117,7 +117,7 @@ fn files_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     }
 }
 
-/// Ends of files of which one is longer than the other.
+/// One end of the files is longer than the other.
 #[test]
 fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     for (units, data) in [(8, 3), (5, 4), (6, 4)] {
@@ -127,7 +127,8 @@ fn long_rows_on_a_plan_leak_as_often_as_in_all_cases_counted() {
     }
 }
 
-/// Every set of five units, in every order, for each piece; and every pair of sets.
+/// Compares with all sets of five units, in every order, for each piece; and with all pairs of
+/// sets.
 #[test]
 fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
     for redundancy in SPREADS {
@@ -148,10 +149,10 @@ fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
                     sets: Sets::Any,
                     striping: Striping { width, granularity },
                 };
-                let shares = placement.shares(compromised).expect("it is one");
+                let shares = placement.shares(compromised).expect("a valid placement");
                 for blocks in [1, 2, 3, 5, 7] {
                     let expected = match width {
-                        // Of so many sets hardly any is drawn twice.
+                        // Of this many sets hardly any is drawn twice.
                         None => leaks_on(&sets, granularity, blocks),
                         Some(_) => {
                             let mut mean = 0.0;
@@ -175,9 +176,9 @@ fn files_on_any_sets_leak_as_often_as_in_all_cases_counted() {
     }
 }
 
-/// Every choice of two of five units.
+/// Compares with all choices of two of five units.
 #[test]
-fn one_copy_is_dealt_to_units() {
+fn one_copy_is_striped_over_units() {
     let placement = Placement::on(5, Redundancy::Copies(1), None).striped(Striping {
         width: Some(2),
         granularity: 1,
@@ -185,7 +186,7 @@ fn one_copy_is_dealt_to_units() {
     for compromised in 0..=5_u32 {
         let sets: Vec<Set> = (0..5).map(|unit| vec![unit < compromised]).collect();
         let choices = choices(&sets, 2);
-        let shares = placement.shares(compromised).expect("it is one");
+        let shares = placement.shares(compromised).expect("a valid placement");
         for blocks in [1, 2, 4] {
             let expected = choices
                 .iter()
@@ -209,12 +210,13 @@ fn one_copy_is_dealt_to_units() {
     }
 }
 
-/// As many blocks leak, and more whole files; of rows less, as long as fewer than k are compromised.
+/// The same number of blocks leaks, but more whole files; fewer with rows, while fewer than k units
+/// are compromised.
 #[test]
-fn few_sets_and_long_pieces_leak_more_files_and_rows_fewer() {
+fn few_sets_and_long_pieces_leak_more_files_and_rows_leak_fewer() {
     let one = Placement::on(100, Redundancy::Copies(1), None);
     let leaks = |placement: Placement, blocks| {
-        let shares = placement.shares(10).expect("it is one");
+        let shares = placement.shares(10).expect("a valid placement");
         shares.leaks(blocks)
     };
     let striped = |width, granularity| one.striped(Striping { width, granularity });
@@ -224,14 +226,14 @@ fn few_sets_and_long_pieces_leak_more_files_and_rows_fewer() {
     assert!(close(leaks(striped(None, 4), 1), leaks(one, 1)));
     assert!(leaks(striped(None, 4), 4) > 10.0 * leaks(one, 4));
     let rows = Placement::on(20, Redundancy::Erasure { data: 4, parity: 2 }, Some(8));
-    let shares = rows.shares(3).expect("it is one");
+    let shares = rows.shares(3).expect("a valid placement");
     assert!(close(shares.leaks(1), 3.0 / 20.0));
     assert!(shares.leaks(2) < (3.0_f64 / 20.0).powi(2) * 1.5);
 }
 
-/// Sums of all sets that were chosen one by one took hours and gigabytes.
+/// Regression: summing over all choices of sets took hours and gigabytes.
 #[test]
-fn a_thousand_units_are_summed_up_at_once() {
+fn sums_for_a_thousand_units_are_fast() {
     for (data, parity) in [(2, 1), (4, 2), (8, 3), (64, 64)] {
         let widths = [None, Some(16), Some(1024)];
         let scatter = [None, Some(8), Some(64)];
@@ -245,8 +247,8 @@ fn a_thousand_units_are_summed_up_at_once() {
                 granularity: 4096,
             };
             let placement = Placement::on(1000, redundancy, scatter).striped(striping);
-            let shares = placement.shares(250).expect("it is one");
-            // As many of all blocks are readable as of one set.
+            let shares = placement.shares(250).expect("a valid placement");
+            // The same share of all blocks is readable as of one set.
             let of_set = hypergeometric(1000, 250, redundancy.members());
             let readable = |count| f64::from(redundancy.readable_parts(count));
             let of_set = (0..).zip(of_set).map(|(count, p)| p * readable(count));

@@ -1,28 +1,29 @@
-//! [`beginnings`]: where in a piece a file may begin, and how it is cut up then.
+//! [`alignments`]: where in a piece a file may begin, and how it is cut into pieces then.
 
-/// Some places at which a file is cut up alike.
+/// Positions in a piece at which a file that begins there is cut in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beginning {
-    /// How many places.
+pub struct Alignment {
+    /// Number of positions.
     pub count: u64,
-    /// So many blocks are in its first piece, and in its last one; no more than a row has
-    /// count.
+    /// Number of blocks in the first piece, at most the length of a row.
     pub first: u64,
-    /// Pieces between these.
+    /// Number of pieces between the first and the last one.
     pub whole: u64,
-    /// None, if the first piece is the last one.
+    /// Number of blocks in the last piece, at most the length of a row; 0 if there is only one
+    /// piece.
     pub last: u64,
 }
 
-impl Beginning {
-    /// Whether all of the file is in one piece.
+impl Alignment {
+    /// Whether the whole file is in one piece.
     pub fn is_in_one(&self) -> bool {
         self.whole == 0 && self.last == 0
     }
 }
 
-/// All beginnings of a file of so many blocks (1 at least) in pieces of `piece` blocks, which are
-/// rows of `row` blocks. There are few more than three rows' of them, however long a piece is:
+/// All alignments of a file of `blocks` blocks (at least 1) in pieces of `piece` blocks, which
+/// consist of rows of `row` blocks. There are at most about three rows of them, however long a
+/// piece is:
 ///
 /// ```text
 ///   piece = 12, row = 4, a file of 14 blocks
@@ -30,7 +31,7 @@ impl Beginning {
 ///   │· f f f f f f f f f f f│l l l ·      begins at 1: 4 or more, and 3
 ///   │· · f f f f f f f f f f│l l l l      2 to 8: 4 or more, and 4 or more
 /// ```
-pub fn beginnings(blocks: u64, piece: u64, row: u64) -> impl Iterator<Item = Beginning> {
+pub fn alignments(blocks: u64, piece: u64, row: u64) -> impl Iterator<Item = Alignment> {
     let mut begin = 0;
     std::iter::from_fn(move || {
         let room = piece.checked_sub(begin).filter(|room| *room > 0)?;
@@ -45,7 +46,7 @@ pub fn beginnings(blocks: u64, piece: u64, row: u64) -> impl Iterator<Item = Beg
             }
         };
         begin += alike;
-        Some(Beginning {
+        Some(Alignment {
             count: alike,
             first: room.min(blocks).min(row),
             whole,
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginnings_are_those_that_are_found_one_by_one() {
+    fn alignments_equal_those_counted_one_by_one() {
         for (row, granularity) in [(1, 1), (1, 5), (4, 1), (4, 3), (3, 7), (8, 64)] {
             let piece = row * granularity;
             for blocks in 1..3 * piece + 2 {
@@ -75,7 +76,7 @@ mod tests {
                 }
                 let mut found = BTreeMap::<_, u64>::new();
                 let mut steps = 0;
-                for one in beginnings(blocks, piece, row) {
+                for one in alignments(blocks, piece, row) {
                     *found.entry((one.first, one.whole, one.last)).or_default() += one.count;
                     assert_eq!(one.is_in_one(), one.whole + one.last == 0);
                     steps += 1;
@@ -84,8 +85,8 @@ mod tests {
                 assert!(steps <= 3 * row + 3, "{steps} {row} {granularity} {blocks}");
             }
         }
-        // The longest file that there can be.
-        let all: Vec<Beginning> = beginnings(u64::MAX, 64 * 4096, 64).collect();
+        // The longest possible file.
+        let all: Vec<Alignment> = alignments(u64::MAX, 64 * 4096, 64).collect();
         let count: u64 = all.iter().map(|one| one.count).sum();
         assert_eq!(count, 64 * 4096);
     }

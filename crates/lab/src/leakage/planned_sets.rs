@@ -1,22 +1,27 @@
-//! [`grown`]: the sets that Scree plans, of which the model's equations have another plan.
+//! [`planned_sets`]: the sets that Scree plans; the equations of the model assume a simpler plan.
 //!
-//! Permutations are cut into sets until each unit shares blocks with as many others as it should
-//! ("scatter width"). Of each only sets are taken that have a unit which lacks some, and none
-//! twice; what the last one lacks is taken from the beginning. So some units are in more sets than
-//! others, and where there are few units that makes a difference. (In Scree it is
-//! `catalog::copysets`, which knows zones and what was planned before as well.)
+//! Permutations are cut into sets until each unit shares blocks with as many others as desired (the
+//! scatter width). From a permutation only new sets are taken that contain a unit with too few
+//! others; missing members of the last set come from the start of the permutation. So some units
+//! are in more sets than others, which matters if there are few units. (In Scree,
+//! `catalog::copysets` does this, and also knows zones and earlier plans.)
 
 use std::collections::BTreeSet;
 
 use rand::Rng;
 use rand::seq::SliceRandom as _;
 
-/// Permutations are tried so many times for each other unit that one is to share with: one may
-/// bring nothing new.
+/// Number of permutations that are tried for each other unit to share with: a permutation may bring
+/// nothing new.
 const TRIES: u32 = 64;
 
-/// Sets of so many members, 2 at least and no more than there are units.
-pub fn grown(units: u32, members: u32, scatter_width: u32, random: &mut impl Rng) -> Vec<Vec<u32>> {
+/// Sets of `members` members, at least 2 and at most `units`.
+pub fn planned_sets(
+    units: u32,
+    members: u32,
+    scatter_width: u32,
+    random: &mut impl Rng,
+) -> Vec<Vec<u32>> {
     let needed = scatter_width.max(members - 1).min(units - 1) as usize;
     let mut partners = vec![BTreeSet::new(); units as usize];
     let (mut sets, mut known) = (Vec::new(), BTreeSet::new());
@@ -43,7 +48,7 @@ pub fn grown(units: u32, members: u32, scatter_width: u32, random: &mut impl Rng
                     let others = set.iter().copied().filter(|other| other != unit);
                     partners[*unit as usize].extend(others);
                 }
-                // Parity lies on all units alike.
+                // Parity is distributed evenly over all units.
                 set.shuffle(random);
                 sets.push(set);
             }
@@ -60,11 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_unit_shares_with_as_many_others_as_it_should() {
+    fn each_unit_shares_with_as_many_others_as_desired() {
         let mut random = SmallRng::seed_from_u64(4);
         for (units, members, width) in [(6, 3, 8), (20, 3, 4), (10, 2, 8), (7, 6, 1), (3, 3, 8)] {
             for _ in 0..50 {
-                let sets = grown(units, members, width, &mut random);
+                let sets = planned_sets(units, members, width, &mut random);
                 let mut sorted = BTreeSet::new();
                 for set in &sets {
                     let is_in: BTreeSet<u32> = set.iter().copied().collect();
@@ -72,7 +77,7 @@ mod tests {
                         (set.len(), is_in.len()),
                         (members as usize, members as usize)
                     );
-                    assert!(sorted.insert(is_in), "{set:?} twice");
+                    assert!(sorted.insert(is_in), "duplicate {set:?}");
                 }
                 for unit in 0..units {
                     let with = sorted.iter().filter(|set| set.contains(&unit));
