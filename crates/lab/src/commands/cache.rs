@@ -27,7 +27,7 @@ const PARALLEL: usize = 16;
 struct CacheSimulation {
     /// Requests in the trace.
     requests: usize,
-    /// Requests for blocks of 4 KiB, repeated ones included.
+    /// Requests for blocks of 4 KiB, including repeated ones.
     asked: u64,
     /// Size of all distinct blocks that were requested.
     footprint_bytes: u64,

@@ -1,5 +1,5 @@
-//! The laboratory's commands. They compute and measure; whoever runs them passes a [`Console`],
-//! which shows notices, progress and results.
+//! The laboratory's commands. They compute and measure; their caller passes a [`Console`], which
+//! shows notices, progress and results.
 
 mod cache;
 mod cost;
@@ -54,22 +54,22 @@ pub struct Report {
 
 /// Progress that is shown until it is dropped.
 pub trait Progress: Send + Sync {
-    /// Shows what is being done now.
+    /// Shows the current step.
     fn say(&self, doing: String);
 
     /// Counts `count` more steps as done.
     fn add(&self, count: u64);
 }
 
-/// Where a command shows what it does and what it found.
+/// The output of a command.
 pub trait Console: Sync {
-    /// Shows a sentence that belongs beside the result.
+    /// Shows a sentence in addition to the result.
     fn notice(&self, text: &str);
 
-    /// Shows that something without a known end is being done.
+    /// Shows a task whose end is unknown.
     fn progress(&self, doing: &str) -> Box<dyn Progress>;
 
-    /// Shows that something of `count` steps is being done.
+    /// Shows a task of `count` steps.
     fn progress_of(&self, doing: &str, count: u64) -> Box<dyn Progress>;
 
     /// Prints a result.
@@ -78,15 +78,15 @@ pub trait Console: Sync {
     /// If it could not be written.
     fn print(&self, report: &Report) -> io::Result<()>;
 
-    /// What an interrupting signal stops. From this call on, the first such signal stops it and
-    /// the second one ends the process.
+    /// Returns the flag that an interrupting signal sets. From this call on, the first such signal
+    /// stops the measurement, and the second one ends the process.
     ///
     /// # Errors
-    /// If no signals can be received.
+    /// If signal handlers cannot be installed.
     fn stop_on_signal(&self) -> Result<Stop, Failure>;
 }
 
-/// Prints `value`, which `text` writes for people.
+/// Prints `value`, in the text form of `text`.
 fn print<T: Serialize>(
     console: &dyn Console,
     value: &T,

@@ -1,21 +1,22 @@
-//! [`BySize`]: what an operation takes, by its size.
+//! [`BySize`]: the duration of an operation, by its size.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Flow, Linear};
 
-/// What one operation takes in seconds, by its bytes: measured for some sizes, and between two
-/// of them, and beyond the largest, a straight line. A smaller one than the smallest takes as
-/// long as that, since what encrypts has whole blocks. It is less than nothing where one thing
-/// does the work of another that takes longer, as a cipher with a tag does that of a checksum.
+/// Seconds of an operation, by its size in bytes: measured for some sizes, with linear
+/// interpolation between them and linear extrapolation beyond the largest. An operation below the
+/// smallest size takes as long as that, because encryption works on whole blocks. A value is
+/// negative if encryption replaces work that takes longer, as an authenticated cipher replaces a
+/// checksum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
 pub struct BySize(Vec<(f64, f64)>);
 
-/// Why points are none.
+/// Why points are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "sizes of operations are different numbers above 0, at least one, and what they take is a number"
+    "sizes must be different numbers above 0, at least one, and their times must be numbers"
 )]
 pub struct BySizeError;
 
@@ -36,19 +37,20 @@ impl BySize {
         }
     }
 
-    /// Nothing takes any time.
+    /// All operations take no time.
     #[must_use]
     pub fn nothing() -> Self {
         Self(vec![(1.0, 0.0)])
     }
 
-    /// The points, the smallest first.
+    /// The points, in ascending order.
     #[must_use]
     pub fn points(&self) -> &[(f64, f64)] {
         &self.0
     }
 
-    /// An operation of so many bytes, in seconds. With one point only, bytes are what counts.
+    /// Seconds of an operation of `bytes` bytes. If there is only one point, the time is
+    /// proportional to the bytes.
     #[must_use]
     pub fn at(&self, bytes: f64) -> f64 {
         let [(first, seconds)] = self.0[..] else {
@@ -61,7 +63,7 @@ impl BySize {
         seconds * bytes / first
     }
 
-    /// What a flow takes, in seconds, if its operations are alike.
+    /// Seconds of a flow whose operations have the same size.
     #[must_use]
     pub fn of(&self, flow: Flow) -> f64 {
         if flow.operations > 0.0 {
@@ -71,14 +73,13 @@ impl BySize {
         }
     }
 
-    /// The line that is nearest to it: E and D as so much for a byte, and so much for an
-    /// operation.
+    /// The nearest line: E and D as a time per byte and a time per operation.
     #[must_use]
     pub fn line(&self) -> Linear {
         Linear::through(&self.0)
     }
 
-    /// So much more for each byte.
+    /// Adds `more_s` seconds for each byte.
     #[must_use]
     pub fn with_bytes(&self, more_s: f64) -> Self {
         let points = self.0.iter();
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_sizes_and_beyond_the_largest_it_is_straight() {
+    fn times_are_linear_between_sizes_and_beyond_the_largest() {
         let by_size = BySize::new(vec![(30.0, 5.0), (10.0, 1.0), (20.0, 2.0)]).expect("sizes");
         for (bytes, seconds) in [
             (10.0, 1.0),
@@ -130,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn of_one_size_bytes_count() {
+    fn with_one_size_times_are_proportional_to_bytes() {
         let by_size = BySize::new(vec![(10.0, -1.0)]).expect("a size");
         assert_eq!(by_size.at(5.0), -0.5);
         assert_eq!(BySize::nothing().at(1e9), 0.0);
     }
 
     #[test]
-    fn what_are_no_sizes_is_refused() {
+    fn invalid_sizes_are_refused() {
         for bad in [
             vec![],
             vec![(0.0, 1.0)],

@@ -1,41 +1,41 @@
-//! [`Curve`]: F, by how large the data is in proportion to memory (equation 4).
+//! [`Curve`]: F, by the size of the data relative to memory (equation 4).
 
 use serde::{Deserialize, Serialize};
 
-/// What was found with data of one size.
+/// The effect of memory on data of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
-    /// The data, of the memory: 1 is as much as there is.
+    /// Size of the data relative to memory.
     pub data_ratio: f64,
-    /// F: how many times as fast as the target alone.
+    /// F: the speed relative to the target alone.
     pub speedup: f64,
-    /// Which part of the bytes the target was asked for, of 1.
+    /// Part of the bytes that are requested from the target, from 0 to 1.
     pub missed: f64,
 }
 
-/// Points with growing data; between two of them, a straight line.
+/// Points in ascending order of data, with linear interpolation between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<CurvePoint>", into = "Vec<CurvePoint>")]
 pub struct Curve(Vec<CurvePoint>);
 
-/// Why points are no curve.
+/// Why points are not a curve.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum CurveError {
-    /// There is none.
+    /// There are no points.
     #[error("a curve has at least one point")]
     Empty,
-    /// It is no number, or out of its range.
+    /// A value is not a number, or out of range.
     #[error(
-        "data of {0} of the memory has a speedup that is not above 0, or a missed part that is not 0 to 1"
+        "for data of {0} times the memory, the speedup is not above 0 or the missed part is not from 0 to 1"
     )]
     Range(f64),
-    /// Two have the same data.
-    #[error("there are two points with data of {0} of the memory")]
+    /// Two points have the same data size.
+    #[error("there are two points for data of {0} times the memory")]
     Twice(f64),
 }
 
 impl Curve {
-    /// In any order.
+    /// A curve of points in any order.
     ///
     /// # Errors
     /// [`CurveError`].
@@ -61,7 +61,7 @@ impl Curve {
         }
     }
 
-    /// Memory makes no difference: F is 1, and everything is asked of the target.
+    /// Memory has no effect: F is 1, and everything is requested from the target.
     #[must_use]
     pub fn flat() -> Self {
         Self(vec![CurvePoint {
@@ -71,14 +71,14 @@ impl Curve {
         }])
     }
 
-    /// The points, with growing data.
+    /// The points, in ascending order of data.
     #[must_use]
     pub fn points(&self) -> &[CurvePoint] {
         &self.0
     }
 
-    /// F and what is missed with data of this part of the memory. Before the first point and
-    /// after the last one it is as there.
+    /// F and the missed part for data of this size relative to memory. Outside of the points, the
+    /// nearest point applies.
     #[must_use]
     pub fn at(&self, data_ratio: f64) -> CurvePoint {
         let next = self
@@ -96,7 +96,7 @@ impl Curve {
         let between = |from: f64, to: f64| from + part * (to - from);
         CurvePoint {
             data_ratio,
-            // Times are what add up: half of it at a tenth of the time is no mean of speeds.
+            // Interpolated as times, which add up; a mean of speeds would be wrong.
             speedup: 1.0 / between(1.0 / one.speedup, 1.0 / other.speedup),
             missed: between(one.missed, other.missed),
         }
@@ -130,18 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn between_points_times_are_straight_and_beyond_them_constant() {
+    fn times_are_linear_between_points_and_constant_beyond_them() {
         let curve = Curve::new(vec![point(1.0, 1.0, 1.0), point(0.5, 4.0, 0.0)]).expect("a curve");
         assert_eq!(curve.at(0.1), point(0.1, 4.0, 0.0));
         assert_eq!(curve.at(0.5), point(0.5, 4.0, 0.0));
-        // A quarter of the time, and all of it: in the middle, five eighths.
+        // A quarter of the time, and the whole time: in the middle, five eighths.
         assert_eq!(curve.at(0.75), point(0.75, 1.6, 0.5));
         assert_eq!(curve.at(9.0), point(9.0, 1.0, 1.0));
         assert_eq!(Curve::flat().at(0.0).speedup, 1.0);
     }
 
     #[test]
-    fn what_is_no_curve_is_refused() {
+    fn invalid_points_are_refused() {
         assert_eq!(Curve::new(Vec::new()), Err(CurveError::Empty));
         for bad in [
             point(0.5, 0.0, 0.5),

@@ -1,17 +1,17 @@
-//! [`Linear`]: so much for each byte, and so much for each operation.
+//! [`Linear`]: a time per byte and a time per operation.
 
 use serde::{Deserialize, Serialize};
 
-/// One of each direction.
+/// A value for reads and one for writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Both<T> {
-    /// Of reads.
+    /// The value for reads.
     pub read: T,
-    /// Of writes.
+    /// The value for writes.
     pub write: T,
 }
 
-/// What goes one way. Of `f64`, since parts of it are counted.
+/// The requests in one direction, as `f64`, because fractions are computed with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Bytes.
@@ -21,10 +21,11 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// So many bytes in requests of so many each; the last one may be shorter. None of no bytes.
+    /// The flow of `bytes` bytes in requests of `request_bytes` each; the last one may be shorter.
+    /// Without bytes there are no requests.
     ///
     /// # Panics
-    /// If requests have no bytes.
+    /// If `request_bytes` is 0.
     #[must_use]
     pub fn of(bytes: u64, request_bytes: u64) -> Self {
         Self {
@@ -33,7 +34,7 @@ impl Flow {
         }
     }
 
-    /// A part of it, of 1.
+    /// A part of the flow, from 0 to 1.
     #[must_use]
     pub fn part(self, ratio: f64) -> Self {
         Self {
@@ -42,7 +43,7 @@ impl Flow {
         }
     }
 
-    /// As requests of no more bytes than this each.
+    /// The flow, split into requests of at most `request_bytes_max` bytes.
     #[must_use]
     pub fn cut(self, request_bytes_max: f64) -> Self {
         Self {
@@ -51,7 +52,8 @@ impl Flow {
         }
     }
 
-    /// As few requests as there can be of so many bytes: of few bytes, one.
+    /// The flow, merged into as few requests of at most `request_bytes_max` bytes as possible; at
+    /// least one.
     #[must_use]
     pub fn merged(self, request_bytes_max: f64) -> Self {
         let fewest = (self.bytes / request_bytes_max).max(1.0);
@@ -71,30 +73,29 @@ impl std::iter::Sum for Flow {
     }
 }
 
-/// Seconds: of a CPU, or of a clock.
+/// Seconds of CPU time or of run time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Linear {
-    /// For each byte.
+    /// Per byte.
     pub byte_s: f64,
-    /// For each operation besides.
+    /// Per operation, in addition.
     pub operation_s: f64,
 }
 
 impl Linear {
-    /// What a flow takes, in seconds.
+    /// Seconds of a flow.
     #[must_use]
     pub fn of(&self, flow: Flow) -> f64 {
         self.byte_s * flow.bytes + self.operation_s * flow.operations
     }
 
-    /// The line through what operations of several sizes took: pairs of bytes and seconds. Each
-    /// counts by how far off it is in proportion to itself, so that small ones are not drowned by
-    /// large ones. Neither term is below 0: nothing costs less than nothing, and where noise says
-    /// so the other term alone is fitted. Without pairs that are above 0 it is 0.
+    /// The line through measured operations: pairs of bytes and seconds. It minimizes relative
+    /// errors, so that large operations do not outweigh small ones. Neither term is negative: if
+    /// noise would make one negative, only the other is fitted. Without pairs above 0 it is 0.
     #[must_use]
     pub fn through(points: &[(f64, f64)]) -> Self {
         let usable = |&&(bytes, seconds): &&(f64, f64)| bytes > 0.0 && seconds > 0.0;
-        // Relative errors are least for the line 1 = a·(1/s) + b·(bytes/s).
+        // Relative errors are minimal for the line 1 = a·(1/s) + b·(bytes/s).
         let rows = points.iter().filter(usable);
         let rows: Vec<(f64, f64)> = rows
             .map(|(bytes, seconds)| (1.0 / seconds, bytes / seconds))
@@ -107,7 +108,7 @@ impl Linear {
             return Self::default();
         }
         let determinant = one_one * two_two - one_two * one_two;
-        // Sizes that do not differ tell no two terms.
+        // Equal sizes do not determine two terms.
         if determinant > 1e-9 * one_one * two_two {
             let operation_s = (one * two_two - two * one_two) / determinant;
             let byte_s = (two * one_one - one * one_two) / determinant;
@@ -130,7 +131,7 @@ impl Linear {
         }
     }
 
-    /// Neither term is below 0 or no number.
+    /// Whether both terms are numbers of at least 0.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let is_one = |term: f64| term.is_finite() && term >= 0.0;
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(flow.cut(1000.0).operations, 10.0);
         assert_eq!(flow.merged(5000.0).operations, 2.0);
         assert_eq!(flow.merged(100.0).operations, 3.0);
-        // There is no part of a request, but of a part of a flow.
+        // Requests have no fractions, but flows do.
         assert_eq!(flow.merged(1e9).operations, 1.0);
         assert_eq!(
             flow.part(0.1).merged(1e9).operations,
@@ -176,12 +177,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_lies_on_a_line_is_found(
+        fn points_on_a_line_yield_that_line(
             byte in 1e-11_f64..1e-7,
             operation in 1e-7_f64..1e-3,
             sizes in prop::collection::btree_set(1_u32..1_000_000, 2..6),
         ) {
-            // As far apart as a calibration has them.
+            // As far apart as in a calibration.
             prop_assume!(sizes.last().unwrap() / sizes.first().unwrap() >= 8);
             let line = Linear { byte_s: byte, operation_s: operation };
             let points = sizes.iter().map(|size| {

@@ -1,14 +1,14 @@
-//! What encryption costs where it runs, beforehand (the CFS cost model of Storch and De Rose;
+//! Predictions of what encryption costs (the CFS cost model of Storch and De Rose;
 //! docs/explanation/cost-model.md).
 //!
 //! ```text
-//!  what a workload reads and writes ─┐
+//!  reads and writes of a workload ───┐
 //!  the target: TP, F ────────────────┼─▶ Prediction: CPU, time, share ─▶ Priced ─▶ the cheapest
 //!  a place's layer: E, D ────────────┘
 //! ```
 //!
-//! Invariants: nothing predicted is no number, and nothing is negative but what a layer saves,
-//! if what goes in is so; where a layer saves nothing, more bytes or requests never cost less.
+//! Invariants: from valid input all predictions are numbers, and only savings of a layer are
+//! negative; if a layer saves nothing, more bytes or requests never cost less.
 
 mod by_size;
 mod curve;

@@ -1,29 +1,27 @@
-//! Equations 1 to 4, as docs/explanation/cost-model.md has them.
+//! Equations 1 to 4 of docs/explanation/cost-model.md.
 
 use super::{Both, BySize, Caching, Flow, Layer, Target, Workload};
 
-/// What a layer does to a workload.
+/// The effect of a layer on a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
-    /// What goes through the layer.
+    /// The requests that pass through the layer.
     pub passed: Both<Flow>,
-    /// E(w) + D(r): CPU seconds that come in addition.
+    /// E(w) + D(r): added CPU seconds.
     pub cpu_s: f64,
-    /// CPU seconds of all without the layer.
+    /// CPU seconds without the layer.
     pub plain_cpu_s: f64,
-    /// How long it takes without the layer, in seconds.
+    /// Run time without the layer, in seconds.
     pub plain_run_s: f64,
-    /// And with it.
+    /// Run time with the layer, in seconds.
     pub run_s: f64,
-    /// What a request of the workload takes longer on the mean, in seconds, if nobody asks for
-    /// anything else meanwhile and it is not read ahead. What is written to memory takes no
-    /// longer, if the layer is below that.
+    /// Added latency of a request on average, in seconds, if it is the only one and is not read
+    /// ahead. Writes to memory above the layer have none.
     pub latency_s: f64,
 }
 
 impl Prediction {
-    /// S (equation 1): CPU time that comes in addition by the time that all of it takes, of one
-    /// CPU. More than 1 is more than one CPU.
+    /// S (equation 1): added CPU time per run time, in CPUs; may exceed 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.run_s > 0.0 {
@@ -33,7 +31,7 @@ impl Prediction {
         }
     }
 
-    /// How busy CPUs are in all, of one CPU.
+    /// Total CPU load, in CPUs.
     #[must_use]
     pub fn load(&self) -> f64 {
         let all = self.cpu_s + self.plain_cpu_s;
@@ -44,15 +42,14 @@ impl Prediction {
         }
     }
 
-    /// What comes in addition, in seconds; below 0 where a layer does the work of another that
-    /// takes longer.
+    /// Added run time in seconds; negative if the layer replaces work that takes longer.
     #[must_use]
     pub fn longer_s(&self) -> f64 {
         self.run_s - self.plain_run_s
     }
 }
 
-/// What the target is asked for to read this.
+/// Bytes that reads request from the target.
 fn missed(workload: &Workload, target: &Target) -> f64 {
     let read = workload.asked().read.bytes;
     match workload.caching {
@@ -66,12 +63,12 @@ fn missed(workload: &Workload, target: &Target) -> f64 {
     }
 }
 
-/// How long the target takes, in seconds: r/TP_r + w/TP_w, each by its F. Who waits for each
-/// request past memory waits for no less than that.
+/// Seconds that the target needs: r/TP_r + w/TP_w, each divided by its F. A program that waits for
+/// each direct request waits at least that long.
 fn target_s(workload: &Workload, target: &Target) -> f64 {
     let Both { read, write } = workload.asked();
     let slow_s = read.bytes / target.bytes_per_s.read;
-    // All of it is durable in the end, so memory saves writes no time.
+    // In the end all data is durable, so memory saves no time of writes.
     let write_s = write.bytes / target.bytes_per_s.write;
     let fast = target.reads.at(workload.data_ratio()).speedup;
     match workload.caching {
@@ -88,8 +85,8 @@ fn target_s(workload: &Workload, target: &Target) -> f64 {
     }
 }
 
-/// Which part of requests, of 1, comes apart from others: who works as long as reading and
-/// writing take has all of them apart.
+/// Part of the requests, from 0 to 1, that are isolated: all are if the program itself works as
+/// long as reading and writing take.
 fn apart(workload: &Workload, target: &Target) -> f64 {
     if workload.own_cpu_s == 0.0 {
         return 0.0;
@@ -97,15 +94,15 @@ fn apart(workload: &Workload, target: &Target) -> f64 {
     (workload.own_cpu_s / target_s(workload, target)).min(1.0)
 }
 
-/// What gets to the layer, in the requests in which it does.
+/// The requests that reach the layer, with the sizes that they have there.
 fn passed(workload: &Workload, target: &Target, layer: &Layer) -> Both<Vec<Flow>> {
     let (most, merged) = (layer.request_bytes_max, layer.merged_bytes);
     let is_direct = matches!(workload.caching, Caching::Direct { .. });
     let cut = |flows: &[Flow]| flows.iter().map(|flow| flow.cut(most)).collect();
     let asked = workload.asked();
     Both {
-        // What is read through memory is read ahead, in requests as large as memory makes them,
-        // however large those are that it was asked for in.
+        // Buffered reads are read ahead in requests of memory's own size, independent of the size
+        // of the program's requests.
         read: match is_direct {
             true => cut(&workload.flow.read),
             false => {
@@ -120,12 +117,12 @@ fn passed(workload: &Workload, target: &Target, layer: &Layer) -> Both<Vec<Flow>
     }
 }
 
-/// What operations take, in seconds, those of each flow by their own size.
+/// Seconds of all operations, each flow by its size.
 fn taken_s(by_size: &BySize, flows: &[Flow]) -> f64 {
     flows.iter().map(|flow| by_size.of(*flow)).sum()
 }
 
-/// What encryption in this layer does to a workload.
+/// Predicts the effect of encryption in this layer on a workload.
 #[must_use]
 pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Prediction {
     let asked = workload.asked();
@@ -155,15 +152,15 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
     let is_written_past_memory = is_direct || layer.is_above_memory;
     let late_s = read_s + if is_written_past_memory { write_s } else { 0.0 };
     let operations = asked.read.operations + asked.write.operations;
-    // Who waits for each request waits longer for each. What is read ahead or written back is
-    // waited for by nobody, and has the CPU as its bound.
+    // A program that waits for each request waits longer for each. No program waits for read-ahead
+    // and write-back, which are limited by the CPU.
     let waited_s = match workload.caching {
         Caching::Direct { depth } => late_s / depth.max(1.0),
         Caching::Memory { .. } if layer.is_above_memory => late_s,
         Caching::Memory { .. } => 0.0,
     };
-    // Who was traced may have waited for something else: that a layer's requests are shorter
-    // makes them no faster for sure.
+    // A traced program may have waited for something else: smaller requests of a layer do not
+    // certainly make it faster.
     let waited_s = match workload.run_s {
         Some(_) => waited_s.max(0.0),
         None => waited_s,
@@ -183,8 +180,8 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
     }
 }
 
-/// How near a prediction is: 1 less how far off it is, of what was measured; 0 at least. Of what
-/// measured nothing only nothing is right.
+/// Accuracy of a prediction: 1 minus its error relative to the measurement, at least 0. If the
+/// measurement is 0, only 0 is accurate.
 #[must_use]
 pub fn accuracy(predicted: f64, measured: f64) -> f64 {
     if measured == 0.0 {

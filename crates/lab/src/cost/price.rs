@@ -62,7 +62,7 @@ mod tests {
             latency_s: 0.0,
         };
         assert!((prices.of(&said) - (0.02 + 0.01)).abs() < 1e-12);
-        // What takes less of both saves it.
+        // A saving in both reduces the price.
         let saving = Prediction {
             cpu_s: -1800.0,
             run_s: 64.0,
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cheapest_is_within_its_bound() {
+    fn the_cheapest_offer_is_within_the_latency_limit() {
         let offer = |cost, latency_s| Offer { cost, latency_s };
         let offers = [offer(1.0, 1e-3), offer(2.0, 1e-5), offer(2.0, 1e-6)];
         assert_eq!(cheapest(&offers, None), Some(0));

@@ -1,4 +1,4 @@
-//! [`Calibration`]: what was measured, as a file.
+//! [`Calibration`]: the measurements of a machine, as a file.
 
 use std::path::Path;
 
@@ -8,86 +8,85 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{Cipher, CipherSpeed, Machine, PlaceKind};
 
-/// The form of the file.
+/// The format version of the file.
 pub const VERSION: u32 = 1;
 
-/// No such file is longer, in bytes.
+/// The largest file, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// A layer, with its cipher.
+/// A measured layer, with its cipher.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLayer {
-    /// With what it encrypts.
+    /// The cipher.
     pub cipher: Cipher,
     /// When it was measured.
     pub at: Timestamp,
-    /// What it costs.
+    /// The cost of encryption.
     pub layer: Layer,
-    /// So many of the measurements of its CPU time may be nothing but chance.
+    /// Number of CPU time measurements that are not significant.
     pub unsure: usize,
-    /// Of so many.
+    /// Number of CPU time measurements.
     pub measured: usize,
 }
 
-/// A place on a machine.
+/// A measured place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredPlace {
-    /// Which.
+    /// The kind of the place.
     pub place: PlaceKind,
     /// When it was measured without encryption.
     pub at: Timestamp,
-    /// The memory that its F is of, in bytes.
+    /// The memory to which F relates, in bytes.
     pub memory_bytes: u64,
-    /// F was tried with data of up to so many bytes; a calibration of an earlier build does not
-    /// say it.
+    /// The largest data with which F was measured, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_bytes: Option<u64>,
-    /// Without encryption.
+    /// The place without encryption.
     pub target: Target,
-    /// With it.
+    /// The layers that encrypt there.
     pub layers: Vec<MeasuredLayer>,
 }
 
-/// All that was measured on one machine.
+/// All measurements of one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// [`VERSION`].
+    /// The format version: [`VERSION`].
     pub version: u32,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// When ciphers were measured by themselves; places have times of their own.
+    /// When the ciphers were measured by themselves; places have their own times.
     pub at: Timestamp,
-    /// Ciphers by themselves.
+    /// The ciphers by themselves.
     pub ciphers: Vec<CipherSpeed>,
-    /// Places.
+    /// The measured places.
     pub places: Vec<MeasuredPlace>,
 }
 
-/// Why a file is no calibration.
+/// Why a file is not a calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Read(#[from] std::io::Error),
-    /// It is something else.
-    #[error("it is no calibration: {0}")]
+    /// The file has another format.
+    #[error("it is not a calibration: {0}")]
     Form(#[from] serde_json::Error),
-    /// Of another version.
-    #[error("it is of version {found}, and this program knows {VERSION}: calibrate once more")]
+    /// The file has another version.
+    #[error("its version is {found}, but this program reads version {VERSION}: calibrate again")]
     Version {
-        /// Which.
+        /// The version of the file.
         found: u32,
     },
-    /// A term is below 0, or no number.
-    #[error("what it says of {0} cannot be")]
+    /// A term is negative or not a number.
+    #[error("its values for {0} are invalid")]
     Terms(String),
-    /// It has a place more than once.
+    /// A place or layer occurs twice.
     #[error("it has {0} twice")]
     Twice(PlaceKind),
 }
 
 impl Calibration {
-    /// Reads one.
+    /// Reads a calibration.
     ///
     /// # Errors
     /// [`CalibrationError`].
@@ -97,7 +96,7 @@ impl Calibration {
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, CalibrationError> {
-        // The form may differ where the version does.
+        // Other versions may have another format.
         #[derive(Deserialize)]
         struct Head {
             version: u32,
@@ -136,24 +135,24 @@ impl Calibration {
         Ok(read)
     }
 
-    /// Writes it, in the place of what is there.
+    /// Writes the calibration, and replaces an existing file.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// Any error of the operating system.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');
         world::host::write_whole(&world::real::RealDisk, path, &json)
     }
 
-    /// A place that was measured.
+    /// The measured place of this kind.
     #[must_use]
     pub fn place(&self, kind: PlaceKind) -> Option<&MeasuredPlace> {
         self.places.iter().find(|one| one.place == kind)
     }
 
-    /// Puts what was measured in the place of what was known of the same. What other ciphers
-    /// cost there stays: it is in addition to what the place does in any case.
+    /// Adds a place, or replaces its earlier measurement. Its layers with other ciphers stay: their
+    /// costs are in addition to the place's own.
     pub fn put(&mut self, mut place: MeasuredPlace) {
         let known = self.places.extract_if(.., |one| one.place == place.place);
         for layer in known.flat_map(|one| one.layers) {
@@ -168,12 +167,12 @@ impl Calibration {
 }
 
 impl MeasuredLayer {
-    /// What is to be known of it, if much of it may be chance.
+    /// Why the measurement may be imprecise; `None` if it is significant.
     #[must_use]
     pub fn suspicion(&self) -> Option<String> {
         (self.unsure > 0).then(|| {
             format!(
-                "of {} measurements {} may be nothing but chance",
+                "of {} measurements {} are not significant",
                 self.measured, self.unsure
             )
         })
@@ -181,8 +180,8 @@ impl MeasuredLayer {
 }
 
 impl MeasuredPlace {
-    /// With how much data F was tried at most, in bytes, and which part of the memory that is, of
-    /// 1, if it was less than there is memory: what it says of more is a guess.
+    /// The largest data with which F was measured, in bytes and relative to memory, if it was
+    /// smaller than memory: values for more data are extrapolated.
     #[must_use]
     pub fn guessed_beyond(&self) -> Option<(u64, f64)> {
         let tried = self.tried_bytes?;
@@ -190,15 +189,15 @@ impl MeasuredPlace {
         (part < 1.0).then_some((tried, part))
     }
 
-    /// With how much data F was tried at most, in bytes, if what it says of `data_bytes` in a
-    /// memory of `memory_bytes` is a guess from that.
+    /// The largest data with which F was measured, in bytes, if its value for `data_bytes` with
+    /// `memory_bytes` of memory is extrapolated.
     #[must_use]
     pub fn guessed_from(&self, data_bytes: f64, memory_bytes: f64) -> Option<u64> {
         let (tried, part) = self.guessed_beyond()?;
         (data_bytes / memory_bytes.max(1.0) > part).then_some(tried)
     }
 
-    /// What encryption with a cipher costs there.
+    /// The cost of encryption with a cipher there.
     #[must_use]
     pub fn layer(&self, cipher: Cipher) -> Option<&Layer> {
         let mut layers = self.layers.iter();
@@ -267,16 +266,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded() {
+    fn a_saved_calibration_is_loaded_unchanged() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calibration.json");
         let mut saved = calibration();
         saved.save(&path).expect("saved");
         assert_eq!(Calibration::load(&path).expect("loaded"), saved);
-        // Once more, of the same place.
+        // The same place again.
         saved.put(saved.places[0].clone());
         assert_eq!((saved.places.len(), saved.places[0].layers.len()), (1, 1));
-        // With another cipher: of the first, what was known is known.
+        // With another cipher: the layers with the first cipher stay.
         let mut other = saved.places[0].clone();
         other.layers[0].cipher = Cipher::Aes128Gcm;
         saved.put(other);
@@ -288,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_is_guessed() {
+    fn values_beyond_the_measured_data_are_extrapolated() {
         const MIB: f64 = (1 << 20) as f64;
         let mut place = calibration().places.remove(0);
         assert_eq!(place.guessed_from(512.0 * MIB, 1024.0 * MIB), None);
         let guessed = place.guessed_from(513.0 * MIB, 1024.0 * MIB);
         assert_eq!(guessed, Some(512 << 20));
-        // Of more memory it is as with as large a part of this.
+        // With more memory, the same part of it counts.
         assert_eq!(place.guessed_from(513.0 * MIB, 2048.0 * MIB), None);
         place.tried_bytes = Some(1536 << 20);
         assert_eq!(place.guessed_from(9000.0 * MIB, 1024.0 * MIB), None);
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn an_invalid_calibration_is_refused() {
         let text = |change: fn(&mut Calibration)| {
             let mut one = calibration();
             change(&mut one);
@@ -311,9 +310,9 @@ mod tests {
         };
         let refused = |bytes: &[u8]| Calibration::parse(bytes).expect_err("refused").to_string();
         assert!(refused(b"{}").contains("version"));
-        assert!(refused(b"").contains("no calibration"));
+        assert!(refused(b"").contains("not a calibration"));
         let version = text(|one| one.version = 7);
-        assert!(refused(&version).contains("version 7"));
+        assert!(refused(&version).contains("version is 7"));
         let endless = text(|one| one.places[0].layers[0].layer.request_bytes_max = 0.0);
         assert!(refused(&endless).contains("agent with aes-256-gcm"));
         let slow = text(|one| one.places[0].target.bytes_per_s.read = 0.0);

@@ -1,4 +1,4 @@
-//! Prediction beside measurement.
+//! Comparison of predictions with measurements.
 
 use crate::cost::{Prediction, accuracy, predict};
 
@@ -8,66 +8,64 @@ use crate::measure::place::Place;
 use crate::measure::rounds::{Rounds, differences, median_of};
 use crate::measure::{Cipher, Machine, MeasureError, Run, Waiting, Work};
 
-/// What was measured is clear if chance may be no more of it than this: as far off as a
-/// prediction may be.
+/// A measurement is clear if its confidence interval is at most this part of it: the tolerated
+/// error of a prediction.
 const UNCLEAR_RATIO: f64 = 0.15;
 
-/// One work, with a cipher: as it was predicted, and as it was.
+/// The prediction and the measurement of one work with a cipher.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What was done.
+    /// The work.
     pub work: Work,
-    /// With what it was encrypted.
+    /// The cipher.
     pub cipher: Cipher,
-    /// Beforehand.
+    /// The prediction, made before the measurement.
     pub predicted: Prediction,
-    /// Without encryption, the median of all rounds.
+    /// Without encryption: the median of all rounds.
     pub plain: Run,
-    /// With it.
+    /// With encryption: the median of all rounds.
     pub sealed: Run,
-    /// What came in addition: the median over all rounds of how much more each was.
+    /// The added cost: the median of the differences of all rounds.
     pub added: Run,
-    /// How far the mean of what came in addition, in CPU seconds, may be off by chance, in 95 of
-    /// 100 times: from how much rounds differ. None of less than three rounds.
+    /// Half the width of the 95 % confidence interval of the added CPU seconds, from the spread of
+    /// the rounds. `None` for fewer than three rounds.
     pub within_s: Option<f64>,
 }
 
 impl Comparison {
-    /// CPU seconds that came in addition.
+    /// Added CPU seconds.
     #[must_use]
     pub fn cpu_s(&self) -> f64 {
         self.added.cpu_s
     }
 
-    /// What came in addition is not known well enough to say how near the prediction is.
+    /// Whether the added CPU time is too imprecise to judge the prediction.
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         self.within_s
             .is_some_and(|within_s| within_s > UNCLEAR_RATIO * self.cpu_s().abs())
     }
 
-    /// The prediction is within what chance may have done to what was measured. None, if that is
-    /// not known.
+    /// Whether the prediction is within the confidence interval; `None` if that is unknown.
     #[must_use]
     pub fn is_within(&self) -> Option<bool> {
         let off_s = (self.predicted.cpu_s - self.cpu_s()).abs();
         self.within_s.map(|within_s| off_s <= within_s)
     }
 
-    /// How near the prediction of these is, of 1.
+    /// Accuracy of the prediction, from 0 to 1.
     #[must_use]
     pub fn accuracy(&self) -> f64 {
         accuracy(self.predicted.cpu_s, self.cpu_s())
     }
 }
 
-/// Does each work without encryption and with it, so many times, and says what was predicted
-/// and what was measured. What was predicted is made of what the work asks for, as the run
-/// without encryption counted it; of a program that does more than that it is known, too, how
-/// long it takes without encryption, and how much of a CPU.
+/// Runs each work without and with encryption in several rounds, and returns predictions and
+/// measurements. A prediction uses the requests that the run without encryption counted; for a
+/// program that also computes, it uses its run time and CPU time without encryption, too.
 ///
 /// # Errors
-/// If something cannot be done here, or was not calibrated.
+/// If a work cannot be run here, or was not calibrated.
 pub fn compare(
     measured: &MeasuredPlace,
     place: &mut dyn Place,
@@ -100,7 +98,7 @@ pub fn compare(
         let memory_bytes = machine.memory_bytes as f64;
         let mut workload = work.workload(plain.flow, memory_bytes, machine.cpus as f64);
         if let Work::Words { .. } = work {
-            // Of a program it is known how long it takes: it was traced.
+            // The run time of a program is known, as from a trace.
             workload.run_s = Some(plain.run_s);
             let ours = predict(&workload, &measured.target, layer).plain_cpu_s;
             workload.own_cpu_s = (plain.cpu_s - ours).max(0.0);
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_well_is_not_judged() {
+    fn an_unclear_measurement_does_not_count() {
         for (predicted_s, measured_s, within_s, is_unclear, is_within) in [
             (0.9, 1.0, Some(0.05), false, Some(false)),
             (0.9, 1.0, Some(0.15), false, Some(true)),
@@ -159,7 +157,7 @@ mod tests {
             (-0.9, -1.0, Some(0.14), false, Some(true)),
             (0.1, 0.0, Some(0.2), true, Some(true)),
             (0.0, 0.0, Some(0.0), false, Some(true)),
-            // Of one round nothing is known.
+            // One round has no confidence interval.
             (5.0, 1.0, None, false, None),
         ] {
             let one = comparison(predicted_s, measured_s, within_s);

@@ -41,7 +41,7 @@ mod tests {
         };
         assert_eq!(within(&[0.5, 0.5].map(run)), None);
         assert_eq!(within(&[0.5, 0.5, 0.5].map(run)), Some(0.0));
-        // Of 1, 2 and 3 the mean has a deviation of 1 by the root of 3.
+        // The mean of 1, 2 and 3 has a standard deviation of 1 divided by the root of 3.
         let found = within(&[1.0, 2.0, 3.0].map(run)).expect("three");
         assert!((found - 4.303 / 3_f64.sqrt()).abs() < 1e-9, "{found}");
     }

@@ -1,4 +1,4 @@
-//! Ciphers by themselves: E and D, without a place.
+//! Ciphers by themselves: E and D without a place.
 
 use crate::cost::{Both, Linear};
 use aes::{Aes128, Aes256};
@@ -13,26 +13,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{Account, MeasureError, Meter, Stop};
 
-/// What encrypts, with the length of its key.
+/// A cipher, with the length of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cipher {
-    /// Authenticated: what volumes are sealed with has 256 bits.
+    /// Authenticated, 128 bits; volumes are sealed with 256 bits.
     #[serde(rename = "aes-128-gcm")]
     Aes128Gcm,
-    /// The same, with 256 bits.
+    /// Authenticated, 256 bits: the cipher of volumes.
     #[serde(rename = "aes-256-gcm")]
     Aes256Gcm,
-    /// What disks are encrypted with; two keys of 128 bits.
+    /// Disk encryption with two keys of 128 bits.
     #[serde(rename = "aes-128-xts")]
     Aes128Xts,
-    /// Two keys of 256 bits, as LUKS and filters have it.
+    /// Disk encryption with two keys of 256 bits, as in LUKS and filters.
     #[serde(rename = "aes-256-xts")]
     Aes256Xts,
-    /// What disks were encrypted with before.
+    /// Former disk encryption, 128 bits.
     #[serde(rename = "aes-128-cbc")]
     Aes128Cbc,
-    /// The same, with 256 bits.
+    /// Former disk encryption, 256 bits.
     #[serde(rename = "aes-256-cbc")]
     Aes256Cbc,
     /// Authenticated, for processors without AES.
@@ -66,9 +66,8 @@ impl Cipher {
         }
     }
 
-    /// They differ in the length of their keys only: what one costs more than the other by
-    /// itself is what it costs more elsewhere, too. Of others that is not so, since each place
-    /// has programs of its own for them.
+    /// Whether two ciphers differ only in the length of their keys: then the difference of their
+    /// costs is the same at each place. Other ciphers have different implementations at each place.
     #[must_use]
     pub fn is_of_one_mode(self, other: Self) -> bool {
         let mode = |name: &'static str| {
@@ -87,27 +86,27 @@ impl std::fmt::Display for Cipher {
     }
 }
 
-/// A cipher on this machine.
+/// The speed of a cipher on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CipherSpeed {
-    /// Which.
+    /// The cipher.
     pub cipher: Cipher,
-    /// D of reads, E of writes; an operation is a block that is en- or decrypted by itself.
+    /// D of reads and E of writes; an operation is a separately encrypted block.
     pub cpu: Both<Linear>,
-    /// What that was made of: bytes of a block, seconds to decrypt and to encrypt one.
+    /// The measurements: bytes of a block, seconds to decrypt and to encrypt one.
     pub blocks: Vec<(u64, Both<f64>)>,
 }
 
-/// Sizes of blocks that are tried, in bytes.
+/// The measured block sizes, in bytes.
 const BLOCKS: [usize; 4] = [512, 4096, 65_536, 1 << 20];
 
 impl CipherSpeed {
-    /// Measures it, each size and direction for so many seconds.
+    /// Measures a cipher, for `each_s` seconds per block size and direction.
     ///
     /// # Errors
-    /// If the kernel's accounts cannot be read, or it is to end.
+    /// If CPU time cannot be read, or the measurement is stopped.
     pub fn measure(cipher: Cipher, each_s: f64, stop: &Stop) -> Result<Self, MeasureError> {
-        let mut machine = Turn::new(cipher);
+        let mut machine = BlockCipher::new(cipher);
         let mut blocks = Vec::new();
         for bytes in BLOCKS {
             let write = machine.seconds(bytes, true, (each_s, stop))?;
@@ -132,26 +131,26 @@ impl CipherSpeed {
     }
 }
 
-/// Keys are of no account here: nothing that is encrypted is kept.
+/// The key does not matter: no result is stored.
 const KEY: [u8; 64] = {
     let mut key = [7; 64];
-    // XTS wants two keys that differ.
+    // XTS requires two different keys.
     key[63] = 8;
     key
 };
 
-/// En- and decrypts one block after another, in place.
-enum Turn {
+/// Encrypts and decrypts blocks in place.
+enum BlockCipher {
     Sealed(LessSafeKey),
     Xts128(Box<Xts<Aes128>>),
     Xts256(Box<Xts<Aes256>>),
     Cbc(Box<(PaddedBlockEncryptingKey, PaddedBlockDecryptingKey)>),
 }
 
-/// Ciphers refuse only keys and lengths that do not fit.
-const FITS: &str = "keys and blocks are as long as they have to be";
+/// Ciphers fail only for keys and lengths that do not fit.
+const FITS: &str = "the lengths of keys and blocks are valid";
 
-impl Turn {
+impl BlockCipher {
     fn new(cipher: Cipher) -> Self {
         let sealed = |algorithm: &'static aead::Algorithm| {
             let key = UnboundKey::new(algorithm, &KEY[..algorithm.key_len()]);
@@ -193,7 +192,7 @@ impl Turn {
         match self {
             Self::Sealed(key) => {
                 let plain = key.open_in_place(nonce(number), Aad::empty(), block);
-                plain.expect("it is what was sealed");
+                plain.expect("a sealed block");
             }
             Self::Xts128(xts) => xts.decrypt(number, block.len(), block),
             Self::Xts256(xts) => xts.decrypt(number, block.len(), block),
@@ -201,12 +200,12 @@ impl Turn {
                 let context = DecryptionContext::Iv128(FixedLength::from(iv(number)));
                 keys.1
                     .decrypt(block, context)
-                    .expect("it is what was encrypted");
+                    .expect("an encrypted block");
             }
         }
     }
 
-    /// Seconds of a CPU for one block of so many bytes.
+    /// CPU seconds to encrypt or decrypt one block of `bytes` bytes.
     fn seconds(
         &mut self,
         bytes: usize,
@@ -239,7 +238,7 @@ impl Turn {
                 spent_s = (meter.read()? - before).as_secs_f64();
             }
         }
-        // Copying the block is no part of it.
+        // Copying the block does not count.
         let before = meter.read()?;
         for _ in 0..count {
             block.clear();
@@ -268,9 +267,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encrypted_is_decrypted_again() {
+    fn an_encrypted_block_is_decrypted_again() {
         for cipher in Cipher::ALL {
-            let turn = Turn::new(cipher);
+            let turn = BlockCipher::new(cipher);
             let plain: Vec<u8> = (0..4096_u32).map(|at| at as u8).collect();
             let mut block = plain.clone();
             turn.encrypt(&mut block, 5);
@@ -278,7 +277,7 @@ mod tests {
             turn.decrypt(&mut block, 5);
             assert_eq!(block[..4096], plain[..], "{cipher}");
             let speed = CipherSpeed::measure(cipher, 0.002, &Stop::default()).expect("measured");
-            // Of so short a time nobody knows which part is whose: but all of it takes some.
+            // In such a short time the two parts are imprecise, but each takes some time.
             let block = Flow::of(4096, 4096);
             for line in [speed.cpu.read, speed.cpu.write] {
                 assert!(line.is_valid() && line.of(block) > 0.0, "{speed:?}");
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_mode_has_keys_of_both_lengths() {
+    fn a_mode_has_keys_of_both_lengths() {
         let alike = |one: Cipher| {
             Cipher::ALL
                 .iter()
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_in_files() {
+    fn names_are_the_same_in_files() {
         for cipher in Cipher::ALL {
             let json = serde_json::to_string(&cipher).expect("a name");
             assert_eq!(json, format!("\"{cipher}\""));

@@ -14,13 +14,13 @@ use crate::measure::files::{content, places};
 use crate::measure::work::Stopwatch;
 use crate::measure::{MeasureError, Stop, Work};
 
-/// Nothing is waited for longer: a full disk or a dead server is an error by then.
+/// The longest wait; a full disk or a dead server causes an error by then.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The token of flushes; requests have lower ones.
 const FLUSH: Token = 1 << 40;
 
-/// One request: where, how much, and whether it is read there.
+/// A read or write with its offset and length.
 #[derive(Clone, Copy)]
 struct Request {
     offset: u64,
@@ -51,7 +51,7 @@ impl<'a> Export<'a> {
         })
     }
 
-    /// Waits for answers; says how many there are.
+    /// Waits for completions; returns how many there are.
     fn wait(&mut self) -> Result<usize, MeasureError> {
         loop {
             self.client.commit()?;
@@ -120,12 +120,12 @@ impl<'a> Export<'a> {
             Started::Done => Ok(()),
             Started::Pending => self.wait().map(|_| ()),
             Started::Failed(error) => Err(error.into()),
-            Started::Busy => Err(IoError::Unavailable("it is busy with nothing".to_owned()).into()),
+            Started::Busy => Err(IoError::Unavailable("it is busy without requests".to_owned()).into()),
         }
     }
 }
 
-/// Writes what is to be read.
+/// Writes the data that a work reads.
 pub(crate) fn prepare(
     work: &Work,
     (socket, name): (&Path, &str),
@@ -142,7 +142,7 @@ pub(crate) fn prepare(
     fill((socket, name), bytes, stop)
 }
 
-/// Writes all of it once, so that no later write is the first one to its place.
+/// Writes the whole volume once, so that no later write is the first one to its block.
 pub(crate) fn fill(
     (socket, name): (&Path, &str),
     bytes: u64,
@@ -153,7 +153,7 @@ pub(crate) fn fill(
     export.flush()
 }
 
-/// Writes everything up to there, from the beginning.
+/// Sequential writes of `bytes` bytes.
 fn whole(bytes: u64) -> Vec<Request> {
     let every = 1 << 20;
     let offsets = (0..bytes.div_ceil(every)).map(|at| at * every);
@@ -165,7 +165,7 @@ fn whole(bytes: u64) -> Vec<Request> {
     offsets.map(write).collect()
 }
 
-/// Does it, and says what was asked for.
+/// Runs a work, and returns its requests.
 pub(crate) fn run(
     work: &Work,
     (socket, name): (&Path, &str),
@@ -178,7 +178,7 @@ pub(crate) fn run(
         depth,
     } = *work
     else {
-        let why = format!("{work}: a volume is measured by requests past memory only");
+        let why = format!("{work}: a volume can only be measured with direct I\");
         return Err(MeasureError::Unfit(why));
     };
     let mut export = Export::open(socket, name, watch.stop)?;
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_is_read_was_written() {
+    fn all_reads_return_written_data() {
         for bytes in [4096, 1 << 20, (3 << 20) + 8192] {
             let mut end = 0;
             for request in whole(bytes) {

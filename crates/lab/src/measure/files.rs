@@ -16,16 +16,16 @@ use crate::measure::error::PathContext as _;
 use crate::measure::work::Stopwatch;
 use crate::measure::{MeasureError, Stop, Work};
 
-/// Who works between requests reads so much at once, in bytes, and sums it up so often: what
-/// counting words takes, about.
+/// A program that works between requests reads this many bytes at once, and sums them up this
+/// often, which takes about as long as counting words.
 const APART_BYTES: usize = 64 << 10;
 
 const APART_SUMS: usize = 4;
 
-/// Work is the same each time.
+/// The seed, so that works are the same each time.
 const SEED: u64 = 41;
 
-/// What is written: bytes that nothing makes shorter.
+/// Incompressible content.
 pub(crate) fn content(bytes: usize) -> PageBuffer {
     let mut content = PageBuffer::default();
     content.resize(bytes);
@@ -33,7 +33,7 @@ pub(crate) fn content(bytes: usize) -> PageBuffer {
     content
 }
 
-/// Where requests go: each place once, in any order, with whether it is read there.
+/// The offsets of requests, each once in random order, and whether each is a read.
 pub(crate) fn places(bytes: u64, request_bytes: u64, read_percent: u32) -> Vec<(u64, bool)> {
     let count = bytes / request_bytes;
     let reads = count * u64::from(read_percent) / 100;
@@ -49,7 +49,7 @@ fn path(folder: &Path) -> PathBuf {
     folder.join("measured")
 }
 
-/// Makes the file that is read, durably.
+/// Creates the file that a work reads, durably.
 pub(crate) fn prepare(work: &Work, folder: &Path, stop: &Stop) -> Result<(), MeasureError> {
     let bytes = match *work {
         Work::Write { .. } | Work::Words { .. } => return clear(folder),
@@ -81,7 +81,7 @@ fn write_all(
     Ok(())
 }
 
-/// Reads from the beginning on; `each` gets what was read.
+/// Reads a file sequentially; `each` gets the data.
 fn read_all(
     path: &Path,
     (bytes, request_bytes): (u64, u64),
@@ -101,7 +101,7 @@ fn read_all(
     Ok(Flow::of(bytes, request_bytes))
 }
 
-/// Removes what there is, durably: what its end costs is nobody else's.
+/// Removes the files, durably, so that this costs no later work.
 pub(crate) fn clear(folder: &Path) -> Result<(), MeasureError> {
     let path = path(folder);
     match std::fs::remove_file(&path) {
@@ -112,8 +112,8 @@ pub(crate) fn clear(folder: &Path) -> Result<(), MeasureError> {
     syncfs(&folder_file).map_err(Into::into).at(folder)
 }
 
-/// Makes memory forget what was read of files. All of it, if this process may; else the files
-/// that are right in these folders.
+/// Drops read data from the page cache: all of it, if this process may do that, otherwise the files
+/// directly in these folders.
 pub(crate) fn forget(folders: &[&Path]) -> Result<(), MeasureError> {
     let switch = Path::new("/proc/sys/vm/drop_caches");
     if std::fs::write(switch, "3").is_ok() {
@@ -132,7 +132,7 @@ pub(crate) fn forget(folders: &[&Path]) -> Result<(), MeasureError> {
     Ok(())
 }
 
-/// What this process has had fetched from storage, in bytes.
+/// Bytes that this process has fetched from storage.
 pub(crate) fn fetched() -> Result<u64, MeasureError> {
     let path = Path::new("/proc/self/io");
     let text = std::fs::read_to_string(path).at(path)?;
@@ -142,7 +142,7 @@ pub(crate) fn fetched() -> Result<u64, MeasureError> {
     number.ok_or_else(missing).at(path)
 }
 
-/// Does it, and says what was asked for.
+/// Runs a work, and returns its requests.
 pub(crate) fn run(
     work: &Work,
     folder: &Path,
@@ -204,12 +204,12 @@ pub(crate) fn run(
         Work::Apart { bytes } => {
             flow.read = read_all(&path, (bytes, APART_BYTES as u64), stop, sum_up)?;
         }
-        Work::Words { .. } => unreachable!("words are counted elsewhere"),
+        Work::Words { .. } => unreachable!("words are counted in `words`"),
     }
     Ok(flow)
 }
 
-/// One request after another, past memory.
+/// Direct I/O, one request at a time.
 fn direct(
     path: &Path,
     places: &[(u64, bool)],
@@ -242,7 +242,7 @@ fn direct(
     Ok(flow)
 }
 
-/// What somebody does who works with what was read.
+/// The work of a program on data that it has read.
 fn sum_up(bytes: &[u8]) {
     for _ in 0..APART_SUMS {
         let sum = bytes.iter().fold(0_u64, |sum, byte| {
@@ -257,14 +257,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_is_told_and_a_stop_ends_it() {
+    fn a_work_reports_its_requests_and_ends_when_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path();
         let run_one = |work: &Work, stop: &Stop| {
             prepare(work, folder, &Stop::default())?;
             run(work, folder, &mut Stopwatch::start(stop))
         };
-        // Three and a half requests: three are made at places in any order, and four in order.
+        // Three and a half requests: three at random offsets, and four in order.
         for (is_random, operations) in [(true, 3.0), (false, 4.0)] {
             let work = Work::ReadCold {
                 bytes: 14 << 10,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_what_is_read() {
-        fetched().expect("Linux counts it");
+    fn the_kernel_counts_fetched_bytes() {
+        fetched().expect("counted by Linux");
     }
 }

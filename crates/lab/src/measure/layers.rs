@@ -1,7 +1,7 @@
-//! E and D where encryption runs: the same work with it and without.
+//! E and D of a place: the same work with and without encryption.
 //!
-//! A request's CPU time with it less that without in the same round (see `rounds`), and of these
-//! the median, by size of requests.
+//! They are differences of the CPU time of a request with and without encryption in the same round
+//! (`rounds`), and of these the median, by request size.
 
 use std::ops::Range;
 
@@ -15,50 +15,50 @@ use crate::measure::rounds::{Round, Rounds, differences, median_of};
 use crate::measure::target::{Plain, tried};
 use crate::measure::{Cipher, MeasureError, Run, Waiting, Work};
 
-/// How much is done.
+/// The extent of a measurement.
 #[derive(Debug, Clone)]
 pub struct Effort {
-    /// Each work is done so often in each way; what counts is the median.
+    /// Number of rounds; the median counts.
     pub rounds: u32,
-    /// Work that is small beside others has so many bytes of requests; others more.
+    /// Bytes that small requests read and write; large ones use more.
     pub bytes: u64,
-    /// The memory that F is of, in bytes.
+    /// The memory to which F relates, in bytes.
     pub memory_bytes: u64,
-    /// F is not tried with more data, in bytes.
+    /// The largest data with which F is measured, in bytes.
     pub curve_bytes_max: u64,
 }
 
-/// How large which work is.
+/// The works of a measurement.
 pub(crate) struct Sizes {
-    /// TP is measured with so many bytes.
+    /// Bytes for measuring TP.
     pub stream_bytes: u64,
-    /// What a layer's CPU time is measured with: requests of several sizes.
+    /// The works that measure a layer's CPU time: requests of several sizes.
     pub works: Vec<Work>,
-    /// What its latency is measured with, where that is something else: the same requests, one
-    /// at a time. None: by the same works.
+    /// The works that measure latency: the same requests, one at a time. Empty if `works` measure
+    /// it.
     pub alone: Vec<Work>,
-    /// The same reads, where memory reads ahead: one right after the other, and apart.
+    /// Reads with read-ahead by memory: sequential ones, and isolated ones.
     pub apart: Option<[Work; 2]>,
 }
 
-/// Requests, in bytes: small ones, and some between these and large ones.
+/// Small requests, and medium ones, in bytes.
 pub(crate) const SMALL_BYTES: u64 = 4096;
 
 const MIDDLE_BYTES: u64 = 32 << 10;
 
-/// As much as memory reads ahead, or FUSE takes, at once.
+/// The size of read-ahead, and of a FUSE request.
 pub(crate) const LARGE_BYTES: u64 = 128 << 10;
 
-/// As much as requests that no memory merges have, or what a program may write at once.
+/// The size of unmerged requests, and of a large write of a program.
 const HUGE_BYTES: u64 = 1 << 20;
 
-/// Large requests cost less for a byte, so there are more of them.
+/// Large requests cost less per byte, so there are more of them.
 const LARGE_SHARE: u64 = 4;
 
-/// So many requests to a volume are under way while its CPU time is measured.
+/// Queue depth while the CPU time of a volume is measured.
 const DEEP: u64 = 8;
 
-/// Writes, and reads.
+/// Writes and reads with direct I/O.
 fn direct(bytes: u64, request_bytes: u64, depth: u64) -> [Work; 2] {
     [0, 100].map(|read_percent| Work::Direct {
         bytes: bytes.max(request_bytes),
@@ -80,13 +80,13 @@ impl Sizes {
         let (mut works, mut alone) = (Vec::new(), Vec::new());
         for (request_bytes, bytes) in sizes {
             match kind {
-                // It sees what programs ask for, and memory is below it.
+                // The layer is above memory, so it gets the requests of programs.
                 PlaceKind::GuestStackable => {
                     works.push(Work::Write {
                         bytes,
                         request_bytes,
                     });
-                    // Memory above it reads no more at once than it reads ahead.
+                    // Memory above the layer reads no more at once than its read-ahead.
                     if request_bytes <= LARGE_BYTES {
                         works.push(Work::ReadCold {
                             bytes,
@@ -96,7 +96,7 @@ impl Sizes {
                     }
                 }
                 PlaceKind::GuestBlock => works.extend(direct(bytes.min(large), request_bytes, 1)),
-                // One request at a time is mostly woken up for, which hides what it costs.
+                // At queue depth 1 a thread mostly wakes up, which hides the cost of requests.
                 PlaceKind::Filter | PlaceKind::Agent => {
                     works.extend(direct(bytes.min(large), request_bytes, DEEP));
                     alone.extend(direct(bytes.min(large) / DEEP, request_bytes, 1));
@@ -119,12 +119,12 @@ impl Sizes {
         }
     }
 
-    /// Of all works, those that CPU time is measured with.
+    /// The range of works that measure CPU time.
     pub(crate) fn deep(&self) -> Range<usize> {
         0..self.works.len()
     }
 
-    /// Of all works, those that latency is measured with.
+    /// The range of works that measure latency.
     pub(crate) fn single(&self) -> Range<usize> {
         let deep = self.works.len();
         match self.alone.len() {
@@ -134,7 +134,7 @@ impl Sizes {
     }
 }
 
-/// Measures a place, with these ciphers.
+/// Measures a place with these ciphers.
 ///
 /// # Errors
 /// If it cannot be measured here.
@@ -193,26 +193,26 @@ pub fn calibrate(
         at,
         memory_bytes: effort.memory_bytes,
         tried_bytes: Some(tried(effort).last().copied().unwrap_or(0)),
-        target: target.ok_or_else(|| MeasureError::Unfit("no round was asked for".to_owned()))?,
+        target: target.ok_or_else(|| MeasureError::Unfit("no round was requested".to_owned()))?,
         layers: layers.collect::<Result<_, MeasureError>>()?,
     })
 }
 
-/// The time by this machine's clock.
+/// The time of this machine's clock.
 #[must_use]
 pub fn now() -> Timestamp {
     let wall = world::World::real(1).clock.wall();
     Timestamp::from_millisecond(wall.0).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Of each work, its median over all rounds.
+/// The median of each work over all rounds.
 fn medians(works: &[Work], rounds: &[Round]) -> Vec<(Work, Run)> {
     let each = works.iter().enumerate();
     each.map(|(index, work)| (*work, median_of(index, rounds)))
         .collect()
 }
 
-/// What a request takes, by its size, of those runs that go one way only.
+/// Time of an operation by its size, from runs in one direction.
 pub(crate) fn per_operation(
     runs: &[(Work, Run)],
     way: fn(&Both<Flow>) -> Flow,
@@ -221,7 +221,7 @@ pub(crate) fn per_operation(
     Linear::through(&each_operation(runs, way, of))
 }
 
-/// Of those runs that go one way: how large a request is, in bytes, and what it takes.
+/// Size and time of an operation, for runs in one direction.
 fn each_operation(
     runs: &[(Work, Run)],
     way: fn(&Both<Flow>) -> Flow,
@@ -234,14 +234,14 @@ fn each_operation(
     runs.iter().filter_map(each).collect()
 }
 
-/// What encryption adds to each work: the median over all rounds of how much more it was.
+/// The added cost of each work: the median of the differences of all rounds.
 fn added(works: &[Work], plain: &[Round], sealed: &[Round]) -> Vec<(Work, Run)> {
     let each = works.iter().enumerate();
     each.map(|(index, work)| (*work, Run::median(&differences(index, plain, sealed))))
         .collect()
 }
 
-/// How many of these works may have nothing added to them, for all that rounds tell.
+/// The number of works whose added cost is not significant.
 fn unsure(works: Range<usize>, plain: &[Round], sealed: &[Round]) -> usize {
     let is_unsure = |index: &usize| {
         let more = differences(*index, plain, sealed);
@@ -258,7 +258,7 @@ fn layer(kind: PlaceKind, sizes: &Sizes, added: &[(Work, Run)]) -> Result<Layer,
     });
     let by_size = |range: Range<usize>, way: fn(&Both<Flow>) -> Flow, of: fn(&Run) -> f64| {
         match each_operation(&added[range], way, of) {
-            // A way in which nothing goes.
+            // A direction without requests.
             points if points.is_empty() => Ok(BySize::nothing()),
             points => BySize::new(points).map_err(|error| MeasureError::Unfit(error.to_string())),
         }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_what_it_adds() {
+    fn a_layer_is_its_added_cost() {
         let work = Work::Words { bytes: 1 };
         let pair = |cpu_s: [f64; 2]| {
             vec![
@@ -310,12 +310,12 @@ mod tests {
                 (work, run(131_072e3, 1e3, cpu_s[1])),
             ]
         };
-        // 5 µs a request and 2 ns a byte more.
+        // 5 µs per request and 2 ns per byte more.
         let more = [4096.0, 131_072.0].map(|bytes| 1e3 * (5e-6 + 2e-9 * bytes));
         let runs = |cpu_s| pair(cpu_s).into_iter().map(|(_, run)| run).collect();
         let plain: Vec<Run> = runs([0.1, 0.2]);
         let sealed = runs([0.1 + more[0], 0.2 + more[1]]);
-        // A round that was slow in both ways tells the same.
+        // A round that was slow with and without encryption gives the same result.
         let slow = [runs([7.1, 7.2]), runs([7.1 + more[0], 7.2 + more[1]])];
         let plain = [plain, slow[0].clone()];
         let sealed = [sealed, slow[1].clone()];
@@ -335,12 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn what_rounds_do_not_agree_on_is_told() {
+    fn insignificant_differences_are_counted() {
         let runs = |all: [f64; 3]| all.map(|cpu_s| vec![run(1.0, 1.0, cpu_s)]);
         let plain = runs([1.0, 1.0, 1.0]);
         assert_eq!(unsure(0..1, &plain, &runs([2.0, 0.5, 1.1])), 1);
         assert_eq!(unsure(0..1, &plain, &runs([2.0, 2.1, 1.9])), 0);
-        // Less than three say nothing of each other.
+        // Fewer than three rounds have no spread.
         assert_eq!(unsure(0..1, &plain[..2], &runs([2.0, 0.5, 0.0])[..2]), 0);
     }
 

@@ -1,31 +1,31 @@
-//! Which machine it is, and what it has.
+//! [`Machine`]: identity and properties of the measured machine.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// By then a CPU runs as fast as it does under load.
+/// The time after which a CPU runs at the rate of a loaded one.
 const BUSY: Duration = Duration::from_millis(50);
 
-/// What makes a measurement one of this machine.
+/// The machine of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Its name, for people.
     pub name: String,
     /// The processor, as the kernel names it.
     pub processor: String,
-    /// How many there are.
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Their rate in Hz while they work, where the kernel tells it: of seconds it makes cycles.
+    /// Clock rate of a working CPU in Hz, if the kernel reports it; converts seconds to cycles.
     pub cycles_per_s: Option<f64>,
-    /// Memory in bytes, as the kernel has it.
+    /// Memory in bytes, as reported by the kernel.
     pub memory_bytes: u64,
     /// The kernel's release.
     pub kernel: String,
 }
 
 impl Machine {
-    /// The one that this runs on.
+    /// The machine that this program runs on.
     #[must_use]
     pub fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// The same, of which this program keeps a CPU busy first: one that idles may be slower.
+    /// The same, measured with a busy CPU: an idle CPU may have a lower clock rate.
     #[must_use]
     pub fn busy() -> Self {
         let begun = Instant::now();
@@ -52,27 +52,27 @@ impl Machine {
         Self::here()
     }
 
-    /// In what it differs from another one that measurements would not be the same on; none, if
-    /// in nothing that is known. Memory may differ: how much there is is asked for.
+    /// How the machine differs from another one so that measurements are not comparable; `None` if
+    /// it does not. Memory may differ, because predictions take it as a parameter.
     #[must_use]
     pub fn differs(&self, other: &Self) -> Option<String> {
         if self.name != other.name {
             return Some(format!(
-                "it is of {}, and this is {}",
+                "it is from {}, but this machine is {}",
                 self.name, other.name
             ));
         }
         let processors = (&self.processor, self.cpus) == (&other.processor, other.cpus);
         (!processors).then(|| {
             format!(
-                "it is of {} × {}, and here are {} × {}",
+                "it is from {} × {}, but this machine has {} × {}",
                 self.cpus, self.processor, other.cpus, other.processor
             )
         })
     }
 }
 
-/// The rate of the CPU that has the highest, in Hz.
+/// The highest clock rate of all CPUs, in Hz.
 fn fastest(cpuinfo: &str) -> Option<f64> {
     let rates = cpuinfo.lines().filter_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -82,7 +82,7 @@ fn fastest(cpuinfo: &str) -> Option<f64> {
     rates.max_by(f64::total_cmp)
 }
 
-/// `NAME : VALUE`, the first one.
+/// The first value of a line `NAME : VALUE`.
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_is_itself_and_another_one_is_not() {
+    fn a_machine_is_comparable_with_itself_only() {
         let here = Machine::here();
         assert!(here.memory_bytes > 0 && here.cpus > 0, "{here:?}");
         assert_eq!(here.differs(&Machine::here()), None);

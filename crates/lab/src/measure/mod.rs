@@ -1,4 +1,4 @@
-//! Floor 5: what encryption costs on this machine, measured (docs/explanation/cost-model.md).
+//! Measurements of what encryption costs on this machine (docs/explanation/cost-model.md).
 //!
 //! ```text
 //!  cipher ──────────────┐
@@ -7,15 +7,15 @@
 //!  place: plain and sealed, other work ──────────────────────────┘
 //! ```
 //!
-//! A *place* is where encryption could run. It is opened with it and without, the same work is
-//! done in both, and the CPU time of one less that of the other is what encryption costs.
+//! A *place* is where encryption could run. The same work is run in it with and without encryption;
+//! the difference of their CPU times is the cost of encryption.
 //!
-//! Must not know: the terminal, units, segments. It asks a real machine only, and measures it:
-//! time, files and programs are not those of `world`.
+//! Must not know: the terminal, units, segments. It measures only real machines: time, files and
+//! programs are not those of `world`.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "what is measured is the machine itself: its clocks, files and programs"
+    reason = "it measures the machine itself: its clocks, files and programs"
 )]
 
 mod accounts;

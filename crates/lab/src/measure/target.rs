@@ -6,30 +6,30 @@ use crate::measure::layers::{Effort, LARGE_BYTES, SMALL_BYTES, Sizes, per_operat
 use crate::measure::place::{FolderOpened, Opened};
 use crate::measure::{MeasureError, Run, Stop, Surface, Work};
 
-/// Data of these sizes, of the memory.
+/// Sizes of data, relative to memory.
 const RATIOS: [f64; 7] = [0.1, 0.25, 0.5, 0.65, 0.8, 1.0, 1.5];
 
-/// Memory holds data of this part of it; the paper saw it do so up to 0.68.
+/// Memory holds data of this size relative to it; the paper found up to 0.68.
 const HELD_RATIO: f64 = 0.65;
 
-/// Requests of those who read and write from one end to the other, in bytes.
+/// Size of sequential requests, in bytes.
 const STREAM_BYTES: u64 = 1 << 20;
 
-/// So many requests are under way where it is to do as much as it can.
+/// Queue depth for the highest throughput.
 const DEPTH: u32 = 16;
 
-/// A place that is open without encryption, and what is known of it.
+/// An open place without encryption, and its measurements.
 pub(crate) struct Plain<'a> {
     pub(crate) opened: &'a mut dyn Opened,
     pub(crate) sizes: &'a Sizes,
-    /// Its runs of these works.
+    /// Its runs of the works.
     pub(crate) runs: &'a [(Work, Run)],
     pub(crate) effort: &'a Effort,
     pub(crate) stop: &'a Stop,
 }
 
 impl Plain<'_> {
-    /// Measures it.
+    /// Measures the place.
     pub(crate) fn measure(&mut self) -> Result<Target, MeasureError> {
         match self.opened.surface() {
             Surface::Export { .. } => self.of_export(),
@@ -41,7 +41,7 @@ impl Plain<'_> {
         work.run(self.opened, self.stop)
     }
 
-    /// A volume, and the memory of whoever uses it.
+    /// Measures a volume, and the memory of its user.
     fn of_export(&mut self) -> Result<Target, MeasureError> {
         let bytes = self.sizes.stream_bytes;
         let mut rate = |read_percent| {
@@ -94,7 +94,7 @@ impl Plain<'_> {
                 streams.push((work, self.run(&work)?));
             }
         }
-        // Through memory the CPU may be what bounds it; that is counted by itself.
+        // Through memory the CPU may be the limit, which is counted separately.
         let rate = |way: fn(&Both<Flow>) -> Flow| {
             let of = |(_, run): &(Work, Run)| way(&run.flow).bytes / run.run_s;
             let all = streams.iter().chain(&self.runs[self.sizes.deep()]);
@@ -139,18 +139,18 @@ fn both(runs: &[(Work, Run)], of: fn(&Run) -> f64) -> Both<Linear> {
     }
 }
 
-/// What memory did with data of one size.
-struct Seen {
+/// The effect of memory on data of one size.
+struct MemoryEffect {
     data_ratio: f64,
     /// Until the last write returned.
     written_bytes_per_s: f64,
-    /// Warm.
+    /// Reads of data in memory.
     read_bytes_per_s: f64,
     missed: f64,
 }
 
-/// As much data as is tried, in bytes, the least first: if the larger ones are too much, as much as
-/// may be.
+/// The data sizes to measure in bytes, in ascending order: sizes above the limit are replaced by
+/// the limit.
 pub(crate) fn tried(effort: &Effort) -> Vec<u64> {
     let whole = |bytes: u64| bytes / STREAM_BYTES * STREAM_BYTES;
     let of_memory = RATIOS.map(|ratio| (ratio * effort.memory_bytes as f64) as u64);
@@ -163,7 +163,7 @@ pub(crate) fn tried(effort: &Effort) -> Vec<u64> {
     tried
 }
 
-fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<Seen>, MeasureError> {
+fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<MemoryEffect>, MeasureError> {
     let mut all = Vec::new();
     for bytes in tried(effort) {
         let write = Work::Write {
@@ -177,7 +177,7 @@ fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<See
         };
         let read = warm.run(opened, stop)?;
         let bytes = bytes as f64;
-        all.push(Seen {
+        all.push(MemoryEffect {
             data_ratio: bytes / effort.memory_bytes.max(1) as f64,
             written_bytes_per_s: bytes / written.returned_s,
             read_bytes_per_s: bytes / read.run_s,
@@ -187,9 +187,9 @@ fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<See
     Ok(all)
 }
 
-/// F of a target that memory is above of, by what memory missed before another one: that takes
-/// as long as this target does, and the rest as long as memory.
-fn above(seen: &[Seen], target_bytes_per_s: f64) -> Result<Curve, MeasureError> {
+/// F of a target below memory, from what memory misses above another target: missed bytes take as
+/// long as this target needs, and the others as long as memory.
+fn above(seen: &[MemoryEffect], target_bytes_per_s: f64) -> Result<Curve, MeasureError> {
     let rates = seen.iter().map(|one| one.read_bytes_per_s);
     let memory_bytes_per_s = rates.fold(target_bytes_per_s, f64::max);
     curve(seen.iter().map(|one| {
@@ -202,8 +202,8 @@ fn above(seen: &[Seen], target_bytes_per_s: f64) -> Result<Curve, MeasureError> 
     }))
 }
 
-/// Of what was too much to be tried, data as large as memory is taken to be as if there were
-/// none, and what memory has for sure as what was tried.
+/// Completes a curve beyond the measured data: data of the size of memory and more counts as
+/// uncached, and data that memory holds for sure counts as the largest measured one.
 fn curve(points: impl Iterator<Item = CurvePoint>) -> Result<Curve, MeasureError> {
     let mut points: Vec<CurvePoint> = points.collect();
     if points.last().is_none_or(|last| last.data_ratio < 1.0) {
@@ -229,8 +229,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_above_a_target_is_as_fast_as_what_it_misses_lets_it() {
-        let one = |data_ratio, read_bytes_per_s, missed| Seen {
+    fn memory_above_a_target_speeds_it_up_by_what_it_does_not_miss() {
+        let one = |data_ratio, read_bytes_per_s, missed| MemoryEffect {
             data_ratio,
             written_bytes_per_s: 1.0,
             read_bytes_per_s,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_memory_than_may_be_tried_as_much_is_tried_as_may_be() {
+    fn with_more_memory_than_can_be_tried_the_largest_possible_data_is_tried() {
         let effort = |memory_gib: u64, max_gib: u64| Effort {
             rounds: 1,
             bytes: 1,
@@ -258,8 +258,8 @@ mod tests {
         assert_eq!(tried(&effort(10, 4)), [1 << 30, 2560 << 20, 4 << 30]);
         assert_eq!(tried(&effort(2, 4)).len(), RATIOS.len());
         assert_eq!(tried(&effort(64, 0)), [] as [u64; 0]);
-        // Of a 16th of the memory all was found there: so it is up to where memory is known to
-        // hold everything.
+        // All data of a 16th of the memory was found there: the same is assumed up to the size that
+        // memory holds for sure.
         let point = CurvePoint {
             data_ratio: 0.0625,
             speedup: 20.0,

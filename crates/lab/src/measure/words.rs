@@ -1,14 +1,12 @@
-//! A word count as a map-reduce has it (the paper's §V-C, which had Hadoop do it), in one
-//! process.
+//! A word count by map-reduce in one process (the paper's §V-C, which used Hadoop).
 //!
 //! ```text
 //!  input ─ splits of 64 MiB ─▶ map: words and their counts, sorted ─▶ map-S, a file each
-//!                                                                         │
 //!                                       counts ◀─ reduce: merges them ────┘
 //! ```
 //!
-//! As Hadoop's own example it counts within a split first, and one reduce does the rest. All
-//! files are on what is measured, as the paper had its data nodes.
+//! As in Hadoop's example, each map counts within a split first, and one reduce does the rest. All
+//! files are on the measured place, like the data nodes of the paper.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,29 +21,29 @@ use crate::measure::error::PathContext as _;
 use crate::measure::work::Stopwatch;
 use crate::measure::{MeasureError, Stop};
 
-/// One map reads so much.
+/// Size of a split, in bytes.
 const SPLIT_BYTES: u64 = 64 << 20;
 
-/// Requests are so large: what a program's buffers ask for at once.
+/// Size of a request: that of a program's buffer.
 const REQUEST_BYTES: usize = 64 << 10;
 
-/// The file that is repeated, as the paper had one; splits end where it does, with a line.
+/// Length of the text that is repeated, as in the paper; splits end where it ends, with a line.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// Different words in it.
+/// Number of different words in it.
 const WORDS: u32 = 20_000;
 
 fn input(folder: &Path) -> PathBuf {
     folder.join("words")
 }
 
-/// Makes the file with the words.
+/// Creates the input file.
 pub(crate) fn prepare(folder: &Path, bytes: u64, stop: &Stop) -> Result<(), MeasureError> {
     clear(folder)?;
     let mut random = SmallRng::seed_from_u64(43);
     let mut text = String::new();
     while text.len() < TEXT_BYTES {
-        // Few words are frequent, and most are not.
+        // Few words are frequent, most are rare.
         let word = (f64::from(WORDS) * random.random::<f64>().powi(4)) as u32;
         text.push_str(&format!("w{:x}", word.wrapping_mul(2_654_435_761)));
         text.push(if text.len() % 70 < 8 { '\n' } else { ' ' });
@@ -64,7 +62,7 @@ pub(crate) fn prepare(folder: &Path, bytes: u64, stop: &Stop) -> Result<(), Meas
     file.sync_all().at(&path)
 }
 
-/// Counts what goes through it.
+/// Counts the bytes and requests that pass through.
 struct Counted<T> {
     inner: T,
     bytes: u64,
@@ -108,7 +106,7 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-/// Counts them, and says what was asked for.
+/// Counts the words, and returns the requests.
 pub(crate) fn count(
     folder: &Path,
     bytes: u64,
@@ -128,7 +126,7 @@ pub(crate) fn count(
     }
     reduce(folder, splits, &mut flow)?;
     watch.returned();
-    // File by file: a file system of a program knows no other way to make all of it durable.
+    // File by file: a file system in user space has no other way to make everything durable.
     for path in (0..splits)
         .map(|split| handed(folder, split))
         .chain([counted(folder)])
@@ -195,7 +193,7 @@ fn reduce(folder: &Path, splits: u64, flow: &mut Both<Flow>) -> Result<(), Measu
     write(&counted(folder), counts, flow)
 }
 
-/// By word, a line each.
+/// Writes the counts by word, one line each.
 fn write(
     path: &Path,
     counts: HashMap<String, u64>,
@@ -213,7 +211,7 @@ fn write(
     Ok(())
 }
 
-/// Removes all files of it.
+/// Removes all files of the word count.
 pub(crate) fn clear(folder: &Path) -> Result<(), MeasureError> {
     for entry in std::fs::read_dir(folder).at(folder)? {
         let entry = entry.at(folder)?;
@@ -233,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_counted_over_splits_and_all_files_go() {
+    fn words_are_counted_over_splits_and_all_files_are_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path();
         // Two splits; the second begins within a line.
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_says_what_it_asked_for() {
+    fn a_word_count_reports_its_requests() {
         let folder = tempfile::tempdir().expect("a folder");
         prepare(folder.path(), 3 << 20, &Stop::default()).expect("prepared");
         let stop = Stop::default();

@@ -1,4 +1,4 @@
-//! [`Work`]: what is done, in the same way with encryption and without.
+//! [`Work`]: a piece of work that runs in the same way with and without encryption.
 
 mod text;
 
@@ -11,88 +11,87 @@ use serde::{Deserialize, Serialize};
 use crate::measure::place::Opened;
 use crate::measure::{MeasureError, PlaceKind, Stop, exports, files, words};
 
-/// Where it is done.
+/// Where work is done.
 #[derive(Debug, Clone)]
 pub enum Surface {
     /// Files in a folder.
     Folder(PathBuf),
-    /// An NBD server's export.
+    /// An export of an NBD server.
     Export {
-        /// The server's socket.
+        /// The socket of the server.
         socket: PathBuf,
-        /// Its name there.
+        /// The name of the export.
         name: String,
     },
 }
 
-/// One piece of work. All of it ends when what was written is durable.
+/// A piece of work. It ends when its writes are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// A new file is written, one request after another.
+    /// Writes a new file sequentially.
     Write {
-        /// How long it is.
+        /// Length of the file.
         bytes: u64,
-        /// Each request.
+        /// Size of a request.
         request_bytes: u64,
     },
-    /// A file is read that no memory has.
+    /// Reads a file that is not in memory.
     ReadCold {
-        /// How long it is.
+        /// Length of the file.
         bytes: u64,
-        /// Each request.
+        /// Size of a request.
         request_bytes: u64,
-        /// In any order, and not from its beginning to its end.
+        /// Whether the file is read in random order.
         is_random: bool,
     },
-    /// A file is read that was written just before.
+    /// Reads a file that was just written.
     ReadWarm {
-        /// How long it is.
+        /// Length of the file.
         bytes: u64,
-        /// Each request.
+        /// Size of a request.
         request_bytes: u64,
     },
-    /// Requests at places in any order, each once, past the memory.
+    /// Direct I/O at random offsets, each once.
     Direct {
-        /// How much is read and written.
+        /// Bytes that are read and written.
         bytes: u64,
-        /// Each request.
+        /// Size of a request.
         request_bytes: u64,
-        /// Of a hundred requests so many are reads.
+        /// Percentage of reads.
         read_percent: u32,
-        /// So many are under way together. Files have 1.
+        /// Queue depth; 1 for files.
         depth: u32,
     },
-    /// A file is read that no memory has, by somebody who works in between.
+    /// Reads a file that is not in memory, with work between the requests.
     Apart {
-        /// How long it is.
+        /// Length of the file.
         bytes: u64,
     },
-    /// Words are counted, as a map-reduce has it (the paper's §V-C): what maps hand to reduces
-    /// lies in files, too.
+    /// Counts words by map-reduce (the paper's §V-C); intermediate results are in files, too.
     Words {
-        /// How long the file with the words is.
+        /// Length of the file with the words.
         bytes: u64,
     },
 }
 
-/// What became of it.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
-    /// What was asked for.
+    /// The requests.
     pub flow: Both<Flow>,
-    /// How long it took until the last request returned.
+    /// Seconds until the last request returned.
     pub returned_s: f64,
-    /// And until all was durable.
+    /// Seconds until all writes were durable.
     pub run_s: f64,
-    /// CPU time until all was durable and, in a volume, at its place.
+    /// CPU seconds until all writes were durable and, in a volume, destaged.
     pub cpu_s: f64,
-    /// Bytes that the target was asked for to read, as the kernel counts them for this process.
+    /// Bytes that were fetched from the target, as the kernel counts them for this process.
     pub fetched_bytes: f64,
 }
 
 impl Run {
-    /// By how much it was more than another one of the same work.
+    /// The difference to another run of the same work.
     #[must_use]
     pub fn less(&self, other: &Self) -> Self {
         Self {
@@ -104,10 +103,10 @@ impl Run {
         }
     }
 
-    /// Of several of the same work, number by number.
+    /// The median of each number over several runs of the same work.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there are no runs.
     #[must_use]
     pub fn median(runs: &[Self]) -> Self {
         let of = |of: fn(&Self) -> f64| median(&mut runs.iter().map(of).collect::<Vec<_>>());
@@ -121,10 +120,10 @@ impl Run {
     }
 }
 
-/// The one in the middle, or between the two that are; they are sorted then.
+/// The median of numbers, which are sorted by this.
 ///
 /// # Panics
-/// If there is none.
+/// If there are no numbers.
 #[must_use]
 pub fn median(all: &mut [f64]) -> f64 {
     all.sort_unstable_by(f64::total_cmp);
@@ -135,7 +134,7 @@ pub fn median(all: &mut [f64]) -> f64 {
     }
 }
 
-/// How long it takes, while it is done, and whether it is to go on.
+/// Measures the time of a run, and stops it early if requested.
 pub(crate) struct Stopwatch<'a> {
     pub(crate) stop: &'a Stop,
     begun: Instant,
@@ -151,14 +150,14 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
-    /// The last request has returned; what follows makes it durable.
+    /// Notes that the last request has returned; what follows makes the writes durable.
     pub(crate) fn returned(&mut self) {
         self.returned = Some(self.begun.elapsed());
     }
 }
 
 impl Work {
-    /// How much data it has.
+    /// Size of its data, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         match *self {
@@ -171,10 +170,10 @@ impl Work {
         }
     }
 
-    /// Does it.
+    /// Runs the work.
     ///
     /// # Errors
-    /// If it cannot be done here, or fails.
+    /// If it cannot be run here, or fails.
     pub fn run(&self, opened: &mut dyn Opened, stop: &Stop) -> Result<Run, MeasureError> {
         stop.check()?;
         let surface = opened.surface().clone();
@@ -202,7 +201,7 @@ impl Work {
             flow,
             returned_s: watch.returned.map_or(run_s, |time| time.as_secs_f64()),
             run_s,
-            // A machine's account is told in ticks: of nothing it may be less than nothing.
+            // CPU time of a machine is counted in ticks, so the difference may be negative.
             cpu_s: meter.read()?.as_secs_f64() - cpu.as_secs_f64(),
             fetched_bytes,
         };
@@ -213,26 +212,26 @@ impl Work {
         Ok(run)
     }
 
-    /// Why it cannot be done in such a place, if it cannot.
+    /// Why the work cannot be run at such a place; `None` if it can.
     #[must_use]
     pub fn unfit(&self, kind: PlaceKind) -> Option<String> {
         let is_direct = matches!(self, Self::Direct { .. });
         let why = match kind {
             PlaceKind::Filter | PlaceKind::Agent if !is_direct => {
-                "a volume is measured by requests past memory only"
+                "a volume can only be measured with direct I/O"
             }
             PlaceKind::GuestStackable if is_direct => {
-                "files above memory are not read and written past it"
+                "files above the page cache cannot be measured with direct I/O"
             }
             PlaceKind::GuestBlock if matches!(self, Self::Direct { depth: 2.., .. }) => {
-                "a file is asked for one request at a time"
+                "files are measured with one request at a time"
             }
             _ => return None,
         };
         Some(format!("{self} in {kind}: {why}"))
     }
 
-    /// Makes what is read.
+    /// Creates the data that the work reads.
     fn prepare(&self, surface: &Surface, stop: &Stop) -> Result<(), MeasureError> {
         match (surface, self) {
             (Surface::Folder(folder), Self::Words { bytes }) => {
@@ -243,7 +242,7 @@ impl Work {
         }
     }
 
-    /// Something of it may still be to be done when all is durable: what it costs counts, too.
+    /// Whether background work may remain when all writes are durable; its cost counts, too.
     const fn leaves_work(&self) -> bool {
         !matches!(
             self,
@@ -257,7 +256,7 @@ impl Work {
         )
     }
 
-    /// Memory is to forget what was prepared: it is to be read from the target.
+    /// Whether prepared data must be dropped from memory, so that it is read from the target.
     const fn is_cold(&self) -> bool {
         matches!(
             self,
@@ -265,7 +264,7 @@ impl Work {
         )
     }
 
-    /// The same for the model: what was asked for, on a machine with so much memory.
+    /// The workload of the model for these requests on a machine with this memory.
     #[must_use]
     pub fn workload(&self, flow: Both<Flow>, memory_bytes: f64, cpus: f64) -> Workload {
         let memory = |data_bytes: u64, is_warm| Caching::Memory {
@@ -277,7 +276,7 @@ impl Work {
             Self::Direct { depth, .. } => Caching::Direct {
                 depth: f64::from(depth),
             },
-            // Nothing is read ahead of who reads here and there.
+            // Random reads are not read ahead.
             Self::ReadCold {
                 is_random: true, ..
             } => Caching::Direct { depth: 1.0 },

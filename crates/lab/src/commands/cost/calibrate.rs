@@ -15,7 +15,7 @@ use crate::measure::{
     Calibration, Cipher, CipherSpeed, Effort, Machine, MeasuredPlace, VERSION, Waiting, now,
 };
 
-/// Runs it.
+/// Runs `scree cost calibrate`.
 pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), Failure> {
     let path = &arguments.calibration.calibration;
     // Arguments are checked before the measurement, which takes long.
@@ -62,7 +62,7 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     }
     let mut calibration = Calibration {
         version: VERSION,
-        // The clock of the CPU is highest right after work.
+        // The clock rate of the CPU is highest right after work.
         machine: Machine::busy(),
         at: now(),
         ciphers,
@@ -74,7 +74,7 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
         let wanted =
             ciphers.filter(|one| arguments.ciphers.is_empty() || arguments.ciphers.contains(one));
         let wanted: Vec<Cipher> = wanted.collect();
-        progress.say(format!("{kind} begins"));
+        progress.say(format!("{kind} starts"));
         let mut opened = place(*kind, &settings).map_err(refused)?;
         let mut waiting = Waiting {
             say: &mut |doing| progress.say(doing),
@@ -93,8 +93,8 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     let mut beyond = places.filter_map(|kind| calibration.place(*kind)?.guessed_beyond());
     if let Some((tried, part)) = beyond.next() {
         let notice = format!(
-            "the effect of memory was tried with data of up to {}, {} of it (--data-max); what is \
-             predicted of more data is guessed from that",
+            "the effect of memory was measured with data of up to {} ({} of memory; --data-max); \
+             predictions for more data are extrapolated",
             base::size::about_bytes(tried),
             percent(part)
         );

@@ -1,4 +1,4 @@
-//! Where encryption could run, and with what, of what is asked and was calibrated.
+//! [`candidates`]: the calibrated combinations of place and cipher that a prediction compares.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use crate::commands::Failure;
 use crate::cost::Layer;
 use crate::measure::{Calibration, Cipher, MeasuredPlace, PlaceKind};
 
-/// What a file system and a cipher below it have at once, in bytes.
+/// The block size of a file system and of a cipher below it, in bytes.
 const BLOCK_BYTES: f64 = 4096.0;
 
-/// One of them.
+/// A place with a cipher.
 pub struct Candidate<'a> {
     pub calibration: &'a Calibration,
     pub place: &'a MeasuredPlace,
     pub cipher: Cipher,
     pub layer: Layer,
-    /// When that was measured.
+    /// When the layer was measured.
     pub at: Timestamp,
-    /// It was measured with another cipher.
+    /// The layer was measured with another cipher, and converted.
     pub is_by_cipher: bool,
-    /// How much of it may be chance.
+    /// Why its measurement may be imprecise.
     pub suspicion: Option<String>,
 }
 
-/// All that are asked for, and were calibrated in one of these.
+/// The requested combinations that are in one of the calibrations.
 pub fn candidates<'a>(
     console: &dyn Console,
     calibrations: &'a [Calibration],
@@ -43,7 +43,7 @@ pub fn candidates<'a>(
             )));
         };
         if having.next().is_some() {
-            let why = format!("{kind} is in several of these calibrations: leave one out");
+            let why = format!("{kind} is in several of these calibrations: use only one");
             return Err(Failure::new(why));
         }
         for one in &place.layers {
@@ -64,9 +64,9 @@ pub fn candidates<'a>(
                 continue;
             }
             let by_cipher = match kind.ciphers().contains(cipher) {
-                false => Err("it does not have that"),
+                false => Err("the place does not support this cipher"),
                 true => by_cipher(calibration, place, *cipher)
-                    .ok_or("nothing of that mode was calibrated there"),
+                    .ok_or("no cipher of that mode was calibrated there"),
             };
             match by_cipher {
                 Ok(one) => found.push(one),
@@ -85,8 +85,8 @@ pub fn candidates<'a>(
     }
 }
 
-/// The places that are asked for, or else all. What is above memory is asked for files, and not
-/// for what reaches a disk.
+/// The requested places, or else all. Places above the page cache are compared for files, but not
+/// for requests that reach a disk.
 fn kinds(
     console: &dyn Console,
     calibrations: &[Calibration],
@@ -96,7 +96,7 @@ fn kinds(
     let is_of_disk = asked.direct.is_some() || !asked.traces.is_empty();
     let is_unfit = |kind: &PlaceKind| is_of_disk && *kind == PlaceKind::GuestStackable;
     let why = format!(
-        "{} encrypts files, and requests past memory do not tell what files are asked for",
+        "{} encrypts files, whose requests are unknown with direct I\",
         PlaceKind::GuestStackable
     );
     if !arguments.places.is_empty() {
@@ -123,7 +123,8 @@ fn kinds(
     Ok(kinds)
 }
 
-/// A layer with a cipher that was not tried there, but with a key of another length.
+/// A layer with a cipher that was not measured there, derived from a cipher with another key
+/// length.
 fn by_cipher<'a>(
     calibration: &'a Calibration,
     place: &'a MeasuredPlace,

@@ -14,7 +14,7 @@ use crate::measure::PlaceKind;
 /// The largest result file, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Runs it.
+/// Runs `scree cost draw`.
 pub fn run(arguments: &DrawArguments) -> Result<(), Failure> {
     check_place(&arguments.plot, &arguments.results)?;
     let mut all: Vec<Validation> = Vec::new();

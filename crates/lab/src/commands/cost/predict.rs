@@ -18,32 +18,32 @@ use crate::commands::{Console, print};
 use crate::cost::{Both, Caching, Flow, Offer, Prediction, cheapest, predict};
 use crate::measure::Machine;
 
-/// One way to encrypt, and what it would cost.
+/// A way to encrypt, and its cost.
 #[derive(Serialize)]
 struct Alternative {
     place: &'static str,
-    /// Where that was calibrated.
+    /// The calibrated machine.
     machine: String,
     cipher: &'static str,
     calibrated_at: String,
-    /// In what that machine is not this one.
+    /// How that machine differs from this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_machine: Option<String>,
-    /// It was calibrated with another cipher, and this one by itself only.
+    /// The place was measured with another cipher; this cipher was only measured by itself.
     is_by_cipher: bool,
-    /// How much of its calibration may be chance.
+    /// Why its calibration may be imprecise.
     #[serde(skip_serializing_if = "Option::is_none")]
     suspicion: Option<String>,
-    /// CPU seconds in addition.
+    /// Added CPU seconds.
     cpu_s: f64,
-    /// Those by the time that all takes.
+    /// Added CPU time per run time.
     cpu_share: f64,
-    /// How long it takes without encryption, and with it, in seconds.
+    /// Run time without and with encryption, in seconds.
     plain_run_s: f64,
     run_s: f64,
-    /// By how much that is longer, in seconds.
+    /// Added run time, in seconds.
     longer_s: f64,
-    /// What a request takes longer, on the mean, in seconds.
+    /// Added latency of a request on average, in seconds.
     latency_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     money: Option<f64>,
@@ -57,18 +57,18 @@ struct CostPrediction {
     #[serde(skip_serializing_if = "Option::is_none")]
     currency: Option<String>,
     ways: Vec<Alternative>,
-    /// Of these, by its number.
+    /// Index in `ways`.
     cheapest: Option<usize>,
 }
 
-/// Runs it.
+/// Runs `scree cost predict`.
 pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Failure> {
     let mut calibrations = Vec::new();
     for path in &arguments.calibrations {
         let (calibration, differs) = load(path)?;
         if let Some(why) = differs {
             let path = path.display();
-            let notice = format!("{path}: {why}; what is predicted is for that machine");
+            let notice = format!("{path}: {why}; the prediction is for that machine");
             console.notice(&notice);
         }
         calibrations.push(calibration);
@@ -105,7 +105,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
         let money = paid.transpose()?.map(|paid| paid.of(&said));
         let numbers = [said.cpu_s, said.run_s, said.latency_s, money.unwrap_or(0.0)];
         if !numbers.iter().all(|number| number.is_finite()) {
-            return Err(Failure::new("this is more than can be worked out"));
+            return Err(Failure::new("the numbers are too large for a prediction"));
         }
         let machine = &one.calibration.machine;
         ways.push(Alternative {
@@ -141,7 +141,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
         cheapest: cheapest(&offers, latency_s_max),
         ways,
     };
-    // Whatever becomes of the picture, what is predicted is said.
+    // The result is printed even if the picture fails.
     print(console, &predicted, shown)?;
     match &arguments.plot {
         Some(path) => draw(path, asked, &places),
@@ -149,7 +149,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
     }
 }
 
-/// What was not said, or not measured, and is guessed, of `times` as much as is asked for.
+/// Notices about values that were neither given nor measured, for `times` the given amount of data.
 fn tell_guesses(
     console: &dyn Console,
     asked: &WorkloadArguments,
@@ -163,7 +163,7 @@ fn tell_guesses(
     beyond.dedup();
     for (place, tried) in beyond {
         let notice = format!(
-            "{place}: the effect of memory was tried with data of up to {}; what it does to more \
+            "{place}: the effect of memory was measured with data of up to {}; its effect on more \
              is guessed from that (calibrate with a larger --data-max)",
             base::size::about_bytes(tried)
         );
@@ -206,7 +206,7 @@ fn shown(predicted: &CostPrediction) -> String {
     }
     for way in &predicted.ways {
         let mark = if way.is_by_cipher {
-            " (by the cipher alone)"
+            " (derived from the cipher alone)"
         } else {
             ""
         };
@@ -227,10 +227,10 @@ fn shown(predicted: &CostPrediction) -> String {
     }
     let best = match predicted.cheapest.map(|index| &predicted.ways[index]) {
         Some(way) => format!(
-            "The cheapest that encrypts: {} with {}\n",
+            "The cheapest encryption: {} with {}\n",
             way.place, way.cipher
         ),
-        None => "None that encrypts is within the latency\n".to_owned(),
+        None => "No encryption is within the latency limit\n".to_owned(),
     };
     format!(
         "{} read and {} written in {:.0} requests; calibrated on {}, {}\n\n{table}\n{best}",
@@ -242,13 +242,14 @@ fn shown(predicted: &CostPrediction) -> String {
     )
 }
 
-/// Where that was.
+/// The calibrated machines.
 fn machines(ways: &[Alternative]) -> String {
     let names: BTreeSet<&str> = ways.iter().map(|way| &way.machine[..]).collect();
     names.into_iter().collect::<Vec<_>>().join(" and ")
 }
 
-/// So many that three of them say something, whatever the money is; four at least.
+/// The number of decimals that shows at least three significant digits of an amount of money; at
+/// least 2.
 fn digits_after_point(money: f64) -> usize {
     let zeros = match money.abs() {
         0.0 => 0.0,
@@ -257,7 +258,7 @@ fn digits_after_point(money: f64) -> usize {
     (zeros as usize + 3).clamp(4, 12)
 }
 
-/// When that was: one time, or from which to which.
+/// When the calibrations were made: one time, or a range.
 fn calibrated(ways: &[Alternative]) -> String {
     let times = || ways.iter().map(|way| &way.calibrated_at[..]);
     let (first, last) = (times().min().unwrap_or(""), times().max().unwrap_or(""));
@@ -267,8 +268,8 @@ fn calibrated(ways: &[Alternative]) -> String {
     }
 }
 
-/// The beginning of rows without encryption: one, if that takes as long everywhere, else one for
-/// each place.
+/// The rows without encryption: one if the run time is the same everywhere, otherwise one for each
+/// place.
 fn nothing(ways: &[Alternative]) -> Vec<Vec<String>> {
     let row = |name: String, plain_run_s: f64| {
         let rest = ["-".to_owned(), "0".to_owned(), "0.0 %".to_owned()];
@@ -292,13 +293,13 @@ fn nothing(ways: &[Alternative]) -> Vec<Vec<String>> {
     }
 }
 
-/// So many sizes are drawn, each twice as large as the one before.
+/// The number of sizes that are drawn, each twice as large as the one before.
 const SIZES: u32 = 8;
 
-/// The largest, of what was asked for.
+/// The largest drawn size, relative to the given one.
 const DRAWN_MOST: f64 = 2.0;
 
-/// The CPU's share by size, up to twice as much as was asked for.
+/// Draws the share of the CPU by size, up to twice the given size.
 fn draw(path: &Path, asked: &WorkloadArguments, places: &[Candidate<'_>]) -> Result<(), Failure> {
     let series = places.iter().map(|one| {
         let at = |step: u32| {
@@ -321,9 +322,9 @@ fn draw(path: &Path, asked: &WorkloadArguments, places: &[Candidate<'_>]) -> Res
         }
     });
     let chart = Chart {
-        title: "What encryption takes of a CPU".to_owned(),
+        title: "CPU time of encryption".to_owned(),
         x: "read and written, MiB".to_owned(),
-        y: "CPU time in addition, % of the time it takes".to_owned(),
+        y: "added CPU time, % of the run time".to_owned(),
         series: series.collect(),
         marks: Vec::new(),
     };

@@ -15,7 +15,7 @@ impl Scratch {
     /// Creates one below an existing folder.
     #[expect(
         clippy::disallowed_methods,
-        reason = "it is kept nowhere: what is measured is this machine's disk itself"
+        reason = "this measures the disk of this machine itself"
     )]
     pub fn make(below: &Path) -> Result<Self, Failure> {
         let below = std::path::absolute(below).map_err(|error| failed(below, error))?;
@@ -64,14 +64,14 @@ fn remove(path: &Path) -> std::io::Result<()> {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // An earlier failure is what the user is told.
+        // The user sees the earlier failure.
         let _ = remove(&self.0);
     }
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a device is what it is on this machine"
+    reason = "devices of this machine are not simulated"
 )]
 fn check_device(arguments: &PlaceArguments) -> Result<(), Failure> {
     let Some(device) = &arguments.device else {

@@ -86,14 +86,14 @@ fn works(kind: PlaceKind) -> Vec<Work> {
     parsed.collect::<Result<_, _>>().unwrap_or_default()
 }
 
-/// Runs it.
+/// Runs `scree cost validate`.
 pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), Failure> {
     let path = &arguments.calibration.calibration;
     let (calibration, differs) = load(path)?;
     if let Some(why) = differs {
         if !arguments.other_machine {
             let why =
-                format!("{why}; to compare it with this machine all the same, add --other-machine");
+                format!("{why}; to compare it with this machine anyway, add --other-machine");
             return Err(failed(path, why));
         }
         console.notice(&format!("{}: {why}", path.display()));

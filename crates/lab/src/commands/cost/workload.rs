@@ -1,4 +1,4 @@
-//! What is read and written: as it is said, or as it was recorded.
+//! Workloads, from arguments or from a trace.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::cost::{Both, Caching, Flow, Workload};
 use crate::measure::{Calibration, MeasuredPlace};
 use crate::traces::{Part, Traces, read_traces};
 
-/// As it is said, in a place.
+/// The workload of the arguments, at a place.
 pub fn of_arguments(
     asked: &WorkloadArguments,
     calibration: &Calibration,
@@ -45,35 +45,35 @@ fn memory_of(asked: &WorkloadArguments, place: &MeasuredPlace) -> u64 {
     asked.memory.unwrap_or(place.memory_bytes)
 }
 
-/// How large the data is, in bytes.
+/// Size of the data set, in bytes.
 fn data_of(asked: &WorkloadArguments) -> u64 {
     let (read, write) = (asked.read.unwrap_or(0), asked.write.unwrap_or(0));
     asked.data.unwrap_or(read.max(write))
 }
 
-/// Something is read that memory may have: what is read once, and was not before, it has not.
+/// Whether data is read that may be in memory: data that is read once, and was not read before, is
+/// not.
 fn is_read_again(asked: &WorkloadArguments) -> bool {
     let read = asked.read.unwrap_or(0);
     asked.direct.is_none() && read > 0 && (asked.warm || read > data_of(asked))
 }
 
-/// Whose memory a place is taken to be below of, where that is a guess and counts: on a host it is
-/// the memory of the machine that has the disk which does.
+/// The assumed size of the memory above a place, if it is not given and matters: for a place on a
+/// host, the memory of the machine that uses the disk matters.
 pub fn guessed_memory(asked: &WorkloadArguments, place: &MeasuredPlace) -> Option<u64> {
     let is_guessed = asked.memory.is_none() && !place.place.is_in_guest();
     (is_read_again(asked) && is_guessed).then(|| memory_of(asked, place))
 }
 
-/// With how much data the effect of memory was tried in a place, in bytes, if more than that is
-/// asked for, `times` as much as is said.
+/// The largest data with which the effect of memory was measured at a place, in bytes, if `times`
+/// the given data is larger.
 pub fn guessed_from(asked: &WorkloadArguments, place: &MeasuredPlace, times: f64) -> Option<u64> {
     let data_bytes = data_of(asked) as f64 * times;
     let guessed = place.guessed_from(data_bytes, memory_of(asked, place) as f64);
     guessed.filter(|_| is_read_again(asked))
 }
 
-/// All that reached a disk, as it was recorded. What failed there is not encrypted any more than
-/// it was done.
+/// The workload of a trace: all requests that reached a disk. Failed requests are ignored.
 pub fn of_traces(
     console: &dyn Console,
     asked: &WorkloadArguments,
@@ -103,7 +103,7 @@ pub fn of_traces(
     };
     if flow.read.is_empty() && flow.write.is_empty() {
         return Err(Failure::new(
-            "nothing is read or written in this trace: there is nothing to encrypt",
+            "the trace has no reads or writes, so nothing would be encrypted",
         ));
     }
     let run_s = match are_timed {
@@ -112,17 +112,17 @@ pub fn of_traces(
     };
     if run_s == 0.0 {
         let why = match are_timed {
-            true => "all in the trace was asked for at one instant",
+            true => "all requests of the trace have the same time",
             false => "the trace has no times",
         };
-        let notice = format!("{why}: how long it takes is worked out by what the target can do");
+        let notice = format!("{why}: the run time is computed from the throughput of the target");
         console.notice(&notice);
     }
     let depth = match (asked.direct, depth(&parts)) {
         (Some(depth), _) => f64::from(depth),
         (None, Some(depth)) => depth,
         (None, None) => {
-            let notice = "the trace does not tell how many requests were under way together: one \
+            let notice = "the trace has no latencies, so its queue depth is unknown: one \
                           at a time is taken for it; if there were more, say --direct";
             console.notice(notice);
             1.0
@@ -138,9 +138,9 @@ pub fn of_traces(
     })
 }
 
-/// How many reads and writes were under way together on the mean while any was, but one at least:
-/// `None`, if nothing tells how long they took. Nobody waits for what lies between them, and what
-/// else is asked of a disk is not encrypted.
+/// The mean queue depth while any read or write was in progress, at least 1; `None` if their
+/// durations are unknown. Pauses do not count, and neither do other requests, which are not
+/// encrypted.
 fn depth(parts: &[Part]) -> Option<f64> {
     let is_counted = |record: &&Record| {
         let is_encrypted = matches!(record.verb, Verb::Read | Verb::Write);
@@ -160,7 +160,7 @@ fn depth(parts: &[Part]) -> Option<f64> {
     (busy_ns > 0.0).then(|| (waited_ns / busy_ns).max(1.0))
 }
 
-/// Requests of the same length are alike.
+/// One flow for each request length.
 fn by_length(counts: &BTreeMap<u64, u64>) -> Vec<Flow> {
     let each = counts.iter().map(|(length, count)| Flow {
         bytes: *length as f64 * *count as f64,
@@ -174,8 +174,8 @@ fn cpus(asked: Option<u32>, calibration: &Calibration) -> f64 {
     asked.map_or(calibrated, f64::from)
 }
 
-/// How long something was under way, in seconds: of each part from when its first request was begun
-/// until its last one ended. Parts of several disks may have been at the same time.
+/// The run time in seconds: for each part, from the start of its first request to the end of its
+/// last one. Overlapping parts of different disks count once.
 fn taken_s(parts: &[Part]) -> f64 {
     let whole = |part: &Part| {
         let spans = part.records.iter().map(|record| span_ns(part, record));
@@ -184,7 +184,7 @@ fn taken_s(parts: &[Part]) -> f64 {
     covered_ns(parts.iter().filter_map(whole).collect()) / 1e9
 }
 
-/// For how long any of these went on, in nanoseconds, each from when to when.
+/// The total time covered by these intervals, in nanoseconds.
 fn covered_ns(mut spans: Vec<(u64, u64)>) -> f64 {
     spans.sort_unstable();
     let (mut covered_ns, mut until) = (0.0, 0);
@@ -195,7 +195,7 @@ fn covered_ns(mut spans: Vec<(u64, u64)>) -> f64 {
     covered_ns
 }
 
-/// From when to when a request of a part was under way, in nanoseconds.
+/// The interval in which a request of a part was in progress, in nanoseconds.
 fn span_ns(part: &Part, record: &Record) -> (u64, u64) {
     let began_ns = part.began_us.saturating_mul(1000);
     let from = began_ns.saturating_add(record.time_ns);
@@ -206,7 +206,7 @@ fn span_ns(part: &Part, record: &Record) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// A part that began then, with requests of so many seconds from then on.
+    /// A part that began at `began_s`, with requests of these starts and durations in seconds.
     fn part(began_s: u64, requests: &[(u64, u64)]) -> Part {
         let records = requests.iter().map(|(at, took)| Record {
             latency_ns: took * 1_000_000_000,
@@ -220,27 +220,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_at_the_same_time_counts_once() {
+    fn overlapping_times_count_once() {
         let one = || part(100, &[(1, 2), (5, 5)]);
         assert_eq!(taken_s(&[one()]), 9.0);
-        // Of two disks, and of one later on; in any order.
+        // Of two disks, and a later one; in any order.
         let later = part(200, &[(0, 1)]);
         assert_eq!(taken_s(&[later, part(102, &[(0, 18)]), one()]), 20.0);
         assert_eq!(taken_s(&[part(0, &[])]), 0.0);
     }
 
     #[test]
-    fn how_many_were_under_way_is_worked_out_by_how_long_they_took() {
+    fn the_queue_depth_follows_from_the_durations() {
         let four = || part(0, &[(0, 10), (0, 10), (0, 10), (0, 10)]);
         assert_eq!(depth(&[four()]), Some(4.0));
         // Another disk at the same time.
         assert_eq!(depth(&[four(), four()]), Some(8.0));
-        // Nobody waits while nothing is asked for.
+        // Pauses do not count.
         let bursts = part(0, &[(0, 1), (0, 1), (1000, 1), (1000, 1)]);
         assert_eq!(depth(&[bursts]), Some(2.0));
         assert_eq!(depth(&[part(0, &[(0, 1), (5, 1)])]), Some(1.0));
         assert_eq!(depth(&[part(0, &[(0, 0), (3, 0)])]), None);
-        // Nor is what else is under way any of them, or what failed.
+        // Neither do other requests in progress, or failed ones.
         let mut other = four();
         other.records[0].verb = Verb::Trim;
         other.records[1].verb = Verb::Flush;

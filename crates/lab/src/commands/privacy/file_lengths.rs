@@ -36,7 +36,7 @@ pub fn read(console: &dyn Console, arguments: &FilesArguments) -> Result<FileLis
     }
     if files.lengths().is_empty() {
         return Err(Failure::new(
-            "all files are empty or there are none: nothing can leak",
+            "there are no files, or all are empty: nothing can leak",
         ));
     }
     if u64::try_from(files.bytes()).is_err() {
@@ -155,7 +155,7 @@ fn lengths(text: impl Read, files_max: usize) -> Result<FileList, String> {
                 }
                 (None, false) => {
                     return Err(
-                        "it is no list of lengths: use a number on each line, or CSV with a column \
+                        "it is not a list of lengths: use a number on each line, or CSV with a column \
                                 `bytes`, `size` or `length` that the first line names"
                             .to_owned(),
                     );
@@ -165,7 +165,7 @@ fn lengths(text: impl Read, files_max: usize) -> Result<FileList, String> {
         };
         match number(at) {
             Some(length) => lengths.push(length),
-            None => return Err(format!("line {line}: no length in bytes")),
+            None => return Err(format!("line {line}: the length in bytes is missing")),
         }
     }
     Ok(lengths.into_iter().collect())
@@ -187,13 +187,13 @@ mod tests {
         // The byte order mark and line ends of spreadsheets.
         assert_eq!(read("\u{feff}Bytes\r\n5\r\n\"6\"\r\n"), Ok(vec![5, 6]));
         for (bad, why) in [
-            ("name,age\na,1\n", "no list of lengths"),
+            ("name,age\na,1\n", "not a list of lengths"),
             ("size\n1\nx\n", "line 3"),
             ("1\n-2\n", "line 2"),
             ("name,size\na\n", "line 2"),
-            ("99999999999999999999999\n", "no list of lengths"),
-            ("\u{0}\u{1}\n", "no list of lengths"),
-            ("100,200\n", "no list of lengths"),
+            ("99999999999999999999999\n", "not a list of lengths"),
+            ("\u{0}\u{1}\n", "not a list of lengths"),
+            ("100,200\n", "not a list of lengths"),
             ("bytes\n1.5\n", "line 2"),
             ("bytes\nNaN\n", "line 2"),
             ("1\n2\n3\n4\n5\n", "more than 4 files"),
@@ -203,10 +203,10 @@ mod tests {
         }
     }
 
-    /// A file without line ends was once read until memory was full.
+    /// Regression: a file without line ends was read until memory was full.
     #[test]
     fn an_endless_line_is_not_read() {
-        let error = lengths(io::repeat(b'1'), 4).expect_err("it is none");
+        let error = lengths(io::repeat(b'1'), 4).expect_err("it is not a list");
         assert!(error.contains("more than 1 MiB"), "{error}");
         let lines = [b"1\n".repeat(LINE_BYTES_MAX), b"2\n".to_vec()].concat();
         let files = lengths(&*lines, usize::MAX).expect("short lines are a list");

@@ -265,7 +265,7 @@ fn shown(leaks: &Leaks) -> String {
     }
     let how = match leaks.trials {
         Some(trials) => format!("the mean of {trials} trials"),
-        None => "on the mean".to_owned(),
+        None => "on average".to_owned(),
     };
     let sealed = match leaks.sealed {
         true => "\nBlocks are encrypted: units without keys reveal no content.\n",
@@ -290,7 +290,7 @@ fn check_picture(path: &Path, case: &CaseArguments) -> Result<(), Failure> {
     {
         return Err(failed(
             path,
-            "without compromised units there is nothing to draw: use --compromised 1 or more",
+            "without compromised units there are no points to draw: use --compromised 1 or more",
         ));
     }
     let units = case.site.units;
@@ -344,7 +344,7 @@ fn draw(path: &Path, case: &CaseArguments, leaks: &Leaks) -> Result<(), Failure>
         }
     };
     let chart = Chart {
-        title: "What leaks of files when units are compromised".to_owned(),
+        title: "Leakage of files from compromised units".to_owned(),
         x: format!("compromised units of {}", leaks.units),
         y: "bytes in files that leak, %".to_owned(),
         series: block_sizes(case).into_iter().map(line).collect(),

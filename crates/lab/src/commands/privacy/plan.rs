@@ -67,7 +67,7 @@ pub fn run(console: &dyn Console, arguments: &PrivacyPlanArguments) -> Result<()
     let placements: Vec<PlacementChoice> = choices.iter().filter(is_enough).map(placed).collect();
     if placements.is_empty() {
         return Err(Failure::new(format!(
-            "no placement leaks so little: {} leaks least, {}. Raise --max-leak, or encrypt the volume: \
+            "no placement leaks as little: {} leaks least, {}. Raise --max-leak, or encrypt the volume: \
              encrypted volumes leak no content",
             option(least.redundancy),
             percent(least.leak_ratio),

@@ -1,4 +1,4 @@
-//! Against a machine that does every request by itself.
+//! Predictions, compared with a simulation of each request.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn linear(byte_s: f64, operation_s: f64) -> Linear {
     }
 }
 
-/// A line, as what two sizes take.
+/// A line, given by two sizes.
 fn by_size(byte_s: f64, operation_s: f64) -> BySize {
     let at = |bytes: f64| (bytes, operation_s + byte_s * bytes);
     BySize::new(vec![at(4096.0), at(131_072.0)]).expect("sizes")
@@ -87,8 +87,8 @@ fn warm(bytes: u64, memory_bytes: f64) -> Workload {
 }
 
 #[test]
-fn it_is_the_papers_equation_if_memory_makes_no_difference() {
-    // 500 MB each way, E and D as the paper has them, and no term for requests.
+fn without_an_effect_of_memory_it_is_the_equation_of_the_paper() {
+    // 500 MB in each direction, E and D of the paper, and no time per request.
     let (bytes, e_s, d_s) = (500e6, 4.558, 3.956);
     let flow = Flow {
         bytes,
@@ -115,17 +115,17 @@ fn it_is_the_papers_equation_if_memory_makes_no_difference() {
 }
 
 #[test]
-fn what_memory_has_is_not_decrypted_and_takes_less_time() {
+fn data_in_memory_is_not_decrypted_and_takes_less_time() {
     let small = predict(&warm(100 << 20, 400.0 * MIB), &target(), &layer());
     assert_eq!((small.passed.read.bytes, small.cpu_s), (0.0, 0.0));
     let large = predict(&warm(400 << 20, 400.0 * MIB), &target(), &layer());
     assert_eq!(large.passed.read.bytes, 400.0 * MIB);
-    // Four times the bytes, and each ten times as long.
+    // Four times the bytes, each in a tenth of the time.
     assert!((large.plain_run_s / small.plain_run_s - 40.0).abs() < 1e-6);
 }
 
 #[test]
-fn what_memory_reads_is_as_large_as_memory_makes_it() {
+fn read_ahead_has_the_request_size_of_memory() {
     let asked = |request| Workload {
         flow: Both {
             read: vec![Flow::of(64 << 20, request)],
@@ -136,7 +136,7 @@ fn what_memory_reads_is_as_large_as_memory_makes_it() {
     let [small, large] = [4096, 16 << 20].map(|bytes| predict(&asked(bytes), &target(), &layer()));
     assert_eq!(small.passed.read, large.passed.read);
     assert_eq!(large.passed.read.operations, 512.0);
-    // What is written is no larger than the layer takes it.
+    // Writes are at most as large as the layer's largest request.
     let mut written = asked(16 << 20);
     std::mem::swap(&mut written.flow.read, &mut written.flow.write);
     let said = predict(&written, &target(), &layer());
@@ -144,20 +144,20 @@ fn what_memory_reads_is_as_large_as_memory_makes_it() {
 }
 
 #[test]
-fn who_was_traced_is_not_made_faster() {
+fn a_traced_program_does_not_get_faster() {
     let mut fast = layer();
     fast.latency.read = BySize::new(vec![(4096.0, -1e-3)]).expect("a size");
     let mut traced = direct(Flow::of(1 << 30, 4096), Flow::default(), 1.0);
     traced.run_s = Some(100.0);
     let said = predict(&traced, &target(), &fast);
     assert_eq!((said.run_s, said.plain_run_s), (100.0, 100.0));
-    // Nor does anything take less than no time.
+    // Nothing takes negative time, either.
     traced.run_s = None;
     assert!(predict(&traced, &target(), &fast).run_s >= 0.0);
 }
 
 #[test]
-fn what_is_cold_is_read_once_from_the_target() {
+fn cold_data_is_read_once_from_the_target() {
     let mut cold = warm(300 << 20, 1000.0 * MIB);
     cold.caching = Caching::Memory {
         data_bytes: 100.0 * MIB,
@@ -171,7 +171,7 @@ fn what_is_cold_is_read_once_from_the_target() {
 }
 
 #[test]
-fn a_layer_above_memory_has_each_write_and_one_below_has_them_merged() {
+fn a_layer_above_memory_gets_single_writes_and_one_below_merged_ones() {
     let mut small = warm(0, 400.0 * MIB);
     small.flow.write = vec![Flow::of(1 << 20, 4096)];
     let below = predict(&small, &target(), &layer());
@@ -183,24 +183,24 @@ fn a_layer_above_memory_has_each_write_and_one_below_has_them_merged() {
 }
 
 #[test]
-fn who_waits_for_each_request_waits_for_all_of_them() {
+fn a_program_that_waits_for_each_request_waits_for_all_of_them() {
     let mut slow = target();
     slow.direct_latency.read = linear(0.0, 1e-3);
     let flow = Flow::of(4096 * 1000, 4096);
     let at = |depth| predict(&direct(flow, Flow::default(), depth), &slow, &layer()).plain_run_s;
     assert!((at(1.0) - 1.0).abs() < 1e-9);
     assert!((at(4.0) - 0.25).abs() < 1e-9);
-    // As much as it can give bounds it.
+    // The throughput of the target is the limit.
     assert!((at(1e6) - flow.bytes / slow.bytes_per_s.read).abs() < 1e-9);
 }
 
 #[test]
-fn requests_of_who_works_in_between_come_apart() {
+fn requests_with_work_in_between_are_isolated() {
     let mut sleepy = layer();
     sleepy.apart_s.read = 1e-3;
     let mut work = direct(Flow::of(131_072 * 100, 131_072), Flow::default(), 1.0);
     let together = predict(&work, &target(), &sleepy).cpu_s;
-    // Reading takes 125 ms of the disk.
+    // The disk needs 125 ms for the reads.
     work.own_cpu_s = 0.0625;
     let half = predict(&work, &target(), &sleepy).cpu_s;
     assert!((half - together - 0.05).abs() < 1e-9, "{half} {together}");
@@ -210,7 +210,7 @@ fn requests_of_who_works_in_between_come_apart() {
 }
 
 #[test]
-fn a_cpu_that_is_busy_is_what_is_waited_for() {
+fn a_busy_cpu_limits_the_run_time() {
     let flow = Flow::of(1 << 30, 4096);
     let mut slow = layer();
     slow.cpu.write = by_size(1e-6, 0.0);
@@ -222,8 +222,8 @@ fn a_cpu_that_is_busy_is_what_is_waited_for() {
 }
 
 #[test]
-fn each_request_counts_by_its_own_size() {
-    // What is not straight: 4 KiB and 128 KiB cost more than two of 66 KiB.
+fn each_request_counts_with_its_own_size() {
+    // Not linear: 4 KiB and 128 KiB cost more than two of 66 KiB.
     let mut bent = layer();
     let points = vec![(4096.0, 1e-6), (67_584.0, 2e-6), (131_072.0, 9e-6)];
     bent.cpu.write = BySize::new(points).expect("sizes");
@@ -235,27 +235,27 @@ fn each_request_counts_by_its_own_size() {
 }
 
 #[test]
-fn a_request_waits_for_what_it_cannot_be_spared() {
+fn the_latency_is_what_a_request_must_wait_for() {
     let one = |work: &Workload, layer: &Layer| predict(work, &target(), layer).latency_s;
-    // One that is cut waits for all of its parts.
+    // A split request waits for all of its parts.
     let write = Flow::of(1 << 20, 1 << 20);
     let huge = direct(Flow::default(), write, 4.0);
     let expected_s = 8.0 * (131_072.0 * 4e-9 + 30e-6);
     assert!((one(&huge, &layer()) - expected_s).abs() < 1e-9);
-    // Memory takes it, and what is below writes it back later.
+    // Memory accepts the write, and writes it back later.
     let mut through = warm(0, 400.0 * MIB);
     through.flow.write = vec![write];
     assert_eq!(one(&through, &layer()), 0.0);
     let mut above = layer();
     above.is_above_memory = true;
     assert!((one(&through, &above) - expected_s).abs() < 1e-9);
-    // What memory lacks is waited for, if it is not read ahead.
+    // Data that is not in memory is waited for, unless it is read ahead.
     let cold = warm(400 << 20, 400.0 * MIB);
     assert!(one(&cold, &layer()) > 0.0);
 }
 
 #[test]
-fn accuracy_is_of_what_was_measured() {
+fn accuracy_is_relative_to_the_measurement() {
     assert_eq!(accuracy(1.0, 0.0), 0.0);
     assert_eq!(accuracy(0.0, 0.0), 1.0);
     assert!((accuracy(1.1, 1.0) - 0.9).abs() < 1e-12);
@@ -264,13 +264,13 @@ fn accuracy_is_of_what_was_measured() {
 }
 
 proptest! {
-    /// One request after another, each cut by itself, and its cost added.
+    /// Simulates one request after another: splits each, and adds its cost.
     #[test]
-    fn requests_that_are_done_one_by_one_cost_what_is_predicted(
+    fn single_requests_cost_what_is_predicted(
         requests in prop::collection::vec((any::<bool>(), 1_u64..64), 1..50),
         depth in 1_u32..8,
     ) {
-        // Of whole pieces of 128 KiB or a part of one, so that cutting is exact.
+        // Multiples of 128 KiB or a part of it, so that splitting is exact.
         let (target, layer) = (target(), layer());
         let (reads, writes) = ((3e-9, 5e-6, 20e-6), (4e-9, 6e-6, 30e-6));
         let mut flow = Both::<Flow>::default();
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn more_never_costs_less(
+    fn more_requests_never_cost_less(
         bytes in 0_u64..1 << 32, more in 0_u64..1 << 32, memory in 1.0_f64..4096.0,
         is_warm in any::<bool>(),
     ) {

@@ -1,4 +1,4 @@
-//! dm-crypt below a file system.
+//! [`BlockPlace`]: dm-crypt below a file system.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use super::{Opened, Place, Settings};
 use crate::measure::error::PathContext as _;
 use crate::measure::{Account, Cipher, MeasureError, Meter, Surface};
 
-/// dm-crypt en- and decrypts so much at once, in bytes: as LUKS2 has it on new disks.
+/// Sector size of dm-crypt in bytes, the default of LUKS2 on new disks.
 const SECTOR_BYTES: &str = "4096";
 
 pub struct BlockPlace {
     device: PathBuf,
     mount: PathBuf,
-    /// Of the mapped device.
+    /// Name of the mapped device.
     name: String,
 }
 
@@ -22,7 +22,7 @@ impl BlockPlace {
     pub fn new(settings: &Settings) -> Result<Self, MeasureError> {
         let Some(device) = settings.device.clone() else {
             return Err(MeasureError::Unfit(
-                "guest-block needs a block device whose content may be lost".to_owned(),
+                "guest-block needs a block device that may be overwritten".to_owned(),
             ));
         };
         let mount = settings.folder.join("mount");
@@ -52,7 +52,7 @@ impl Place for BlockPlace {
             }
         };
         let device = device.to_string_lossy();
-        // All of it is written when it is made, and none of it later.
+        // All metadata is written when the file system is created, and none later.
         run(
             command(&[
                 "mkfs.ext4",
@@ -71,7 +71,7 @@ impl Place for BlockPlace {
     }
 }
 
-/// What dm-crypt calls a cipher, and the length of its key in bytes.
+/// The name of a cipher in dm-crypt, and the length of its key in bytes.
 fn named(cipher: Cipher) -> Option<(&'static str, usize)> {
     match cipher {
         // Two keys.
@@ -79,14 +79,14 @@ fn named(cipher: Cipher) -> Option<(&'static str, usize)> {
         Cipher::Aes128Xts => Some(("aes-xts-plain64", 32)),
         Cipher::Aes256Cbc => Some(("aes-cbc-essiv:sha256", 32)),
         Cipher::Aes128Cbc => Some(("aes-cbc-essiv:sha256", 16)),
-        // Without a place for tags.
+        // dm-crypt has no space for tags by itself.
         Cipher::Aes128Gcm | Cipher::Aes256Gcm | Cipher::ChaCha20Poly1305 => None,
     }
 }
 
 fn map(cipher: Cipher, device: &Path, name: &str) -> Result<(), MeasureError> {
     let Some((mode, bytes)) = named(cipher) else {
-        let why = format!("dm-crypt has no {cipher} by itself");
+        let why = format!("dm-crypt does not support {cipher} without dm-integrity");
         return Err(MeasureError::Unfit(why));
     };
     let bits = (bytes * 8).to_string();
@@ -107,7 +107,7 @@ fn map(cipher: Cipher, device: &Path, name: &str) -> Result<(), MeasureError> {
         &device,
         name,
     ];
-    // XTS wants two keys that differ.
+    // XTS requires two different keys.
     let key: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
     run(command(&words), &key).map(|_| ())
 }
@@ -125,7 +125,7 @@ impl Opened for BlockOpened {
     }
 
     fn meter(&self) -> Meter {
-        // The kernel's threads encrypt.
+        // Threads of the kernel encrypt.
         Meter::new(vec![Account::Machine])
     }
 
@@ -148,7 +148,7 @@ impl Opened for BlockOpened {
 
 impl Drop for BlockOpened {
     fn drop(&mut self) {
-        // What went wrong before is what is told. Whoever still uses it keeps it until they end.
+        // The earlier failure is reported. Processes that still use it hold it until they end.
         if self.is_mounted {
             let mount = self.mount.to_string_lossy();
             let _ = run(command(&["umount", "-l", &mount]), &[]);

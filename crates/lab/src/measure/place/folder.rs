@@ -1,4 +1,4 @@
-//! A folder as it is.
+//! [`FolderOpened`]: a folder without encryption.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use super::Opened;
 use crate::measure::error::PathContext as _;
 use crate::measure::{Account, MeasureError, Meter, Surface};
 
-/// Files that nothing encrypts.
+/// A folder of unencrypted files.
 pub struct FolderOpened {
     surface: Surface,
     folder: PathBuf,
 }
 
 impl FolderOpened {
-    /// Makes it, if it is not there.
+    /// Creates the folder if it is missing.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// Any error of the operating system.
     pub fn new(folder: PathBuf) -> Result<Self, MeasureError> {
         std::fs::create_dir_all(&folder).at(&folder)?;
         Ok(Self {
@@ -26,7 +26,7 @@ impl FolderOpened {
     }
 }
 
-/// Waits until all that was written to the file system of that folder is durable.
+/// Waits until all writes to the file system of the folder are durable.
 pub fn sync(folder: &Path) -> Result<(), MeasureError> {
     let file = std::fs::File::open(folder).at(folder)?;
     rustix::fs::syncfs(&file).map_err(Into::into).at(folder)

@@ -1,15 +1,15 @@
-//! Where encryption could run: each place is opened with it and without.
+//! Places where encryption could run; each is opened with and without it.
 //!
 //! | place | plain | encrypted | whose CPU time |
 //! |---|---|---|---|
 //! | `guest-block` | ext4 on a device | ext4 on dm-crypt on it | all of the machine's |
 //! | `guest-stackable` | a folder | gocryptfs, by FUSE, above it | this process, gocryptfs |
-//! | `filter` | a volume, not sealed | the same behind an `encrypt` filter | the agent's |
-//! | `agent` | a volume, not sealed | a sealed one | the agent's |
+//! | `filter` | an unencrypted volume | the same behind an `encrypt` filter | the agent's |
+//! | `agent` | an unencrypted volume | an encrypted one | the agent's |
 //!
-//! What is opened is closed when it is dropped, as well as can be: what is still in use then goes
-//! when that ends. Names that all of a machine shares have this process's number, so two of it
-//! do not meet.
+//! An opened place is closed on drop as far as possible: what is still in use goes when its user
+//! ends. Names that are global on a machine contain this process's id, so that two processes do not
+//! conflict.
 
 mod block;
 mod folder;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{Cipher, MeasureError, Meter, Stop, Surface};
 
-/// A place.
+/// The kind of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlaceKind {
@@ -35,7 +35,7 @@ pub enum PlaceKind {
     GuestStackable,
     /// In a filter between the machine and its volume.
     Filter,
-    /// In the agent, as what lies on units is sealed.
+    /// In the agent, which seals blocks on units.
     Agent,
 }
 
@@ -59,13 +59,13 @@ impl PlaceKind {
         }
     }
 
-    /// Its CPU time is that of the machine that uses the disk, and not of its host.
+    /// Whether its CPU time is that of the machine that uses the disk, not of its host.
     #[must_use]
     pub const fn is_in_guest(self) -> bool {
         matches!(self, Self::GuestBlock | Self::GuestStackable)
     }
 
-    /// What it can encrypt with; the first one if nothing is said.
+    /// The supported ciphers; the first one is the default.
     #[must_use]
     pub const fn ciphers(self) -> &'static [Cipher] {
         match self {
@@ -91,27 +91,27 @@ impl std::fmt::Display for PlaceKind {
 /// What places need.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A folder that is made for what they keep; it is removed in the end.
+    /// A folder for temporary files, which is removed at the end.
     pub folder: PathBuf,
-    /// A block device whose content is lost, of `guest-block`.
+    /// A block device for `guest-block`; its content is lost.
     pub device: Option<PathBuf>,
-    /// This program.
+    /// Path of the program `scree`.
     pub scree: PathBuf,
-    /// No work needs more, in bytes: how large volumes are.
+    /// The largest data of a work, in bytes: the size of volumes.
     pub bytes_max: u64,
-    /// May have it end while a place is made ready.
+    /// Stops the preparation of a place.
     pub stop: Stop,
 }
 
-/// A place that work is done in.
+/// An open place.
 pub trait Opened {
-    /// Where to do it.
+    /// Where work is done.
     fn surface(&self) -> &Surface;
 
-    /// Whose CPU time counts.
+    /// The meter of the CPU time that counts.
     fn meter(&self) -> Meter;
 
-    /// The folders whose files memory may have, of all layers.
+    /// The folders, of all layers, whose files may be in memory.
     fn folders(&self) -> Vec<&Path> {
         match self.surface() {
             Surface::Folder(folder) => vec![folder],
@@ -119,38 +119,38 @@ pub trait Opened {
         }
     }
 
-    /// A folder of plain files of this machine, where the surface has none: what memory does for
-    /// whoever uses the disk is found by that.
+    /// A folder of unencrypted files, if the surface has none: it shows the effect of memory on the
+    /// user of the disk.
     fn plain_folder(&self) -> Option<&Path> {
         None
     }
 
-    /// Waits until nothing that was asked for is still to be done.
+    /// Waits until all background work is done.
     ///
     /// # Errors
     /// If that fails.
     fn settle(&mut self) -> Result<(), MeasureError>;
 
-    /// Closes it.
+    /// Closes the place.
     ///
     /// # Errors
-    /// If something of it stays.
+    /// If something remains.
     fn close(self: Box<Self>) -> Result<(), MeasureError>;
 }
 
-/// A place of this machine.
+/// A place on this machine.
 pub trait Place {
-    /// Opens it, with a cipher or without encryption. One is open at a time.
+    /// Opens the place, with a cipher or without encryption. It can be open only once.
     ///
     /// # Errors
-    /// If it cannot be had here.
+    /// If this machine does not support it.
     fn open(&mut self, cipher: Option<Cipher>) -> Result<Box<dyn Opened>, MeasureError>;
 }
 
-/// Makes a place ready.
+/// Prepares a place.
 ///
 /// # Errors
-/// If this machine lacks what it needs, with what that is.
+/// If this machine is missing something that it needs; the error names it.
 pub fn place(kind: PlaceKind, settings: &Settings) -> Result<Box<dyn Place>, MeasureError> {
     Ok(match kind {
         PlaceKind::GuestBlock => Box::new(block::BlockPlace::new(settings)?),

@@ -1,4 +1,4 @@
-//! Other programs, and what they say.
+//! Running other programs.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use crate::measure::MeasureError;
 use crate::measure::error::PathContext as _;
 
-/// How often it is looked whether something has come true.
+/// The pause between checks of a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Where the program comes from, if it is not there.
+/// The package of a missing program.
 fn hint(program: &str) -> &'static str {
     match program {
         "gocryptfs" => "install the package gocryptfs",
@@ -25,14 +25,14 @@ fn hint(program: &str) -> &'static str {
     }
 }
 
-/// A command of words.
+/// A command from its words.
 pub fn command(words: &[&str]) -> Command {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
     command
 }
 
-/// Of what it has said so many bytes are told, the last ones.
+/// The longest part of a program's output in an error, in bytes; the last bytes are shown.
 const SAID_BYTES: usize = 2000;
 
 fn last(said: &[u8]) -> String {
@@ -55,12 +55,13 @@ fn unstarted(command: &Command, error: std::io::Error) -> MeasureError {
     }
 }
 
-/// Runs it to its end, with this as its input; what it prints.
+/// Runs a program with this input; returns its output.
 ///
 /// # Errors
 /// If it cannot be started, or fails.
 pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
-    // A signal for all that a terminal has started is for this process alone: it ends the rest.
+    // A signal to the foreground group of a terminal is for this process only, which ends the
+    // others.
     command
         .process_group(0)
         .stdin(Stdio::piped())
@@ -70,7 +71,7 @@ pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
         .spawn()
         .map_err(|error| unstarted(&command, error))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Who ends without reading says why itself.
+        // A program that ends without reading reports why itself.
         let _ = stdin.write_all(input);
     }
     let ended = child.wait_with_output();
@@ -91,7 +92,7 @@ fn told(said: &[u8], status: &std::process::ExitStatus) -> String {
     }
 }
 
-/// The same, but it is told to end when this process does, however that comes.
+/// The same command, which gets a signal when this process ends for any reason.
 fn ends_with_us(command: &Command) -> Command {
     let mut ends = Command::new("setpriv");
     ends.args(["--pdeathsig", "TERM", "--"])
@@ -100,8 +101,8 @@ fn ends_with_us(command: &Command) -> Command {
     ends
 }
 
-/// Starts it, with nothing but its words; its end is that of what is returned, or of this process.
-/// What it says goes to this file.
+/// Starts a program with only these arguments; it ends when the returned value is dropped, or with
+/// this process. Its output goes to the file `says`.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -138,15 +139,15 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until something is true while it runs.
+    /// Waits until a condition is true while the program runs.
     ///
     /// # Errors
-    /// If it ends, or that takes too long; with what it has said.
+    /// If the program ends, or after the timeout; with its output.
     pub fn until(
         &mut self,
         what: &str,
@@ -172,10 +173,10 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits until the program ends.
     ///
     /// # Errors
-    /// If that takes too long; it is killed then.
+    /// After the timeout; it is killed then.
     pub fn ended(mut self, within: Duration) -> Result<(), MeasureError> {
         let begun = Instant::now();
         while self.is_running() {
@@ -193,7 +194,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or is to.
+        // It has ended, or must end.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_ends_is_told_with_its_last_words() {
+    fn a_program_that_ends_is_reported_with_its_last_output() {
         let folder = tempfile::tempdir().expect("a folder");
         let words = ["sh", "-c", "echo why >&2; exit 3"];
         let failed = run(command(&words), b"").expect_err("it fails").to_string();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_runs_on_is_ended() {
+    fn a_program_that_keeps_running_is_ended() {
         let folder = tempfile::tempdir().expect("a folder");
         let cat = || {
             start(

@@ -1,4 +1,5 @@
-//! gocryptfs above a folder. The paper had EncFS, which nobody looks after any more.
+//! [`StackablePlace`]: gocryptfs above a folder. The paper used EncFS, which is not maintained any
+//! more.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use super::{Opened, Place, Settings};
 use crate::measure::error::PathContext as _;
 use crate::measure::{Account, Cipher, MeasureError, Meter, Surface};
 
-/// Mounting takes no longer, nor does its end.
+/// Timeout of mounting and unmounting.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub struct StackablePlace {
@@ -42,13 +43,13 @@ impl Place for StackablePlace {
         let passphrase = passphrase.to_string_lossy();
         let kept_name = kept.to_string_lossy();
         let mut words = vec!["gocryptfs", "-q", "-init", "-passfile", &passphrase];
-        // What makes keys of passphrases is done once, and not measured.
+        // The key derivation runs once, and is not measured.
         words.extend(["-scryptn", "10"]);
         match cipher {
             Cipher::Aes256Gcm => {}
             Cipher::ChaCha20Poly1305 => words.push("-xchacha"),
             _ => {
-                let why = format!("gocryptfs has no {cipher}");
+                let why = format!("gocryptfs does not support {cipher}");
                 return Err(MeasureError::Unfit(why));
             }
         }
@@ -67,7 +68,7 @@ impl Place for StackablePlace {
         let mut daemon = start(&command(&words), self.folder.join("gocryptfs.said"))?;
         let device = |path: &PathBuf| std::fs::metadata(path).map(|data| data.dev()).ok();
         let outside = device(&self.folder);
-        // It is unmounted when this is dropped, however far it got.
+        // It is unmounted when this is dropped, even after a failure.
         let mut opened = StackableOpened {
             surface: Surface::Folder(seen.clone()),
             kept,
@@ -122,7 +123,7 @@ impl Opened for StackableOpened {
     }
 }
 
-/// Who is not root may not use `umount`, and fuse's own program is named by its version.
+/// Only root may use `umount`; the name of fuse's program depends on its version.
 fn unmount(seen: &Path, flags: &[&str]) -> Result<(), MeasureError> {
     let seen = seen.to_string_lossy();
     let with = |words: &[&str]| run(command(&[words, flags, &[&*seen]].concat()), &[]);
@@ -138,7 +139,7 @@ fn unmount(seen: &Path, flags: &[&str]) -> Result<(), MeasureError> {
 
 impl Drop for StackableOpened {
     fn drop(&mut self) {
-        // What went wrong before is what is told. Whoever still uses it keeps it until they end.
+        // The earlier failure is reported. Processes that still use it hold it until they end.
         if let Some(seen) = &self.seen {
             let _ = unmount(seen, &["-z"]);
         }

@@ -1,4 +1,4 @@
-//! Volumes of a `scree up` of its own: behind a filter, and sealed.
+//! [`VolumePlace`]: volumes of a temporary `scree up`: behind an encrypting filter, or encrypted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,10 @@ use super::{Opened, Place, PlaceKind, Settings};
 use crate::measure::error::PathContext as _;
 use crate::measure::{Account, Cipher, MeasureError, Meter, Stop, Surface, exports};
 
-/// It answers by then, or never.
+/// Timeout of the start of `scree up`.
 const START_MAX: Duration = Duration::from_secs(120);
 
-/// The filter's key, by name.
+/// Name of the filter's key.
 const KEY: &str = "measured";
 
 pub struct VolumePlace {
@@ -25,7 +25,7 @@ pub struct VolumePlace {
     stop: Stop,
 }
 
-/// How its commands are given.
+/// Runs commands of the temporary `scree up`.
 #[derive(Clone)]
 struct Scree {
     program: PathBuf,
@@ -51,7 +51,7 @@ impl VolumePlace {
             program: settings.scree.clone(),
             folder: folder.clone(),
         };
-        // A destage has to wait for nothing but its snapshot.
+        // A destage waits only for its snapshot.
         let words = [
             "up",
             "--units",
@@ -91,13 +91,13 @@ impl Place for VolumePlace {
     fn open(&mut self, cipher: Option<Cipher>) -> Result<Box<dyn Opened>, MeasureError> {
         self.opened += 1;
         let name = format!("measured-{}", self.opened);
-        // The head of a disk that a filter encrypts takes room of its own.
+        // A disk that a filter encrypts needs space for its header.
         let size = format!("{}M", (self.bytes >> 20) + 64);
         let seal = match (self.kind, cipher) {
             (PlaceKind::Agent, Some(Cipher::Aes256Gcm)) => "aes-256-gcm",
             (PlaceKind::Filter, Some(Cipher::Aes256Xts)) | (_, None) => "none",
             (kind, Some(cipher)) => {
-                let why = format!("{kind} has no {cipher}");
+                let why = format!("{kind} does not support {cipher}");
                 return Err(MeasureError::Unfit(why));
             }
         };
@@ -135,8 +135,8 @@ impl Place for VolumePlace {
             snapshots: 0,
             plain: self.plain.clone(),
         });
-        // A filter has written its head by now, and the map of a volume without one is still empty:
-        // what is done for the first time costs more, and would seem to be what a filter saves.
+        // A filter has written its header by now, while the map of a volume without one is still
+        // empty: the first writes cost more, and would look like a saving of the filter.
         exports::fill((&socket, &name), self.bytes, &self.stop)?;
         opened.settle()?;
         Ok(opened)
@@ -165,7 +165,7 @@ impl Opened for VolumeOpened {
         Some(&self.plain)
     }
 
-    /// A snapshot is completed when all before it lies on the units.
+    /// A snapshot is completed when all earlier writes are on the units.
     fn settle(&mut self) -> Result<(), MeasureError> {
         self.snapshots += 1;
         let snapshot = format!("{}-{}", self.name, self.snapshots);

@@ -1,4 +1,4 @@
-//! Works as people write and read them.
+//! Parsing and formatting of works.
 
 use super::Work;
 
@@ -20,7 +20,7 @@ impl std::fmt::Display for Work {
                 request_bytes,
                 is_random,
             } => {
-                let order = if is_random { " here and there" } else { "" };
+                let order = if is_random { " in random order" } else { "" };
                 let (bytes, request) = (size(bytes), size(request_bytes));
                 write!(formatter, "read {bytes} by {request}{order}, cold")
             }
@@ -53,14 +53,14 @@ impl std::fmt::Display for Work {
     }
 }
 
-/// How works are written.
+/// The forms of a work.
 const FORMS: &str = "write:SIZE:REQUEST, cold:SIZE:REQUEST, random:SIZE:REQUEST, \
     warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH or words:SIZE";
 
-/// No request is larger, in bytes.
+/// The largest request, in bytes.
 const REQUEST_BYTES_MAX: u64 = 16 << 20;
 
-/// No more requests are under way together.
+/// The largest queue depth.
 const DEPTH_MAX: u32 = 128;
 
 impl std::str::FromStr for Work {
@@ -69,12 +69,12 @@ impl std::str::FromStr for Work {
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split(':').collect();
         let bytes_of = |bytes: &str| match base::size::parse(bytes)? {
-            0 => Err("it has at least one byte".to_owned()),
+            0 => Err("use at least one byte".to_owned()),
             bytes => Ok(bytes),
         };
         let request_of = |bytes: &str| match base::size::parse(bytes)? {
             bytes @ 1..=REQUEST_BYTES_MAX => Ok(bytes),
-            _ => Err("requests have 1 byte to 16M".to_owned()),
+            _ => Err("use requests of 1 byte to 16M".to_owned()),
         };
         let two =
             |bytes: &str, request: &str| Ok::<_, String>((bytes_of(bytes)?, request_of(request)?));
@@ -105,13 +105,13 @@ impl std::str::FromStr for Work {
                 let (bytes, request_bytes) = two(bytes, request)?;
                 if request_bytes % 4096 != 0 || bytes < request_bytes {
                     return Err(
-                        "past memory, requests are of whole 4K, and there is one".to_owned()
+                        "direct requests must be multiples of 4K, and there must be at least one".to_owned()
                     );
                 }
                 let number = |text: &str, least, most| {
                     let parsed = text.parse::<u32>().ok();
                     let parsed = parsed.filter(|number| (least..=most).contains(number));
-                    parsed.ok_or_else(|| format!("{text:?} is no number from {least} to {most}"))
+                    parsed.ok_or_else(|| format!("{text:?} is not a number from {least} to {most}"))
                 };
                 Ok(Self::Direct {
                     bytes,
@@ -126,7 +126,7 @@ impl std::str::FromStr for Work {
             ["words", bytes] => Ok(Self::Words {
                 bytes: bytes_of(bytes)?,
             }),
-            _ => Err(format!("{text:?} is none of: {FORMS}")),
+            _ => Err(format!("{text:?} is not a work: use {FORMS}")),
         }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn works_are_written_in_words() {
+    fn works_are_formatted_in_words() {
         let parse = |text: &str| text.parse::<Work>().map(|work| work.to_string());
         assert_eq!(parse("write:1M:4K").as_deref(), Ok("write 1M by 4K"));
         assert_eq!(parse("cold:1M:4K").as_deref(), Ok("read 1M by 4K, cold"));
