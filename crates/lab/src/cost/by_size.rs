@@ -15,9 +15,7 @@ pub struct BySize(Vec<(f64, f64)>);
 
 /// Why points are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "sizes must be different numbers above 0, at least one, and their times must be numbers"
-)]
+#[error("sizes must be different numbers above 0, at least one, and their times must be numbers")]
 pub struct BySizeError;
 
 impl BySize {

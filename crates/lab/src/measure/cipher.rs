@@ -198,9 +198,7 @@ impl BlockCipher {
             Self::Xts256(xts) => xts.decrypt(number, block.len(), block),
             Self::Cbc(keys) => {
                 let context = DecryptionContext::Iv128(FixedLength::from(iv(number)));
-                keys.1
-                    .decrypt(block, context)
-                    .expect("an encrypted block");
+                keys.1.decrypt(block, context).expect("an encrypted block");
             }
         }
     }

@@ -120,7 +120,9 @@ impl<'a> Export<'a> {
             Started::Done => Ok(()),
             Started::Pending => self.wait().map(|_| ()),
             Started::Failed(error) => Err(error.into()),
-            Started::Busy => Err(IoError::Unavailable("it is busy without requests".to_owned()).into()),
+            Started::Busy => {
+                Err(IoError::Unavailable("it is busy without requests".to_owned()).into())
+            }
         }
     }
 }
@@ -178,7 +180,7 @@ pub(crate) fn run(
         depth,
     } = *work
     else {
-        let why = format!("{work}: a volume can only be measured with direct I\");
+        let why = format!("{work}: a volume can only be measured with direct I/O");
         return Err(MeasureError::Unfit(why));
     };
     let mut export = Export::open(socket, name, watch.stop)?;

@@ -163,7 +163,11 @@ pub(crate) fn tried(effort: &Effort) -> Vec<u64> {
     tried
 }
 
-fn seen(opened: &mut dyn Opened, effort: &Effort, stop: &Stop) -> Result<Vec<MemoryEffect>, MeasureError> {
+fn seen(
+    opened: &mut dyn Opened,
+    effort: &Effort,
+    stop: &Stop,
+) -> Result<Vec<MemoryEffect>, MeasureError> {
     let mut all = Vec::new();
     for bytes in tried(effort) {
         let write = Work::Write {

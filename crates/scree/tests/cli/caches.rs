@@ -84,7 +84,7 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
         (&["--trace", &huge], "requests more than"),
         (
             &["--trace", &log, &picture],
-            "have to be those of one filter",
+            "must belong to one filter",
         ),
         (&["--trace", "/nowhere/log"], "/nowhere/log"),
     ] {

@@ -231,7 +231,7 @@ fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
     for (compromised, place, why) in [
         ("1", path(""), "it is a folder"),
         ("1", path("none/leaks.svg"), "its folder does not exist"),
-        ("0", path("leaks.svg"), "nothing to draw"),
+        ("0", path("leaks.svg"), "no points to draw"),
     ] {
         let said = privacy(&[&case[..], &[compromised, "--plot", &place]].concat());
         assert_eq!((said.code, &*said.out), (1, ""), "{place}");
@@ -245,7 +245,7 @@ fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
     let said = privacy(&[&case[..], &marked].concat());
     assert_eq!((said.code, &*said.out), (1, ""), "{}", said.error);
     assert!(
-        said.error.contains("5 units cannot be compromised of 4"),
+        said.error.contains("5 units cannot be compromised, as there are only 4"),
         "{}",
         said.error
     );
@@ -387,7 +387,7 @@ fn what_makes_no_sense_is_refused() {
         (
             &["estimate", "--units", "3", "--compromised", "4"][..],
             1,
-            "4 units cannot be compromised of 3",
+            "4 units cannot be compromised, as there are only 3",
         ),
         (
             &["estimate", "--units", "3", "--compromised", "x"],
@@ -397,12 +397,12 @@ fn what_makes_no_sense_is_refused() {
         (
             &["estimate", "--units", "5000", "--compromised", "1"],
             1,
-            "more than the 1000",
+            "maximum of 1000",
         ),
         (
             &[&units[..], &["--erasure", "4+2"]].concat(),
             1,
-            "6 members of a set need as many units",
+            "a set has 6 members and needs as many units",
         ),
         (
             &[&units[..], &["--erasure", "1+1"]].concat(),
@@ -417,12 +417,12 @@ fn what_makes_no_sense_is_refused() {
         (
             &[&units[..], &["--tree", &empty]].concat(),
             1,
-            "all files are empty",
+            "or all are empty",
         ),
         (
             &[&units[..], &["--list", &words]].concat(),
             1,
-            "no list of lengths",
+            "not a list of lengths",
         ),
         (&[&units[..], &["--list", &none]].concat(), 1, &none),
         (

@@ -96,7 +96,7 @@ fn kinds(
     let is_of_disk = asked.direct.is_some() || !asked.traces.is_empty();
     let is_unfit = |kind: &PlaceKind| is_of_disk && *kind == PlaceKind::GuestStackable;
     let why = format!(
-        "{} encrypts files, whose requests are unknown with direct I\",
+        "{} encrypts files, whose requests are unknown with direct I/O",
         PlaceKind::GuestStackable
     );
     if !arguments.places.is_empty() {

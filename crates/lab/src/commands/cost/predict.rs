@@ -174,7 +174,7 @@ fn tell_guesses(
     guesses.dedup();
     for (place, memory) in guesses {
         let notice = format!(
-            "{place}: the machine that has the disk is taken to have {} of memory, as its host \
+            "{place}: the machine that has the disk is assumed to have {} of memory, as its host \
              has (--memory)",
             base::size::about_bytes(memory)
         );

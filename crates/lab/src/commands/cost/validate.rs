@@ -92,8 +92,7 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
     let (calibration, differs) = load(path)?;
     if let Some(why) = differs {
         if !arguments.other_machine {
-            let why =
-                format!("{why}; to compare it with this machine anyway, add --other-machine");
+            let why = format!("{why}; to compare it with this machine anyway, add --other-machine");
             return Err(failed(path, why));
         }
         console.notice(&format!("{}: {why}", path.display()));

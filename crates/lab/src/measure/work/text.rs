@@ -105,7 +105,8 @@ impl std::str::FromStr for Work {
                 let (bytes, request_bytes) = two(bytes, request)?;
                 if request_bytes % 4096 != 0 || bytes < request_bytes {
                     return Err(
-                        "direct requests must be multiples of 4K, and there must be at least one".to_owned()
+                        "direct requests must be multiples of 4K, and there must be at least one"
+                            .to_owned(),
                     );
                 }
                 let number = |text: &str, least, most| {
