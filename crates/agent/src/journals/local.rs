@@ -54,7 +54,7 @@ impl LocalJournals {
         let problem = listed.as_ref().err().map(|error| {
             format!(
                 "the journals in {} cannot be listed: {error}; until that folder or its disk is \
-                 repaired, those of volumes that were taken from this host are neither found nor \
+                 repaired, journals of volumes that were taken from this host are neither found nor \
                  shown",
                 folder.display()
             )
@@ -80,8 +80,8 @@ impl LocalJournals {
                 Err(error) => format!(" (its length cannot be read: {error})"),
             };
             problems.push(format!(
-                "volume {volume} was taken from this host, and what was written here last is kept \
-                 in {at}{bytes}; remove it when nobody misses it"
+                "volume {volume} was taken from this host; the last writes here are in the \
+                 quarantined journal {at}{bytes}: remove it if no one needs them"
             ));
         }
         problems.extend(self.problem.lock().clone());

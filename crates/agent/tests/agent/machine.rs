@@ -304,8 +304,8 @@ impl Qemu {
     /// Sends a command to the test's monitor.
     pub fn ask(&self, command: &'static str, arguments: Value) -> Value {
         run(async {
-            let patience = Duration::from_secs(20);
-            let monitor = Monitor::connect(&self.socket("test.qmp"), patience).await;
+            let timeout = Duration::from_secs(20);
+            let monitor = Monitor::connect(&self.socket("test.qmp"), timeout).await;
             let mut monitor = monitor.expect("the test's monitor");
             let reply = monitor.execute(command, arguments).await;
             reply.expect("a reply")

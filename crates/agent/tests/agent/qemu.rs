@@ -162,7 +162,7 @@ fn a_machine_without_ports_names_what_to_add() {
 fn a_disk_without_a_server_is_refused_with_the_text_of_qemu() {
     let qemu = Qemu::start(&["-machine", "pc", "-S"]);
     let mut disk = qemu.nbd.disk("att-1", "vol-1", false);
-    disk.socket = qemu.socket("nobody.sock");
+    disk.socket = qemu.socket("missing.sock");
     let error = run(qemu.vm(SHORT).plug(&disk)).expect_err("no server");
     let words = base::with_causes(&error);
     assert!(

@@ -219,79 +219,90 @@ fn is_ciphertext(text: &str) -> bool {
     })
 }
 
+fn invalid<T>(field: &'static str, value: &str, why: &'static str) -> Result<T, TransitError> {
+    Err(TransitError::Entry {
+        field,
+        value: value.to_owned(),
+        why,
+    })
+}
+
+/// Checks all fields of an entry except its address.
+fn check_names(entry: &TransitEntry) -> Result<(), TransitError> {
+    if !is_path(&entry.mount, true) {
+        let why = "is not the path of a mount, as in `transit`";
+        return invalid("mount", &entry.mount, why);
+    }
+    if !is_path(&entry.key, false) {
+        return invalid("key", &entry.key, "is not the name of a transit key");
+    }
+    if let Some(namespace) = &entry.namespace
+        && !is_path(namespace.trim_end_matches('/'), true)
+    {
+        let why = "is not a namespace, as in `team-a`";
+        return invalid("namespace", namespace, why);
+    }
+    if !(1..=TIMEOUT_SECONDS_MAX).contains(&entry.timeout_seconds) {
+        let value = entry.timeout_seconds.to_string();
+        return invalid("timeout_seconds", &value, "is not between 1 and 120");
+    }
+    Ok(())
+}
+
+/// The service at the address of an entry.
+fn service(world: &World, entry: &TransitEntry) -> Result<Service, TransitError> {
+    let bad_address = || {
+        let why = "is not an address as in `https://vault.example:8200`";
+        invalid("address", &entry.address, why)
+    };
+    let Ok(uri) = entry.address.parse::<hyper::Uri>() else {
+        return bad_address();
+    };
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return bad_address();
+    };
+    if uri.path().len() > 1 || uri.query().is_some() || authority.as_str().contains('@') {
+        return bad_address();
+    }
+    let host = authority.host().trim_matches(['[', ']']);
+    let tls = match (scheme, &entry.ca_path) {
+        ("https", Some(path)) => Some(http::tls(world, path)?),
+        ("https", None) => {
+            let why = "needs `ca_path`, the certificate of the authority that signed the \
+                       service's";
+            return invalid("address", &entry.address, why);
+        }
+        ("http", _) => {
+            let address = host.parse::<IpAddr>();
+            if host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
+                let why = "is not on this machine: data keys are sent over a network only by https";
+                return invalid("address", &entry.address, why);
+            }
+            None
+        }
+        _ => return bad_address(),
+    };
+    let port = authority
+        .port_u16()
+        .unwrap_or(if tls.is_some() { 443 } else { 80 });
+    Ok(Service {
+        address: entry.address.clone(),
+        authority: authority.to_string(),
+        host: host.to_owned(),
+        port,
+        tls,
+        timeout: Duration::from_secs(entry.timeout_seconds.into()),
+    })
+}
+
 impl Transit {
     /// The key that `entry` names; it is first requested when it is used.
     pub(super) fn new(world: &World, entry: &TransitEntry) -> Result<Self, TransitError> {
-        let wrong = |field, value: &str, why| {
-            Err(TransitError::Entry {
-                field,
-                value: value.to_owned(),
-                why,
-            })
-        };
-        if !is_path(&entry.mount, true) {
-            return wrong(
-                "mount",
-                &entry.mount,
-                "is not the path of a mount, as in `transit`",
-            );
-        }
-        if !is_path(&entry.key, false) {
-            return wrong("key", &entry.key, "is not the name of a transit key");
-        }
-        if let Some(namespace) = &entry.namespace
-            && !is_path(namespace.trim_end_matches('/'), true)
-        {
-            return wrong("namespace", namespace, "is not a namespace, as in `team-a`");
-        }
-        if !(1..=TIMEOUT_SECONDS_MAX).contains(&entry.timeout_seconds) {
-            let value = entry.timeout_seconds.to_string();
-            return wrong("timeout_seconds", &value, "is not between 1 and 120");
-        }
-        let bad_address = "is not an address as in `https://vault.example:8200`";
-        let Ok(uri) = entry.address.parse::<hyper::Uri>() else {
-            return wrong("address", &entry.address, bad_address);
-        };
-        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return wrong("address", &entry.address, bad_address);
-        };
-        if uri.path().len() > 1 || uri.query().is_some() || authority.as_str().contains('@') {
-            return wrong("address", &entry.address, bad_address);
-        }
-        let host = authority.host().trim_matches(['[', ']']);
-        let tls = match (scheme, &entry.ca_path) {
-            ("https", Some(path)) => Some(http::tls(world, path)?),
-            ("https", None) => {
-                let why = "needs `ca_path`, the certificate of the authority that signed the \
-                           service's";
-                return wrong("address", &entry.address, why);
-            }
-            ("http", _) => {
-                let address = host.parse::<IpAddr>();
-                if host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
-                    let why =
-                        "is not on this machine: data keys are sent over a network only by https";
-                    return wrong("address", &entry.address, why);
-                }
-                None
-            }
-            _ => return wrong("address", &entry.address, bad_address),
-        };
-        let port = authority
-            .port_u16()
-            .unwrap_or(if tls.is_some() { 443 } else { 80 });
-        let service = Service {
-            address: entry.address.clone(),
-            authority: authority.to_string(),
-            host: host.to_owned(),
-            port,
-            tls,
-            timeout: Duration::from_secs(entry.timeout_seconds.into()),
-        };
+        check_names(entry)?;
         Ok(Self {
             world: world.clone(),
             entry: entry.clone(),
-            service,
+            service: service(world, entry)?,
         })
     }
 

@@ -103,8 +103,8 @@ fn an_encrypted_identity_file_reports_what_is_wrong() {
     let at = at.expect("a work factor") + 1;
     let factor = |text: &str| [&ENCRYPTED[..at], text.as_bytes(), &ENCRYPTED[at + 2..]].concat();
     assert!(refusal(&factor("40"), Some(&passphrase)).contains("work factor 40"));
-    for nonsense in ["", "-1", "999", "64 18"] {
-        let refused = refusal(&factor(nonsense), Some(&passphrase));
+    for invalid in ["", "-1", "999", "64 18"] {
+        let refused = refusal(&factor(invalid), Some(&passphrase));
         assert!(
             refused.contains("work factor") || refused.contains("recipient"),
             "{refused}"

@@ -311,10 +311,10 @@ fn a_broken_connection_is_retried_once() {
     let broken = key.unwrap_key(lineage, &wrapped).expect_err("broken");
     assert!(base::with_causes(&broken).contains("closed the connection"));
     assert_eq!(stub.asked(), 2);
-    let nobody = at(&place, "http://127.0.0.1:1", "ours");
+    let unserved = at(&place, "http://127.0.0.1:1", "ours");
     assert!(
         place
-            .refusal(&KeyEntry::Transit(nobody))
+            .refusal(&KeyEntry::Transit(unserved))
             .contains("cannot connect to")
     );
 }

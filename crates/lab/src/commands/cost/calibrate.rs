@@ -1,6 +1,7 @@
 //! `scree cost calibrate`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use base::report::Table;
 
@@ -9,10 +10,11 @@ use super::{load, percent, refused, seconds, suspect};
 use crate::args::CalibrateArguments;
 use crate::commands::Failure;
 use crate::commands::files::failed;
-use crate::commands::{Console, print};
+use crate::commands::{Console, Progress, print};
 use crate::measure::place::place;
 use crate::measure::{
-    Calibration, Cipher, CipherSpeed, Effort, Machine, MeasuredPlace, VERSION, Waiting, now,
+    Calibration, Cipher, CipherSpeed, Effort, Machine, MeasuredPlace, PlaceKind, Stop, VERSION,
+    Waiting, now,
 };
 
 /// Runs `scree cost calibrate`.
@@ -23,23 +25,7 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
         Ok(_) => Some(known(arguments)?),
         Err(_) => None,
     };
-    for kind in &arguments.places {
-        if !arguments.ciphers.is_empty()
-            && !arguments
-                .ciphers
-                .iter()
-                .any(|one| kind.ciphers().contains(one))
-        {
-            return Err(Failure::new(format!(
-                "{kind} has none of these ciphers: use {}",
-                kind.ciphers()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            )));
-        }
-    }
+    check_ciphers(arguments)?;
     let effort = Effort {
         rounds: arguments.rounds,
         bytes: arguments.bytes.max(1 << 20) / (1 << 20) * (1 << 20),
@@ -52,14 +38,7 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     let bytes_max = 4 * effort.bytes;
     let settings = scratch.settings(&arguments.place, &arguments.places, bytes_max, &stop)?;
     let progress = console.progress("ciphers");
-    let mut ciphers = Vec::new();
-    for cipher in Cipher::ALL {
-        progress.say(format!("{cipher} by itself"));
-        ciphers.push(
-            CipherSpeed::measure(cipher, arguments.cipher_time.as_secs_f64(), &stop)
-                .map_err(refused)?,
-        );
-    }
+    let ciphers = measure_ciphers(&*progress, arguments.cipher_time, &stop)?;
     let mut calibration = Calibration {
         version: VERSION,
         // The clock rate of the CPU is highest right after work.
@@ -88,6 +67,42 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
     }
     drop(progress);
     scratch.remove()?;
+    show_notices(console, arguments, &calibration);
+    Ok(print(console, &calibration, shown)?)
+}
+
+/// Checks that each place supports at least one of the ciphers.
+fn check_ciphers(arguments: &CalibrateArguments) -> Result<(), Failure> {
+    let is_supported = |kind: &PlaceKind| {
+        let mut ciphers = arguments.ciphers.iter();
+        arguments.ciphers.is_empty() || ciphers.any(|one| kind.ciphers().contains(one))
+    };
+    let Some(kind) = arguments.places.iter().find(|kind| !is_supported(kind)) else {
+        return Ok(());
+    };
+    let names: Vec<String> = kind.ciphers().iter().map(ToString::to_string).collect();
+    Err(Failure::new(format!(
+        "{kind} has none of these ciphers: use {}",
+        names.join(", ")
+    )))
+}
+
+fn measure_ciphers(
+    progress: &dyn Progress,
+    time: Duration,
+    stop: &Stop,
+) -> Result<Vec<CipherSpeed>, Failure> {
+    let mut speeds = Vec::new();
+    for cipher in Cipher::ALL {
+        progress.say(format!("{cipher} by itself"));
+        let speed = CipherSpeed::measure(cipher, time.as_secs_f64(), stop);
+        speeds.push(speed.map_err(refused)?);
+    }
+    Ok(speeds)
+}
+
+/// Shows which measurements are extrapolated or imprecise.
+fn show_notices(console: &dyn Console, arguments: &CalibrateArguments, calibration: &Calibration) {
     // All places were measured with the same --data-max.
     let places = arguments.places.iter();
     let mut beyond = places.filter_map(|kind| calibration.place(*kind)?.guessed_beyond());
@@ -107,7 +122,6 @@ pub fn run(console: &dyn Console, arguments: &CalibrateArguments) -> Result<(), 
             }
         }
     }
-    Ok(print(console, &calibration, shown)?)
 }
 
 fn save(calibration: &Calibration, path: &Path) -> Result<(), Failure> {

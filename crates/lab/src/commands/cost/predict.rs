@@ -1,7 +1,7 @@
 //! `scree cost predict`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::report::Table;
 use serde::Serialize;
@@ -15,8 +15,8 @@ use crate::chart::{Chart, Series};
 use crate::commands::Failure;
 use crate::commands::files::{check_place, write_picture};
 use crate::commands::{Console, print};
-use crate::cost::{Both, Caching, Flow, Offer, Prediction, cheapest, predict};
-use crate::measure::Machine;
+use crate::cost::{Both, Caching, Flow, Offer, Prediction, Workload, cheapest, predict};
+use crate::measure::{Calibration, Machine};
 
 /// A way to encrypt, and its cost.
 #[derive(Serialize)]
@@ -63,21 +63,11 @@ struct CostPrediction {
 
 /// Runs `scree cost predict`.
 pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Failure> {
-    let mut calibrations = Vec::new();
-    for path in &arguments.calibrations {
-        let (calibration, differs) = load(path)?;
-        if let Some(why) = differs {
-            let path = path.display();
-            let notice = format!("{path}: {why}; the prediction is for that machine");
-            console.notice(&notice);
-        }
-        calibrations.push(calibration);
-    }
+    let calibrations = load_all(console, &arguments.calibrations)?;
     if let Some(picture) = &arguments.plot {
         let inputs = arguments.calibrations.iter().chain(&arguments.prices);
         check_place(picture, inputs)?;
     }
-    let here = Machine::here();
     let prices = arguments.prices.as_deref().map(PriceTable::read);
     let prices = prices.transpose()?;
     let asked = &arguments.workload;
@@ -87,7 +77,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
     };
     let places = candidates(console, &calibrations, arguments)?;
     let times = arguments.plot.as_ref().map_or(1.0, |_| DRAWN_MOST);
-    tell_guesses(console, asked, &places, times);
+    notice_guesses(console, asked, &places, times);
     let mut ways = Vec::new();
     let mut flow = Both::<Flow>::default();
     for one in &places {
@@ -100,30 +90,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
             None => of_arguments(asked, one.calibration, place),
         };
         flow = workload.asked();
-        let said = predict(&workload, &place.target, &one.layer);
-        let paid = prices.as_ref().map(|prices| prices.of(place.place));
-        let money = paid.transpose()?.map(|paid| paid.of(&said));
-        let numbers = [said.cpu_s, said.run_s, said.latency_s, money.unwrap_or(0.0)];
-        if !numbers.iter().all(|number| number.is_finite()) {
-            return Err(Failure::new("the numbers are too large for a prediction"));
-        }
-        let machine = &one.calibration.machine;
-        ways.push(Alternative {
-            place: place.place.name(),
-            machine: machine.name.clone(),
-            other_machine: machine.differs(&here),
-            cipher: one.cipher.name(),
-            calibrated_at: one.at.to_string(),
-            is_by_cipher: one.is_by_cipher,
-            suspicion: one.suspicion.clone(),
-            cpu_s: said.cpu_s,
-            cpu_share: said.share(),
-            plain_run_s: said.plain_run_s,
-            run_s: said.run_s,
-            longer_s: said.longer_s(),
-            latency_s: said.latency_s,
-            money,
-        });
+        ways.push(alternative(one, &workload, prices.as_ref())?);
     }
     let offers: Vec<Offer> = ways
         .iter()
@@ -149,8 +116,61 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
     }
 }
 
+fn load_all(console: &dyn Console, paths: &[PathBuf]) -> Result<Vec<Calibration>, Failure> {
+    let mut calibrations = Vec::new();
+    for path in paths {
+        let (calibration, differs) = load(path)?;
+        if let Some(why) = differs {
+            let path = path.display();
+            let notice = format!("{path}: {why}; the prediction is for that machine");
+            console.notice(&notice);
+        }
+        calibrations.push(calibration);
+    }
+    Ok(calibrations)
+}
+
+/// The cost of a workload with this place and cipher.
+fn alternative(
+    one: &Candidate<'_>,
+    workload: &Workload,
+    prices: Option<&PriceTable>,
+) -> Result<Alternative, Failure> {
+    let prediction = predict(workload, &one.place.target, &one.layer);
+    let prices = prices
+        .map(|prices| prices.of(one.place.place))
+        .transpose()?;
+    let money = prices.map(|prices| prices.of(&prediction));
+    let numbers = [
+        prediction.cpu_s,
+        prediction.run_s,
+        prediction.latency_s,
+        money.unwrap_or(0.0),
+    ];
+    if !numbers.iter().all(|number| number.is_finite()) {
+        return Err(Failure::new("the numbers are too large for a prediction"));
+    }
+    let machine = &one.calibration.machine;
+    Ok(Alternative {
+        place: one.place.place.name(),
+        machine: machine.name.clone(),
+        other_machine: machine.differs(&Machine::here()),
+        cipher: one.cipher.name(),
+        calibrated_at: one.at.to_string(),
+        is_by_cipher: one.is_by_cipher,
+        suspicion: one.suspicion.clone(),
+        cpu_s: prediction.cpu_s,
+        cpu_share: prediction.share(),
+        plain_run_s: prediction.plain_run_s,
+        run_s: prediction.run_s,
+        longer_s: prediction.longer_s(),
+        latency_s: prediction.latency_s,
+        money,
+    })
+}
+
 /// Notices about values that were neither given nor measured, for `times` the given amount of data.
-fn tell_guesses(
+fn notice_guesses(
     console: &dyn Console,
     asked: &WorkloadArguments,
     places: &[Candidate<'_>],

@@ -11,7 +11,9 @@ use crate::commands::Failure;
 use crate::commands::files::{check_place, failed, write_picture};
 use crate::commands::{Console, print};
 use crate::measure::place::place;
-use crate::measure::{Comparison, Machine, PlaceKind, Waiting, Work, compare, median};
+use crate::measure::{
+    Cipher, Comparison, Machine, MeasuredPlace, PlaceKind, Waiting, Work, compare, median,
+};
 
 /// The prediction and the measurement of one work.
 #[derive(Serialize, Deserialize)]
@@ -107,9 +109,9 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
     let ciphers = match arguments.ciphers.is_empty() {
         true => measured
             .layers
-            .iter()
-            .take(1)
+            .first()
             .map(|one| one.cipher)
+            .into_iter()
             .collect(),
         false => arguments.ciphers.clone(),
     };
@@ -128,29 +130,7 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
     if let Some(picture) = &arguments.plot {
         check_place(picture, [path])?;
     }
-    let stop = console.stop_on_signal()?;
-    let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
-    let scratch = Scratch::make(&arguments.at.folder)?;
-    let settings = scratch.settings(&arguments.at, &[kind], bytes_max, &stop)?;
-    let progress = console.progress("validation");
-    let mut opened = place(kind, &settings).map_err(refused)?;
-    let mut cases = Vec::new();
-    for cipher in ciphers {
-        let compared = compare(
-            measured,
-            &mut *opened,
-            cipher,
-            &works,
-            arguments.rounds,
-            &mut Waiting {
-                say: &mut |doing| progress.say(doing),
-                stop: &stop,
-            },
-        );
-        cases.extend(compared.map_err(refused)?.iter().map(case));
-    }
-    drop((opened, progress));
-    scratch.remove()?;
+    let cases = measure(console, arguments, measured, &ciphers, &works)?;
     let counted = cases.iter().filter(|case| !case.is_unclear);
     let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
     let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
@@ -171,6 +151,36 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
         write_picture(path, &chart(drawn, Figure::Share, None)?)?;
     }
     Ok(())
+}
+
+/// Runs the works with each cipher, in a temporary folder.
+fn measure(
+    console: &dyn Console,
+    arguments: &ValidateArguments,
+    measured: &MeasuredPlace,
+    ciphers: &[Cipher],
+    works: &[Work],
+) -> Result<Vec<Case>, Failure> {
+    let kind = arguments.place;
+    let stop = console.stop_on_signal()?;
+    let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
+    let scratch = Scratch::make(&arguments.at.folder)?;
+    let settings = scratch.settings(&arguments.at, &[kind], bytes_max, &stop)?;
+    let progress = console.progress("validation");
+    let mut opened = place(kind, &settings).map_err(refused)?;
+    let mut cases = Vec::new();
+    for cipher in ciphers {
+        let mut waiting = Waiting {
+            say: &mut |doing| progress.say(doing),
+            stop: &stop,
+        };
+        let rounds = arguments.rounds;
+        let compared = compare(measured, &mut *opened, *cipher, works, rounds, &mut waiting);
+        cases.extend(compared.map_err(refused)?.iter().map(case));
+    }
+    drop((opened, progress));
+    scratch.remove()?;
+    Ok(cases)
 }
 
 fn case(one: &Comparison) -> Case {
