@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::vm::{Disk, Vm, VmAddress, VmOptions};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -94,7 +95,7 @@ impl FakeQemu {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("not poisoned")
+        self.state.lock()
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -148,7 +149,7 @@ async fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> Option<()> {
     }
     while let Ok(Some(line)) = lines.next_line().await {
         let request: Value = serde_json::from_str(&line).expect("JSON");
-        let answer = shared.lock().expect("not poisoned").answer(&request);
+        let answer = shared.lock().answer(&request);
         match answer {
             Answer::Say(text) if write.write_all(text.as_bytes()).await.is_ok() => {}
             Answer::Say(_) | Answer::Close => return Some(()),

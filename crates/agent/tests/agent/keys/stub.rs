@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use world::Random as _;
 use world::real::RealRandom;
@@ -157,7 +158,7 @@ impl State {
 fn serve(state: &Mutex<State>, mut stream: impl Read + Write) -> io::Result<()> {
     let request = read(&mut stream)?;
     let (manner, right) = {
-        let mut state = state.lock().expect("not poisoned");
+        let mut state = state.lock();
         state.asked += 1;
         let namespace = request.headers.get("x-vault-namespace").cloned();
         state.namespaces.push(namespace);
@@ -208,11 +209,11 @@ impl Stub {
     }
 
     pub fn behave(&self, manner: Manner) {
-        self.state.lock().expect("not poisoned").manner = manner;
+        self.state.lock().manner = manner;
     }
 
     pub fn replace_key(&self, name: &str, key: Option<[u8; 32]>) {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state.lock();
         match key {
             Some(key) => state.keys.insert(name.to_owned(), key),
             None => state.keys.remove(name),
@@ -221,11 +222,11 @@ impl Stub {
 
     /// The number of requests since the last call.
     pub fn asked(&self) -> u32 {
-        std::mem::take(&mut self.state.lock().expect("not poisoned").asked)
+        std::mem::take(&mut self.state.lock().asked)
     }
 
     pub fn namespaces(&self) -> Vec<Option<String>> {
-        self.state.lock().expect("not poisoned").namespaces.clone()
+        self.state.lock().namespaces.clone()
     }
 }
 
