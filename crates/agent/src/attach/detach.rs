@@ -175,12 +175,12 @@ impl WorkerState {
             Ok(epoch) => {
                 tracing::info!(%volume, name = assignment.name, "agent detached volume");
                 self.remove_files(volume, epoch).await;
-                let is_heard = self
+                let is_accepted = self
                     .report(assignment, AttachmentState::Detached, None)
                     .await;
                 // After this report no catalog names the volume's journals.
                 if let (true, Some(epoch), Some(shared)) =
-                    (is_heard, epoch, &self.parts.shared_journals)
+                    (is_accepted, epoch, &self.parts.shared_journals)
                 {
                     shared.remove_before(volume, epoch + 1).await;
                 }

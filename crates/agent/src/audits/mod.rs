@@ -140,14 +140,14 @@ impl Audits {
     async fn report_end(&self, id: AuditId, progress: &JobProgress, end: AuditOutcome) {
         let controller = &self.controller;
         let ended = report(id, progress, Some(end));
-        let mut heard = controller.call_until_answered(&ended).await;
-        if let Err(ClientError::Refused(problem)) = &heard {
+        let mut answer = controller.call_until_answered(&ended).await;
+        if let Err(ClientError::Refused(problem)) = &answer {
             // Without an outcome the audit would stay desired, and be started again.
             let why = format!("the controller refused the findings: {}", problem.detail);
             let failed = report(id, progress, Some(Err(why)));
-            heard = controller.call_until_answered(&failed).await;
+            answer = controller.call_until_answered(&failed).await;
         }
-        if let Err(error) = heard {
+        if let Err(error) = answer {
             tracing::error!(%id, %error, "controller did not accept audit outcome");
         }
     }

@@ -5,7 +5,7 @@ use cache::host::{AreaCounts, HostCache};
 use cache::store::{AreaKind, AreaStatistics, Statistics};
 use volume::scatter::CacheCounts;
 
-fn asked(areas: &[AreaCounts; 3]) -> AskedByArea {
+fn requested(areas: &[AreaCounts; 3]) -> AskedByArea {
     let of = |kind: AreaKind| {
         let area = areas[kind as usize];
         Asked {
@@ -24,7 +24,7 @@ fn asked(areas: &[AreaCounts; 3]) -> AskedByArea {
 /// The counters of one volume.
 pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
     VolumeCache {
-        asked: asked(&counts.areas),
+        asked: requested(&counts.areas),
         ahead_brought: counts.ahead.brought,
         ahead_used: counts.ahead.used,
         ahead_unread: counts.ahead.unread,
@@ -35,7 +35,7 @@ pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
 pub(crate) fn of_host(cache: &HostCache) -> CacheReport {
     let (blocks, capacity) = cache.memory_sizes();
     CacheReport {
-        asked: asked(&cache.counts()),
+        asked: requested(&cache.counts()),
         memory_blocks: blocks as u64,
         memory_capacity: capacity as u64,
         file: cache.file().map(|file| of_file(&file.statistics())),

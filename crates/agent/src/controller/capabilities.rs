@@ -261,8 +261,8 @@ impl CapabilityCache {
                         // An unavailable daemon gets the capability when it connects again.
                         let refused = reply.ok().filter(|reply| reply.status != Status::Done);
                         let refused = refused.map(|reply| {
-                            let said = String::from_utf8_lossy(reply.body).into_owned();
-                            (unit, reply.status, said)
+                            let message = String::from_utf8_lossy(reply.body).into_owned();
+                            (unit, reply.status, message)
                         });
                         // The receiver may have stopped waiting.
                         let _ = answered.send(refused);
@@ -274,8 +274,8 @@ impl CapabilityCache {
         drop(answered);
         let all = async {
             while let Some(answer) = answers.recv().await {
-                if let Some((unit, status, said)) = answer {
-                    tracing::warn!(%unit, ?status, said, "unit daemon refused capability");
+                if let Some((unit, status, message)) = answer {
+                    tracing::warn!(%unit, ?status, message, "unit daemon refused capability");
                 }
             }
         };

@@ -62,8 +62,8 @@ impl VolumeStatuses {
             for attached in &open {
                 let one = known.entry(attached.id()).or_default();
                 if !std::mem::replace(&mut one.is_pending, true) {
-                    let asked = request_status(Arc::clone(&self.known), Arc::clone(attached));
-                    answers.push(tokio::spawn(asked));
+                    let status = request_status(Arc::clone(&self.known), Arc::clone(attached));
+                    answers.push(tokio::spawn(status));
                 }
             }
         }

@@ -153,9 +153,9 @@ impl Leases {
         let Some(lease) = self.term else {
             return Ok(());
         };
-        let ours = self.held_leases();
+        let own_leases = self.held_leases();
         let renewal = Renewal {
-            leases: ours.clone(),
+            leases: own_leases.clone(),
             journals: self.fencing.unclaimed(),
         };
         let requested = self.clock.monotonic();
@@ -164,7 +164,7 @@ impl Leases {
         self.contact.note_renewal(requested);
         {
             let held = self.held.lock();
-            for one in &ours {
+            for one in &own_leases {
                 // The attachment may have another lease by now.
                 let held = held.get(&one.attachment);
                 let Some(held) = held.filter(|held| held.epoch == one.epoch) else {

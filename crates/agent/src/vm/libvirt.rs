@@ -96,15 +96,19 @@ impl Vm {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-        let said = said.join("; ");
-        Err(if said.contains(ENDED) {
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message: Vec<&str> = message.lines().filter(|line| !line.is_empty()).collect();
+        let message = message.join("; ");
+        Err(if message.contains(ENDED) {
             VmError::Ended { vm }
-        } else if FULL.iter().any(|words| said.contains(words)) {
+        } else if FULL.iter().any(|words| message.contains(words)) {
             VmError::NoFreePort { vm, remedy: REMEDY }
         } else {
-            VmError::VirshFailed { vm, command, said }
+            VmError::VirshFailed {
+                vm,
+                command,
+                message,
+            }
         })
     }
 
@@ -124,8 +128,8 @@ impl Vm {
     async fn domain(&self, domain: &str) -> Result<Domain, VmError> {
         let vm = self.address.clone();
         let xml = match self.virsh("dumpxml", &["--domain", domain], "").await {
-            Err(VmError::VirshFailed { said, .. })
-                if said.contains(UNKNOWN) && !self.has(domain).await? =>
+            Err(VmError::VirshFailed { message, .. })
+                if message.contains(UNKNOWN) && !self.has(domain).await? =>
             {
                 return Err(VmError::Ended { vm });
             }
@@ -206,8 +210,8 @@ impl Vm {
         let arguments = ["--domain", domain, "--alias", &alias(name), "--live"];
         match self.virsh("detach-device-alias", &arguments, "").await {
             Ok(_) => {}
-            Err(VmError::VirshFailed { said, .. })
-                if REMOVING.iter().any(|words| said.contains(words)) => {}
+            Err(VmError::VirshFailed { message, .. })
+                if REMOVING.iter().any(|words| message.contains(words)) => {}
             Err(error) => return Err(error),
         }
         let mut ticks = host::ticks(LOOK_EVERY);

@@ -259,14 +259,14 @@ pub enum VmError {
         waited: Duration,
     },
     /// `virsh` refused.
-    #[error("`virsh {command}` for {vm} failed: {said}")]
+    #[error("`virsh {command}` for {vm} failed: {message}")]
     VirshFailed {
         /// The VM.
         vm: VmAddress,
         /// The command.
         command: &'static str,
         /// Its output.
-        said: String,
+        message: String,
     },
     /// libvirt found another domain than the requested one.
     #[error(

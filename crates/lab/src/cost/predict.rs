@@ -51,7 +51,7 @@ impl Prediction {
 
 /// Bytes that reads request from the target.
 fn missed(workload: &Workload, target: &Target) -> f64 {
-    let read = workload.asked().read.bytes;
+    let read = workload.total().read.bytes;
     match workload.caching {
         Caching::Direct { .. } => 1.0,
         Caching::Memory { is_warm: true, .. } => target.reads.at(workload.data_ratio()).missed,
@@ -66,7 +66,7 @@ fn missed(workload: &Workload, target: &Target) -> f64 {
 /// Seconds that the target needs: r/TP_r + w/TP_w, each divided by its F. A program that waits for
 /// each direct request waits at least that long.
 fn target_s(workload: &Workload, target: &Target) -> f64 {
-    let Both { read, write } = workload.asked();
+    let Both { read, write } = workload.total();
     let slow_s = read.bytes / target.bytes_per_s.read;
     // In the end all data is durable, so memory saves no time of writes.
     let write_s = write.bytes / target.bytes_per_s.write;
@@ -99,20 +99,20 @@ fn passed(workload: &Workload, target: &Target, layer: &Layer) -> Both<Vec<Flow>
     let (most, merged) = (layer.request_bytes_max, layer.merged_bytes);
     let is_direct = matches!(workload.caching, Caching::Direct { .. });
     let cut = |flows: &[Flow]| flows.iter().map(|flow| flow.cut(most)).collect();
-    let asked = workload.asked();
+    let total = workload.total();
     Both {
         // Buffered reads are read ahead in requests of memory's own size, independent of the size
         // of the program's requests.
         read: match is_direct {
             true => cut(&workload.flow.read),
             false => {
-                let missed = asked.read.part(missed(workload, target));
+                let missed = total.read.part(missed(workload, target));
                 vec![missed.cut(merged).merged(merged)]
             }
         },
         write: match is_direct || layer.is_above_memory {
             true => cut(&workload.flow.write),
-            false => vec![asked.write.merged(merged).cut(most)],
+            false => vec![total.write.merged(merged).cut(most)],
         },
     }
 }
@@ -125,7 +125,7 @@ fn taken_s(by_size: &BySize, flows: &[Flow]) -> f64 {
 /// Predicts the effect of encryption in this layer on a workload.
 #[must_use]
 pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Prediction {
-    let asked = workload.asked();
+    let total = workload.total();
     let is_direct = matches!(workload.caching, Caching::Direct { .. });
     let each = passed(workload, target, layer);
     let passed = Both {
@@ -142,7 +142,7 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
     } else {
         target.cpu
     };
-    let plain_cpu_s = plain.read.of(asked.read) + plain.write.of(asked.write) + workload.own_cpu_s;
+    let plain_cpu_s = plain.read.of(total.read) + plain.write.of(total.write) + workload.own_cpu_s;
     let cpus = workload.cpus.max(1.0);
     let plain_run_s = workload
         .run_s
@@ -151,7 +151,7 @@ pub fn predict(workload: &Workload, target: &Target, layer: &Layer) -> Predictio
     let write_s = taken_s(&layer.latency.write, &each.write);
     let is_written_past_memory = is_direct || layer.is_above_memory;
     let late_s = read_s + if is_written_past_memory { write_s } else { 0.0 };
-    let operations = asked.read.operations + asked.write.operations;
+    let operations = total.read.operations + total.write.operations;
     // A program that waits for each request waits longer for each. No program waits for read-ahead
     // and write-back, which are limited by the CPU.
     let waited_s = match workload.caching {

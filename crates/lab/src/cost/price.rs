@@ -53,7 +53,7 @@ mod tests {
             cpu_hour: 0.04,
             run_hour: 0.1,
         };
-        let said = Prediction {
+        let prediction = Prediction {
             passed: Both::default(),
             cpu_s: 1800.0,
             plain_cpu_s: 5.0,
@@ -61,12 +61,12 @@ mod tests {
             run_s: 460.0,
             latency_s: 0.0,
         };
-        assert!((prices.of(&said) - (0.02 + 0.01)).abs() < 1e-12);
+        assert!((prices.of(&prediction) - (0.02 + 0.01)).abs() < 1e-12);
         // A saving in both reduces the price.
         let saving = Prediction {
             cpu_s: -1800.0,
             run_s: 64.0,
-            ..said
+            ..prediction
         };
         assert!((prices.of(&saving) + 0.02 + 0.001).abs() < 1e-12);
     }

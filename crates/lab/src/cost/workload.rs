@@ -40,7 +40,7 @@ pub struct Workload {
 impl Workload {
     /// The sum of all requests.
     #[must_use]
-    pub fn asked(&self) -> Both<Flow> {
+    pub fn total(&self) -> Both<Flow> {
         Both {
             read: self.flow.read.iter().copied().sum(),
             write: self.flow.write.iter().copied().sum(),

@@ -29,12 +29,12 @@ pub enum MeasureError {
         hint: &'static str,
     },
     /// A program has failed.
-    #[error("`{command}` failed: {said}")]
+    #[error("`{command}` failed: {message}")]
     Failed {
         /// The program with its arguments.
         command: String,
         /// The end of its standard error.
-        said: String,
+        message: String,
     },
     /// Something did not happen in time.
     #[error("{what} within {seconds} s")]

@@ -197,8 +197,9 @@ mod tests {
 
     fn summarized(text: &str) -> Vec<(&'static str, u64, u64, u64)> {
         let records = read_foreign(text).expect("a trace").records;
-        let told = records.iter();
-        told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+        let summary = records.iter();
+        summary
+            .map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 

@@ -81,8 +81,9 @@ mod tests {
     use trace::{IOLOG_HEAD, iolog_file, iolog_line};
 
     fn summarized(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
-        let told = records.iter();
-        told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+        let summary = records.iter();
+        summary
+            .map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 

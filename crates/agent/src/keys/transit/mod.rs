@@ -67,7 +67,7 @@ pub enum TransitError {
     Authority {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The certificate of the authority cannot be used for TLS.
@@ -115,7 +115,7 @@ pub enum TransitError {
         seconds: u64,
     },
     /// The service does not accept the token.
-    #[error("{address} refuses the token in {path} ({said}); replace the token, or allow it to \
+    #[error("{address} refuses the token in {path} ({message}); replace the token, or allow it to \
              update {mount}/encrypt/{key} and {mount}/decrypt/{key}", path = path.display())]
     TokenRefused {
         /// The service.
@@ -127,10 +127,10 @@ pub enum TransitError {
         /// The key's name.
         key: String,
         /// The service's explanation.
-        said: String,
+        message: String,
     },
     /// The service refuses the request.
-    #[error("{address} answered {status} to {verb} with {key} ({said}); {remedy}")]
+    #[error("{address} answered {status} to {verb} with {key} ({message}); {remedy}")]
     Status {
         /// The service.
         address: String,
@@ -141,7 +141,7 @@ pub enum TransitError {
         /// The HTTP status.
         status: StatusCode,
         /// The service's explanation.
-        said: String,
+        message: String,
         /// What the operator can do.
         remedy: &'static str,
     },
@@ -318,16 +318,16 @@ impl Transit {
         let Ok(refusal) = serde_json::from_slice::<Refusal>(body) else {
             return "no further explanation".to_owned();
         };
-        let said = refusal.errors.join("; ").replace(token, "[the token]");
-        let said: String = said
+        let message = refusal.errors.join("; ").replace(token, "[the token]");
+        let message: String = message
             .chars()
             .map(|char| if char.is_control() { ' ' } else { char })
             .take(SAID_CHARS_MAX)
             .collect();
-        if said.trim().is_empty() {
+        if message.trim().is_empty() {
             "no further explanation".to_owned()
         } else {
-            said
+            message
         }
     }
 
@@ -367,14 +367,14 @@ impl Transit {
             return Ok(Ok(answer));
         }
         let address = self.entry.address.clone();
-        let said = self.error_text(&answer, token);
+        let message = self.error_text(&answer, token);
         if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED {
             return Err(TransitError::TokenRefused {
                 address,
                 path: self.entry.token_path.clone(),
                 mount: mount.clone(),
                 key: key.clone(),
-                said,
+                message,
             });
         }
         let remedy = match status.as_u16() {
@@ -389,7 +389,7 @@ impl Transit {
             verb,
             key: format!("{mount}/{key}"),
             status,
-            said,
+            message,
             remedy,
         };
         if status == StatusCode::BAD_REQUEST {

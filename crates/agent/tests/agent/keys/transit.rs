@@ -204,7 +204,7 @@ fn a_service_that_refuses_or_fails_names_the_remedy() {
         }
     };
     let status = |status: &str, body: &str| told(Manner::Answers(answer(status, body)));
-    for (code, said) in [
+    for (code, message) in [
         ("500 Internal Server Error", "try again"),
         ("502 Bad Gateway", "try again"),
         ("429 Too Many Requests", "try again"),
@@ -215,7 +215,7 @@ fn a_service_that_refuses_or_fails_names_the_remedy() {
     ] {
         let told = status(code, r#"{"errors":["because\u0007 of the moon"]}"#);
         assert!(
-            told.contains(said) && told.contains("because  of the moon"),
+            told.contains(message) && told.contains("because  of the moon"),
             "{told}"
         );
         assert_eq!(stub.asked(), 1, "the request is not repeated");

@@ -89,7 +89,7 @@ pub fn run(console: &dyn Console, arguments: &PredictArguments) -> Result<(), Fa
             Some(traced) => traced(one.calibration),
             None => of_arguments(asked, one.calibration, place),
         };
-        flow = workload.asked();
+        flow = workload.total();
         ways.push(alternative(one, &workload, prices.as_ref())?);
     }
     let offers: Vec<Offer> = ways
@@ -331,10 +331,10 @@ fn draw(path: &Path, asked: &WorkloadArguments, places: &[Candidate<'_>]) -> Res
             if let Caching::Memory { data_bytes, .. } = &mut workload.caching {
                 *data_bytes *= ratio;
             }
-            let said: Prediction = predict(&workload, &one.place.target, &one.layer);
-            let asked = workload.asked();
-            let bytes = asked.read.bytes + asked.write.bytes;
-            (bytes / MIB, 100.0 * said.share())
+            let prediction: Prediction = predict(&workload, &one.place.target, &one.layer);
+            let total = workload.total();
+            let bytes = total.read.bytes + total.write.bytes;
+            (bytes / MIB, 100.0 * prediction.share())
         };
         Series {
             name: format!("{}, {}", one.place.place, one.cipher),

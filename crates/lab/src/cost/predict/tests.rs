@@ -107,11 +107,11 @@ fn without_an_effect_of_memory_it_is_the_equation_of_the_paper() {
         read: by_size(d_s / bytes, 0.0),
         write: by_size(e_s / bytes, 0.0),
     };
-    let said = predict(&direct(flow, flow, 1.0), &plain, &one);
+    let prediction = predict(&direct(flow, flow, 1.0), &plain, &one);
     let time_s = bytes / plain.bytes_per_s.read + bytes / plain.bytes_per_s.write;
-    assert!((said.cpu_s - (e_s + d_s)).abs() < 1e-9);
-    assert!((said.share() - (e_s + d_s) / time_s).abs() < 1e-9);
-    assert_eq!(said.longer_s(), 0.0);
+    assert!((prediction.cpu_s - (e_s + d_s)).abs() < 1e-9);
+    assert!((prediction.share() - (e_s + d_s) / time_s).abs() < 1e-9);
+    assert_eq!(prediction.longer_s(), 0.0);
 }
 
 #[test]
@@ -126,21 +126,22 @@ fn data_in_memory_is_not_decrypted_and_takes_less_time() {
 
 #[test]
 fn read_ahead_has_the_request_size_of_memory() {
-    let asked = |request| Workload {
+    let workload = |request| Workload {
         flow: Both {
             read: vec![Flow::of(64 << 20, request)],
             write: vec![Flow::default()],
         },
         ..warm(64 << 20, 1.0)
     };
-    let [small, large] = [4096, 16 << 20].map(|bytes| predict(&asked(bytes), &target(), &layer()));
+    let [small, large] =
+        [4096, 16 << 20].map(|bytes| predict(&workload(bytes), &target(), &layer()));
     assert_eq!(small.passed.read, large.passed.read);
     assert_eq!(large.passed.read.operations, 512.0);
     // Writes are at most as large as the layer's largest request.
-    let mut written = asked(16 << 20);
+    let mut written = workload(16 << 20);
     std::mem::swap(&mut written.flow.read, &mut written.flow.write);
-    let said = predict(&written, &target(), &layer());
-    assert_eq!(said.passed.write.operations, 512.0);
+    let prediction = predict(&written, &target(), &layer());
+    assert_eq!(prediction.passed.write.operations, 512.0);
 }
 
 #[test]
@@ -149,8 +150,8 @@ fn a_traced_program_does_not_get_faster() {
     fast.latency.read = BySize::new(vec![(4096.0, -1e-3)]).expect("a size");
     let mut traced = direct(Flow::of(1 << 30, 4096), Flow::default(), 1.0);
     traced.run_s = Some(100.0);
-    let said = predict(&traced, &target(), &fast);
-    assert_eq!((said.run_s, said.plain_run_s), (100.0, 100.0));
+    let prediction = predict(&traced, &target(), &fast);
+    assert_eq!((prediction.run_s, prediction.plain_run_s), (100.0, 100.0));
     // Nothing takes negative time, either.
     traced.run_s = None;
     assert!(predict(&traced, &target(), &fast).run_s >= 0.0);
@@ -164,10 +165,13 @@ fn cold_data_is_read_once_from_the_target() {
         memory_bytes: 1000.0 * MIB,
         is_warm: false,
     };
-    let said = predict(&cold, &target(), &layer());
-    assert_eq!(said.passed.read.bytes.round(), 100.0 * MIB);
+    let prediction = predict(&cold, &target(), &layer());
+    assert_eq!(prediction.passed.read.bytes.round(), 100.0 * MIB);
     let expected_s = 1.0 + 2.0 / 10.0;
-    assert!((said.plain_run_s - expected_s).abs() < 1e-9, "{said:?}");
+    assert!(
+        (prediction.plain_run_s - expected_s).abs() < 1e-9,
+        "{prediction:?}"
+    );
 }
 
 #[test]
@@ -216,9 +220,9 @@ fn a_busy_cpu_limits_the_run_time() {
     slow.cpu.write = by_size(1e-6, 0.0);
     let mut work = direct(Flow::default(), flow, 1e9);
     work.cpus = 1.0;
-    let said = predict(&work, &target(), &slow);
-    assert!((said.run_s - said.cpu_s - said.plain_cpu_s).abs() < 1e-9);
-    assert!((said.load() - 1.0).abs() < 1e-9);
+    let prediction = predict(&work, &target(), &slow);
+    assert!((prediction.run_s - prediction.cpu_s - prediction.plain_cpu_s).abs() < 1e-9);
+    assert!((prediction.load() - 1.0).abs() < 1e-9);
 }
 
 #[test]
@@ -289,10 +293,10 @@ proptest! {
             }
         }
         let work = direct(flow.read, flow.write, f64::from(depth));
-        let said = predict(&work, &target, &layer);
-        prop_assert!((said.cpu_s / cpu_s - 1.0).abs() < 1e-9, "{} {cpu_s}", said.cpu_s);
+        let prediction = predict(&work, &target, &layer);
+        prop_assert!((prediction.cpu_s / cpu_s - 1.0).abs() < 1e-9, "{} {cpu_s}", prediction.cpu_s);
         let expected = longer_s / f64::from(depth);
-        prop_assert!((said.longer_s() - expected).abs() < 1e-6 * expected + 1e-9);
+        prop_assert!((prediction.longer_s() - expected).abs() < 1e-6 * expected + 1e-9);
     }
 
     #[test]

@@ -35,9 +35,9 @@ pub fn command(words: &[&str]) -> Command {
 /// The longest part of a program's output in an error, in bytes; the last bytes are shown.
 const SAID_BYTES: usize = 2000;
 
-fn last(said: &[u8]) -> String {
-    let from = said.len().saturating_sub(SAID_BYTES);
-    String::from_utf8_lossy(&said[from..]).trim().to_owned()
+fn last(message: &[u8]) -> String {
+    let from = message.len().saturating_sub(SAID_BYTES);
+    String::from_utf8_lossy(&message[from..]).trim().to_owned()
 }
 
 fn shown(command: &Command) -> String {
@@ -81,14 +81,14 @@ pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
     }
     Err(MeasureError::Failed {
         command: shown(&command),
-        said: told(&ended.stderr, &ended.status),
+        message: described(&ended.stderr, &ended.status),
     })
 }
 
-fn told(said: &[u8], status: &std::process::ExitStatus) -> String {
-    match &last(said)[..] {
+fn described(message: &[u8], status: &std::process::ExitStatus) -> String {
+    match &last(message)[..] {
         "" => status.to_string(),
-        said => format!("{status}: {said}"),
+        message => format!("{status}: {message}"),
     }
 }
 
@@ -159,7 +159,7 @@ impl Running {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(MeasureError::Failed {
                     command: self.what.clone(),
-                    said: told(&read(&self.says)?, &status),
+                    message: described(&read(&self.says)?, &status),
                 });
             }
             if begun.elapsed() > within {
