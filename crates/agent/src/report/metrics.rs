@@ -142,69 +142,84 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
     );
 }
 
+/// A metric with one row for each open volume.
+struct VolumeMetric {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&VolumeRow) -> u64,
+}
+
+/// The gauges of an open volume.
+const VOLUME_GAUGES: [VolumeMetric; 8] = [
+    VolumeMetric {
+        name: "scree_volume_journal_bytes",
+        help: "The size of an open volume's journal",
+        value: |row| row.journal_bytes,
+    },
+    VolumeMetric {
+        name: "scree_volume_journal_used_bytes",
+        help: "Bytes in an open volume's journal that wait to be destaged",
+        value: |row| row.journal_used_bytes,
+    },
+    VolumeMetric {
+        name: "scree_volume_connections",
+        help: "Connections of NBD clients to an open volume",
+        value: |row| row.connections,
+    },
+    VolumeMetric {
+        name: "scree_volume_stalled",
+        help: "Whether an open volume waits for its lease: it acknowledges reads only",
+        value: |row| row.is_stalled.into(),
+    },
+    VolumeMetric {
+        name: "scree_volume_stopped",
+        help: "Whether an open volume has stopped: all requests fail",
+        value: |row| row.is_stopped.into(),
+    },
+    VolumeMetric {
+        name: "scree_volume_destage_failing",
+        help: "Whether destaging of an open volume fails",
+        value: |row| row.is_stuck.into(),
+    },
+    VolumeMetric {
+        name: "scree_volume_reads_waiting",
+        help: "Requests of an open volume that wait to read from unavailable units",
+        value: |row| row.reads_waiting,
+    },
+    VolumeMetric {
+        name: "scree_volume_unresponsive",
+        help: "Whether an open volume does not answer: its other rows are from its last answer",
+        value: |row| row.is_unresponsive.into(),
+    },
+];
+
+/// The counters of an open volume.
+const VOLUME_COUNTERS: [VolumeMetric; 2] = [
+    VolumeMetric {
+        name: "scree_volume_blocks_written",
+        help: "Blocks written to a volume since it was opened here",
+        value: |row| row.blocks_written,
+    },
+    VolumeMetric {
+        name: "scree_volume_blocks_destaged",
+        help: "Blocks of a volume that were put on units since it was opened here",
+        value: |row| row.blocks_destaged,
+    },
+];
+
 /// The metrics of the open volumes.
 pub(super) fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<VolumeId, VolumeRow>) {
-    let rows = |of: fn(&VolumeRow) -> u64| {
-        let row = move |(volume, shown)| (named(volume), of(shown));
+    let rows = |value: fn(&VolumeRow) -> u64| {
+        let row = move |(volume, row)| (named(volume), value(row));
         volumes.iter().take(ROWS_MAX).map(row)
     };
-    let mut gauge = |name: &str, help: &str, of: fn(&VolumeRow) -> u64| {
-        measures.gauge(
-            name,
-            help,
-            rows(of).map(|(labels, value)| (labels, float(value))),
-        );
-    };
-    gauge(
-        "scree_volume_journal_bytes",
-        "The size of an open volume's journal",
-        |shown| shown.journal_bytes,
-    );
-    gauge(
-        "scree_volume_journal_used_bytes",
-        "Bytes in an open volume's journal that wait to be destaged",
-        |shown| shown.journal_used_bytes,
-    );
-    gauge(
-        "scree_volume_connections",
-        "Connections of NBD clients to an open volume",
-        |shown| shown.connections,
-    );
-    gauge(
-        "scree_volume_stalled",
-        "Whether an open volume waits for its lease: it acknowledges reads only",
-        |shown| shown.is_stalled.into(),
-    );
-    gauge(
-        "scree_volume_stopped",
-        "Whether an open volume has stopped: all requests fail",
-        |shown| shown.is_stopped.into(),
-    );
-    gauge(
-        "scree_volume_destage_failing",
-        "Whether destaging of an open volume fails",
-        |shown| shown.is_stuck.into(),
-    );
-    gauge(
-        "scree_volume_reads_waiting",
-        "Requests of an open volume that wait to read from unavailable units",
-        |shown| shown.reads_waiting,
-    );
-    gauge(
-        "scree_volume_unresponsive",
-        "Whether an open volume does not answer: its other rows are from its last answer",
-        |shown| shown.is_unresponsive.into(),
-    );
-    measures.counter(
-        "scree_volume_blocks_written",
-        "Blocks written to a volume since it was opened here",
-        rows(|shown| shown.blocks_written),
-    );
-    measures.counter(
-        "scree_volume_blocks_destaged",
-        "Blocks of a volume that were put on units since it was opened here",
-        rows(|shown| shown.blocks_destaged),
-    );
+    for gauge in &VOLUME_GAUGES {
+        let rows = rows(gauge.value).map(|(labels, value)| (labels, float(value)));
+        measures.gauge(gauge.name, gauge.help, rows);
+    }
+    for counter in &VOLUME_COUNTERS {
+        measures.counter(counter.name, counter.help, rows(counter.value));
+    }
     let caches = volumes.iter().take(ROWS_MAX);
     cache_metrics::measure_volumes(
         measures,

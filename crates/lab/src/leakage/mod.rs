@@ -13,9 +13,11 @@
 mod alignments;
 #[cfg(test)]
 mod cases;
+mod distributions;
 mod documents;
 mod estimate;
 mod files;
+mod mean;
 mod pieces;
 mod placement;
 mod plan;
@@ -26,7 +28,8 @@ mod trial_sets;
 
 pub use estimate::{Estimate, estimate};
 pub use files::{Class, FileList};
+pub use mean::Mean;
 pub use placement::{Placement, PlacementError, Redundancy, Sets, Striping};
 pub use plan::{Choice, Site, plan};
 pub use shares::Shares;
-pub use simulate::{Mean, Simulation};
+pub use simulate::Simulation;

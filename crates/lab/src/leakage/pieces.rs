@@ -25,7 +25,8 @@ mod sums;
 
 use self::sums::{Sums, sampled};
 use super::alignments::alignments;
-use super::placement::{Placement, Redundancy, Sets, convolved, hypergeometric};
+use super::distributions::{convolved, hypergeometric};
+use super::placement::{Placement, Redundancy, Sets};
 use super::shares::power;
 
 /// The striping of files in pieces, and the probability that files striped in this way are

@@ -15,7 +15,8 @@
 //! Two sets are from one permutation, or from two. [`Cuts`] has the number of whole sets among the
 //! remaining sets of a permutation.
 
-use super::super::placement::{Placement, Redundancy, binomial, convolved, folded, hypergeometric};
+use super::super::distributions::{binomial, convolved, folded, hypergeometric};
+use super::super::placement::{Placement, Redundancy};
 
 /// Expectations by the number of whole sets. The first and the last piece of a file have 1 to k − 1
 /// blocks.
