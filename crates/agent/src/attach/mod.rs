@@ -3,7 +3,7 @@
 //! * [`Attachments`]: the workers of this host
 //! * `worker`: one attachment; `decide`: its next action, a pure function; `maintain`, `detach`:
 //!   the actions on an open volume, and the last ones; `reports`, `messages`: its reports
-//! * `opener`: opens a volume under a lease, serves it, and closes it
+//! * `opener`: opens a volume under a lease, serves it, and closes it; `opening`: its engine
 //!
 //! Must not know: the database, other attachments.
 
@@ -14,6 +14,7 @@ mod error;
 mod maintain;
 mod messages;
 mod opener;
+mod opening;
 mod reports;
 mod worker;
 
