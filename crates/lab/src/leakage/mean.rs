@@ -6,7 +6,7 @@ pub struct Mean {
     count: u64,
     mean: f64,
     /// The sum of squared distances from the mean.
-    squares: f64,
+    pub(super) squares: f64,
 }
 
 impl Mean {
