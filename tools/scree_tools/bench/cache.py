@@ -110,7 +110,7 @@ class Far:
     def asked(self, *areas):
         """How many blocks were asked for, by where they were."""
         table = {"memory": 0.0, "file": 0.0, "units": 0.0}
-        for labels, value in self.counts("scree_cache_asked_blocks_total"):
+        for labels, value in self.counts("scree_cache_requested_blocks_total"):
             if labels["area"] in (areas or ("image", "active")):
                 table[labels["from"]] += value
         return table

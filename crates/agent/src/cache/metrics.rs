@@ -6,6 +6,8 @@ use api::types::{
 use base::VolumeId;
 use metrics::{Labels, Measures};
 
+use crate::declared_metrics::{CACHE_AREA_BYTES, CACHE_AREA_CAPACITY_BYTES, CACHE_DAMAGED_BLOCKS, CACHE_EVICTED_BLOCKS, CACHE_FAILURES, CACHE_INSERTED_BLOCKS, CACHE_MEMORY_BYTES, CACHE_PINNED_BYTES, CACHE_PROTECTED_BYTES, CACHE_REFUSED_BLOCKS, CACHE_REQUESTED_BLOCKS, VOLUME_CACHE_REQUESTED_BLOCKS, VOLUME_READ_AHEAD_BLOCKS};
+
 fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
     [("metadata", metadata), ("image", image), ("active", active)]
 }
@@ -32,8 +34,7 @@ fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
 /// The metrics of the host's cache.
 pub(crate) fn measure_host(measures: &mut Measures, cache: &HostCache) {
     measures.counter(
-        "scree_cache_asked_blocks",
-        "Requested blocks, by where they were found",
+        &CACHE_REQUESTED_BLOCKS,
         rows(&Vec::new(), &cache.asked),
     );
     let places = [
@@ -41,9 +42,8 @@ pub(crate) fn measure_host(measures: &mut Measures, cache: &HostCache) {
         ("capacity", cache.memory_capacity),
     ];
     measures.gauge(
-        "scree_cache_memory_bytes",
-        "Memory that the cache uses, and may use",
-        places.map(|(what, blocks)| (vec![("what", what.to_owned())], bytes(blocks))),
+        &CACHE_MEMORY_BYTES,
+        places.map(|(kind, blocks)| (vec![("kind", kind.to_owned())], bytes(blocks))),
     );
     if let Some(file) = &cache.file {
         measure_file(measures, file);
@@ -57,55 +57,32 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
     };
     let of_bytes = |count| of(count).map(|(labels, blocks)| (labels, bytes(blocks)));
     measures.gauge(
-        "scree_cache_area_bytes",
-        "Bytes in an area of the cache's file",
+        &CACHE_AREA_BYTES,
         of_bytes(|area| area.blocks),
     );
     measures.gauge(
-        "scree_cache_area_capacity_bytes",
-        "Bytes that an area of the cache's file may have",
+        &CACHE_AREA_CAPACITY_BYTES,
         of_bytes(|area| area.capacity),
     );
     measures.counter(
-        "scree_cache_brought_blocks",
-        "Blocks that were put into an area",
+        &CACHE_INSERTED_BLOCKS,
         of(|area| area.brought),
     );
     measures.counter(
-        "scree_cache_evicted_blocks",
-        "Blocks that were evicted from an area",
+        &CACHE_EVICTED_BLOCKS,
         of(|area| area.evicted),
     );
     measures.one(
-        "scree_cache_protected_bytes",
-        "Map pages of the newest versions of attached volumes that are in the cache's file",
+        &CACHE_PROTECTED_BYTES,
         bytes(file.protected),
     );
     measures.one(
-        "scree_cache_pinned_bytes",
-        "Blocks of pinned images in the cache's file",
+        &CACHE_PINNED_BYTES,
         bytes(file.pinned),
     );
-    let counts = [
-        (
-            "scree_cache_damaged_blocks",
-            "Blocks of the cache's file that were damaged, and were read from units",
-            file.damaged,
-        ),
-        (
-            "scree_cache_refused_blocks",
-            "Blocks that were not stored because too many were being written",
-            file.refused,
-        ),
-        (
-            "scree_cache_failures",
-            "Failures and timeouts of the cache's file",
-            file.failures,
-        ),
-    ];
-    for (name, help, count) in counts {
-        measures.count(name, help, count);
-    }
+    measures.count(&CACHE_DAMAGED_BLOCKS, file.damaged);
+    measures.count(&CACHE_REFUSED_BLOCKS, file.refused);
+    measures.count(&CACHE_FAILURES, file.failures);
 }
 
 /// The metrics of the open volumes.
@@ -115,27 +92,25 @@ pub(crate) fn measure_volumes<'a>(
 ) {
     let named = |volume: &VolumeId| vec![("volume", volume.to_string())];
     measures.counter(
-        "scree_volume_cache_asked_blocks",
-        "Requested blocks of an open volume, by where they were found",
+        &VOLUME_CACHE_REQUESTED_BLOCKS,
         volumes
             .clone()
             .flat_map(|(volume, cache)| rows(&named(volume), &cache.asked)),
     );
     let ahead = volumes.flat_map(|(volume, cache)| {
         let counts = [
-            ("brought", cache.ahead_brought),
+            ("read", cache.ahead_brought),
             ("used", cache.ahead_used),
             ("unread", cache.ahead_unread),
         ];
-        counts.map(|(what, count)| {
+        counts.map(|(kind, count)| {
             let mut labels = named(volume);
-            labels.push(("what", what.to_owned()));
+            labels.push(("kind", kind.to_owned()));
             (labels, count)
         })
     });
     measures.counter(
-        "scree_volume_ahead_blocks",
-        "Blocks that were read ahead for an open volume: brought, and of these used, or evicted unread",
+        &VOLUME_READ_AHEAD_BLOCKS,
         ahead,
     );
 }

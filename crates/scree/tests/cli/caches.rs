@@ -202,7 +202,7 @@ fn a_cache_is_warm_after_a_restart() {
     let (file, units) = asked(&site);
     assert!(file >= 512 && units == 0, "{file} {units}");
     let numbers = Numbers::of(running.metrics.expect("it has them"));
-    let hits = numbers.sum("scree_cache_asked_blocks_total", Some(("from", "file")));
+    let hits = numbers.sum("scree_cache_requested_blocks_total", Some(("from", "file")));
     assert!(hits >= Some(512.0), "{hits:?}");
     // Killed, it has what was written behind by then.
     running.kill();

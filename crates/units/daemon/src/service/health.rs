@@ -11,6 +11,7 @@ use unit_folder::{FolderUnit, KeptFreed};
 use world::Clock;
 
 use super::Service;
+use crate::declared_metrics::{BYTES, CLOCK_OFFSET, CONFIG_AGE, CONNECTIONS, CONNECTIONS_MAX, DAEMON_INFO, FREE_BYTES, HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_DROPPED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE};
 
 /// A controller is away that was not heard of for as long as it should have been
 /// so often.
@@ -106,21 +107,18 @@ impl Service {
             ("url", self.url().to_owned()),
         ];
         measures.gauge(
-            "scree_daemon_info",
-            "Which unit it keeps, and where",
+            &DAEMON_INFO,
             [(labels, 1.0)],
         );
         let age = inner.world.clock.monotonic();
         let age = age.saturating_sub(*inner.heard.lock());
         measures.one(
-            "scree_daemon_begin_age_seconds",
-            "How long ago a controller was heeded last, or this began",
+            &CONFIG_AGE,
             age.as_secs_f64(),
         );
         let offset_ms = inner.keeper.clock_offset_ms();
         measures.one(
-            "scree_daemon_clock_offset_seconds",
-            "The controllers' clock less this machine's",
+            &CLOCK_OFFSET,
             offset_ms as f64 / 1000.0,
         );
         let (connections, held_bytes) = inner
@@ -129,18 +127,15 @@ impl Service {
             .as_ref()
             .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
         measures.one(
-            "scree_daemon_connections",
-            "Connections of hosts, and those that are passed on",
+            &CONNECTIONS,
             connections as f64,
         );
         measures.one(
-            "scree_daemon_connections_max",
-            "How many there may be",
+            &CONNECTIONS_MAX,
             inner.connections_max as f64,
         );
         measures.one(
-            "scree_daemon_held_bytes",
-            "Bytes of requests and answers that are held, which may be 256 MiB",
+            &HELD_BYTES,
             held_bytes as f64,
         );
         inner.looks.found.lock().measure(&mut measures);
@@ -190,40 +185,30 @@ impl Found {
             let labels = vec![("state", one.name().to_owned())];
             (labels, f64::from(one == state))
         });
-        let help = "Whether the unit is in this state";
-        measures.gauge("scree_daemon_unit_state", help, states);
+        measures.gauge(&UNIT_STATE, states);
         let Some((stat, kept)) = &self.stat else {
             return;
         };
         measures.one(
-            "scree_daemon_segments",
-            "Segments on the unit",
+            &SEGMENTS,
             stat.segments as f64,
         );
         measures.one(
-            "scree_daemon_bytes",
-            "The room that they take",
+            &BYTES,
             stat.bytes as f64,
         );
         measures.one(
-            "scree_daemon_kept_freed_bytes",
-            "The room of what hosts have freed and is kept for a while",
+            &UNDELETE_BYTES,
             kept.bytes as f64,
         );
         measures.one(
-            "scree_daemon_kept_freed_segments",
-            "Segments among that which were deleted or replaced as a whole",
+            &UNDELETE_SEGMENTS,
             kept.segments as f64,
         );
-        measures.counter(
-            "scree_daemon_kept_freed_given_up_bytes",
-            "Bytes of that whose room was needed before their time was over",
-            [(vec![], kept.given_up_bytes)],
-        );
+        measures.count(&UNDELETE_DROPPED_BYTES, kept.given_up_bytes);
         if let Some(free_bytes) = stat.free_bytes {
             measures.one(
-                "scree_daemon_free_bytes",
-                "Free room of the unit's file system, which others may share",
+                &FREE_BYTES,
                 free_bytes as f64,
             );
         }
