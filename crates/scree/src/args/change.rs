@@ -16,7 +16,7 @@ pub struct ChangeOptions {
 }
 
 impl ChangeOptions {
-    /// Those of a command that can be tried, and needs no key.
+    /// The options of a command with a dry run and without an idempotency key.
     pub const fn only_dry(dry_run: bool) -> Self {
         Self {
             dry_run,

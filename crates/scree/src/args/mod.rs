@@ -1,4 +1,4 @@
-//! Nouns, verbs and options of the command line; nothing of what they do.
+//! The nouns, verbs and options of the command line, but not what they do.
 //!
 //! Each noun has a file of its own. Options of the processes that serve are in `process`, the
 //! examples of all help texts in `examples`.
@@ -51,7 +51,10 @@ pub use relay::{Flush, RelayArguments, RelayTarget};
 pub use snapshot::SnapshotCommand;
 pub use top::TopArguments;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
-pub use volume::VolumeCommand;
+pub use volume::{
+    CreateArguments as CreateVolumeArguments, ListArguments as ListVolumesArguments, SizeSetting,
+    VolumeCommand,
+};
 
 /// Encrypted virtual disks for virtual machines, scattered over untrusted storage.
 #[derive(Parser)]
@@ -66,7 +69,7 @@ pub struct Arguments {
     /// Data directory of `scree up`, a controller, an agent or a unit daemon.
     #[arg(
         long = "dir",
-        value_name = "D",
+        value_name = "DIR",
         env = "SCREE_DIR",
         hide_env = true,
         global = true
@@ -113,7 +116,7 @@ impl Arguments {
 pub enum Command {
     /// Run a controller, an agent and folder units in one process.
     ///
-    /// It runs until SIGTERM, and can be started again on the same folder.
+    /// It runs until SIGTERM, and continues when it is started again on the same data directory.
     #[command(after_help = examples::UP)]
     Up(Box<UpArguments>),
 
@@ -127,8 +130,8 @@ pub enum Command {
 
     /// Relay an NBD export through filters, or through a journal.
     ///
-    /// It stands between NBD clients and an NBD server. With --active, a journal acknowledges
-    /// writes before the server does.
+    /// It runs between NBD clients and an NBD server. With --active, its journal acknowledges writes
+    /// before the server does.
     #[command(after_help = examples::RELAY)]
     Relay(Box<RelayArguments>),
 
@@ -136,7 +139,7 @@ pub enum Command {
     #[command(after_help = examples::FILTER_SERVER)]
     FilterServer(FilterServerArguments),
 
-    /// Run one filter of a chain; agents start this.
+    /// Run one filter of a chain; agents start this command.
     #[command(hide = true)]
     FilterProcess(FilterProcessArguments),
 
@@ -190,7 +193,7 @@ pub enum ApiCommand {
     #[command(after_help = examples::ATTACH)]
     Attach(AttachArguments),
 
-    /// Unplug a volume from its VM; all its data is on the units then.
+    /// Unplug a volume from its VM, after all its data has been written to the units.
     #[command(after_help = examples::DETACH)]
     Detach(DetachArguments),
 
@@ -240,12 +243,12 @@ pub enum ApiCommand {
     #[command(subcommand, after_help = examples::HOST)]
     Host(HostCommand),
 
-    /// Show the user that the controller sees.
+    /// Show the user as whom the controller knows you.
     Whoami,
 
     /// Show the log of changes, newest first.
     Audit {
-        /// Number of lines at most.
+        /// Largest number of lines.
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
     },
@@ -300,10 +303,10 @@ impl ApiCommand {
 fn refuse_mixture(unit: &UnitArguments) {
     match &unit.command {
         Some(_) if unit.daemon.is_any() => {
-            let reason = "options of a daemon cannot be combined with a verb: leave out --listen and \
-                          --listen-metrics, or the verb";
+            let message = "options of a daemon cannot be combined with a verb: leave out --listen and \
+                           --listen-metrics, or the verb";
             let kind = ErrorKind::ArgumentConflict;
-            Arguments::command().error(kind, reason).exit();
+            Arguments::command().error(kind, message).exit();
         }
         None if unit.daemon.listen.is_none() => {
             let mut scree = Arguments::command();
@@ -322,7 +325,7 @@ fn refuse_mixture(unit: &UnitArguments) {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "write an IP address and a port, such as 127.0.0.1:10809 or [::1]:10809; names are not \
+        "write an IP address and a port, as 127.0.0.1:10809 or [::1]:10809; host names are not \
          resolved"
             .to_owned()
     })
@@ -338,7 +341,7 @@ pub fn folder(given: Option<PathBuf>) -> PathBuf {
         Arguments::command()
             .error(
                 ErrorKind::MissingRequiredArgument,
-                "no data directory and no controller: add --dir D or set SCREE_DIR; or, to use a \
+                "no data directory and no controller: add --dir DIR or set SCREE_DIR; or, to use a \
                  controller elsewhere, run `scree login URL --token TOKEN --authority FINGERPRINT`",
             )
             .exit()

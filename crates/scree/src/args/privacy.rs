@@ -1,4 +1,4 @@
-//! `scree privacy`: what a break-in leaks, by the model and measured on units.
+//! `scree privacy`: leakage from compromised units, by the model and measured.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ pub enum PrivacyCommand {
     Model(lab::args::ModelCommand),
     /// Find out which files of a volume can be read from some of its units.
     ///
-    /// A host that may open the volume reads it and what lies on these units, byte by byte. The
-    /// result stands beside what the model predicts for as many units.
+    /// A host that may open the volume compares it with the slots on these units, byte by byte. The
+    /// result is shown beside the prediction of the model.
     Audit(PrivacyAuditArguments),
     /// List a volume's audits that run or ended within a day.
     Audits(PrivacyAuditsArguments),

@@ -29,7 +29,8 @@ fn division(text: &str) -> Result<Division, String> {
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// Folder units to create in a new D; with 0, add units with `scree unit add`. [default: 8]
+    /// Folder units to create in a new data directory; with 0, add units with `scree unit add`.
+    /// [default: 8]
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
@@ -70,7 +71,7 @@ pub struct ControllerArguments {
     /// Database that several controllers may share: postgres://USER@HOST/DATABASE, with
     /// sslmode=verify-full and sslrootcert=FILE for TLS. Others can read a command line: put a URL
     /// with a password in --database-file or the environment variable SCREE_DATABASE. [default:
-    /// D/scree.db]
+    /// DIR/scree.db]
     #[arg(long, value_name = "URL", conflicts_with = "database_file")]
     pub database: Option<String>,
 
@@ -78,16 +79,16 @@ pub struct ControllerArguments {
     #[arg(long, value_name = "FILE")]
     pub database_file: Option<PathBuf>,
 
-    /// Replace the cluster's lost authority by the one in D, or by a new one. All hosts, users and
-    /// daemons have to join again, and the other controllers need its files. Use it once.
+    /// Replace the cluster's lost authority by the one in the data directory, or by a new one. Use
+    /// it once. All hosts, users and daemons have to join again, and the other controllers need its
+    /// files.
     #[arg(long)]
     pub new_authority: bool,
 
     #[command(flatten)]
     pub tls: TlsArguments,
 
-    /// How long a host keeps its leases after its last request; then other hosts may take its
-    /// volumes.
+    /// Term of leases: if a host sends nothing for this long, other hosts may take its volumes.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]
     pub lease: Duration,
 
@@ -98,7 +99,7 @@ pub struct ControllerArguments {
     pub monitor: MonitorArguments,
 }
 
-/// Certificates of the operator's own.
+/// Certificates of the operator's own authority.
 #[derive(Args)]
 pub struct TlsArguments {
     /// Accept certificates of this authority (PEM) for users and hosts, named scree://user/NAME or
@@ -128,7 +129,7 @@ pub struct AgentArguments {
     pub allow_unencrypted: bool,
 
     /// Keep journals in this existing folder, which other hosts mount, too: if this host dies,
-    /// another one finds flushed writes there. [default: D/journal, for this host only]
+    /// another host replays flushed writes from there. [default: DIR/journal, for this host only]
     #[arg(long, value_name = "FOLDER")]
     pub journals: Option<PathBuf>,
 
@@ -142,8 +143,8 @@ pub struct AgentArguments {
 /// Where a process serves its health and metrics.
 #[derive(Args)]
 pub struct MonitorArguments {
-    /// Serve /healthz, /readyz and /metrics (Prometheus) over plain HTTP without authentication; use
-    /// a loopback address or a management network.
+    /// Serve /healthz, /readyz and /metrics (Prometheus) over plain HTTP without authentication: give
+    /// a loopback address or one of a management network.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_metrics: Option<SocketAddr>,
 }
@@ -176,17 +177,17 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub filter_memory: u64,
 
-    /// Disk space in D for the journal of a tenant's filter, whatever its policy allows.
+    /// Disk space for the journal of a tenant's filter, whatever its policy allows.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub filter_journal: u64,
 
-    /// Disk space in D for all traces of a tenant's volume, whatever its policy allows; 0 disables
+    /// Disk space for all traces of a tenant's volume, whatever its policy allows; 0 disables
     /// traces.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub filter_trace: u64,
 
-    /// Id of the user who runs the VMs and may connect to their disks. [default: the owner of the
-    /// VM's QMP socket]
+    /// Id of the user who runs the VMs, and who alone may connect to their disks. [default: the owner
+    /// of the VM's QMP socket]
     #[arg(long, value_name = "UID")]
     pub vm_user: Option<u32>,
 
@@ -194,18 +195,18 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub repair_bytes_per_second: u64,
 
-    /// File that says where this host's wrapping keys are. [default: D/keys/keys.toml, if it
+    /// File that says where this host's wrapping keys are. [default: DIR/keys/keys.toml, if it
     /// exists]
     #[arg(long, value_name = "FILE")]
     pub keys_file: Option<PathBuf>,
 
     /// Key file of the wrapping key `main`, the first one of a cluster; created if it does not
-    /// exist. [default: D/keys/master.key]
+    /// exist. [default: DIR/keys/master.key]
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
     pub key_file: Option<PathBuf>,
 
-    /// File whose first line is the passphrase of the wrapping key `main`; the environment variable
-    /// SCREE_PASSPHRASE works, too.
+    /// File whose first line is the passphrase of the wrapping key `main`, which can also be in the
+    /// environment variable SCREE_PASSPHRASE.
     #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
 
@@ -213,8 +214,8 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
     pub journal_size: u64,
 
-    /// Cache encrypted blocks in this file or block device on the host's SSD. Losing it loses no
-    /// data.
+    /// Cache encrypted blocks in this file or block device on the host's SSD. It holds no data that
+    /// is not on the units.
     #[arg(long, value_name = "FILE")]
     pub cache: Option<PathBuf>,
 
@@ -236,24 +237,23 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub cache_memory: u64,
 
-    /// Memory for map pages of all volumes together, of which each volume has at least 4 MiB; 4 MiB
-    /// map 1 GiB of a volume.
+    /// Memory for map pages of all volumes together: each volume has at least 4 MiB, which map 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub map_memory: u64,
 
-    /// How long writes of an idle volume stay in the journal only.
+    /// Time after which an idle volume is destaged.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]
     pub destage_after: Duration,
 }
 
-/// Arguments of controllers: what they keep and for how long.
+/// Arguments of controllers: retention, capacity and placement.
 #[derive(Args)]
 pub struct KeepArguments {
-    /// Number of automatic versions that are kept of each volume.
+    /// Automatic versions to keep of each volume.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub retain_count: usize,
 
-    /// How long automatic versions are kept.
+    /// How long to keep automatic versions.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration)]
     pub retain_age: Duration,
 
@@ -262,22 +262,23 @@ pub struct KeepArguments {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub overcommit: u32,
 
-    /// Number of other units that a unit shares segments with. A larger number repairs faster and
-    /// makes data loss likelier when several units die at once. It applies to units added later.
+    /// Number of other units with which a unit shares copysets, for units added later. A larger
+    /// number makes repair faster, and data loss likelier when several units fail at once.
     #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub scatter_width: u16,
 
-    /// Replace a unit that all live hosts have been missing for this long; 0s disables it.
+    /// Replace a unit that has been missing for all live hosts for this long; 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration)]
     pub replace_after: Duration,
 
-    /// How long the blocks of a deleted version are kept.
+    /// How long to keep the blocks of a deleted version.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
     pub grace: Duration,
 
-    /// Start with a database that was restored from a backup, or with a folder that was copied or
-    /// moved. It takes over the units; later commits of the other copy are lost. Use it once.
+    /// Start with a database that was restored from a backup, or with a data directory that was
+    /// copied or moved. It takes over the units, and later commits of the other copy are lost. Use it
+    /// once.
     #[arg(long)]
     pub restored_database: bool,
 }

@@ -36,7 +36,7 @@ pub enum ProjectCommand {
         /// Name or id.
         name: String,
     },
-    /// Set a project's quota; what is left out becomes unlimited.
+    /// Set a project's quota; limits that are left out become unlimited.
     Quota {
         /// Name or id.
         name: String,
@@ -54,7 +54,7 @@ pub enum ProjectCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Remove a user from a project; what they own there stays.
+    /// Remove a user from a project; their volumes stay in it.
     Leave {
         /// Name or id of the project.
         name: String,

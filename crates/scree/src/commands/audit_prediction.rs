@@ -14,11 +14,11 @@ use serde::Serialize;
 use volume::VolumeConfig;
 use world::host;
 
-use super::audit::share;
+use super::audit_report::share;
 use super::{Failure, Session};
 use crate::output::print_notice;
 use crate::progress::Progress;
-use crate::signals::Ends;
+use crate::signals::EndSignals;
 
 /// Number of trials, which give the range of a single one.
 const TRIALS: usize = 10_000;
@@ -37,13 +37,13 @@ impl Session {
         &self,
         audit: &Audit,
         volume: &Volume,
-        ends: &mut Ends,
+        ends: &mut EndSignals,
     ) -> Option<AuditPrediction> {
         let is_sealed = volume.encryption != Encryption::None.as_str();
         let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
         let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
         let _progress = Progress::start("comparing what was found with the model");
-        let done = in_time(PREDICTED_WITHIN, ends.come(), predict).await;
+        let done = in_time(PREDICTED_WITHIN, ends.received(), predict).await;
         done.flatten().unwrap_or_else(|failure| {
             print_notice(self.format, &format!("nothing is predicted: {failure}"));
             None
@@ -225,7 +225,7 @@ pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::audit::tests::{found, placement};
+    use super::super::audit_report::tests::{found, placement};
     use super::*;
 
     static GO_ON: AtomicBool = AtomicBool::new(false);

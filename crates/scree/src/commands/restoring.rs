@@ -72,18 +72,18 @@ pub fn restore_unit(
     format: Format,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
-    let meant = Restorable {
+    let wanted = Restorable {
         since: Millis(arguments.since),
         until: arguments.until.map_or(Millis(i64::MAX), Millis),
         segment: arguments.segment,
         replaced: arguments.replaced,
     };
-    if meant.since > meant.until || meant.since > RealClock::new().wall() {
+    if wanted.since > wanted.until || wanted.since > RealClock::new().wall() {
         return Err(Failure::new(
-            "--since is after --until or in the future: use an earlier --since",
+            "--since is after --until or in the future: give an earlier --since",
         ));
     }
-    let restored = unit_daemon::restore(&World::real(1), folder, &meant, arguments.dry_run);
+    let restored = unit_daemon::restore(&World::real(1), folder, &wanted, arguments.dry_run);
     let restored = restored.map_err(|error| Failure::of(&error))?;
     print(format, &RestoreReport::from(&restored), table)?;
     if arguments.dry_run {
@@ -97,7 +97,7 @@ fn whole(restored: &Restored) -> Result<(), Failure> {
     match restored.is_whole() {
         true => Ok(()),
         false => Err(Failure::new(
-            "some slots could not be restored; the table above says which",
+            "some slots could not be restored: see the table above",
         )),
     }
 }
@@ -115,18 +115,18 @@ fn table(report: &RestoreReport) -> String {
     let mut text = table.to_string();
     if report.segments.iter().any(|one| one.whole == "replaced") {
         text +=
-            "another segment has the name of a \"replaced\" one; --replaced takes the old one\n";
+            "\"replaced\" segments were replaced by a newer one; --replaced restores the old one\n";
     }
     if report.segments.iter().any(|one| one.whole == "failed") {
-        text += "what \"failed\" can be restored later: check the file system, then run the command \
+        text += "\"failed\" segments can be restored later: check the file system, then run the command \
                  again\n";
     }
     if report.unreadable_logs > 0 {
         text += "some logs of deletions cannot be read: start the daemon, wait some minutes, stop \
-                 it, and restore what was deleted since that start\n";
+                 it, and run the command again with --since that start\n";
     }
     if let Some(at) = &report.given_back {
-        text += &format!("some of what was deleted up to {at} is not kept any more\n");
+        text += &format!("the undelete window is incomplete before {at}: some space was reclaimed early\n");
     }
     text
 }
@@ -151,8 +151,8 @@ mod tests {
         let head = "SEGMENT        WHOLE  SLOTS  GONE\n";
         assert_eq!(text, format!("{head}001-000000001  there  3      1\n"));
         let text = table(&report("replaced", Some("2026-01-01T00:00:00Z")));
-        assert!(text.contains("--replaced takes"), "{text}");
-        assert!(text.contains("up to 2026-01-01T00:00:00Z"), "{text}");
+        assert!(text.contains("--replaced restores"), "{text}");
+        assert!(text.contains("before 2026-01-01T00:00:00Z"), "{text}");
         let text = table(&report("failed", None));
         assert!(text.contains("can be restored later"), "{text}");
         assert!(text.contains("since that start"), "{text}");

@@ -272,7 +272,7 @@ fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
     mode("key.pem", 0o640);
     let said = refused();
     assert!(
-        said.contains("key.pem can be read by others (mode 640)"),
+        said.contains("key.pem can be read by other users (mode 640)"),
         "{said}"
     );
     mode("key.pem", 0o600);

@@ -176,7 +176,7 @@ fn certificates_that_cannot_be_served_with_are_refused_at_the_start() {
     let pair = |certificate: &str, key: &str| [file(certificate), file(key)];
     for ([certificate, key], why) in [
         (pair("server.pem", "other.key"), "cannot use"),
-        (pair("open.pem", "open.key"), "can be read by others"),
+        (pair("open.pem", "open.key"), "can be read by other users"),
         (pair("garbage.pem", "server.key"), "certificate"),
         (pair("none.pem", "server.key"), "cannot use"),
     ] {
