@@ -1,5 +1,5 @@
-//! The binary as its users have it: the command line against a real
-//! `scree up`, with QEMU's own client on the other side of the socket.
+//! Tests of the binary as its users run it: the command line against a real `scree up`, with QEMU's
+//! NBD client as the disk's user.
 
 #![expect(
     clippy::disallowed_methods,
