@@ -106,7 +106,7 @@ openapi: ## write docs/openapi.json anew, from the handlers
 	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_is
 
 references: ## write docs/reference/{cli,configuration,metrics}.md from the sources
-	@SCREE_WRITE_REFERENCES=1 cargo test -q -p scree --bin scree -- --include-ignored reference::
+	@SCREE_WRITE_REFERENCES=1 cargo test -q -p scree --bin scree -- reference::
 
 clean-demo: ## stop the demo's Scree and delete its folder
 	@tools/run demo --clean

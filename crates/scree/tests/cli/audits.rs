@@ -340,9 +340,9 @@ fn impossible_audits_are_refused() {
     let dry = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
     assert_eq!(dry.code, 0, "{}", dry.error);
     assert!(
-        tried.error.contains("nothing was changed"),
+        dry.error.contains("nothing was changed"),
         "{}",
-        tried.error
+        dry.error
     );
     // While the volume is in use, a notice says that its journal is not audited.
     host.qemu_io("empty", &["write -P 2 0 64k", "flush"]);
