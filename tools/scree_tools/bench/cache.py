@@ -715,9 +715,8 @@ def report(results):
             lines += write(results[name])
     if lines:
         lines = [
-            "**Far away** is what follows: daemons over mutual TLS on loopback, each behind a link that takes"
-            f" {LINK_US / 1000:g} ms each way, by a program that passes bytes on later. {DAEMONS} of them, one"
-            " copy.",
+            "**Distant units** in the following are daemons over mutual TLS on loopback, each behind a link with a"
+            f" latency of {LINK_US / 1000:g} ms in each direction. {DAEMONS} of them, one copy.",
             "",
         ] + lines
     return "\n".join(lines)

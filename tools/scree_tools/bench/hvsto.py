@@ -228,9 +228,9 @@ def report_aged(table):
         "",
         f"HVSTO's Figure 5: mean time in µs of random reads of 4 KiB, one at a time, of the same 2 MiB, which are"
         f" read {PASSES} times after each snapshot, and of 128 writes before the next one, half of them there."
-        f" Scree's daemons are far away; qcow2 and its backing files (one for each snapshot) are on"
-        f" an NBD server (nbdkit) that is as far, which stands for the paper's NFS. QEMU keeps qcow2's tables in"
-        " memory. What Scree acknowledges is in its journal on this host, as flushes were not asked for.",
+        f" Scree's daemons are distant; qcow2 and its backing files (one for each snapshot) are on"
+        f" an NBD server (nbdkit) at the same distance, in place of the paper's NFS. QEMU keeps qcow2's tables in"
+        " memory. What Scree acknowledges is in its journal on this host, as there are no flushes.",
         "",
     ]
     for what, title in (("read_us", "reads"), ("write_us", "writes")):

@@ -35,7 +35,7 @@ class OnDaemons:
         self.site.settle(self.volume)
 
 
-class Nobody:
+class Unmeasured:
     """Its processor time does not count."""
 
     def cpu_s(self):
@@ -49,7 +49,7 @@ def forget():
 
 
 def fill(server, plan, folder):
-    job(Nobody(), server, folder, "write", {"bs": "1m", "iodepth": 4, "size": plan.size})
+    job(Unmeasured(), server, folder, "write", {"bs": "1m", "iodepth": 4, "size": plan.size})
 
 
 def timed(plan, **options):
@@ -82,7 +82,7 @@ def beside_rbd(plan, results, folder, say):
         daemons = site(folder / "site", 3)
         servers = [
             (Rbd(cluster, "RBD", "bench", plan.size), cluster),
-            (OnDaemons(daemons, "Scree", "disk", plan.size, "--replicas", 3), Nobody()),
+            (OnDaemons(daemons, "Scree", "disk", plan.size, "--replicas", 3), Unmeasured()),
         ]
         for server, _ in servers:
             fill(server, plan, folder)
@@ -225,7 +225,7 @@ def parity(plan, results, folder, say):
             for server in servers if repetition % 2 == 0 else servers[::-1]:
                 say(f"  {repetition + 1}/{plan.repetitions}  random read 4K QD32: {server.name}")
                 forget()
-                result = job(Nobody(), server, folder, "randread", timed(plan, iodepth=32))
+                result = job(Unmeasured(), server, folder, "randread", timed(plan, iodepth=32))
                 table.setdefault(server.name, []).append(result["iops"])
     finally:
         daemons.stop()
@@ -286,7 +286,7 @@ def loss(plan, results, folder, say):
             fill(server, plan, folder)
             foreground = timed(plan, iodepth=8)
             forget()
-            before = job(Nobody(), server, folder, "randread", foreground)["iops"]
+            before = job(Unmeasured(), server, folder, "randread", foreground)["iops"]
             say(f"  {repetition + 1}/{plan.repetitions}  killed under a client")
             gone = daemons.stores[0]
             table.setdefault("stall_ms", []).append(stall_ms(folder, server, plan, gone.kill))
@@ -297,7 +297,7 @@ def loss(plan, results, folder, say):
             daemons.operator("unit", "remove", gone.name, "--lost")
             until("it is being repaired", lambda: daemons.operator("unit", "tasks"), 60)
             forget()
-            during = job(Nobody(), server, folder, "randread", foreground)["iops"]
+            during = job(Unmeasured(), server, folder, "randread", foreground)["iops"]
             is_repairing = bool(daemons.operator("unit", "tasks"))
             check(is_repairing or plan.quick, "it was repaired before the client was through")
             daemons.wait_until_repaired(1200)

@@ -271,7 +271,7 @@ pub(super) mod tests {
         odd.files.content.readable = u64::MAX;
         odd.files.content.sealed = 1;
         assert!(!fits(&odd));
-        // There is not enough memory for so many files.
+        // The lengths of that many files do not fit in memory.
         let mut odd = AuditFound::default();
         odd.listing.lengths.push(AuditLength {
             bytes: 0,
