@@ -34,7 +34,7 @@ pub struct DaemonArguments {
 
     /// Largest number of connections, relayed ones included.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
-          value_parser = clap::value_parser!(u16).range(1..))]
+          hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 
     /// How long deleted slots can be restored with `scree unit restore`; 0s disables it.
@@ -44,7 +44,7 @@ pub struct DaemonArguments {
 
     /// Percentage of the file system that deleted slots may fill.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "listen",
-          value_parser = clap::value_parser!(u8).range(0..=100))]
+          hide_short_help = true, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub undelete_room: u8,
 
     #[command(flatten)]
