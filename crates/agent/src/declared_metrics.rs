@@ -63,18 +63,17 @@ metrics::declare! {
     VOLUME_BLOCKS_DESTAGED: Counter "scree_volume_blocks_destaged" ["volume": "the volume's id"]
         "Blocks of a volume that were put on units since it was opened here";
     CACHE_REQUESTED_BLOCKS: Counter "scree_cache_requested_blocks"
-        ["area": "`metadata` (map pages), `image` (base images), `active` (all else)",
-         "from": "`memory`, `file`, `units`"]
+        ["area": "`metadata`, `image`, `active`", "from": "`memory`, `file`, `units`"]
         "Requested blocks by where they were found";
     CACHE_MEMORY_BYTES: Gauge "scree_cache_memory_bytes" ["kind": "`used`, `capacity`"]
         "Memory that the cache uses, and may use";
-    CACHE_AREA_BYTES: Gauge "scree_cache_area_bytes" ["area": "as above"]
+    CACHE_AREA_BYTES: Gauge "scree_cache_area_bytes" ["area": "`metadata`, `image`, `active`"]
         "Bytes in an area of the cache's file";
-    CACHE_AREA_CAPACITY_BYTES: Gauge "scree_cache_area_capacity_bytes" ["area": "as above"]
+    CACHE_AREA_CAPACITY_BYTES: Gauge "scree_cache_area_capacity_bytes" ["area": "`metadata`, `image`, `active`"]
         "Bytes that an area of the cache's file may have";
-    CACHE_INSERTED_BLOCKS: Counter "scree_cache_inserted_blocks" ["area": "as above"]
+    CACHE_INSERTED_BLOCKS: Counter "scree_cache_inserted_blocks" ["area": "`metadata`, `image`, `active`"]
         "Blocks that were put into an area";
-    CACHE_EVICTED_BLOCKS: Counter "scree_cache_evicted_blocks" ["area": "as above"]
+    CACHE_EVICTED_BLOCKS: Counter "scree_cache_evicted_blocks" ["area": "`metadata`, `image`, `active`"]
         "Blocks that were evicted from an area";
     CACHE_PROTECTED_BYTES: Gauge "scree_cache_protected_bytes" []
         "Map pages of the newest versions of attached volumes in the cache's file";
@@ -88,7 +87,7 @@ metrics::declare! {
         "Failures and timeouts of the cache's file: after a failure it is not used for 10 s, \
          after no answer in 100 ms until it answers";
     VOLUME_CACHE_REQUESTED_BLOCKS: Counter "scree_volume_cache_requested_blocks"
-        ["volume": "the volume's id", "area": "as above", "from": "as above"]
+        ["volume": "the volume's id", "area": "`metadata`, `image`, `active`", "from": "`memory`, `file`, `units`"]
         "Requested blocks of an open volume by where they were found";
     VOLUME_READ_AHEAD_BLOCKS: Counter "scree_volume_read_ahead_blocks"
         ["volume": "the volume's id", "kind": "`read`, and of these `used` or evicted `unread`"]

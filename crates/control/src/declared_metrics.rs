@@ -20,7 +20,7 @@ metrics::declare! {
         `never-heard` (also a controller's own machine without an agent), `disabled`"]
         "Hosts by whether they reported within the term of a lease";
     PENDING_FREES: Gauge "scree_pending_frees" []
-        "Removed versions whose room has not been reclaimed yet";
+        "Removed versions whose space has not been reclaimed yet";
     DEGRADED_SEGMENTS: Gauge "scree_degraded_segments" []
         "Segments with fewer copies than they should have";
     HTTP_REQUESTS: Counter "scree_http_requests"
@@ -28,6 +28,6 @@ metrics::declare! {
          "status": "the class, as `2xx`"]
         "Answered API requests by route and class of the status";
     HTTP_REQUEST_DURATION: Histogram "scree_http_request_duration_seconds"
-        ["method": "of HTTP", "route": "as above"]
+        ["method": "of HTTP", "route": "as `/v1/volumes/{volume}`; `other` for unknown paths"]
         "Duration of API requests, with the time that they wait by design (?wait=, assignments)";
 }

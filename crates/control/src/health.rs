@@ -107,22 +107,13 @@ impl Control {
     pub(crate) async fn measures(&self) -> Measures {
         let mut measures = Measures::default();
         measures.include(&self.inner.health.registry);
-        measures.one(
-            &CONTROLLER_OPEN,
-            f64::from(self.is_open()),
-        );
+        measures.one(&CONTROLLER_OPEN, f64::from(self.is_open()));
         let probed = self.probe().await;
-        measures.one(
-            &DATABASE_UP,
-            f64::from(probed.latency.is_some()),
-        );
+        measures.one(&DATABASE_UP, f64::from(probed.latency.is_some()));
         let Some(latency) = probed.latency else {
             return measures;
         };
-        measures.one(
-            &DATABASE_LATENCY,
-            latency.as_secs_f64(),
-        );
+        measures.one(&DATABASE_LATENCY, latency.as_secs_f64());
         match host::timeout(DATABASE_WITHIN, self.counts()).await {
             Some(Ok(counts)) => tell(&mut measures, &counts),
             Some(Err(error)) => tracing::warn!(%error, "nothing is counted"),
@@ -179,14 +170,8 @@ fn tell(measures: &mut Measures, counts: &Counts) {
         ),
     );
     let (frees, degraded) = (counts.pending_frees, counts.degraded_segments);
-    measures.one(
-        &PENDING_FREES,
-        float(frees),
-    );
-    measures.one(
-        &DEGRADED_SEGMENTS,
-        float(degraded),
-    );
+    measures.one(&PENDING_FREES, float(frees));
+    measures.one(&DEGRADED_SEGMENTS, float(degraded));
 }
 
 /// A row for each state, also for those that nothing is in.

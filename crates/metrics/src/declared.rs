@@ -3,7 +3,7 @@
 crate::declare! {
     READY: Gauge "scree_ready" ["part": "`controller`, `agent` or `unit`"]
         "Whether a part can do its work (1) or not (0): see /readyz";
-    PART_UNRESPONSIVE: Gauge "scree_part_unresponsive" ["part": "as above"]
+    PART_UNRESPONSIVE: Gauge "scree_part_unresponsive" ["part": "`controller`, `agent` or `unit`"]
         "Whether a part did not answer within 5 s, so that its metrics are missing here";
     BUILD_INFO: Gauge "scree_build_info" ["version": "of the program"]
         "Always 1; the label has the version";

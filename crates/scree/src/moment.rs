@@ -49,7 +49,9 @@ pub fn parse(text: &str) -> Result<Moment, String> {
 pub fn milliseconds(text: &str) -> Result<i64, String> {
     match parse(text)? {
         Moment::Time(time) => Ok(time.as_millisecond()),
-        Moment::Version(_) => Err(format!("{text} is a version's number: give a time, as '2026-01-31 09:30' or -2h")),
+        Moment::Version(_) => Err(format!(
+            "{text} is a version's number: give a time, as '2026-01-31 09:30' or -2h"
+        )),
     }
 }
 

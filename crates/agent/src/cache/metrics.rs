@@ -6,7 +6,12 @@ use api::types::{
 use base::VolumeId;
 use metrics::{Labels, Measures};
 
-use crate::declared_metrics::{CACHE_AREA_BYTES, CACHE_AREA_CAPACITY_BYTES, CACHE_DAMAGED_BLOCKS, CACHE_EVICTED_BLOCKS, CACHE_FAILURES, CACHE_INSERTED_BLOCKS, CACHE_MEMORY_BYTES, CACHE_PINNED_BYTES, CACHE_PROTECTED_BYTES, CACHE_REFUSED_BLOCKS, CACHE_REQUESTED_BLOCKS, VOLUME_CACHE_REQUESTED_BLOCKS, VOLUME_READ_AHEAD_BLOCKS};
+use crate::declared_metrics::{
+    CACHE_AREA_BYTES, CACHE_AREA_CAPACITY_BYTES, CACHE_DAMAGED_BLOCKS, CACHE_EVICTED_BLOCKS,
+    CACHE_FAILURES, CACHE_INSERTED_BLOCKS, CACHE_MEMORY_BYTES, CACHE_PINNED_BYTES,
+    CACHE_PROTECTED_BYTES, CACHE_REFUSED_BLOCKS, CACHE_REQUESTED_BLOCKS,
+    VOLUME_CACHE_REQUESTED_BLOCKS, VOLUME_READ_AHEAD_BLOCKS,
+};
 
 fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
     [("metadata", metadata), ("image", image), ("active", active)]
@@ -33,10 +38,7 @@ fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
 
 /// The metrics of the host's cache.
 pub(crate) fn measure_host(measures: &mut Measures, cache: &HostCache) {
-    measures.counter(
-        &CACHE_REQUESTED_BLOCKS,
-        rows(&Vec::new(), &cache.asked),
-    );
+    measures.counter(&CACHE_REQUESTED_BLOCKS, rows(&Vec::new(), &cache.asked));
     let places = [
         ("used", cache.memory_blocks),
         ("capacity", cache.memory_capacity),
@@ -56,30 +58,12 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
         all.map(|(area, found)| (vec![("area", area.to_owned())], count(&found)))
     };
     let of_bytes = |count| of(count).map(|(labels, blocks)| (labels, bytes(blocks)));
-    measures.gauge(
-        &CACHE_AREA_BYTES,
-        of_bytes(|area| area.blocks),
-    );
-    measures.gauge(
-        &CACHE_AREA_CAPACITY_BYTES,
-        of_bytes(|area| area.capacity),
-    );
-    measures.counter(
-        &CACHE_INSERTED_BLOCKS,
-        of(|area| area.brought),
-    );
-    measures.counter(
-        &CACHE_EVICTED_BLOCKS,
-        of(|area| area.evicted),
-    );
-    measures.one(
-        &CACHE_PROTECTED_BYTES,
-        bytes(file.protected),
-    );
-    measures.one(
-        &CACHE_PINNED_BYTES,
-        bytes(file.pinned),
-    );
+    measures.gauge(&CACHE_AREA_BYTES, of_bytes(|area| area.blocks));
+    measures.gauge(&CACHE_AREA_CAPACITY_BYTES, of_bytes(|area| area.capacity));
+    measures.counter(&CACHE_INSERTED_BLOCKS, of(|area| area.brought));
+    measures.counter(&CACHE_EVICTED_BLOCKS, of(|area| area.evicted));
+    measures.one(&CACHE_PROTECTED_BYTES, bytes(file.protected));
+    measures.one(&CACHE_PINNED_BYTES, bytes(file.pinned));
     measures.count(&CACHE_DAMAGED_BLOCKS, file.damaged);
     measures.count(&CACHE_REFUSED_BLOCKS, file.refused);
     measures.count(&CACHE_FAILURES, file.failures);
@@ -109,10 +93,7 @@ pub(crate) fn measure_volumes<'a>(
             (labels, count)
         })
     });
-    measures.counter(
-        &VOLUME_READ_AHEAD_BLOCKS,
-        ahead,
-    );
+    measures.counter(&VOLUME_READ_AHEAD_BLOCKS, ahead);
 }
 
 /// Adds up the counters of a volume that is open several times.

@@ -10,7 +10,13 @@ use unit::{OpClass, UnitState};
 use volume::VolumeStatus;
 
 use crate::cache::{counts, metrics as cache_metrics};
-use crate::declared_metrics::{UNIT_BYTES, UNIT_CALL_DURATION, UNIT_ERRORS, UNIT_FREE_BYTES, UNIT_INFO, UNIT_READ_BYTES, UNIT_SEGMENTS, UNIT_STATE, UNIT_WRITTEN_BYTES, VOLUMES_OPEN, VOLUMES_STALLED, VOLUME_BLOCKS_DESTAGED, VOLUME_BLOCKS_WRITTEN, VOLUME_CONNECTIONS, VOLUME_DESTAGE_FAILING, VOLUME_JOURNAL_BYTES, VOLUME_JOURNAL_USED_BYTES, VOLUME_READS_WAITING, VOLUME_STALLED, VOLUME_STOPPED, VOLUME_UNRESPONSIVE};
+use crate::declared_metrics::{
+    UNIT_BYTES, UNIT_CALL_DURATION, UNIT_ERRORS, UNIT_FREE_BYTES, UNIT_INFO, UNIT_READ_BYTES,
+    UNIT_SEGMENTS, UNIT_STATE, UNIT_WRITTEN_BYTES, VOLUME_BLOCKS_DESTAGED, VOLUME_BLOCKS_WRITTEN,
+    VOLUME_CONNECTIONS, VOLUME_DESTAGE_FAILING, VOLUME_JOURNAL_BYTES, VOLUME_JOURNAL_USED_BYTES,
+    VOLUME_READS_WAITING, VOLUME_STALLED, VOLUME_STOPPED, VOLUME_UNRESPONSIVE, VOLUMES_OPEN,
+    VOLUMES_STALLED,
+};
 use crate::export::OpenVolume;
 use crate::units::MountedUnit;
 
@@ -91,14 +97,8 @@ pub(super) fn measure_units(
     measures.gauge(&UNIT_SEGMENTS, known(|unit| unit.segments));
     let traffic =
         |of: fn(&UnitReport) -> u64| units.iter().map(move |unit| (named(unit), of(unit)));
-    measures.counter(
-        &UNIT_READ_BYTES,
-        traffic(|unit| unit.read_bytes),
-    );
-    measures.counter(
-        &UNIT_WRITTEN_BYTES,
-        traffic(|unit| unit.written_bytes),
-    );
+    measures.counter(&UNIT_READ_BYTES, traffic(|unit| unit.read_bytes));
+    measures.counter(&UNIT_WRITTEN_BYTES, traffic(|unit| unit.written_bytes));
 }
 
 /// The metrics of the calls of units.
@@ -118,10 +118,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
             (labels, histogram)
         })
     });
-    measures.histogram(
-        &UNIT_CALL_DURATION,
-        took,
-    );
+    measures.histogram(&UNIT_CALL_DURATION, took);
     let errors = mounted.iter().flat_map(|mounted| {
         let named = |(kind, count): (&str, u64)| {
             let kind = ("kind", kind.to_owned());
@@ -129,10 +126,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
         };
         mounted.tracked.calls().errors().into_iter().map(named)
     });
-    measures.counter(
-        &UNIT_ERRORS,
-        errors,
-    );
+    measures.counter(&UNIT_ERRORS, errors);
 }
 
 /// The metrics of the open volumes.
@@ -147,60 +141,24 @@ pub(super) fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<Volume
             rows(of).map(|(labels, value)| (labels, float(value))),
         );
     };
-    gauge(
-        &VOLUME_JOURNAL_BYTES,
-        |shown| shown.journal_bytes,
-    );
-    gauge(
-        &VOLUME_JOURNAL_USED_BYTES,
-        |shown| shown.journal_used_bytes,
-    );
-    gauge(
-        &VOLUME_CONNECTIONS,
-        |shown| shown.connections,
-    );
-    gauge(
-        &VOLUME_STALLED,
-        |shown| shown.is_stalled.into(),
-    );
-    gauge(
-        &VOLUME_STOPPED,
-        |shown| shown.is_stopped.into(),
-    );
-    gauge(
-        &VOLUME_DESTAGE_FAILING,
-        |shown| shown.is_stuck.into(),
-    );
-    gauge(
-        &VOLUME_READS_WAITING,
-        |shown| shown.reads_waiting,
-    );
-    gauge(
-        &VOLUME_UNRESPONSIVE,
-        |shown| shown.is_unresponsive.into(),
-    );
-    measures.counter(
-        &VOLUME_BLOCKS_WRITTEN,
-        rows(|shown| shown.blocks_written),
-    );
-    measures.counter(
-        &VOLUME_BLOCKS_DESTAGED,
-        rows(|shown| shown.blocks_destaged),
-    );
+    gauge(&VOLUME_JOURNAL_BYTES, |shown| shown.journal_bytes);
+    gauge(&VOLUME_JOURNAL_USED_BYTES, |shown| shown.journal_used_bytes);
+    gauge(&VOLUME_CONNECTIONS, |shown| shown.connections);
+    gauge(&VOLUME_STALLED, |shown| shown.is_stalled.into());
+    gauge(&VOLUME_STOPPED, |shown| shown.is_stopped.into());
+    gauge(&VOLUME_DESTAGE_FAILING, |shown| shown.is_stuck.into());
+    gauge(&VOLUME_READS_WAITING, |shown| shown.reads_waiting);
+    gauge(&VOLUME_UNRESPONSIVE, |shown| shown.is_unresponsive.into());
+    measures.counter(&VOLUME_BLOCKS_WRITTEN, rows(|shown| shown.blocks_written));
+    measures.counter(&VOLUME_BLOCKS_DESTAGED, rows(|shown| shown.blocks_destaged));
     let caches = volumes.iter().take(ROWS_MAX);
     cache_metrics::measure_volumes(
         measures,
         caches.map(|(volume, shown)| (volume, &shown.cache)),
     );
-    measures.one(
-        &VOLUMES_OPEN,
-        float(volumes.len() as u64),
-    );
+    measures.one(&VOLUMES_OPEN, float(volumes.len() as u64));
     let stalled = volumes.values().filter(|shown| shown.is_stalled).count();
-    measures.one(
-        &VOLUMES_STALLED,
-        float(stalled as u64),
-    );
+    measures.one(&VOLUMES_STALLED, float(stalled as u64));
 }
 
 fn named(volume: &VolumeId) -> Labels {

@@ -120,19 +120,10 @@ impl Monitor {
             self.age(contact.answered()).as_secs_f64(),
         );
         if let Some(part) = leases.holders_part() {
-            measures.one(
-                &LEASE_AGE,
-                self.age(contact.renewed()).as_secs_f64(),
-            );
-            measures.one(
-                &LEASE_STALL,
-                part.as_secs_f64(),
-            );
+            measures.one(&LEASE_AGE, self.age(contact.renewed()).as_secs_f64());
+            measures.one(&LEASE_STALL, part.as_secs_f64());
         }
-        measures.one(
-            &LEASES,
-            float(leases.count() as u64),
-        );
+        measures.one(&LEASES, float(leases.count() as u64));
     }
 
     fn measure_repair(&self, measures: &mut Measures) {
@@ -142,18 +133,9 @@ impl Monitor {
             float(repair.waiting_copysets() as u64),
         );
         let totals = repair.totals();
-        measures.count(
-            &REPAIR_PASSES,
-            totals.passes(),
-        );
-        measures.count(
-            &REPAIR_COPIED_BYTES,
-            totals.copied_bytes(),
-        );
-        measures.count(
-            &REPAIR_ROTTEN_SLOTS,
-            totals.rotten_slots(),
-        );
+        measures.count(&REPAIR_PASSES, totals.passes());
+        measures.count(&REPAIR_COPIED_BYTES, totals.copied_bytes());
+        measures.count(&REPAIR_ROTTEN_SLOTS, totals.rotten_slots());
     }
 
     /// The rows of the open volumes.

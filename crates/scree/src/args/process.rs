@@ -50,7 +50,9 @@ pub struct UpArguments {
         long,
         value_name = "NAME",
         default_value = "localhost",
-        requires = "listen_api", hide_short_help = true)]
+        requires = "listen_api",
+        hide_short_help = true
+    )]
     pub api_name: Vec<String>,
 
     #[command(flatten)]
@@ -103,16 +105,33 @@ pub struct ControllerArguments {
 pub struct TlsArguments {
     /// Accept certificates of this authority (PEM) for users and hosts, named scree://user/NAME or
     /// scree://host/NAME; may be repeated.
-    #[arg(long, value_name = "FILE", help_heading = "TLS", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "TLS",
+        hide_short_help = true
+    )]
     pub client_ca: Vec<PathBuf>,
 
     /// Certificate (PEM) of this server with its intermediate certificates. [default: one of the
     /// cluster's own authority]
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        help_heading = "TLS",
+        hide_short_help = true
+    )]
     pub tls_cert: Option<PathBuf>,
 
     /// Key (PEM) of that certificate.
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "TLS",
+        hide_short_help = true
+    )]
     pub tls_key: Option<PathBuf>,
 }
 
@@ -169,7 +188,12 @@ pub struct ServeArguments {
 
     /// Network that tenants' filters may connect to, such as that of replicas; may be repeated.
     /// [default: none]
-    #[arg(long = "filter-network", value_name = "ADDRESS/BITS", help_heading = "Filters", hide_short_help = true)]
+    #[arg(
+        long = "filter-network",
+        value_name = "ADDRESS/BITS",
+        help_heading = "Filters",
+        hide_short_help = true
+    )]
     pub filter_networks: Vec<agent::Network>,
 
     /// Memory limit of all filters of a chain together, whatever its policy allows.
@@ -196,12 +220,22 @@ pub struct ServeArguments {
 
     /// File that says where this host's wrapping keys are. [default: DIR/keys/keys.toml, if it
     /// exists]
-    #[arg(long, value_name = "FILE", help_heading = "Keys", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Keys",
+        hide_short_help = true
+    )]
     pub keys_file: Option<PathBuf>,
 
     /// Key file of the wrapping key `main`, the first one of a cluster; created if it does not
     /// exist. [default: DIR/keys/master.key]
-    #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file", help_heading = "Keys")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "passphrase_file",
+        help_heading = "Keys"
+    )]
     pub key_file: Option<PathBuf>,
 
     /// File whose first line is the passphrase of the wrapping key `main`, which can also be in the
@@ -248,7 +282,13 @@ pub struct ServeArguments {
 #[derive(Args)]
 pub struct KeepArguments {
     /// Automatic versions to keep of each volume.
-    #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Retention and capacity", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16,
+        help_heading = "Retention and capacity",
+        hide_short_help = true
+    )]
     pub retain_count: usize,
 
     /// How long to keep automatic versions.

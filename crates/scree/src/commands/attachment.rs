@@ -2,7 +2,7 @@
 
 use api::types::{Attachment, CreateAttachment, MoveAttachment};
 
-use super::{Failure, Session, or_dash, query, segment, qualified};
+use super::{Failure, Session, or_dash, qualified, query, segment};
 use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;

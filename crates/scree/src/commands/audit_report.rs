@@ -27,7 +27,14 @@ pub(super) struct AuditReport {
 /// The audits of a volume as a table.
 pub(super) fn list(audits: &[Audit]) -> String {
     let mut table = Table::new(&[
-        "ID", "STATE", "REQUESTED BY", "HOST", "DONE", "OF", "SINCE", "ENDED",
+        "ID",
+        "STATE",
+        "REQUESTED BY",
+        "HOST",
+        "DONE",
+        "OF",
+        "SINCE",
+        "ENDED",
     ]);
     for audit in audits {
         table.row(vec![

@@ -7,7 +7,7 @@ use api::types::{ApplyChain, Chain, ChainFilter, ChainUse};
 use world::host;
 use world::real::RealDisk;
 
-use super::{Failure, Session, or_dash, query, segment, qualified};
+use super::{Failure, Session, or_dash, qualified, query, segment};
 use crate::args::{ChainCommand, ChainSelector};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;

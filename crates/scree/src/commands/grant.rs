@@ -2,7 +2,7 @@
 
 use api::types::{AddGrant, Grant};
 
-use super::{Failure, Session, query, segment, qualified};
+use super::{Failure, Session, qualified, query, segment};
 use crate::args::GrantCommand;
 use crate::output::{Table, print, time};
 

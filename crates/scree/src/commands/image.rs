@@ -8,7 +8,7 @@ use base::size::about_bytes as bytes;
 use world::real::RealClock;
 use world::{Clock as _, host};
 
-use super::{Failure, Session, or_dash, segment, qualified};
+use super::{Failure, Session, or_dash, qualified, segment};
 use crate::args::ImageCommand;
 use crate::output::{Table, print, print_notice};
 use crate::progress::Progress;

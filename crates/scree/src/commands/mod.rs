@@ -210,7 +210,11 @@ fn tags(words: &[String]) -> Result<Tags, Failure> {
 }
 
 /// A path with a query of the parameters that have values.
-fn query(path: &str, parameters: &[(&str, Option<&str>)], tags: &[String]) -> Result<String, Failure> {
+fn query(
+    path: &str,
+    parameters: &[(&str, Option<&str>)],
+    tags: &[String],
+) -> Result<String, Failure> {
     let mut words = Vec::new();
     for (key, value) in parameters {
         if let Some(value) = value {

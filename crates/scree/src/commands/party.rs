@@ -33,7 +33,9 @@ impl Session {
     pub(super) async fn host(&self, command: HostCommand) -> Result<(), Failure> {
         match command {
             HostCommand::Party(command) => self.party("hosts", "scree host join", command).await,
-            HostCommand::Join { .. } => Err(Failure::new("`scree host join` uses --dir, not a profile")),
+            HostCommand::Join { .. } => {
+                Err(Failure::new("`scree host join` uses --dir, not a profile"))
+            }
         }
     }
 

@@ -126,7 +126,9 @@ fn table(report: &RestoreReport) -> String {
                  it, and run the command again with --since that start\n";
     }
     if let Some(at) = &report.given_back {
-        text += &format!("the undelete window is incomplete before {at}: some space was reclaimed early\n");
+        text += &format!(
+            "the undelete window is incomplete before {at}: some space was reclaimed early\n"
+        );
     }
     text
 }

@@ -6,7 +6,7 @@ use api::types::{CreateSnapshot, ListedVolume, SetTags, Snapshot};
 use base::size::about_bytes as bytes;
 use serde::Serialize;
 
-use super::{Failure, Session, query, segment, qualified, tags};
+use super::{Failure, Session, qualified, query, segment, tags};
 use crate::args::SnapshotCommand;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;

@@ -121,7 +121,11 @@ fn read(disk: &dyn Disk, newest: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failu
         };
         let length = file.length().map_err(failed)?;
         if length > FILE_BYTES_MAX {
-            return Err(Failure::new(format!("{} is no trace: it has more than {} bytes", path.display(), FILE_BYTES_MAX)));
+            return Err(Failure::new(format!(
+                "{} is no trace: it has more than {} bytes",
+                path.display(),
+                FILE_BYTES_MAX
+            )));
         }
         let mut bytes = vec![0; length as usize];
         file.read_at(&mut bytes, 0).map_err(failed)?;

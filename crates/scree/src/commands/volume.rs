@@ -6,7 +6,7 @@ use api::types::{
 };
 use base::size::about_bytes as bytes;
 
-use super::{Failure, Session, or_dash, query, segment, qualified, tags};
+use super::{Failure, Session, or_dash, qualified, query, segment, tags};
 use crate::args::{CreateVolumeArguments, ListVolumesArguments, SizeSetting, VolumeCommand};
 use crate::client::ClientError;
 use crate::moment::Moment;
@@ -28,15 +28,25 @@ impl Session {
                 let path = path_of(&name)?;
                 self.print_volume(&self.client.get(&path).await?)
             }
-            VolumeCommand::Tag { name, tags: words, .. } => {
+            VolumeCommand::Tag {
+                name, tags: words, ..
+            } => {
                 let path = format!("{}/tags", path_of(&name)?);
                 let tags = tags(&words)?;
                 self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
             }
-            VolumeCommand::Set { name, journal_size, cache_max, .. } => {
-                self.set_sizes(&name, journal_size, cache_max).await
-            }
-            VolumeCommand::Transfer { name, user, project, .. } => {
+            VolumeCommand::Set {
+                name,
+                journal_size,
+                cache_max,
+                ..
+            } => self.set_sizes(&name, journal_size, cache_max).await,
+            VolumeCommand::Transfer {
+                name,
+                user,
+                project,
+                ..
+            } => {
                 let path = format!("{}/transfer", path_of(&name)?);
                 let transfer = TransferVolume { user, project };
                 self.print_volume(&self.client.post(&path, &transfer).await?)
@@ -54,9 +64,12 @@ impl Session {
                     version_list(versions)
                 })?)
             }
-            VolumeCommand::Export { name, host, read_only, .. } => {
-                self.export(&name, ExportVolume { host, read_only }).await
-            }
+            VolumeCommand::Export {
+                name,
+                host,
+                read_only,
+                ..
+            } => self.export(&name, ExportVolume { host, read_only }).await,
             VolumeCommand::Unexport { name, .. } => self.unexport(&name).await,
         }
     }
@@ -214,7 +227,15 @@ fn key(volume: &ListedVolume) -> (&str, &str) {
 }
 
 fn list(volumes: &[ListedVolume], is_own: bool) -> String {
-    let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "ENCRYPTION", "CREATED"]);
+    let mut table = Table::new(&[
+        "NAME",
+        "ID",
+        "SIZE",
+        "STATE",
+        "REPLICAS",
+        "ENCRYPTION",
+        "CREATED",
+    ]);
     for volume in volumes {
         table.row(match volume {
             ListedVolume::Readable(volume) => {

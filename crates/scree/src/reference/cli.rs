@@ -37,7 +37,7 @@ fn meaning(argument: &Arg) -> (String, String) {
         (true, "") => values.join(", "),
         (_, stated) => stated.to_owned(),
     };
-    let mut text = text.to_owned();
+    let mut text = text.trim_end_matches('.').to_owned() + ".";
     let possible = argument.get_possible_values();
     if argument.get_action().takes_values() && !possible.is_empty() {
         let names: Vec<String> = possible

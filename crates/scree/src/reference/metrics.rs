@@ -29,7 +29,8 @@ const PROCESSES: [Process; 4] = [
     Process {
         title: "Agent",
         introduction: "`scree up` has these, too. Blocks are of 4 KiB. Counters begin at 0 when the \
-                       process starts.",
+                       process starts. Areas of the cache are `metadata` (map pages), `image` (base \
+                       images) and `active` (everything else).",
         metrics: agent::METRICS,
     },
     Process {
@@ -83,9 +84,15 @@ fn each_metric_is_declared_once_and_in_the_same_form() {
         assert!(names.insert(name), "{name} is declared twice");
         let is_ours = name.starts_with("scree_") || name == "process_start_time_seconds";
         assert!(is_ours, "{name} does not begin with scree_");
-        assert!(!name.ends_with("_total"), "{name}: the encoder appends _total");
+        assert!(
+            !name.ends_with("_total"),
+            "{name}: the encoder appends _total"
+        );
         let is_histogram = metric.kind == MetricKind::Histogram;
-        assert!(!is_histogram || metric.unit().is_some(), "{name} has no unit");
+        assert!(
+            !is_histogram || metric.unit().is_some(),
+            "{name} has no unit"
+        );
         let help = metric.help;
         let is_sentence = help.starts_with(|letter: char| letter.is_ascii_uppercase());
         assert!(is_sentence && !help.ends_with('.'), "{name}: {help:?}");

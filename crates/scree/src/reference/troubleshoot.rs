@@ -77,7 +77,10 @@ fn messages_in_the_troubleshooting_page_exist() {
         parts.all(|part| sources.contains(part))
     };
     let missing: Vec<_> = messages.iter().filter(|one| !is_known(one)).collect();
-    assert!(missing.is_empty(), "no source has these messages: {missing:#?}");
+    assert!(
+        missing.is_empty(),
+        "no source has these messages: {missing:#?}"
+    );
 }
 
 #[test]

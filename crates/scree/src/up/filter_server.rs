@@ -96,7 +96,9 @@ fn make(
 ) -> Result<Vec<Box<dyn Filter>>, Failure> {
     // The name comes from a host and becomes part of a path.
     if !chain_policy::is_name(name) {
-        return Err(Failure::new(format!("{name:?} is not the name of a filter")));
+        return Err(Failure::new(format!(
+            "{name:?} is not the name of a filter"
+        )));
     }
     let path = folder.join("policies").join(format!("{name}.toml"));
     let policy = policy_of(world, &path, &whose.volume)?;

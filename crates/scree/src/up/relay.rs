@@ -127,7 +127,9 @@ fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
     let file = opened.map_err(|error| failed(&error.to_string()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(_) => Err(failed("another relay uses it; give each relay a folder of its own")),
+        Err(_) => Err(failed(
+            "another relay uses it; give each relay a folder of its own",
+        )),
     }
 }
 

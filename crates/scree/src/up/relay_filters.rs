@@ -147,7 +147,9 @@ struct Anywhere {
 impl Targets for Anywhere {
     fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
         let ReplicaLocation::Uri(uri) = place else {
-            return Err(format!("{place}: only filters on hosts can name volumes; give an NBD URI"));
+            return Err(format!(
+                "{place}: only filters on hosts can name volumes; give an NBD URI"
+            ));
         };
         let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;
         let mut options = ClientOptions::new(export, Arc::clone(&self.clock));

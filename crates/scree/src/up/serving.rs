@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use world::{Clock, World, host};
 
 use super::parts::Up;
-use super::readiness::{report_ready, notify_init};
+use super::readiness::{notify_init, report_ready};
 use super::settings::Settings;
 use crate::commands::Failure;
 use crate::monitoring;

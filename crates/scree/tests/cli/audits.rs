@@ -286,7 +286,10 @@ fn file_names_in_an_audit_of_an_encrypted_volume_need_its_key() {
     );
     assert!(!said.out.contains("/many/"), "{}", said.out);
     let result = host.json(&elsewhere);
-    assert!(result["found"]["sealed"]["letter"].is_string(), "{result:#}");
+    assert!(
+        result["found"]["sealed"]["letter"].is_string(),
+        "{result:#}"
+    );
     assert_eq!(number(&result["found"]["files"]["none"]), 119);
     fs::write(&keys, name(&key)).expect("written");
     assert_eq!(listed(&host.json(&elsewhere), "sealed").len(), 119);
@@ -339,11 +342,7 @@ fn impossible_audits_are_refused() {
     // A dry run changes nothing.
     let dry = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
     assert_eq!(dry.code, 0, "{}", dry.error);
-    assert!(
-        dry.error.contains("nothing was changed"),
-        "{}",
-        dry.error
-    );
+    assert!(dry.error.contains("nothing was changed"), "{}", dry.error);
     // While the volume is in use, a notice says that its journal is not audited.
     host.qemu_io("empty", &["write -P 2 0 64k", "flush"]);
     let said = host.run(&["privacy", "audit", "empty", "--units", "u1,u2"]);

@@ -220,7 +220,8 @@ fn audits_are_listed_canceled_and_deleted() {
     );
     assert_eq!(lines.len(), 3);
     for (state, word) in [("running", "was canceled"), ("done", "is deleted")] {
-        let controller = ScriptedController::with_command(&["privacy", "audits", "disk", "--delete", ID]);
+        let controller =
+            ScriptedController::with_command(&["privacy", "audits", "disk", "--delete", ID]);
         controller.answer(DELETED, &audit(state));
         let said = controller.said();
         assert_eq!(said.code, 0, "{}", said.error);

@@ -50,7 +50,11 @@ fn an_fio_log_is_simulated_shown_and_plotted() {
     assert!(hits(&result, "lirs", 4) >= 6);
     assert!(hits(&result, "belady", 4) >= hits(&result, "lirs", 4));
     for policy in ["lru", "belady"] {
-        assert_eq!(hits(&result, policy, 8), 23, "all blocks but the written one");
+        assert_eq!(
+            hits(&result, policy, 8),
+            23,
+            "all blocks but the written one"
+        );
     }
     let kept = [
         &["--trace", &log, "-o", "json", "--writes", "keep"],

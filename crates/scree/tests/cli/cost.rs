@@ -203,11 +203,17 @@ fn a_latency_bound_and_prices_select_the_cheapest_place() {
     let prices = prices.to_str().expect("text");
     let arguments = ["--write", "4096K", "--request", "4K", "--direct", "1"];
     let result = rig.result("predict", &[&arguments[..], &["--prices", prices]].concat());
-    near(&result["ways"][0]["money"], number(&result["ways"][0]["cpu_s"]));
+    near(
+        &result["ways"][0]["money"],
+        number(&result["ways"][0]["cpu_s"]),
+    );
     assert_eq!(result["currency"], "EUR");
     // A request takes 14 µs longer.
     for (bound, cheapest) in [("15us", json!(0)), ("14us", Value::Null)] {
-        let result = rig.result("predict", &[&arguments[..], &["--latency-max", bound]].concat());
+        let result = rig.result(
+            "predict",
+            &[&arguments[..], &["--latency-max", bound]].concat(),
+        );
         assert_eq!(result["cheapest"], cheapest, "{bound}");
     }
     let said = rig.cost("predict", &[&arguments[..], &["--prices", prices]].concat());
@@ -233,7 +239,10 @@ fn a_latency_bound_and_prices_select_the_cheapest_place() {
         "1M",
     ];
     assert!(scree(&of_nothing).error.contains("not a regular file"));
-    let error = rig.refused("predict", &[&arguments[..], &["--prices", "/none"]].concat());
+    let error = rig.refused(
+        "predict",
+        &[&arguments[..], &["--prices", "/none"]].concat(),
+    );
     assert!(error.contains("/none"), "{error}");
 }
 
@@ -382,14 +391,20 @@ fn an_invalid_calibration_is_refused() {
     rig.change(|calibration| calibration["version"] = json!(99));
     assert!(rig.refused("predict", &arguments).contains("version 99"));
     fs::write(rig.path("c.json"), "{\"version\": 1").expect("written");
-    assert!(rig.refused("predict", &arguments).contains("no calibration"));
+    assert!(
+        rig.refused("predict", &arguments)
+            .contains("no calibration")
+    );
     fs::remove_file(rig.path("c.json")).expect("removed");
     assert!(
         rig.refused("predict", &arguments)
             .contains("scree cost calibrate")
     );
     let rig = Rig::new();
-    assert!(rig.refused("predict", &arguments).contains("calibrate --place"));
+    assert!(
+        rig.refused("predict", &arguments)
+            .contains("calibrate --place")
+    );
     // Impossible options.
     for bad in [
         &[][..],
@@ -481,7 +496,11 @@ fn a_place_is_calibrated_and_validated_for_real() {
     let before = result["calibrated_at"].clone();
     let other = [&["--place", "filter"][..], &little].concat();
     let result = rig.result("calibrate", &[&other[..], &at[..]].concat());
-    let places: Vec<_> = result["places"].as_array().expect("places").iter().collect();
+    let places: Vec<_> = result["places"]
+        .as_array()
+        .expect("places")
+        .iter()
+        .collect();
     let of = |name: &str| places.iter().find(|one| one["place"] == name);
     assert_eq!(of("agent").expect("agent")["at"], before);
     assert_ne!(of("filter").expect("filter")["at"], before);
@@ -556,9 +575,7 @@ fn processes_of_a_killed_calibration_end() {
     assert!(is_any_process_of(&scratch));
     started.kill().expect("killed");
     started.wait().expect("it ends");
-    wait_until("its processes have ended", || {
-        !is_any_process_of(&scratch)
-    });
+    wait_until("its processes have ended", || !is_any_process_of(&scratch));
 }
 
 /// Guests and hosts are calibrated separately, and compared.

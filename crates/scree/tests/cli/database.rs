@@ -124,7 +124,14 @@ fn a_read_only_database_is_reported_as_such() {
         let mut chown = Command::new("chown");
         let changed = chown.args(["-R", &owner]).arg(host.path()).status();
         assert!(changed.expect("chown runs").success());
-        command.args(["--reuid", STRANGER, "--regid", STRANGER, "--clear-groups", "--"]);
+        command.args([
+            "--reuid",
+            STRANGER,
+            "--regid",
+            STRANGER,
+            "--clear-groups",
+            "--",
+        ]);
         command.arg(&program);
     }
     let output = command.args(["up", "--dir"]).arg(host.path()).output();

@@ -70,7 +70,9 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     assert!(read());
     wait_until("they are cached", || kept(&site) == (512, 16));
     site.locally(&["image", "mark", "clone"]);
-    wait_until("they have moved to the image area", || read() && kept(&site) == (528, 0));
+    wait_until("they have moved to the image area", || {
+        read() && kept(&site) == (528, 0)
+    });
 
     // With --no-wait the command returns immediately, and a preload can be canceled.
     let begun = site.locally(&["image", "preload", "disk", "--host", "h1", "--no-wait"]);

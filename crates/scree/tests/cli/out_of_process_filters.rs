@@ -160,9 +160,7 @@ fn an_external_filter_is_bypassed_when_it_fails() {
     let pid = found()[0];
     assert_eq!(status(pid, "NoNewPrivs:"), "1");
     signal("-KILL", pid);
-    wait_until("it is restarted", || {
-        found().iter().any(|new| *new != pid)
-    });
+    wait_until("it is restarted", || found().iter().any(|new| *new != pid));
     // A filter that cannot start is bypassed.
     let nbdkit = found();
     fs::remove_file(&file).expect("removed");
@@ -253,7 +251,9 @@ fn a_remote_filter_is_known_by_its_key_and_may_restart() {
     let fio = verified(&uri);
     machine.kill().expect("it runs");
     machine.wait().expect("it ends");
-    wait_until("it is reported as failed", || notes(&host).contains("is started anew"));
+    wait_until("it is reported as failed", || {
+        notes(&host).contains("is started anew")
+    });
     let (mut machine, again) = begin();
     assert_eq!(again, key, "its key is kept");
     ended_well(fio);

@@ -250,7 +250,9 @@ fn projects_have_quotas_and_members(users: &Users) {
         &["volume", "transfer", "more", "bob"],
         "both you and bob",
     );
-    let moved = users.site.locally(&["volume", "transfer", "alice/more", "bob"]);
+    let moved = users
+        .site
+        .locally(&["volume", "transfer", "alice/more", "bob"]);
     assert_eq!(
         (&moved["owner"], &moved["project"]),
         (&"bob".into(), &"bob".into())

@@ -116,7 +116,10 @@ fn files_are_read_from_a_folder_or_a_list() {
         ["--list", &text("list")],
     ] {
         let result = result(&[&case[..], &of[..]].concat());
-        assert_eq!((&result["files"], &result["bytes"]), (&2.into(), &5100.into()));
+        assert_eq!(
+            (&result["files"], &result["bytes"]),
+            (&2.into(), &5100.into())
+        );
         // One block of the first file, two of the second.
         let expected = (100.0 / 4.0 + 5000.0 / 16.0) / 5100.0;
         assert!((ratio(&result, 1) - expected).abs() < 1e-12);

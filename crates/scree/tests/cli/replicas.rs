@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::guest::Guest;
 use crate::host::{CommandOutput, Host, wait_until};
 use crate::watched::{
-    STEPS_IN_PART, Tested, apply, check_content, check_reported, check_work, copy, crc32, file_system,
-    guest_takes, tree,
+    STEPS_IN_PART, Tested, apply, check_content, check_reported, check_work, copy, crc32,
+    file_system, guest_takes, tree,
 };
 use crate::workload::{Content, Workload};
 
@@ -167,7 +167,9 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
             3 => {
                 wait_until("it is noticed", || count(&host, "b is out") >= 1);
                 b = serve(&host, "b", &copies[0]);
-                wait_until("b is in sync again", || count(&host, "b is in sync") > in_sync);
+                wait_until("b is in sync again", || {
+                    count(&host, "b is in sync") > in_sync
+                });
             }
             _ => {}
         }

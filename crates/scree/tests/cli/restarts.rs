@@ -85,7 +85,9 @@ fn a_disk_whose_filter_lost_its_journal_is_not_served() {
     host.kill();
     std::fs::remove_file(&journal).expect("removed");
     host.start();
-    wait_until("it is reported", || shown(&host, "disk").contains("is gone"));
+    wait_until("it is reported", || {
+        shown(&host, "disk").contains("is gone")
+    });
     let forced = host.run(&["detach", "disk", "--force"]);
     assert_eq!(forced.code, 0, "{}", forced.error);
     let said = host.run(&["chain", "delete", "disk"]);

@@ -86,7 +86,9 @@ fn a_replica_over_tls_uses_the_tenants_own_certificate() {
     let said = host.apply_chain("disk", &filters);
     assert_eq!(said.code, 0, "{}", said.error);
     // Neither side trusts the other's authority.
-    wait_until("the server is not trusted", || is_reported(&host, "r is out"));
+    wait_until("the server is not trusted", || {
+        is_reported(&host, "r is out")
+    });
     assert!(!is_reported(&host, "in sync"));
     write(&own, "client", "host", &ours);
     wait_until("r is in sync", || is_reported(&host, "r is in sync"));

@@ -131,8 +131,12 @@ fn is(expected: &Happened, reported: &Happened) -> bool {
         &expected.to,
         expected.block,
         &expected.now,
-    ) == (reported.operation, &reported.to, reported.block, &reported.now)
-        && !expected.paths.is_disjoint(&reported.paths)
+    ) == (
+        reported.operation,
+        &reported.to,
+        reported.block,
+        &reported.now,
+    ) && !expected.paths.is_disjoint(&reported.paths)
 }
 
 /// Each step has to be reported as expected, in order, and nothing else.
@@ -170,7 +174,11 @@ fn compare(steps: &[Step], reported: &[Happened]) {
             seen.push(one);
             reported.next();
         }
-        assert!(left.is_empty(), "{:?}: not reported: {left:#?}", step.commands);
+        assert!(
+            left.is_empty(),
+            "{:?}: not reported: {left:#?}",
+            step.commands
+        );
         last = &step.optional;
     }
     assert!(

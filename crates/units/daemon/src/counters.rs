@@ -50,10 +50,7 @@ impl Counters {
             };
             (labels, histogram)
         });
-        measures.histogram(
-            &REQUEST_DURATION,
-            took,
-        );
+        measures.histogram(&REQUEST_DURATION, took);
         let statuses = Status::ALL.iter().zip(&self.refused);
         let refusals = statuses.filter(|(status, _)| **status != Status::Done);
         measures.counter(

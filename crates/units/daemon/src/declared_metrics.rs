@@ -24,7 +24,7 @@ metrics::declare! {
     UNDELETE_SEGMENTS: Gauge "scree_daemon_undelete_segments" []
         "Segments that were deleted or replaced and are kept for the undelete window";
     UNDELETE_DROPPED_BYTES: Counter "scree_daemon_undelete_dropped_bytes" []
-        "Freed bytes whose room was needed before the undelete window was over; many at once \
+        "Freed bytes whose space was needed before the undelete window was over; many at once \
          mean a host that floods the unit";
     FREE_BYTES: Gauge "scree_daemon_free_bytes" []
         "Free bytes of the unit's file system, which others may share";

@@ -11,7 +11,10 @@ use unit_folder::{FolderUnit, KeptFreed};
 use world::Clock;
 
 use super::Service;
-use crate::declared_metrics::{BYTES, CLOCK_OFFSET, CONFIG_AGE, CONNECTIONS, CONNECTIONS_MAX, DAEMON_INFO, FREE_BYTES, HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_DROPPED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE};
+use crate::declared_metrics::{
+    BYTES, CLOCK_OFFSET, CONFIG_AGE, CONNECTIONS, CONNECTIONS_MAX, DAEMON_INFO, FREE_BYTES,
+    HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_DROPPED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE,
+};
 
 /// A controller is away that was not heard of for as long as it should have been
 /// so often.
@@ -106,38 +109,20 @@ impl Service {
             ("unit", self.unit().to_string()),
             ("url", self.url().to_owned()),
         ];
-        measures.gauge(
-            &DAEMON_INFO,
-            [(labels, 1.0)],
-        );
+        measures.gauge(&DAEMON_INFO, [(labels, 1.0)]);
         let age = inner.world.clock.monotonic();
         let age = age.saturating_sub(*inner.heard.lock());
-        measures.one(
-            &CONFIG_AGE,
-            age.as_secs_f64(),
-        );
+        measures.one(&CONFIG_AGE, age.as_secs_f64());
         let offset_ms = inner.keeper.clock_offset_ms();
-        measures.one(
-            &CLOCK_OFFSET,
-            offset_ms as f64 / 1000.0,
-        );
+        measures.one(&CLOCK_OFFSET, offset_ms as f64 / 1000.0);
         let (connections, held_bytes) = inner
             .server
             .lock()
             .as_ref()
             .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
-        measures.one(
-            &CONNECTIONS,
-            connections as f64,
-        );
-        measures.one(
-            &CONNECTIONS_MAX,
-            inner.connections_max as f64,
-        );
-        measures.one(
-            &HELD_BYTES,
-            held_bytes as f64,
-        );
+        measures.one(&CONNECTIONS, connections as f64);
+        measures.one(&CONNECTIONS_MAX, inner.connections_max as f64);
+        measures.one(&HELD_BYTES, held_bytes as f64);
         inner.looks.found.lock().measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);
         measures
@@ -189,28 +174,13 @@ impl Found {
         let Some((stat, kept)) = &self.stat else {
             return;
         };
-        measures.one(
-            &SEGMENTS,
-            stat.segments as f64,
-        );
-        measures.one(
-            &BYTES,
-            stat.bytes as f64,
-        );
-        measures.one(
-            &UNDELETE_BYTES,
-            kept.bytes as f64,
-        );
-        measures.one(
-            &UNDELETE_SEGMENTS,
-            kept.segments as f64,
-        );
+        measures.one(&SEGMENTS, stat.segments as f64);
+        measures.one(&BYTES, stat.bytes as f64);
+        measures.one(&UNDELETE_BYTES, kept.bytes as f64);
+        measures.one(&UNDELETE_SEGMENTS, kept.segments as f64);
         measures.count(&UNDELETE_DROPPED_BYTES, kept.given_up_bytes);
         if let Some(free_bytes) = stat.free_bytes {
-            measures.one(
-                &FREE_BYTES,
-                free_bytes as f64,
-            );
+            measures.one(&FREE_BYTES, free_bytes as f64);
         }
     }
 }
