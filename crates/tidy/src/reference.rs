@@ -127,7 +127,7 @@ fn has_prompt(line: &str) -> bool {
 
 /// Whether a page describes bytes, some of which look like commands.
 fn is_internal(file: &File) -> bool {
-    file.path().contains("docs/internals/")
+    file.path().starts_with("docs/internals")
 }
 
 /// What follows `scree ` where it is a command, up to the next command of a pipe.

@@ -11,7 +11,7 @@ pub struct AttachArguments {
     /// The VM: qmp:/path/to/its/socket or libvirt:NAME.
     #[arg(long, value_name = "ADDRESS")]
     pub vm: String,
-    /// Host that runs the VM. [default: the controller's own host]
+    /// Host that runs the VM [default: the controller's own host]
     #[arg(long)]
     pub host: Option<String>,
     /// Refuse writes; several VMs may have a volume read-only at once.
@@ -80,7 +80,7 @@ pub enum AttachmentCommand {
         /// New host (name or id).
         #[arg(long, required_unless_present = "cancel")]
         host: Option<String>,
-        /// VM on the new host: qmp:/path/to/its/socket or libvirt:NAME. [default: an export]
+        /// VM on the new host: qmp:/path/to/its/socket or libvirt:NAME [default: an export]
         #[arg(long, value_name = "ADDRESS")]
         vm: Option<String>,
         /// Cancel a move; possible until the current host has released the volume.

@@ -9,8 +9,8 @@ pub struct ChangeOptions {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Carry the change out once, however often it is sent: the same command with the same key
-    /// within a day returns the first result.
+    /// Carry out the change only once: the same command with the same key within a day returns the
+    /// first result.
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
 }

@@ -72,16 +72,18 @@ pub struct Arguments {
         value_name = "DIR",
         env = "SCREE_DIR",
         hide_env = true,
+        help_heading = "Global options",
         global = true
     )]
     pub folder: Option<PathBuf>,
 
-    /// Controller to use, as `scree login` named it; by default the last login.
+    /// Profile of `scree login`, which names the controller [default: the last login].
     #[arg(
         long,
         value_name = "NAME",
         env = "SCREE_PROFILE",
         hide_env = true,
+        help_heading = "Global options",
         global = true
     )]
     pub profile: Option<String>,
@@ -93,6 +95,7 @@ pub struct Arguments {
         value_enum,
         hide_possible_values = true,
         default_value_t,
+        help_heading = "Global options",
         global = true
     )]
     pub output: Format,
@@ -159,7 +162,7 @@ pub enum Command {
     #[command(subcommand, after_help = examples::PRIVACY)]
     Privacy(PrivacyCommand),
 
-    /// Predict what encryption costs a workload.
+    /// Predict the cost of encryption for a workload.
     #[cfg(feature = "lab")]
     #[command(subcommand, after_help = examples::COST)]
     Cost(lab::args::CostCommand),
@@ -193,7 +196,7 @@ pub enum ApiCommand {
     #[command(after_help = examples::ATTACH)]
     Attach(AttachArguments),
 
-    /// Unplug a volume from its VM, after all its data has been written to the units.
+    /// Destage a volume and unplug it from its VM.
     #[command(after_help = examples::DETACH)]
     Detach(DetachArguments),
 
@@ -231,7 +234,7 @@ pub enum ApiCommand {
     #[command(after_help = examples::UNIT)]
     Unit(UnitArguments),
 
-    /// Manage the wrapping keys that protect volumes' keys.
+    /// Manage the wrapping keys of volumes.
     #[command(subcommand, after_help = examples::KEY)]
     Key(KeyCommand),
 
@@ -243,7 +246,7 @@ pub enum ApiCommand {
     #[command(subcommand, after_help = examples::HOST)]
     Host(HostCommand),
 
-    /// Show the user as whom the controller knows you.
+    /// Show the user as which you are logged in.
     Whoami,
 
     /// Show the log of changes, newest first.
@@ -253,7 +256,7 @@ pub enum ApiCommand {
         limit: u32,
     },
 
-    /// Show the cluster's health and what needs attention.
+    /// Show the cluster's health and its problems.
     Status,
 
     // Parsed as `scree privacy audit`.
@@ -264,7 +267,7 @@ pub enum ApiCommand {
     #[command(skip)]
     PrivacyAudits(PrivacyAuditsArguments),
 
-    /// Show the load of hosts and their caches, continuously (administrators only).
+    /// Show the load of hosts and caches continuously (administrators only).
     #[command(after_help = examples::TOP)]
     Top(TopArguments),
 }

@@ -44,7 +44,7 @@ pub struct PrivacyAuditArguments {
     #[arg(long, value_name = "UNIT", value_delimiter = ',', required = true)]
     pub units: Vec<String>,
 
-    /// Audit this snapshot of the volume. [default: the newest version]
+    /// Audit this snapshot of the volume [default: the newest version]
     #[arg(long, value_name = "SNAPSHOT")]
     pub snapshot: Option<String>,
 
@@ -53,7 +53,7 @@ pub struct PrivacyAuditArguments {
     pub files: bool,
 
     /// File that says where the wrapping key of an encrypted volume is, as for `scree agent`: only
-    /// that key opens the list of files. If `main` is a passphrase, SCREE_PASSPHRASE works, too.
+    /// that key opens the list of files. If `main` is a passphrase, SCREE_PASSPHRASE works, too
     /// [default: the keys of --dir]
     #[arg(long, value_name = "FILE")]
     pub keys_file: Option<PathBuf>,

@@ -29,7 +29,7 @@ fn division(text: &str) -> Result<Division, String> {
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// Folder units to create in a new data directory; with 0, add units with `scree unit add`.
+    /// Folder units to create in a new data directory; with 0, add units with `scree unit add`
     /// [default: 8]
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
@@ -71,7 +71,7 @@ pub struct ControllerArguments {
 
     /// Database that several controllers may share: postgres://USER@HOST/DATABASE, with
     /// sslmode=verify-full and sslrootcert=FILE for TLS. Others can read a command line: put a URL
-    /// with a password in --database-file or the environment variable SCREE_DATABASE. [default:
+    /// with a password in --database-file or the environment variable SCREE_DATABASE [default:
     /// DIR/scree.db]
     #[arg(long, value_name = "URL", conflicts_with = "database_file")]
     pub database: Option<String>,
@@ -113,7 +113,7 @@ pub struct TlsArguments {
     )]
     pub client_ca: Vec<PathBuf>,
 
-    /// Certificate (PEM) of this server with its intermediate certificates. [default: one of the
+    /// Certificate (PEM) of this server with its intermediate certificates [default: one of the
     /// cluster's own authority]
     #[arg(
         long,
@@ -147,7 +147,7 @@ pub struct AgentArguments {
     pub allow_unencrypted: bool,
 
     /// Keep journals in this existing folder, which other hosts mount, too: if this host dies,
-    /// another host replays flushed writes from there. [default: DIR/journal, for this host only]
+    /// another host replays flushed writes from there [default: DIR/journal, for this host only]
     #[arg(long, value_name = "FOLDER")]
     pub journals: Option<PathBuf>,
 
@@ -161,8 +161,8 @@ pub struct AgentArguments {
 /// Where a process serves its health and metrics.
 #[derive(Args)]
 pub struct MonitorArguments {
-    /// Serve /healthz, /readyz and /metrics (Prometheus) over plain HTTP without authentication: give
-    /// a loopback address or one of a management network.
+    /// Serve /healthz, /readyz and /metrics over HTTP without authentication, as on a loopback
+    /// address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_metrics: Option<SocketAddr>,
 }
@@ -186,7 +186,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"], help_heading = "NBD", hide_short_help = true)]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// Network that tenants' filters may connect to, such as that of replicas; may be repeated.
+    /// Network that tenants' filters may connect to, such as that of replicas; may be repeated
     /// [default: none]
     #[arg(
         long = "filter-network",
@@ -209,7 +209,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_trace: u64,
 
-    /// Id of the user who runs the VMs, and who alone may connect to their disks. [default: the owner
+    /// Id of the user who runs the VMs, and who alone may connect to their disks [default: the owner
     /// of the VM's QMP socket]
     #[arg(long, value_name = "UID", help_heading = "NBD")]
     pub vm_user: Option<u32>,
@@ -218,7 +218,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, hide_short_help = true)]
     pub repair_bytes_per_second: u64,
 
-    /// File that says where this host's wrapping keys are. [default: DIR/keys/keys.toml, if it
+    /// File that says where this host's wrapping keys are [default: DIR/keys/keys.toml, if it
     /// exists]
     #[arg(
         long,
@@ -229,7 +229,7 @@ pub struct ServeArguments {
     pub keys_file: Option<PathBuf>,
 
     /// Key file of the wrapping key `main`, the first one of a cluster; created if it does not
-    /// exist. [default: DIR/keys/master.key]
+    /// exist [default: DIR/keys/master.key]
     #[arg(
         long,
         value_name = "FILE",
@@ -252,7 +252,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "FILE", help_heading = "Cache")]
     pub cache: Option<PathBuf>,
 
-    /// Size of the cache; a file is allocated at once. [default: the whole device]
+    /// Size of the cache; a file is allocated at once [default: the whole device]
     #[arg(long, value_name = "SIZE", requires = "cache", value_parser = size, help_heading = "Cache")]
     pub cache_size: Option<u64>,
 

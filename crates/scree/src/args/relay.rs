@@ -58,7 +58,7 @@ pub struct RelayArguments {
     #[arg(long, value_name = "DIR")]
     pub filter_dir: Option<PathBuf>,
 
-    /// Name of the volume in the policy. [default: the export's name]
+    /// Name of the volume in the policy [default: the export's name]
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
 

@@ -24,11 +24,11 @@ pub struct UnitArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Daemon options")]
 pub struct DaemonArguments {
-    /// Run the daemon of the unit in DIR, which has joined, and accept hosts at this address.
+    /// Run the daemon of the unit in DIR, and accept hosts at this address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
 
-    /// Address by which hosts reach it. [default: that of --listen, if it is a single address]
+    /// Address by which hosts reach it [default: that of --listen, if it is a single address]
     #[arg(long, value_name = "IP:PORT", value_parser = address, requires = "listen")]
     pub address: Option<SocketAddr>,
 
@@ -37,7 +37,7 @@ pub struct DaemonArguments {
           hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 
-    /// How long deleted slots can be restored with `scree unit restore`; 0s disables it.
+    /// How long deleted data can be restored (`scree unit restore`); 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "listen",
           value_parser = moment::duration)]
     pub undelete_window: Duration,
@@ -67,7 +67,7 @@ pub struct RestoreArguments {
           allow_hyphen_values = true)]
     pub since: i64,
 
-    /// Restore what was deleted until this time. [default: now]
+    /// Restore what was deleted until this time [default: now]
     #[arg(long, value_name = "TIME", value_parser = moment::milliseconds,
           allow_hyphen_values = true)]
     pub until: Option<i64>,
@@ -109,11 +109,11 @@ pub enum UnitCommand {
         /// file:///path/to/folder or the path; s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or
         /// az://CONTAINER/PREFIX; rados://POOL/NAMESPACE or rados://USER@POOL/NAMESPACE.
         url: String,
-        /// Failure domain, such as a rack: copies lie in different zones where possible. [default:
+        /// Failure domain, such as a rack: copies lie in different zones where possible [default:
         /// a zone of its own]
         #[arg(long)]
         zone: Option<String>,
-        /// Host that can reach it. [default: the controller's own host, or the only one]
+        /// Host that can reach it [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
         #[command(flatten)]
@@ -150,7 +150,7 @@ pub enum UnitCommand {
     },
     /// Read and verify every slot, and repair damaged ones.
     Scrub {
-        /// Only copysets with this unit. [default: all]
+        /// Only copysets with this unit [default: all]
         unit: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
@@ -162,11 +162,11 @@ pub enum UnitCommand {
     },
     /// List repairs that run or wait.
     Tasks,
-    /// Register a unit daemon and print its first token.
+    /// Register a unit daemon and print its first join token.
     Create {
         /// Name of the daemon.
         name: String,
-        /// Failure domain of its unit. [default: a zone of its own]
+        /// Failure domain of its unit [default: a zone of its own]
         #[arg(long)]
         zone: Option<String>,
         #[command(flatten)]
@@ -181,12 +181,12 @@ pub enum UnitCommand {
     SetZone {
         /// Id, or name of its daemon.
         unit: String,
-        /// Name of the zone. [default: a zone of its own]
+        /// Name of the zone [default: a zone of its own]
         zone: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Print a new token for a daemon.
+    /// Print a new join token for a daemon.
     Token {
         /// Name of the daemon.
         name: String,

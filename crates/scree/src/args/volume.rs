@@ -32,13 +32,13 @@ pub struct CreateArguments {
     /// Create a clone of this snapshot (name or id).
     #[arg(long, value_name = "SNAPSHOT")]
     pub from: Option<String>,
-    /// Block size: 4K, 8K, 16K, 32K or 64K. [default: 4K]
+    /// Block size: 4K, 8K, 16K, 32K or 64K [default: 4K]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub block_size: Option<u64>,
-    /// Encryption of the blocks: aes-256-gcm or none. [default: aes-256-gcm]
+    /// Encryption of the blocks: aes-256-gcm or none [default: aes-256-gcm]
     #[arg(long, value_name = "CIPHER", value_parser = ["aes-256-gcm", "none"])]
     pub encryption: Option<String>,
-    /// Copies of each segment, each on a unit of its own. [default: 2 if there are two units]
+    /// Copies of each segment, each on a unit of its own [default: 2 if there are two units]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
     pub replicas: Option<u8>,
     /// Refuse the volume if two copies would be in one zone; without this, it is only reported.
@@ -48,14 +48,14 @@ pub struct CreateArguments {
     /// 2+1 or 4+2, and at most 8+3.
     #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
     pub erasure: Option<String>,
-    /// Project whose quota the volume counts against. [default: your only project, or the one
+    /// Project whose quota the volume counts against [default: your only project, or the one
     /// with your name]
     #[arg(long)]
     pub project: Option<String>,
-    /// Size of the volume's journal (administrators only). [default: the host's setting]
+    /// Size of the volume's journal (administrators only) [default: the host's setting]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub journal_size: Option<u64>,
-    /// Largest part of each host's read cache that the volume may use. [default: a fair share]
+    /// Largest part of each host's read cache that the volume may use [default: a fair share]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache_max: Option<u64>,
     /// Tag of the volume; may be repeated.
@@ -100,7 +100,7 @@ pub enum VolumeCommand {
     Export {
         /// Name or id.
         name: String,
-        /// Host that serves it. [default: the controller's own host, or the only one]
+        /// Host that serves it [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
         /// Refuse writes.
@@ -109,7 +109,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Stop serving a volume, after all its data has been written to the units.
+    /// Destage a volume and stop serving it.
     Unexport {
         /// Name or id.
         name: String,
@@ -126,7 +126,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Change how much of its hosts' resources a volume may use.
+    /// Set the limits of a volume on its hosts.
     #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
     Set {
         /// Name or id.
@@ -157,7 +157,7 @@ pub enum VolumeCommand {
         name: String,
         /// User who receives it; yourself, to move it to another project of yours.
         user: String,
-        /// Project of that user. [default: their only project, or the one with their name]
+        /// Project of that user [default: their only project, or the one with their name]
         #[arg(long)]
         project: Option<String>,
         #[command(flatten)]
