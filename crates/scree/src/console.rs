@@ -1,4 +1,4 @@
-//! The terminal as the laboratory's commands see it.
+//! The terminal as the lab's commands see it.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::signals::EndSignals;
 
-/// Runs a command of the laboratory on the terminal.
+/// Runs a command of the lab on the terminal.
 pub fn run(
     format: Format,
     command: impl FnOnce(&dyn Console) -> Result<(), LabFailure>,

@@ -2,7 +2,7 @@
 //! the command line.
 //!
 //! The only code that knows the terminal. Commands are clients of the HTTP API and share nothing
-//! with the servers but its JSON types. The laboratory's commands come from the crate `lab` and are
+//! with the servers but its JSON types. The lab's commands come from the crate `lab` and are
 //! left out without the Cargo feature `lab`.
 //!
 //! Exit codes: 0 done, 1 failed, 2 usage.

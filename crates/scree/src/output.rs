@@ -39,7 +39,7 @@ pub fn print<T: Serialize>(
     write_out(text.as_bytes())
 }
 
-/// Prints a result of the laboratory.
+/// Prints a result of the lab.
 ///
 /// # Errors
 /// As [`write_out`].

@@ -182,7 +182,7 @@ def report(results):
             " (the work of PostMark; its *alone* parts are the first and the last). The guest's memory of"
             f" {MEMORY_MIB} MiB does not hold all. It has one emulated core (QEMU without KVM), which makes"
             " computation slower than on a real one: consider that when reading the ratio. StorM's authors"
-            " found 1.23 to 1.34 times. The *delete alone* part works in the guest's memory, so that encryption does not"
+            " found 1.23 to 1.34 times. The *delete alone* part works in the guest's memory, so encryption does not"
             " matter.",
             "",
             markdown([""] + list(WAYS) + ["filter / dm-crypt"], rows),

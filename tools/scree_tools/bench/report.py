@@ -224,8 +224,7 @@ def report(results, workloads, others):
             f"Measured in turns, a volume with all of them {number(median(pair['with']))} µs,"
             f" one that never had any {number(median(pair['without']))} µs.",
             "",
-            "Milliseconds until the command ends (starting it included), with fresh data in"
-            " the journal:",
+            "Milliseconds until the command ends (starting it included), with fresh data in the journal:",
             "",
             markdown(
                 ["", "snapshot", "snapshot completed", "clone"],

@@ -156,7 +156,7 @@ class Client(threading.Thread):
         weights, does = zip(*deeds)
         self.random.choices(does, weights)[0]()
 
-    def create(self, thing, path, body):
+    def submit(self, thing, path, body):
         """Requests something new. A lost request is repeated half of the time: "exists already"
         is then an answer, unless the request has a key, with which the first answer is
         repeated."""
@@ -185,12 +185,12 @@ class Client(threading.Thread):
 
     def create(self):
         volume = Volume(self.fresh("disk"), self.random.choice(SIZES))
-        self.create(volume, "/v1/volumes", {"name": volume.name, "size": volume.size})
+        self.submit(volume, "/v1/volumes", {"name": volume.name, "size": volume.size})
 
     def snapshot(self, volume):
         snapshot = Snapshot(self.fresh("snap"), volume, volume.disk.copy())
         body = {"volume": volume.name, "name": snapshot.name}
-        answer = self.create(snapshot, "/v1/snapshots", body)
+        answer = self.submit(snapshot, "/v1/snapshots", body)
         snapshot.is_open = answer is None or not answer["taken"]
 
     def clone(self):
@@ -210,7 +210,7 @@ class Client(threading.Thread):
         if settled["state"] == "pending":
             return
         volume = Volume(self.fresh("clone"), snapshot.size, snapshot.disk.copy())
-        self.create(volume, "/v1/volumes", {"name": volume.name, "from": snapshot.name})
+        self.submit(volume, "/v1/volumes", {"name": volume.name, "from": snapshot.name})
 
     def attach(self, volume):
         host = f"h{self.random.randint(1, len(self.site.agents))}"
@@ -467,7 +467,7 @@ class Chaos:
         for snapshot in client.there(client.snapshots):
             volume = Volume(client.fresh("check"), snapshot.size, snapshot.disk.copy())
             body = {"name": volume.name, "from": snapshot.name}
-            client.create(volume, "/v1/volumes", body)
+            client.submit(volume, "/v1/volumes", body)
             client.attach(volume)
             handle = opened(volume.uri)
             volume.disk.check(f"{snapshot.name} of {snapshot.volume}", handle)

@@ -26,7 +26,7 @@ pub enum ImageCommand {
     List,
     /// Read an image into the caches of hosts before it is needed.
     ///
-    /// Hosts read what is on the units now.
+    /// Hosts read the blocks that are on units now.
     Preload {
         /// Volume (name or id).
         volume: String,

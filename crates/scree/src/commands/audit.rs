@@ -173,7 +173,7 @@ impl Session {
         let (id, name) = (&audit.id, shell_word(Path::new(&arguments.volume)));
         let path = format!("{path}/{id}");
         let why = tokio::select! {
-            gone = self.client.delete::<Audit>(&path) => match gone {
+            deleted = self.client.delete::<Audit>(&path) => match deleted {
                 Ok(_) => return Failure::new("the audit was canceled"),
                 Err(error) => error.to_string(),
             },

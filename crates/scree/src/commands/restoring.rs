@@ -16,10 +16,11 @@ use crate::output::{Format, Table, print, print_notice};
 #[derive(Serialize)]
 struct Segment {
     segment: String,
-    /// The state of the segment as a whole.
-    whole: &'static str,
+    /// The fate of the segment as a whole: `present`, `restored`, `swapped` (in place of a newer
+    /// one), `replaced` (a newer one was left in place), `lost` or `failed`.
+    state: &'static str,
     slots: u32,
-    gone: u32,
+    lost: u32,
 }
 
 #[derive(Serialize)]
@@ -27,7 +28,7 @@ struct RestoreReport {
     segments: Vec<Segment>,
     /// The undelete window is incomplete before this time: some space was reclaimed early.
     #[serde(skip_serializing_if = "Option::is_none")]
-    given_back: Option<String>,
+    incomplete_before: Option<String>,
     /// Number of unreadable logs, from which nothing was restored.
     #[serde(skip_serializing_if = "is_zero")]
     unreadable_logs: u32,
@@ -41,26 +42,25 @@ impl From<&RestoredSegment> for Segment {
     fn from(one: &RestoredSegment) -> Self {
         Self {
             segment: one.segment.to_string(),
-            whole: match one.whole {
-                SegmentFate::There => "there",
-                SegmentFate::BroughtBack => "brought-back",
-                SegmentFate::PutBack => "put-back",
+            state: match one.whole {
+                SegmentFate::There => "present",
+                SegmentFate::BroughtBack => "restored",
+                SegmentFate::PutBack => "swapped",
                 SegmentFate::OtherThere => "replaced",
-                SegmentFate::Gone => "gone",
+                SegmentFate::Gone => "lost",
                 SegmentFate::Failed => "failed",
             },
             slots: one.slots,
-            gone: one.gone,
+            lost: one.gone,
         }
     }
 }
 
 impl From<&Restored> for RestoreReport {
     fn from(restored: &Restored) -> Self {
-        let given_back = restored.given_back;
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
-            given_back: given_back.map(|at| moment::text(at.0)),
+            incomplete_before: restored.given_back.map(|at| moment::text(at.0)),
             unreadable_logs: restored.unreadable_logs,
         }
     }
@@ -103,21 +103,21 @@ fn whole(restored: &Restored) -> Result<(), Failure> {
 }
 
 fn table(report: &RestoreReport) -> String {
-    let mut table = Table::new(&["SEGMENT", "WHOLE", "SLOTS", "GONE"]);
+    let mut table = Table::new(&["SEGMENT", "STATE", "SLOTS", "LOST"]);
     for one in &report.segments {
         table.row(vec![
             one.segment.clone(),
-            one.whole.to_owned(),
+            one.state.to_owned(),
             one.slots.to_string(),
-            one.gone.to_string(),
+            one.lost.to_string(),
         ]);
     }
     let mut text = table.to_string();
-    if report.segments.iter().any(|one| one.whole == "replaced") {
+    if report.segments.iter().any(|one| one.state == "replaced") {
         text +=
             "\"replaced\" segments were replaced by a newer one; --replaced restores the old one\n";
     }
-    if report.segments.iter().any(|one| one.whole == "failed") {
+    if report.segments.iter().any(|one| one.state == "failed") {
         text += "\"failed\" segments can be restored later: check the file system, then run the command \
                  again\n";
     }
@@ -125,7 +125,7 @@ fn table(report: &RestoreReport) -> String {
         text += "some logs of deletions cannot be read: start the daemon, wait some minutes, stop \
                  it, and run the command again with --since that start\n";
     }
-    if let Some(at) = &report.given_back {
+    if let Some(at) = &report.incomplete_before {
         text += &format!(
             "the undelete window is incomplete before {at}: some space was reclaimed early\n"
         );
@@ -139,19 +139,19 @@ mod tests {
 
     #[test]
     fn the_table_explains_states_that_need_action() {
-        let report = |whole, given_back: Option<&str>| RestoreReport {
+        let report = |state, incomplete_before: Option<&str>| RestoreReport {
             segments: vec![Segment {
                 segment: "001-000000001".to_owned(),
-                whole,
+                state,
                 slots: 3,
-                gone: 1,
+                lost: 1,
             }],
-            given_back: given_back.map(str::to_owned),
-            unreadable_logs: u32::from(whole == "failed"),
+            incomplete_before: incomplete_before.map(str::to_owned),
+            unreadable_logs: u32::from(state == "failed"),
         };
-        let text = table(&report("there", None));
-        let head = "SEGMENT        WHOLE  SLOTS  GONE\n";
-        assert_eq!(text, format!("{head}001-000000001  there  3      1\n"));
+        let text = table(&report("present", None));
+        let head = "SEGMENT        STATE    SLOTS  LOST\n";
+        assert_eq!(text, format!("{head}001-000000001  present  3      1\n"));
         let text = table(&report("replaced", Some("2026-01-01T00:00:00Z")));
         assert!(text.contains("--replaced restores"), "{text}");
         assert!(text.contains("before 2026-01-01T00:00:00Z"), "{text}");

@@ -110,7 +110,7 @@ fn show(load: &[HostLoad], earlier: &Earlier) -> String {
 
 fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
     let mut table = Table::new(&["cache", "used", "of", "hits", "evicted", "pinned"]);
-    let asked = |of: fn(&AskedByArea) -> Asked| {
+    let hits = |of: fn(&AskedByArea) -> Asked| {
         let now = of(&cache.asked);
         ratio(
             before
@@ -132,7 +132,7 @@ fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
         "memory".to_owned(),
         bytes(cache.memory_blocks),
         bytes(cache.memory_capacity),
-        asked(memory),
+        hits(memory),
         "-".to_owned(),
         "-".to_owned(),
     ]);
@@ -152,17 +152,17 @@ fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
     area(
         "maps",
         &file.metadata,
-        asked(|all| all.metadata),
+        hits(|all| all.metadata),
         bytes(file.protected),
     );
     area(
         "images",
         &file.image,
-        asked(|all| all.image),
+        hits(|all| all.image),
         bytes(file.pinned),
     );
     let none = "-".to_owned();
-    area("others", &file.active, asked(|all| all.active), none);
+    area("others", &file.active, hits(|all| all.active), none);
     table
 }
 

@@ -73,10 +73,10 @@ impl Session {
             );
         }
         for one in &traces {
-            let (gone, lost) = (one.gone, one.lost);
+            let (overwritten, lost) = (one.gone, one.lost);
             if one.missing() > 0 {
                 let notice = format!(
-                    "of the trace that began at {}, {gone} requests have been overwritten and {lost} were \
+                    "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} were \
                      not recorded",
                     moment(one, 0)
                 );

@@ -320,28 +320,28 @@ fn deleted_segments_are_restored_on_the_machines_of_daemons() {
     let fates_in = |said: &str| -> Vec<String> {
         let report: serde_json::Value = serde_json::from_str(said).expect("JSON");
         let segments = report["segments"].as_array().expect("a list").iter();
-        let whole = segments.map(|one| one["whole"].as_str().expect("text").to_owned());
-        whole.collect()
+        let states = segments.map(|one| one["state"].as_str().expect("text").to_owned());
+        states.collect()
     };
     for number in 1..=3 {
-        let tried = restore(number, &["--dry-run", "-o", "json"]);
+        let dry = restore(number, &["--dry-run", "-o", "json"]);
         assert!(
-            tried.error.contains("nothing was changed"),
+            dry.error.contains("nothing was changed"),
             "{}",
-            tried.error
+            dry.error
         );
         assert!(!stores.has_segments(number));
         let done = restore(number, &["-o", "json"]);
         assert_eq!(done.code, 0, "{}", done.error);
         let fates = fates_in(&done.out);
-        assert_eq!(fates, fates_in(&tried.out));
+        assert_eq!(fates, fates_in(&dry.out));
         assert!(!fates.is_empty());
-        assert!(fates.iter().all(|fate| fate == "brought-back"), "{fates:?}");
+        assert!(fates.iter().all(|fate| fate == "restored"), "{fates:?}");
         assert!(stores.has_segments(number));
         let again = restore(number, &["-o", "json"]);
         assert_eq!(fates_in(&again.out), [""; 0]);
     }
-    let nobodys = scree(&[
+    let foreign = scree(&[
         "unit",
         "restore",
         "--dir",
@@ -349,6 +349,6 @@ fn deleted_segments_are_restored_on_the_machines_of_daemons() {
         "--since",
         "-1h",
     ]);
-    assert_eq!(nobodys.code, 1, "{}", nobodys.out);
+    assert_eq!(foreign.code, 1, "{}", foreign.out);
     controller.stop();
 }
