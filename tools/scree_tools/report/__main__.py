@@ -148,9 +148,9 @@ of its text determine the shares of small files, which is all that matters ([how
 
 ## Equations, trials and audits
 
-{FILES} files with the lengths of documents on ext4, in volumes that Scree has written to this many units. `scree privacy
-audit` finds which share of all bytes is in files that are completely readable from the units that are assumed to be
-compromised. The model predicts the same for these files and this number of units: by the equation of its plan of
+{FILES} files with the lengths of documents on ext4, in volumes that Scree has written to this many units.
+`scree privacy audit` finds which share of all bytes is in files that are completely readable from the units that are
+assumed to be compromised. The model predicts the same for these files and this number of units: by the equation of its plan of
 permutations, and by trials with plans as Scree makes them ([how](../explanation/leakage.md#audits)).
 
 {audits()}
