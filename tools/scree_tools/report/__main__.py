@@ -118,8 +118,8 @@ def agreement():
         )
     head = ["case", "equation", "trials", "deviations off"]
     said = (
-        f"{len(rows)} cases; {alone} equations lie within the 95 % interval of their trials, and all within "
-        f"the {deviations:.2f} deviations that hold all of them at once in 95 of 100 runs."
+        f"{len(rows)} cases; {alone} equations are within the 95 % interval of their trials, and all are within "
+        f"{deviations:.2f} deviations, within which all of them are in 95 of 100 runs."
     )
     return f"{said}\n\n{markdown(head, rows)}"
 

@@ -116,8 +116,8 @@ def of_plain(cases):
     head = ["case", "equation", "95 of 100 trials", f"{SETS} audits", "their mean", "agree", "least p"]
     said = (
         f"{len(cases)} cases, {SETS} audits each. {within} of the {count} audits ({100 * within / count:.0f} of "
-        f"100) lie between what 95 of 100 trials have, in {in_cases} cases all; those of one volume have its sets "
-        f"in common, so where one is far out others are. None of the {count} is further out than chance explains "
+        f"100) are within the range of 95 of 100 trials, in {in_cases} cases all of them; audits of one volume share "
+        f"its copysets, so their deviations are correlated. None of the {count} deviates more than chance explains "
         f"for that many (each p is at least {least:.2g}, by Bonferroni)."
     )
     return f"{said}\n\n{markdown(head, rows)}"
@@ -135,10 +135,10 @@ def of_sealed(cases):
         rows.append([case, f"{percent(min(there))} to {percent(max(there))}", "0 %"])
     count = sum(len(reports) for _, reports in cases)
     said = (
-        f"Apart from these stand {count} audits of sealed volumes: there is nothing to compare, as the model has "
-        "that nothing leaks. In each of them blocks lie on the compromised units, and none is readable."
+        f"{count} more audits are of encrypted volumes, for which the model predicts no leakage. In each of them "
+        "the compromised units have blocks, and none is readable."
     )
-    return f"{said}\n\n{markdown(['case', 'blocks that lie there sealed', 'readable'], rows)}"
+    return f"{said}\n\n{markdown(['case', 'encrypted blocks there', 'readable'], rows)}"
 
 
 def audits():

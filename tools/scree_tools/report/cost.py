@@ -58,7 +58,7 @@ def table(found):
         "CPU without",
         "share predicted",
         "measured",
-        "takes predicted",
+        "run time predicted",
         "measured",
     ]
     return markdown(head, rows)
@@ -93,8 +93,8 @@ def judged(found):
     head = [
         "place",
         "cases",
-        "accuracy in the middle",
-        "least",
+        "median accuracy",
+        "lowest",
         f"below {percent(EACH_MIN)}",
         "unclear cases",
         "predicted within chance",
@@ -135,7 +135,7 @@ def factor(found):
         for reads, writes in zip(target["reads"], target["writes"])
     ]
     return markdown(
-        ["data, of the memory", "F of warm reads", "of which are asked of the disk", "F of writes, until they return"],
+        ["data, of the memory", "F of warm reads", "of which reach the disk", "F of writes, until they return"],
         rows,
     )
 
