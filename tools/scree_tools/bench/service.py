@@ -200,13 +200,13 @@ def measured(site, name, arguments):
     return [
         f"## {name}",
         "",
-        f"{arguments.volumes:,} volumes made by {arguments.clients} clients at once:"
-        f" **{rate:,.0f} a second** in the second half (aim on PostgreSQL: {TARGET_CREATES}).",
+        f"{arguments.volumes:,} volumes created by {arguments.clients} clients at once:"
+        f" **{rate:,.0f} per second** in the second half (target on PostgreSQL: {TARGET_CREATES}).",
         "",
         markdown(["", "median, ms", "99th percentile, ms"], rows),
         "",
-        f"To give a running guest a disk, Scree adds **{more:.0f} ms** to what QEMU takes by"
-        f" itself (aim: under {TARGET_PLUG_MS} ms).",
+        f"To plug a disk into a running guest, Scree adds **{more:.0f} ms** to the time of QEMU"
+        f" itself (target: under {TARGET_PLUG_MS} ms).",
         "",
     ]
 
@@ -227,7 +227,7 @@ def bench():
         "",
         "Made by `make bench-service`; do not edit by hand.",
         "",
-        f"Create, snapshot, clone and attach are to take {TARGET_MS} ms at most. Everything runs"
+        f"The target for create, snapshot, clone and attach is at most {TARGET_MS} ms. Everything runs"
         f" on one machine with {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f} before):"
         " client, controllers, database, agent, guest. Requests go over TLS 1.3 on connections"
         " that are kept; each change is on stable storage before it is answered (SQLite"
