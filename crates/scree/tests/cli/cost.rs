@@ -1,20 +1,20 @@
-//! `scree cost`: the cost of encryption, measured and predicted.
+//! `scree cost predict`: the cost of encryption, by calibrations with known numbers.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::host::{CommandOutput, SCREE, scree, wait_until};
+use crate::host::{CommandOutput, scree};
 
 /// A folder with a calibration.
-struct Rig(TempDir);
+pub struct CostRig(pub TempDir);
 
-impl Rig {
+impl CostRig {
     /// A short calibration of this machine, of ciphers only.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let rig = Self(TempDir::new().expect("a folder"));
         let said = rig.cost("calibrate", &["--cipher-time", "1ms"]);
         assert_eq!(said.code, 0, "{}", said.error);
@@ -23,7 +23,7 @@ impl Rig {
 
     /// A calibration with made-up numbers: a write takes 10 µs plus 1 ns a byte, a read half of
     /// that; the disk does 100 MB/s.
-    fn with_place() -> Self {
+    pub fn with_place() -> Self {
         let rig = Self::new();
         let by_size = |scale: f64| {
             let at = |bytes: f64| json!([bytes, scale * (1e-5 + 1e-9 * bytes)]);
@@ -62,7 +62,7 @@ impl Rig {
         rig
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -74,19 +74,19 @@ impl Rig {
         fs::write(&path, read.to_string()).expect("written");
     }
 
-    fn cost(&self, verb: &str, arguments: &[&str]) -> CommandOutput {
+    pub fn cost(&self, verb: &str, arguments: &[&str]) -> CommandOutput {
         let calibration = self.path("c.json");
         let calibration = ["--calibration", calibration.to_str().expect("text")];
         scree(&[&["cost", verb], &calibration[..], arguments].concat())
     }
 
-    fn result(&self, verb: &str, arguments: &[&str]) -> Value {
+    pub fn result(&self, verb: &str, arguments: &[&str]) -> Value {
         let said = self.cost(verb, &[arguments, &["-o", "json"]].concat());
         assert_eq!(said.code, 0, "{}", said.error);
         serde_json::from_str(&said.out).expect("JSON")
     }
 
-    fn refused(&self, verb: &str, arguments: &[&str]) -> String {
+    pub fn refused(&self, verb: &str, arguments: &[&str]) -> String {
         let said = self.cost(verb, arguments);
         assert_ne!(said.code, 0, "{}", said.out);
         assert!(said.out.is_empty(), "{}", said.out);
@@ -94,7 +94,7 @@ impl Rig {
     }
 }
 
-fn number(value: &Value) -> f64 {
+pub fn number(value: &Value) -> f64 {
     value.as_f64().expect("a number")
 }
 
@@ -108,7 +108,7 @@ fn near(value: &Value, expected: f64) {
 
 #[test]
 fn the_cost_of_a_workload_is_computed() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     // 1,000 requests of 64 KiB in each direction, past the page cache, four at once.
     let arguments = [
         "--read",
@@ -151,7 +151,7 @@ fn the_cost_of_a_workload_is_computed() {
 
 #[test]
 fn each_place_is_compared_with_its_own_baseline() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     // The same above the page cache, and in a filter at half the speed.
     rig.change(|calibration| {
         let mut other = calibration["places"][0].clone();
@@ -182,7 +182,7 @@ fn each_place_is_compared_with_its_own_baseline() {
 
 #[test]
 fn an_unmeasured_cipher_is_predicted_by_one_of_its_mode_only() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let arguments = |cipher| ["--write", "100M", "--cipher", cipher];
     let result = rig.result("predict", &arguments("aes-128-xts"));
     assert_eq!(result["ways"][0]["is_by_cipher"], true);
@@ -193,7 +193,7 @@ fn an_unmeasured_cipher_is_predicted_by_one_of_its_mode_only() {
 
 #[test]
 fn a_latency_bound_and_prices_select_the_cheapest_place() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let prices = rig.path("prices.csv");
     fs::write(
         &prices,
@@ -248,7 +248,7 @@ fn a_latency_bound_and_prices_select_the_cheapest_place() {
 
 #[test]
 fn a_trace_is_a_workload_unless_it_is_truncated_or_foreign() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let path = rig.path("iolog");
     let name = path.to_str().expect("text").to_owned();
     let arguments = ["--trace", name.as_str()];
@@ -310,7 +310,7 @@ fn a_trace_is_a_workload_unless_it_is_truncated_or_foreign() {
 /// fio reports its run time, and pauses between requests as requested.
 #[test]
 fn the_run_time_of_an_fio_log_is_that_of_fio() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let (log, disk) = (rig.path("log"), rig.path("disk"));
     let wrote = Command::new("fio")
         .args(["--name=w", "--ioengine=psync", "--rw=write", "--bs=4k"])
@@ -335,7 +335,7 @@ fn the_run_time_of_an_fio_log_is_that_of_fio() {
 
 #[test]
 fn the_output_of_blkparse_has_the_queue_depth() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let path = rig.path("blktrace");
     let arguments = ["--trace", path.to_str().expect("text")];
     let queued: String = (0..4)
@@ -369,7 +369,7 @@ fn the_output_of_blkparse_has_the_queue_depth() {
 
 #[test]
 fn a_calibration_of_another_machine_is_marked_and_not_validated() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     rig.change(|calibration| calibration["machine"]["name"] = json!("elsewhere"));
     let result = rig.result("predict", &["--write", "1M"]);
     let differs = result["ways"][0]["other_machine"].as_str();
@@ -386,7 +386,7 @@ fn a_calibration_of_another_machine_is_marked_and_not_validated() {
 
 #[test]
 fn an_invalid_calibration_is_refused() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let arguments = ["--write", "1M"];
     rig.change(|calibration| calibration["version"] = json!(99));
     assert!(rig.refused("predict", &arguments).contains("version 99"));
@@ -400,7 +400,7 @@ fn an_invalid_calibration_is_refused() {
         rig.refused("predict", &arguments)
             .contains("scree cost calibrate")
     );
-    let rig = Rig::new();
+    let rig = CostRig::new();
     assert!(
         rig.refused("predict", &arguments)
             .contains("calibrate --place")
@@ -420,168 +420,10 @@ fn an_invalid_calibration_is_refused() {
     }
 }
 
-#[test]
-fn a_device_is_overwritten_only_on_request() {
-    let rig = Rig::with_place();
-    let work = ["--place", "guest-block"];
-    assert!(rig.refused("validate", &work).contains("--device"));
-    let file = rig.path("file");
-    fs::write(&file, "content").expect("written");
-    let name = file.to_str().expect("text");
-    let error = rig.refused(
-        "validate",
-        &[&work[..], &["--device", name, "--overwrite"]].concat(),
-    );
-    assert!(error.contains("not a block device"), "{error}");
-    assert_eq!(fs::read(&file).expect("there"), b"content");
-}
-
-/// The command measures volumes of a Scree of its own, and removes everything afterwards.
-#[test]
-fn a_place_is_calibrated_and_validated_for_real() {
-    let rig = Rig::new();
-    let folder = rig.0.path().to_str().expect("text").to_owned();
-    let at = ["--folder", folder.as_str(), "--rounds", "1"];
-    let little = ["--bytes", "1M", "--cipher-time", "1ms", "--data-max", "64M"];
-    let place = [&["--place", "agent"][..], &little].concat();
-    let result = rig.result("calibrate", &[&place[..], &at[..]].concat());
-    let measured = &result["places"][0];
-    assert_eq!(measured["place"], "agent");
-    assert_eq!(measured["layers"][0]["cipher"], "aes-256-gcm");
-    assert!(number(&measured["target"]["bytes_per_s"]["write"]) > 0.0);
-    let works = [
-        "--work",
-        "direct:2M:64K:50:2",
-        "--work",
-        "direct:1M:16K:0:1",
-    ];
-    let plot = rig.path("p.svg");
-    let plot = ["--plot", plot.to_str().expect("text")];
-    let result = rig.result(
-        "validate",
-        &[&["--place", "agent"], &at[..], &works, &plot].concat(),
-    );
-    let cases = result["cases"].as_array().expect("cases");
-    assert_eq!(cases.len(), 2);
-    for case in cases {
-        assert!(number(&case["plain_cpu_s"]) > 0.0, "{case}");
-        assert!(number(&case["measured_run_s"]) > 0.0, "{case}");
-    }
-    let results = rig.path("results.json");
-    fs::write(&results, result.to_string()).expect("written");
-    let results = results.to_str().expect("text");
-    for figure in ["load", "share", "overhead", "time"] {
-        let said = scree(&[&["cost", "draw", results, "--figure", figure], &plot[..]].concat());
-        assert_eq!(said.code, 0, "{}", said.error);
-        assert!(
-            fs::read_to_string(plot[1])
-                .expect("drawn")
-                .contains("polyline")
-        );
-    }
-    let said = scree(&[&["cost", "draw", results, "--only", "words"], &plot[..]].concat());
-    assert!(
-        said.error.contains("no work in these results"),
-        "{}",
-        said.error
-    );
-    let error = rig.refused(
-        "validate",
-        &[
-            "--place", "agent", "--work", "words:1M", "--folder", &folder,
-        ],
-    );
-    assert!(error.contains("past memory only"), "{error}");
-    // One more place is measured; the first one stays.
-    let before = result["calibrated_at"].clone();
-    let other = [&["--place", "filter"][..], &little].concat();
-    let result = rig.result("calibrate", &[&other[..], &at[..]].concat());
-    let places: Vec<_> = result["places"]
-        .as_array()
-        .expect("places")
-        .iter()
-        .collect();
-    let of = |name: &str| places.iter().find(|one| one["place"] == name);
-    assert_eq!(of("agent").expect("agent")["at"], before);
-    assert_ne!(of("filter").expect("filter")["at"], before);
-    // The page cache is above a volume, wherever encryption happens.
-    let reads = of("filter").expect("filter")["target"]["reads"].as_array();
-    assert!(
-        number(&reads.expect("a curve")[0]["speedup"]) > 1.0,
-        "{reads:?}"
-    );
-    let left: Vec<_> = fs::read_dir(Path::new(&folder)).expect("there").collect();
-    let is_ours = |entry: &Result<fs::DirEntry, _>| {
-        let name = entry.as_ref().expect("an entry").file_name();
-        name.to_string_lossy().starts_with(".scree-cost")
-    };
-    assert!(!left.iter().any(is_ours), "{left:?}");
-}
-
-/// Starts a long calibration of volumes below this folder. Returns it and its scratch folder.
-fn long_calibration(rig: &Rig, folder: &Path) -> (Child, PathBuf) {
-    let started = Command::new(SCREE)
-        .args(["cost", "calibrate", "--place", "agent"])
-        .args(["--cipher-time", "1ms", "--rounds", "1000", "--folder"])
-        .arg(folder)
-        .arg("--calibration")
-        .arg(rig.path("c.json"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("scree runs");
-    let scratch = folder.join(format!(".scree-cost-{}", started.id()));
-    // It has started a Scree of its own, and created a volume there.
-    let socket = scratch.join("up").join("nbd.sock");
-    wait_until("a volume is measured", || socket.exists());
-    (started, scratch)
-}
-
-/// Whether the command line of a running process has this path.
-fn is_any_process_of(scratch: &Path) -> bool {
-    let scratch = scratch.to_str().expect("text");
-    let mut processes = fs::read_dir("/proc").expect("Linux").flatten();
-    processes.any(|process| {
-        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&words).contains(scratch)
-    })
-}
-
-/// A signal leaves neither files nor processes.
-#[test]
-fn a_signal_ends_a_calibration_and_its_processes() {
-    let rig = Rig::new();
-    let folder = TempDir::new().expect("a folder");
-    let (mut started, scratch) = long_calibration(&rig, folder.path());
-    let mut kill = Command::new("kill");
-    let killed = kill.args(["-INT", &started.id().to_string()]).status();
-    assert!(killed.expect("kill runs").success());
-    let ended = started.wait().expect("it ends");
-    assert_eq!(ended.code(), Some(1));
-    let mut said = String::new();
-    let mut error = started.stderr.take().expect("piped");
-    std::io::Read::read_to_string(&mut error, &mut said).expect("read");
-    assert!(said.contains("stopped before its end"), "{said}");
-    assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
-    assert!(!is_any_process_of(&scratch));
-}
-
-/// A killed calibration leaves files, but no processes.
-#[test]
-fn processes_of_a_killed_calibration_end() {
-    let rig = Rig::new();
-    let folder = TempDir::new().expect("a folder");
-    let (mut started, scratch) = long_calibration(&rig, folder.path());
-    assert!(is_any_process_of(&scratch));
-    started.kill().expect("killed");
-    started.wait().expect("it ends");
-    wait_until("its processes have ended", || !is_any_process_of(&scratch));
-}
-
 /// Guests and hosts are calibrated separately, and compared.
 #[test]
 fn calibrations_of_several_machines_are_compared() {
-    let [guest, host] = [Rig::with_place(), Rig::with_place()];
+    let [guest, host] = [CostRig::with_place(), CostRig::with_place()];
     host.change(|calibration| {
         calibration["places"][0]["place"] = json!("filter");
         calibration["machine"]["name"] = json!("a-host");
@@ -616,7 +458,7 @@ fn calibrations_of_several_machines_are_compared() {
 
 #[test]
 fn estimates_and_omissions_are_reported() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let said = rig.cost("predict", &["--read", "1M"]);
     assert!(!said.error.contains("is taken to have"), "{}", said.error);
     // The data exceed those of the measurements.
@@ -661,7 +503,7 @@ fn estimates_and_omissions_are_reported() {
 
 #[test]
 fn impossible_options_are_refused_before_measuring() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     rig.change(|calibration| calibration["places"][0]["place"] = json!("filter"));
     let place = ["--place", "filter"];
     let error = rig.refused(
@@ -690,7 +532,7 @@ fn impossible_options_are_refused_before_measuring() {
 /// Once an input file was overwritten.
 #[test]
 fn an_input_file_is_not_overwritten_by_a_plot() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let path = |name: &str| rig.path(name).to_str().expect("text").to_owned();
     let read = |name: &str| fs::read(rig.path(name)).expect("it is there");
     fs::write(rig.path("p.csv"), "where,cpu_hour,run_hour\nguest,1,1\n").expect("written");
@@ -715,7 +557,7 @@ fn an_input_file_is_not_overwritten_by_a_plot() {
 
 #[test]
 fn savings_are_shown_as_such() {
-    let rig = Rig::with_place();
+    let rig = CostRig::with_place();
     let saves = json!([[4096.0, -1e-5], [131_072.0, -1e-5]]);
     rig.change(|calibration| {
         let layer = &mut calibration["places"][0]["layers"][0]["layer"];

@@ -16,6 +16,8 @@ mod certificates;
 mod chains;
 #[cfg(feature = "lab")]
 mod cost;
+#[cfg(feature = "lab")]
+mod cost_calibration;
 mod crash;
 mod database;
 mod guest;
@@ -50,4 +52,5 @@ mod vms;
 mod volume_replicas;
 mod waits;
 mod watched;
+mod watched_partition;
 mod workload;
