@@ -61,7 +61,6 @@ pub use volume::{
 #[command(
     name = "scree",
     version,
-    propagate_version = true,
     arg_required_else_help = true,
     after_help = examples::SCREE
 )]
@@ -155,16 +154,16 @@ pub enum Command {
 
     /// Compare cache policies on a trace.
     #[cfg(feature = "lab")]
-    #[command(subcommand, after_help = examples::CACHE)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::CACHE)]
     Cache(lab::args::CacheCommand),
 
     /// Predict or measure what compromised units reveal.
-    #[command(subcommand, after_help = examples::PRIVACY)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::PRIVACY)]
     Privacy(PrivacyCommand),
 
     /// Predict the cost of encryption for a workload.
     #[cfg(feature = "lab")]
-    #[command(subcommand, after_help = examples::COST)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::COST)]
     Cost(lab::args::CostCommand),
 
     /// Print a completion script for a shell.
@@ -185,11 +184,11 @@ pub enum Command {
 #[derive(Subcommand)]
 pub enum ApiCommand {
     /// Create, list, export, restore and delete virtual disks.
-    #[command(subcommand, after_help = examples::VOLUME)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::VOLUME)]
     Volume(VolumeCommand),
 
     /// Take, list and delete snapshots of volumes.
-    #[command(subcommand, after_help = examples::SNAPSHOT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::SNAPSHOT)]
     Snapshot(SnapshotCommand),
 
     /// Plug a volume into a running VM.
@@ -201,15 +200,15 @@ pub enum ApiCommand {
     Detach(DetachArguments),
 
     /// List and move attachments.
-    #[command(subcommand, after_help = examples::ATTACHMENT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::ATTACHMENT)]
     Attachment(AttachmentCommand),
 
     /// Put filters between a volume and its users.
-    #[command(subcommand, after_help = examples::CHAIN)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::CHAIN)]
     Chain(ChainCommand),
 
     /// Share base images among clones in the caches of hosts.
-    #[command(subcommand, after_help = examples::IMAGE)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::IMAGE)]
     Image(ImageCommand),
 
     /// Show file operations that a volume's filter `monitor` has seen.
@@ -223,27 +222,27 @@ pub enum ApiCommand {
     Trace(TraceArguments),
 
     /// Manage projects, their members and quotas.
-    #[command(subcommand, after_help = examples::PROJECT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::PROJECT)]
     Project(ProjectCommand),
 
     /// Grant rights on volumes, snapshots and hosts to users.
-    #[command(subcommand, after_help = examples::GRANT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::GRANT)]
     Grant(GrantCommand),
 
     /// Manage storage units; with --listen, run the daemon of one.
-    #[command(after_help = examples::UNIT)]
+    #[command(disable_help_subcommand = true, after_help = examples::UNIT)]
     Unit(UnitArguments),
 
     /// Manage the wrapping keys of volumes.
-    #[command(subcommand, after_help = examples::KEY)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::KEY)]
     Key(KeyCommand),
 
     /// Manage the users of a cluster.
-    #[command(subcommand, after_help = examples::USER)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::USER)]
     User(PartyCommand),
 
     /// Manage the hosts of a cluster.
-    #[command(subcommand, after_help = examples::HOST)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::HOST)]
     Host(HostCommand),
 
     /// Show the user as which you are logged in.

@@ -9,7 +9,7 @@ use super::{ApiCommand, Arguments, ChangeOptions, Command as Noun};
 const NOUN_LINES_MAX: usize = 30;
 
 /// The largest number of lines that `-h` prints for any command: a terminal of this height shows it.
-const SHORT_HELP_LINES_MAX: usize = 48;
+const SHORT_HELP_LINES_MAX: usize = 52;
 
 /// Commands without options of changes, because they change nothing or use no controller.
 const UNCHANGING: &[&str] = &[
