@@ -325,11 +325,7 @@ fn deleted_segments_are_restored_on_the_machines_of_daemons() {
     };
     for number in 1..=3 {
         let dry = restore(number, &["--dry-run", "-o", "json"]);
-        assert!(
-            dry.error.contains("nothing was changed"),
-            "{}",
-            dry.error
-        );
+        assert!(dry.error.contains("nothing was changed"), "{}", dry.error);
         assert!(!stores.has_segments(number));
         let done = restore(number, &["-o", "json"]);
         assert_eq!(done.code, 0, "{}", done.error);
