@@ -31,6 +31,7 @@ mod cleaning;
 mod compose;
 mod context;
 mod controller;
+mod declared_metrics;
 mod export;
 mod filters;
 pub mod folder;
@@ -48,5 +49,6 @@ mod units;
 pub mod vm;
 
 pub use agent::{Agent, SHUT_DOWN_WITHIN};
+pub use declared_metrics::ALL as METRICS;
 pub use filters::{Connected, FilterKeys, FilterSettings, Network};
 pub use settings::{Settings, StartError};

@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 use api::host::UnitReport;
 use api::types::VolumeCache;
 use base::VolumeId;
-use metrics::{Histogram, Labels, Measures};
+use metrics::{Histogram, Labels, Measures, Metric};
 use unit::{OpClass, UnitState};
 use volume::VolumeStatus;
 
 use crate::cache::{counts, metrics as cache_metrics};
+use crate::declared_metrics::{
+    UNIT_BYTES, UNIT_CALL_DURATION, UNIT_ERRORS, UNIT_FREE_BYTES, UNIT_INFO, UNIT_READ_BYTES,
+    UNIT_SEGMENTS, UNIT_STATE, UNIT_WRITTEN_BYTES, VOLUME_BLOCKS_DESTAGED, VOLUME_BLOCKS_WRITTEN,
+    VOLUME_CONNECTIONS, VOLUME_DESTAGE_FAILING, VOLUME_JOURNAL_BYTES, VOLUME_JOURNAL_USED_BYTES,
+    VOLUME_READS_WAITING, VOLUME_STALLED, VOLUME_STOPPED, VOLUME_UNRESPONSIVE, VOLUMES_OPEN,
+    VOLUMES_STALLED,
+};
 use crate::export::OpenVolume;
 use crate::units::MountedUnit;
 
@@ -72,7 +79,7 @@ pub(super) fn measure_units(
             (vec![("unit", mounted.id.to_string()), url], 1.0)
         })
         .collect();
-    measures.gauge("scree_unit_info", "The URL of a unit", urls);
+    measures.gauge(&UNIT_INFO, urls);
     let states = units.iter().flat_map(|unit| {
         UnitState::ALL.into_iter().map(move |state| {
             let mut labels = named(unit);
@@ -80,30 +87,18 @@ pub(super) fn measure_units(
             (labels, f64::from(unit.state == state.name()))
         })
     });
-    let help = "Whether a unit is in this state, as seen by this host";
-    measures.gauge("scree_unit_state", help, states);
+    measures.gauge(&UNIT_STATE, states);
     let known = |of: fn(&UnitReport) -> Option<u64>| {
         let row = move |unit| Some((named(unit), float(of(unit)?)));
         units.iter().filter_map(row)
     };
-    let help = "Bytes of segments on a unit";
-    measures.gauge("scree_unit_bytes", help, known(|unit| unit.bytes));
-    let help = "Free bytes of a unit's file system, which other units may share";
-    measures.gauge("scree_unit_free_bytes", help, known(|unit| unit.free_bytes));
-    let help = "Segments on a unit";
-    measures.gauge("scree_unit_segments", help, known(|unit| unit.segments));
+    measures.gauge(&UNIT_BYTES, known(|unit| unit.bytes));
+    measures.gauge(&UNIT_FREE_BYTES, known(|unit| unit.free_bytes));
+    measures.gauge(&UNIT_SEGMENTS, known(|unit| unit.segments));
     let traffic =
         |of: fn(&UnitReport) -> u64| units.iter().map(move |unit| (named(unit), of(unit)));
-    measures.counter(
-        "scree_unit_read_bytes",
-        "Bytes of blocks that this host has read from a unit",
-        traffic(|unit| unit.read_bytes),
-    );
-    measures.counter(
-        "scree_unit_written_bytes",
-        "Bytes of blocks that this host has written to a unit",
-        traffic(|unit| unit.written_bytes),
-    );
+    measures.counter(&UNIT_READ_BYTES, traffic(|unit| unit.read_bytes));
+    measures.counter(&UNIT_WRITTEN_BYTES, traffic(|unit| unit.written_bytes));
 }
 
 /// The metrics of calls to units.
@@ -123,11 +118,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
             (labels, histogram)
         })
     });
-    measures.histogram(
-        "scree_unit_call_duration_seconds",
-        "Duration of this host's calls to a unit, including failed ones",
-        took,
-    );
+    measures.histogram(&UNIT_CALL_DURATION, took);
     let errors = mounted.iter().flat_map(|mounted| {
         let named = |(kind, count): (&str, u64)| {
             let kind = ("kind", kind.to_owned());
@@ -135,107 +126,39 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
         };
         mounted.tracked.calls().errors().into_iter().map(named)
     });
-    measures.counter(
-        "scree_unit_errors",
-        "Failed calls of this host to a unit, by kind of error",
-        errors,
-    );
+    measures.counter(&UNIT_ERRORS, errors);
 }
-
-/// A metric with one row for each open volume.
-struct VolumeMetric {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&VolumeRow) -> u64,
-}
-
-/// The gauges of an open volume.
-const VOLUME_GAUGES: [VolumeMetric; 8] = [
-    VolumeMetric {
-        name: "scree_volume_journal_bytes",
-        help: "The size of an open volume's journal",
-        value: |row| row.journal_bytes,
-    },
-    VolumeMetric {
-        name: "scree_volume_journal_used_bytes",
-        help: "Bytes in an open volume's journal that wait to be destaged",
-        value: |row| row.journal_used_bytes,
-    },
-    VolumeMetric {
-        name: "scree_volume_connections",
-        help: "Connections of NBD clients to an open volume",
-        value: |row| row.connections,
-    },
-    VolumeMetric {
-        name: "scree_volume_stalled",
-        help: "Whether an open volume waits for its lease: it acknowledges reads only",
-        value: |row| row.is_stalled.into(),
-    },
-    VolumeMetric {
-        name: "scree_volume_stopped",
-        help: "Whether an open volume has stopped: all requests fail",
-        value: |row| row.is_stopped.into(),
-    },
-    VolumeMetric {
-        name: "scree_volume_destage_failing",
-        help: "Whether destaging of an open volume fails",
-        value: |row| row.is_stuck.into(),
-    },
-    VolumeMetric {
-        name: "scree_volume_reads_waiting",
-        help: "Requests of an open volume that wait to read from unavailable units",
-        value: |row| row.reads_waiting,
-    },
-    VolumeMetric {
-        name: "scree_volume_unresponsive",
-        help: "Whether an open volume does not answer: its other rows are from its last answer",
-        value: |row| row.is_unresponsive.into(),
-    },
-];
-
-/// The counters of an open volume.
-const VOLUME_COUNTERS: [VolumeMetric; 2] = [
-    VolumeMetric {
-        name: "scree_volume_blocks_written",
-        help: "Blocks written to a volume since it was opened here",
-        value: |row| row.blocks_written,
-    },
-    VolumeMetric {
-        name: "scree_volume_blocks_destaged",
-        help: "Blocks of a volume that were put on units since it was opened here",
-        value: |row| row.blocks_destaged,
-    },
-];
 
 /// The metrics of the open volumes.
 pub(super) fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<VolumeId, VolumeRow>) {
-    let rows = |value: fn(&VolumeRow) -> u64| {
-        let row = move |(volume, row)| (named(volume), value(row));
+    let rows = |of: fn(&VolumeRow) -> u64| {
+        let row = move |(volume, shown)| (named(volume), of(shown));
         volumes.iter().take(ROWS_MAX).map(row)
     };
-    for gauge in &VOLUME_GAUGES {
-        let rows = rows(gauge.value).map(|(labels, value)| (labels, float(value)));
-        measures.gauge(gauge.name, gauge.help, rows);
-    }
-    for counter in &VOLUME_COUNTERS {
-        measures.counter(counter.name, counter.help, rows(counter.value));
-    }
+    let mut gauge = |metric: &Metric, of: fn(&VolumeRow) -> u64| {
+        measures.gauge(
+            metric,
+            rows(of).map(|(labels, value)| (labels, float(value))),
+        );
+    };
+    gauge(&VOLUME_JOURNAL_BYTES, |shown| shown.journal_bytes);
+    gauge(&VOLUME_JOURNAL_USED_BYTES, |shown| shown.journal_used_bytes);
+    gauge(&VOLUME_CONNECTIONS, |shown| shown.connections);
+    gauge(&VOLUME_STALLED, |shown| shown.is_stalled.into());
+    gauge(&VOLUME_STOPPED, |shown| shown.is_stopped.into());
+    gauge(&VOLUME_DESTAGE_FAILING, |shown| shown.is_stuck.into());
+    gauge(&VOLUME_READS_WAITING, |shown| shown.reads_waiting);
+    gauge(&VOLUME_UNRESPONSIVE, |shown| shown.is_unresponsive.into());
+    measures.counter(&VOLUME_BLOCKS_WRITTEN, rows(|shown| shown.blocks_written));
+    measures.counter(&VOLUME_BLOCKS_DESTAGED, rows(|shown| shown.blocks_destaged));
     let caches = volumes.iter().take(ROWS_MAX);
     cache_metrics::measure_volumes(
         measures,
         caches.map(|(volume, shown)| (volume, &shown.cache)),
     );
-    measures.one(
-        "scree_volumes_open",
-        "Volumes that are open here",
-        float(volumes.len() as u64),
-    );
+    measures.one(&VOLUMES_OPEN, float(volumes.len() as u64));
     let stalled = volumes.values().filter(|shown| shown.is_stalled).count();
-    measures.one(
-        "scree_volumes_stalled",
-        "Open volumes that wait for their leases",
-        float(stalled as u64),
-    );
+    measures.one(&VOLUMES_STALLED, float(stalled as u64));
 }
 
 fn named(volume: &VolumeId) -> Labels {
