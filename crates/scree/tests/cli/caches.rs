@@ -86,10 +86,7 @@ fn an_fio_log_is_simulated_shown_and_plotted() {
         (&["--trace", &picture][..], "the format is unknown"),
         (&["--trace", &log, "--plot", &log], "it is an input file"),
         (&["--trace", &huge], "requests more than"),
-        (
-            &["--trace", &log, &picture],
-            "must belong to one filter",
-        ),
+        (&["--trace", &log, &picture], "must belong to one filter"),
         (&["--trace", "/nowhere/log"], "/nowhere/log"),
     ] {
         let said = simulate(arguments);

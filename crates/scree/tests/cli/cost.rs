@@ -143,7 +143,8 @@ fn the_cost_of_a_workload_is_computed() {
     rig.change(|calibration| calibration["places"][0]["layers"][0]["unsure"] = json!(3));
     let said = rig.cost("predict", &["--write", "64M"]);
     assert!(
-        said.error.contains("of 4 measurements 3 are not significant"),
+        said.error
+            .contains("of 4 measurements 3 are not significant"),
         "{}",
         said.error
     );
@@ -488,7 +489,10 @@ fn estimates_and_omissions_are_reported() {
     );
     rig.change(|calibration| calibration["places"][0]["place"] = json!("filter"));
     let said = rig.cost("predict", &["--read", "1M"]);
-    assert!(!said.error.contains("is assumed to have"), "it is read once");
+    assert!(
+        !said.error.contains("is assumed to have"),
+        "it is read once"
+    );
     let said = rig.cost("predict", &["--read", "1M", "--warm"]);
     assert!(
         said.error.contains("is assumed to have 1G of memory"),

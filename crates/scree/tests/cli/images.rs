@@ -109,10 +109,7 @@ fn hosts_without_a_cache_and_unresponsive_hosts_do_not_block_others() {
         assert!(said.error.contains(why), "{}", said.error);
     };
     let named = ["disk", "--host", "h2"];
-    refused(
-        &named,
-        "h2 has not read it: this host has no cache file",
-    );
+    refused(&named, "h2 has not read it: this host has no cache file");
     // The command names h1 only.
     let image = site.locally(&["image", "preload", "disk", "--host", "h1"]);
     assert_eq!(states(&image), ["done", "skipped"]);

@@ -248,7 +248,8 @@ fn an_impossible_plot_is_refused_early_or_after_the_result() {
     let said = privacy(&[&case[..], &marked].concat());
     assert_eq!((said.code, &*said.out), (1, ""), "{}", said.error);
     assert!(
-        said.error.contains("5 units cannot be compromised, as there are only 4"),
+        said.error
+            .contains("5 units cannot be compromised, as there are only 4"),
         "{}",
         said.error
     );

@@ -160,7 +160,11 @@ fn unusable_folders_are_refused_as_units() {
     );
     host.refuses(1, &["unit", "add", "units/u1"], &["absolute"]);
     host.refuses(1, &["unit", "add", "ftp://host"], &["file:///"]);
-    host.refuses(1, &["unit", "add", &text(&host.unit(1))], &["already a unit"]);
+    host.refuses(
+        1,
+        &["unit", "add", &text(&host.unit(1))],
+        &["already a unit"],
+    );
     host.refuses(
         1,
         &["unit", "add", &text(&host.path().join("units"))],
