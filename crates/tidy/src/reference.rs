@@ -7,6 +7,9 @@ const GLOSSARY: &str = "docs/glossary.md";
 const COMMANDS: &str = "docs/reference/cli.md";
 const METRICS: &str = "docs/reference/metrics.md";
 
+/// Names in documents that look like a metric's.
+const PYTHON_PACKAGES: &[&str] = &["scree_client", "scree_tools"];
+
 /// Finds terms of the glossary that occur nowhere else, and commands, flags and metrics that
 /// the references lack.
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -66,11 +69,18 @@ fn check_commands(file: &File, reference: &str, findings: &mut Vec<Finding>) {
     if file.kind() != Kind::Markdown || file.path().ends_with(COMMANDS) {
         return;
     }
+    let prompted = prompted_blocks(file);
+    let mut blocks = 0;
     let mut is_block = false;
     let mut continues = false;
     for line in file.lines() {
         if line.text.trim_start().starts_with("```") {
             is_block = !is_block;
+            blocks += usize::from(is_block);
+            continue;
+        }
+        // Where commands have a prompt, the other lines are what they print.
+        if is_block && prompted[blocks - 1] && !has_prompt(line.text) && !continues {
             continue;
         }
         let spans: Vec<&str> = if is_block {
@@ -107,6 +117,28 @@ fn check_commands(file: &File, reference: &str, findings: &mut Vec<Finding>) {
             }
         }
     }
+}
+
+/// Whether each code block of a document has lines with a prompt.
+fn prompted_blocks(file: &File) -> Vec<bool> {
+    let mut blocks = Vec::new();
+    let mut is_block = false;
+    for line in file.lines() {
+        if line.text.trim_start().starts_with("```") {
+            is_block = !is_block;
+            if is_block {
+                blocks.push(false);
+            }
+        } else if is_block && has_prompt(line.text) {
+            *blocks.last_mut().expect("a block has begun") = true;
+        }
+    }
+    blocks
+}
+
+fn has_prompt(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("$ ") || line.starts_with("# ")
 }
 
 /// What follows `scree ` where it is a command, up to the next command of a pipe.
@@ -159,7 +191,11 @@ fn check_metrics(file: &File, reference: &str, findings: &mut Vec<Finding>) {
         let words = line
             .text
             .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        for name in words.filter(|word| word.starts_with("scree_")) {
+        let names_metric = |word: &&str| {
+            let rest = word.strip_prefix("scree_");
+            rest.is_some_and(|rest| !rest.is_empty()) && !PYTHON_PACKAGES.contains(word)
+        };
+        for name in words.filter(names_metric) {
             let base = ["_bucket", "_sum", "_count", "_total"];
             let base = base.iter().find_map(|end| name.strip_suffix(end));
             if !names(reference, name) && !base.is_some_and(|base| names(reference, base)) {
@@ -204,12 +240,17 @@ mod tests {
         let text = "```\n$ scree disk create x \\\n    --sizes 1G\n```\nAnd `ls --all`.\n";
         let messages = found(vec![reference, File::new("docs/a.md", text)]);
         assert_eq!(messages.len(), 2, "{messages:?}");
+        let reference = File::new(COMMANDS, "## scree start\n");
+        let text = "```\n$ scree start\nscree is ready\n```\n\n```\nscree stop\n```\n";
+        let messages = found(vec![reference, File::new("docs/a.md", text)]);
+        assert_eq!(messages.len(), 1, "{messages:?}");
     }
 
     #[test]
     fn a_metric_that_the_reference_lacks_is_found() {
         let reference = || File::new(METRICS, "`scree_repairs_total`, `scree_wait_seconds`\n");
-        let rule = "expr: scree_repairs_total + scree_wait_seconds_bucket + scree_moons\n";
+        let rule = "expr: scree_repairs_total + scree_wait_seconds_bucket + scree_moons\n\
+                    # made by scree_tools as scree_….yml\n";
         let messages = found(vec![reference(), File::new("docs/prometheus/a.yml", rule)]);
         assert_eq!(messages.len(), 1, "{messages:?}");
     }
