@@ -7,13 +7,8 @@ const GLOSSARY: &str = "docs/glossary.md";
 const COMMANDS: &str = "docs/reference/cli.md";
 const METRICS: &str = "docs/reference/metrics.md";
 
-<<<<<<< HEAD
-/// Names in documents that look like a metric's.
-const PYTHON_PACKAGES: &[&str] = &["scree_client", "scree_tools"];
-=======
 /// Names of packages and files that look like those of metrics.
 const NO_METRICS: [&str; 3] = ["scree_", "scree_client", "scree_tools"];
->>>>>>> main
 
 /// Finds terms of the glossary that occur nowhere else, and commands, flags and metrics that
 /// the references lack.
@@ -74,23 +69,13 @@ fn check_commands(file: &File, reference: &str, findings: &mut Vec<Finding>) {
     if file.kind() != Kind::Markdown || file.path().ends_with(COMMANDS) {
         return;
     }
-    let prompted = prompted_blocks(file);
-    let mut blocks = 0;
     let mut is_block = false;
     let mut is_console = false;
     let mut continues = false;
     for line in file.lines() {
         if let Some(language) = line.text.trim_start().strip_prefix("```") {
             is_block = !is_block;
-<<<<<<< HEAD
-            blocks += usize::from(is_block);
-            continue;
-        }
-        // Where commands have a prompt, the other lines are what they print.
-        if is_block && prompted[blocks - 1] && !has_prompt(line.text) && !continues {
-=======
             is_console = language == "console";
->>>>>>> main
             continue;
         }
         let is_output = is_block && is_console && !has_prompt(line.text) && !continues;
@@ -132,28 +117,6 @@ fn check_commands(file: &File, reference: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-<<<<<<< HEAD
-/// Whether each code block of a document has lines with a prompt.
-fn prompted_blocks(file: &File) -> Vec<bool> {
-    let mut blocks = Vec::new();
-    let mut is_block = false;
-    for line in file.lines() {
-        if line.text.trim_start().starts_with("```") {
-            is_block = !is_block;
-            if is_block {
-                blocks.push(false);
-            }
-        } else if is_block && has_prompt(line.text) {
-            *blocks.last_mut().expect("a block has begun") = true;
-        }
-    }
-    blocks
-}
-
-fn has_prompt(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with("$ ") || line.starts_with("# ")
-=======
 /// Whether a line of a console is typed: output has no prompt.
 fn has_prompt(line: &str) -> bool {
     let line = line.trim_start();
@@ -165,7 +128,6 @@ fn has_prompt(line: &str) -> bool {
 /// Whether a page describes bytes, some of which look like commands.
 fn is_internal(file: &File) -> bool {
     file.path().starts_with("docs/internals")
->>>>>>> main
 }
 
 /// What follows `scree ` where it is a command, up to the next command of a pipe.
@@ -225,17 +187,9 @@ fn check_metrics(file: &File, reference: &str, findings: &mut Vec<Finding>) {
         let words = line
             .text
             .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-<<<<<<< HEAD
-        let names_metric = |word: &&str| {
-            let rest = word.strip_prefix("scree_");
-            rest.is_some_and(|rest| !rest.is_empty()) && !PYTHON_PACKAGES.contains(word)
-        };
-        for name in words.filter(names_metric) {
-=======
         let names_of_metrics =
             words.filter(|word| word.starts_with("scree_") && !NO_METRICS.contains(word));
         for name in names_of_metrics {
->>>>>>> main
             let base = ["_bucket", "_sum", "_count", "_total"];
             let base = base.iter().find_map(|end| name.strip_suffix(end));
             if !names(reference, name) && !base.is_some_and(|base| names(reference, base)) {
@@ -280,17 +234,12 @@ mod tests {
         let text = "```\n$ scree disk create x \\\n    --sizes 1G\n```\nAnd `ls --all`.\n";
         let messages = found(vec![reference, File::new("docs/a.md", text)]);
         assert_eq!(messages.len(), 2, "{messages:?}");
-        let reference = File::new(COMMANDS, "## scree start\n");
-        let text = "```\n$ scree start\nscree is ready\n```\n\n```\nscree stop\n```\n";
-        let messages = found(vec![reference, File::new("docs/a.md", text)]);
-        assert_eq!(messages.len(), 1, "{messages:?}");
     }
 
     #[test]
     fn a_metric_that_the_reference_lacks_is_found() {
         let reference = || File::new(METRICS, "`scree_repairs_total`, `scree_wait_seconds`\n");
-        let rule = "expr: scree_repairs_total + scree_wait_seconds_bucket + scree_moons\n\
-                    # made by scree_tools as scree_….yml\n";
+        let rule = "expr: scree_repairs_total + scree_wait_seconds_bucket + scree_moons\n";
         let messages = found(vec![reference(), File::new("docs/prometheus/a.yml", rule)]);
         assert_eq!(messages.len(), 1, "{messages:?}");
     }
