@@ -1,46 +1,46 @@
-//! [`Filter`]: what stands between a disk and whoever uses it.
+//! [`Filter`]: a service between a disk and its user.
 
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 
-/// How far a filter has come with beginning.
+/// The result of one attempt to open a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opening {
-    /// It may be used.
+    /// The filter can be used.
     Ready,
-    /// It waits for something: it is to be asked again after the next poll.
+    /// The filter waits for something: open it again after the next poll.
     UnderWay,
-    /// It cannot be used here, and why, for its owner to read.
+    /// The filter cannot be used here, for this reason, which its owner reads.
     Failed(String),
 }
 
-/// A service in a chain. Each verb is that of [`BlockDevice`] with the device *below*, and
-/// passes through unless a filter says otherwise; so a filter that forwards costs a call.
+/// A service in a chain. Its methods are those of [`BlockDevice`] with the device *below* it. By
+/// default each forwards to that device, which costs one call.
 ///
 /// Invariants, beside those of [`BlockDevice`]:
 ///
-/// * If it passes on any token that it is asked with, it chooses none itself; if it chooses
-///   any, it chooses all that it asks below with.
-/// * What it answers [`Started::Done`] without having asked below it makes good in its own
-///   `commit`, before it passes that on.
-/// * A flush is passed on when all that was acknowledged before it was carried out below,
+/// * A filter either forwards all tokens as they are, or chooses all tokens below itself.
+/// * If it answers [`Started::Done`] without a request below, it makes that good in its own
+///   `commit`, before it forwards the commit.
+/// * It forwards a flush only when everything acknowledged before has been carried out below,
 ///   unless the filter's own storage keeps it.
-/// * Until it is told to [`Filter::resume`], when it has come into use, it only reads.
+/// * Until [`Filter::resume`] is called, when it comes into use, it only reads.
 pub trait Filter {
-    /// What it makes of the size and the blocks below. Pure; the size may grow as that of
-    /// any device.
+    /// The size and block size above the filter, given those below. Pure. The size may grow, as
+    /// that of any device may.
     fn geometry(&self, below: DeviceGeometry) -> DeviceGeometry {
         below
     }
 
-    /// Which verbs work, if these do below. Pure, and always the same.
+    /// The operations that work above the filter, given those that work below. Pure, and constant
+    /// once the filter is open.
     fn capabilities(&self, below: Capabilities) -> Capabilities {
         below
     }
 
-    /// Begins, before anything else is asked. Between two calls that say
-    /// [`Opening::UnderWay`] it is polled.
+    /// Opens the filter, before any request. It is polled between two calls that return
+    /// [`Opening::UnderWay`].
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let _ = below;
         Opening::Ready
@@ -70,30 +70,30 @@ pub trait Filter {
         below.stop_waiting();
     }
 
-    /// How long it may be left without a poll, as far as it is concerned itself.
+    /// How long the filter itself can do without a poll; `None` for as long as one likes.
     fn next_timer(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether others may take its place now; if not, why, for people.
+    /// Checks that the filter may be removed from the chain now.
     ///
     /// # Errors
-    /// What keeps it.
+    /// The reason why it may not, for people.
     fn may_leave(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// It is to begin nothing of its own below, until it is told to [`Filter::resume`].
-    /// Whether nothing of its own is under way there: it is asked again after each poll.
+    /// Stops the filter from starting requests of its own below, until [`Filter::resume`].
+    /// Returns whether none of its own is pending there; called again after each poll until then.
     fn rest(&mut self) -> bool {
         true
     }
 
-    /// It may begin something of its own below: it is used from now on, or again.
+    /// Lets the filter start requests of its own below: it is in use from now on, or again.
     fn resume(&mut self) {}
 
-    /// Whether what it had acknowledged in an earlier life is below, since it was told to
-    /// [`Filter::resume`]: it is asked again after each poll.
+    /// Whether everything that it had acknowledged before it was opened has been carried out
+    /// below since [`Filter::resume`]. Called again after each poll until it has.
     fn has_carried_out(&self) -> bool {
         true
     }

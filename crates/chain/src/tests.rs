@@ -14,7 +14,7 @@ use nbd::memory::{Manners, MemoryDevice};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 
-use crate::{Chain, Exchange, ExchangeError, Filter, Opening, SizeRule};
+use crate::{Chain, Filter, HotSwap, HotSwapError, Opening, SizeRule};
 
 const SIZE: usize = 64 << 10;
 
@@ -211,7 +211,7 @@ impl Filter for Fails {
     }
 }
 
-type Ended = Rc<RefCell<Vec<Result<(), ExchangeError>>>>;
+type Ended = Rc<RefCell<Vec<Result<(), HotSwapError>>>>;
 
 struct Rig {
     chain: Chain<MemoryDevice>,
@@ -230,12 +230,12 @@ impl Rig {
         }
     }
 
-    fn begin_exchange(&mut self, filters: Vec<Box<dyn Filter>>, rule: SizeRule) {
+    fn begin_hot_swap(&mut self, filters: Vec<Box<dyn Filter>>, rule: SizeRule) {
         let ended = Rc::clone(&self.ended);
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters,
             rule,
-            told: Box::new(move |result| ended.borrow_mut().push(result)),
+            on_swapped: Box::new(move |result| ended.borrow_mut().push(result)),
         });
     }
 
@@ -246,9 +246,9 @@ impl Rig {
         completions
     }
 
-    /// Exchanges filters while nothing else goes on.
-    fn exchange(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), ExchangeError> {
-        self.begin_exchange(filters, SizeRule::MayChange);
+    /// Swaps filters while nothing else goes on.
+    fn hot_swap(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), HotSwapError> {
+        self.begin_hot_swap(filters, SizeRule::MayChange);
         for _ in 0..100 {
             assert_eq!(self.poll(), []);
             if let Some(ended) = self.ended.borrow_mut().pop() {
@@ -290,7 +290,7 @@ fn filters_alike(random: &SimulatedRandom) -> Vec<Box<dyn Filter>> {
 }
 
 #[test]
-fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
+fn a_chain_is_a_disk_whatever_filters_are_swapped_meanwhile() {
     for seed in 0..300 {
         let random = SimulatedRandom::new(seed);
         let mut rig = Rig::new(Manners {
@@ -299,11 +299,11 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
             seed,
             ..Manners::default()
         });
-        rig.exchange(filters_alike(&random)).expect("exchanged");
+        rig.hot_swap(filters_alike(&random)).expect("swapped");
         let mut model = vec![0x5a_u8; SIZE];
         // What is under way, and of reads what they are to bring.
         let mut waiting: HashMap<Token, (u64, Option<Vec<u8>>)> = HashMap::new();
-        let mut exchanges = 0;
+        let mut swaps = 0;
         for token in 0..500 {
             let offset = random.below(SIZE as u64 / 512) * 512;
             let is_free = waiting.values().all(|(at, _)| *at != offset);
@@ -333,8 +333,8 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
                     }
                 }
                 6 if random.one_in(8) => {
-                    rig.begin_exchange(filters_alike(&random), SizeRule::Keep);
-                    exchanges += 1;
+                    rig.begin_hot_swap(filters_alike(&random), SizeRule::Keep);
+                    swaps += 1;
                 }
                 _ => {
                     for completion in rig.poll() {
@@ -360,9 +360,9 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
             rig.poll();
         }
         let ended = rig.ended.borrow();
-        assert_eq!(ended.len(), exchanges, "seed {seed}: each is told of");
+        assert_eq!(ended.len(), swaps, "seed {seed}: each is told of");
         let is_well =
-            |ended: &&Result<(), _>| matches!(ended, Ok(()) | Err(ExchangeError::UnderWay));
+            |ended: &&Result<(), _>| matches!(ended, Ok(()) | Err(HotSwapError::UnderWay));
         assert_eq!(ended.iter().find(|ended| !is_well(ended)), None);
         let below: Vec<u8> = model.iter().map(|byte| byte ^ 0x5a).collect();
         assert!(rig.chain.bottom().bytes() == below, "seed {seed}");
@@ -370,36 +370,36 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
 }
 
 #[test]
-fn nothing_is_exchanged_while_something_is_under_way() {
+fn nothing_is_swapped_while_something_is_under_way() {
     let mut rig = Rig::new(Manners {
         pending_one_in: 1,
         holds_answers: true,
         ..Manners::default()
     });
     assert_eq!(rig.write(7, 0, 1), Started::Pending);
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO), "it begins");
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.write(8, 512, 2), Started::Busy);
     assert_eq!(rig.chain.next_timer(), Some(Duration::from_secs(10)));
-    rig.begin_exchange(Vec::new(), SizeRule::Keep);
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::UnderWay)]);
+    rig.begin_hot_swap(Vec::new(), SizeRule::Keep);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::UnderWay)]);
     // It takes too long: the old filters go on, and what was refused is offered again.
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
     assert!(
-        matches!(ended[..], [Err(ExchangeError::Late { .. })]),
+        matches!(ended[..], [Err(HotSwapError::Late { .. })]),
         "{ended:?}"
     );
     assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO));
     rig.chain.bottom().manners.holds_answers = false;
     let answered: Vec<Token> = rig.poll().iter().map(|one| one.token).collect();
     assert_eq!(answered, [7]);
-    assert_eq!(rig.exchange(vec![Box::new(Xor(1))]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
 }
 
-/// A flush of the chain's own came after the exchange was given up, and was taken for an
+/// A flush of the chain's own came after the hot swap was given up, and was taken for an
 /// answer of the guest's.
 #[test]
 fn a_flush_that_comes_late_is_nobodys() {
@@ -408,17 +408,17 @@ fn a_flush_that_comes_late_is_nobodys() {
         holds_answers: true,
         ..Manners::default()
     });
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.chain.bottom().calls.flushes, 1);
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.poll(), []);
     assert!(matches!(
         rig.ended.take()[..],
-        [Err(ExchangeError::Late { .. })]
+        [Err(HotSwapError::Late { .. })]
     ));
-    // Another exchange does not take it for its own either.
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    // Another hot swap does not take it for its own either.
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.chain.bottom().calls.flushes, 1);
     rig.chain.bottom().manners.holds_answers = false;
@@ -444,44 +444,44 @@ fn what_is_asked_past_the_chain_is_nobodys() {
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.write(5, 0, 1), Started::Pending);
     assert_eq!(rig.poll().len(), 1);
-    assert_eq!(rig.exchange(vec![Box::new(Xor(1))]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
 }
 
 /// Whoever waited for it waited for ever.
 #[test]
-fn a_chain_that_is_closed_ends_its_exchange() {
+fn a_chain_that_is_closed_ends_its_hot_swap() {
     let away = Manners {
         pending_one_in: 1,
         holds_answers: true,
         ..Manners::default()
     };
     let mut rig = Rig::new(away.clone());
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     rig.chain.stop_waiting();
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
     assert_eq!(
         rig.chain.start(Request::flush(1)),
         Started::Pending,
         "the last flush is taken"
     );
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
     let mut rig = Rig::new(away);
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     drop(rig.chain.into_bottom());
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
 }
 
 /// The 256th that failed had the number of the filters in use: what it had asked was
 /// answered to them.
 #[test]
-fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
+fn however_many_hot_swaps_fail_the_filters_in_use_are_told_apart() {
     let mut rig = Rig::new(Manners::default());
     for _ in 0..600 {
-        let failed = rig.exchange(vec![Box::new(Fails)]);
+        let failed = rig.hot_swap(vec![Box::new(Fails)]);
         assert!(
-            matches!(failed, Err(ExchangeError::Filter { .. })),
+            matches!(failed, Err(HotSwapError::Filter { .. })),
             "{failed:?}"
         );
         assert_ne!(rig.chain.last_generation(), 1, "it is in use");
@@ -491,18 +491,18 @@ fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
 #[test]
 fn what_the_guest_knows_of_its_disk_stays() {
     let mut rig = Rig::new(Manners::default());
-    rig.begin_exchange(vec![Box::new(Larger)], SizeRule::Keep);
+    rig.begin_hot_swap(vec![Box::new(Larger)], SizeRule::Keep);
     rig.poll();
     let size = SIZE as u64;
     let would_be = size + 4096;
-    let refused = Err(ExchangeError::Size { is: size, would_be });
+    let refused = Err(HotSwapError::Size { is: size, would_be });
     assert_eq!(rig.ended.take(), [refused]);
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::Keep);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::Keep);
     rig.poll();
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Verbs("trim"))]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Verbs("trim"))]);
     assert!(rig.chain.capabilities().can_trim);
     // Before anybody has seen it, it may be another.
-    assert_eq!(rig.exchange(vec![Box::new(Larger)]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.chain.geometry().size_bytes, would_be);
 }
 
@@ -510,42 +510,42 @@ fn what_the_guest_knows_of_its_disk_stays() {
 fn a_guest_sees_growth_that_a_filter_has_kept_from_it_and_no_other() {
     let size = SIZE as u64;
     let mut rig = Rig::new(Manners::default());
-    assert_eq!(rig.exchange(vec![Box::<Stays>::default()]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::<Stays>::default()]), Ok(()));
     rig.chain.bottom().grow(SIZE + 8192);
     assert_eq!(rig.chain.geometry().size_bytes, size);
-    let exchange = |rig: &mut Rig, filters| {
-        rig.begin_exchange(filters, SizeRule::Keep);
+    let swap = |rig: &mut Rig, filters| {
+        rig.begin_hot_swap(filters, SizeRule::Keep);
         rig.poll();
         rig.ended.take()
     };
     // Neither less nor more than what came.
     let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
     let would_be = size + 8192 + 4096;
-    let refused = Err(ExchangeError::Size { is: size, would_be });
-    assert_eq!(exchange(&mut rig, larger), [refused]);
+    let refused = Err(HotSwapError::Size { is: size, would_be });
+    assert_eq!(swap(&mut rig, larger), [refused]);
     let stays = || -> Vec<Box<dyn Filter>> { vec![Box::<Stays>::default()] };
-    assert_eq!(exchange(&mut rig, stays()), [Ok(())]);
+    assert_eq!(swap(&mut rig, stays()), [Ok(())]);
     assert_eq!(rig.chain.geometry().size_bytes, size + 8192);
     rig.chain.bottom().grow(SIZE + 8192 + 4096);
-    assert_eq!(exchange(&mut rig, Vec::new()), [Ok(())]);
+    assert_eq!(swap(&mut rig, Vec::new()), [Ok(())]);
     // None has kept anything.
     rig.chain.bottom().grow(SIZE + 8192 + 8192);
     let is = rig.chain.geometry().size_bytes;
     assert_eq!(is, size + 8192 + 8192);
     let would_be = is + 4096;
     let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
-    let refused = Err(ExchangeError::Size { is, would_be });
-    assert_eq!(exchange(&mut rig, larger), [refused]);
+    let refused = Err(HotSwapError::Size { is, would_be });
+    assert_eq!(swap(&mut rig, larger), [refused]);
 }
 
 #[test]
 fn a_filter_that_cannot_begin_leaves_the_old_ones() {
     let mut rig = Rig::new(Manners::default());
-    assert_eq!(rig.exchange(vec![Box::new(Xor(3))]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Xor(3))]), Ok(()));
     assert_eq!(rig.write(1, 0, 7), Started::Done);
-    let failed = rig.exchange(vec![Box::new(Fails), Box::new(Renames::default())]);
+    let failed = rig.hot_swap(vec![Box::new(Fails), Box::new(Renames::default())]);
     let reason = "no key".to_owned();
-    assert_eq!(failed, Err(ExchangeError::Filter { at: 0, reason }));
+    assert_eq!(failed, Err(HotSwapError::Filter { at: 0, reason }));
     assert_eq!(rig.read(2, 0), (Started::Done, vec![7; 512]));
     assert_eq!(rig.chain.bottom().bytes()[0], 7 ^ 3);
 }
@@ -557,7 +557,7 @@ fn what_given_up_filters_have_asked_is_nobodys() {
         pending_one_in: 1,
         ..Manners::default()
     });
-    rig.begin_exchange(vec![Box::new(Renames::default())], SizeRule::Keep);
+    rig.begin_hot_swap(vec![Box::new(Renames::default())], SizeRule::Keep);
     for _ in 0..2 {
         assert_eq!(rig.poll(), []);
         let is_reading = rig.chain.bottom().unanswered() > 0;
@@ -570,7 +570,7 @@ fn what_given_up_filters_have_asked_is_nobodys() {
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
     assert!(
-        matches!(ended[..], [Err(ExchangeError::Late { .. })]),
+        matches!(ended[..], [Err(HotSwapError::Late { .. })]),
         "{ended:?}"
     );
     // Its own token was 1.
@@ -584,7 +584,7 @@ fn what_given_up_filters_have_asked_is_nobodys() {
 #[test]
 fn what_is_zeroed_or_trimmed_passes_through() {
     let mut rig = Rig::new(Manners::default());
-    assert_eq!(rig.exchange(vec![Box::new(Larger)]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.write(1, 0, 9), Started::Done);
     let mode = ZeroMode {
         durability: Durability::Durable,
@@ -641,7 +641,7 @@ fn what_is_late_says_how_long_it_was_waited_for() {
         if let Some(within) = within {
             rig.chain.set_open_within(Duration::from_secs(within));
         }
-        rig.begin_exchange(vec![Box::new(Never)], SizeRule::Keep);
+        rig.begin_hot_swap(vec![Box::new(Never)], SizeRule::Keep);
         assert_eq!(rig.poll(), []);
         rig.clock
             .advance(Duration::from_secs(within.unwrap_or(15) - 1));
@@ -701,7 +701,7 @@ fn a_filter_does_nothing_before_those_below_it_have_begun() {
             Box::new(After(5)),
             Box::new(After(5)),
         ];
-        rig.begin_exchange(filters, rule);
+        rig.begin_hot_swap(filters, rule);
         for _ in 0..20 {
             assert_eq!(rig.poll(), []);
             rig.chain.next_timer();

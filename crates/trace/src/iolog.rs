@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Record, Verb};
+use crate::{OpKind, Record};
 
 /// The first line of a file of version 3.
 pub const IOLOG_HEAD: &str = "fio version 3 iolog";
@@ -24,12 +24,12 @@ pub fn iolog_file(time_us: u64, file: &str, actions: &[&str]) -> String {
 /// A record, begun `time_us` after the first one; none, if fio has no verb for it.
 #[must_use]
 pub fn iolog_line(time_us: u64, file: &str, record: &Record) -> Option<String> {
-    let action = match record.verb {
-        Verb::Read => "read",
-        Verb::Write | Verb::WriteZeroes => "write",
-        Verb::Trim => "trim",
-        Verb::Flush => return Some(format!("{time_us} {file} sync 0 0\n")),
-        Verb::Prefetch => return None,
+    let action = match record.kind {
+        OpKind::Read => "read",
+        OpKind::Write | OpKind::WriteZeroes => "write",
+        OpKind::Trim => "trim",
+        OpKind::Flush => return Some(format!("{time_us} {file} sync 0 0\n")),
+        OpKind::Prefetch | OpKind::Extents => return None,
     };
     let (offset, length) = (record.offset, record.length);
     (length > 0).then(|| format!("{time_us} {file} {action} {offset} {length}\n"))

@@ -18,7 +18,8 @@ mod iolog;
 mod record;
 mod whole;
 
+pub use base::OpKind;
 pub use batch::{BATCH_RECORDS_MAX, Batch, BatchHead, Batches, HEAD_BYTES, TraceError};
 pub use iolog::{IOLOG_HEAD, iolog_file, iolog_line};
-pub use record::{Outcome, RECORD_BYTES, Record, Verb};
+pub use record::{Outcome, RECORD_BYTES, Record};
 pub use whole::Trace;

@@ -73,7 +73,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Outcome, Verb};
+    use crate::{OpKind, Outcome};
 
     fn batch(trace: u64, sequence: u64, times: &[u64]) -> Vec<u8> {
         let record = |time_ns: &u64| Record {
@@ -81,7 +81,7 @@ mod tests {
             latency_ns: 1,
             offset: 0,
             length: 512,
-            verb: Verb::Read,
+            kind: OpKind::Read,
             is_fua: false,
             may_punch: false,
             outcome: Outcome::Done,

@@ -1,6 +1,6 @@
 //! The filters that volumes are served through (docs/internals/live-reconfiguration.md).
 //!
-//! * [`Filters`]: puts filters in place before a volume is served, and exchanges them while it is
+//! * [`Filters`]: puts filters in place before a volume is served, and replaces them while it is
 //! * `state`: which chain a volume is served through
 //! * `files`, `journals`, `notes`: what filters have in D, and what is noted about them
 //! * `keys`, `targets`, `identity`: the keys of filters, the disks that they reach, and what this
@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, EventSink, Exchange, NoPrograms, Programs, SizeRule,
-    StateFolder, Surroundings, Tenure, Unlimited, build,
+    AttachmentContext, Attribution, DERIVATIONS_MAX, Derivations, EventSink, FilterContext,
+    HostContext, HotSwap, NoPrograms, Programs, SizeRule, StateFolder, Tenure, Unlimited, build,
 };
 use chain_policy::Policy;
 use nbd::client::Departed;
@@ -135,7 +135,7 @@ impl Filters {
     }
 
     /// Exchanges the filters of a volume that clients use for the desired ones.
-    pub async fn exchange(
+    pub async fn replace(
         &self,
         assignment: &Assignment,
         attached: &Arc<Attached>,
@@ -149,7 +149,7 @@ impl Filters {
         if let Err(error) = self.notes.note_served(attached, None).await? {
             // Both chains are noted: the next process finds out which one was in use.
             let volume = assignment.volume;
-            tracing::warn!(%volume, %error, "exchange of filters was not noted");
+            tracing::warn!(%volume, %error, "hot swap of filters was not noted");
         }
         put
     }
@@ -193,32 +193,28 @@ impl Filters {
                     restores: attached.lease().and_then(|lease| lease.restores),
                     since: attached.lease().map(|lease| lease.since),
                 };
-                let surroundings = self
-                    .surroundings(assignment, chain, attached, tenure)
+                let context = self
+                    .filter_context(assignment, chain, attached, tenure)
                     .await?;
-                Some((policy, surroundings))
+                Some((policy, context))
             }
             None => None,
         };
         let (tell, ended) = oneshot::channel();
-        let exchange = move |wake| Exchange {
-            filters: filters.map_or_else(Vec::new, |(policy, surroundings)| {
-                build(
-                    &policy,
-                    &Surroundings {
-                        wake,
-                        ..surroundings
-                    },
-                )
+        let swap = move |wake| HotSwap {
+            filters: filters.map_or_else(Vec::new, |(policy, context)| {
+                let mut context = context;
+                context.attachment.wake = wake;
+                build(&policy, &context)
             }),
             rule,
-            told: Box::new(move |ended| {
+            on_swapped: Box::new(move |ended| {
                 // The receiver may have stopped waiting.
                 let _ = tell.send(ended);
             }),
         };
         let served = Arc::clone(attached);
-        blocking(move || served.exchange(exchange)).await??;
+        blocking(move || served.hot_swap(swap)).await??;
         match ended.await {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportGone.into()),
@@ -229,7 +225,7 @@ impl Filters {
             let volume = assignment.volume;
             self.files.tidy(volume, owners, trace_bytes).await;
         }
-        // New clients see the geometry of the disk after the exchange.
+        // New clients see the geometry of the disk after the hot swap.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
     }
@@ -260,13 +256,13 @@ impl Filters {
     }
 
     /// The context of a volume's filters, but for the wake of its thread.
-    async fn surroundings(
+    async fn filter_context(
         &self,
         assignment: &Assignment,
         chain: &DesiredChain,
         attached: &Attached,
         tenure: Tenure,
-    ) -> Result<Surroundings, ChainError> {
+    ) -> Result<FilterContext, ChainError> {
         let (world, folder) = (&self.context.world, &self.context.folder);
         let state = folder.chain(assignment.volume);
         let (disk, made) = (Arc::clone(&world.disk), state.clone());
@@ -275,30 +271,34 @@ impl Filters {
         let events = attached
             .events_or_start(|| EventLog::start(world, &folder.events(), assignment.volume));
         let keys = FilterKeys::of_tenant(world, &folder.filter_keys(), &chain.tenant);
-        Ok(Surroundings {
-            clock: Arc::clone(&world.clock),
-            pool: Arc::clone(&world.pool),
-            derivations: Arc::clone(&self.derivations),
-            memory_max: self.settings.memory,
-            tenure,
-            lease: self.lease(assignment),
-            room: self.settings.room,
-            random: Arc::clone(&world.random),
-            keys: Arc::new(keys),
-            wake: Wake::noop(),
-            whose: Arc::new(Attribution {
-                tenant: chain.tenant.clone(),
-                vm: assignment.vm.clone(),
-                volume: assignment.name.clone(),
-                volume_id: Some(assignment.volume.to_string()),
-            }),
-            events: Arc::clone(events) as Arc<dyn EventSink>,
-            targets: Arc::new(self.targets(chain, watcher.clone())),
-            programs: self.programs(watcher),
-            state: Some(StateFolder {
-                disk: Arc::clone(&world.disk),
-                path: state,
-            }),
+        Ok(FilterContext {
+            host: HostContext {
+                clock: Arc::clone(&world.clock),
+                pool: Arc::clone(&world.pool),
+                derivations: Arc::clone(&self.derivations),
+                random: Arc::clone(&world.random),
+                programs: self.programs(watcher.clone()),
+            },
+            attachment: AttachmentContext {
+                memory_max: self.settings.memory,
+                wake: Wake::noop(),
+                whose: Arc::new(Attribution {
+                    tenant: chain.tenant.clone(),
+                    vm: assignment.vm.clone(),
+                    volume: assignment.name.clone(),
+                    volume_id: Some(assignment.volume.to_string()),
+                }),
+                events: Arc::clone(events) as Arc<dyn EventSink>,
+                keys: Arc::new(keys),
+                targets: Arc::new(self.targets(chain, watcher)),
+                tenure,
+                lease: self.lease(assignment),
+                room: self.settings.room,
+                state: Some(StateFolder {
+                    disk: Arc::clone(&world.disk),
+                    path: state,
+                }),
+            },
         })
     }
 

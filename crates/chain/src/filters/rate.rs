@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// An exchange of filters begins with one, and takes no longer than ten seconds.
+    /// A hot swap of filters begins with one, and takes no longer than ten seconds.
     #[test]
     fn a_flush_does_not_wait_for_what_others_have_moved() {
         let (mut rate, mut below, _) = limited(&RateConfig {

@@ -15,12 +15,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::trace::{Batch, BatchHead, Outcome, Record, Verb};
+use ::trace::{Batch, BatchHead, Outcome, Record};
 use base::{BlockDevice, Completion, Durability, IoError, Op, OpKind, Request, Started, Token};
 use chain_policy::TraceConfig;
 use world::RollingFile;
 
-use crate::{Filter, Opening, StateFolder, Surroundings};
+use crate::{Filter, FilterContext, Opening, StateFolder};
 
 /// A batch has as many records at most, and is as old at most when it is written.
 const BATCH_RECORDS: usize = 1024;
@@ -84,7 +84,7 @@ impl Writer {
 /// See the module's head.
 pub struct Trace {
     name: Arc<str>,
-    surroundings: Surroundings,
+    context: FilterContext,
     writer: Arc<Writer>,
     bytes_max: u64,
     wanted_bytes: u64,
@@ -106,17 +106,17 @@ impl Trace {
     pub fn new(
         name: &str,
         config: &TraceConfig,
-        surroundings: Surroundings,
+        context: FilterContext,
         state: StateFolder,
     ) -> Self {
-        let bytes_max = config.bytes_max.min(surroundings.room.trace_bytes);
+        let bytes_max = config.bytes_max.min(context.attachment.room.trace_bytes);
         let path = state.path.join(format!("{name}{TRACE_SUFFIX}"));
         let file_bytes = bytes_max / u64::from(OLD_FILES + 1);
         // One of before may be written to its end still.
         let file = RollingFile::new(state.disk, path, file_bytes, OLD_FILES).in_new_file();
         let mut trace = [0; 8];
-        surroundings.random.fill(&mut trace);
-        let wall_ms = surroundings.clock.wall().0.cast_unsigned();
+        context.host.random.fill(&mut trace);
+        let wall_ms = context.host.clock.wall().0.cast_unsigned();
         Self {
             name: name.into(),
             writer: Arc::new(Writer {
@@ -133,8 +133,8 @@ impl Trace {
                 lost: 0,
                 disk_bytes: 0,
             },
-            began: surroundings.clock.monotonic(),
-            surroundings,
+            began: context.host.clock.monotonic(),
+            context,
             under_way: HashMap::new(),
             done: Vec::new(),
             records: Vec::new(),
@@ -143,7 +143,7 @@ impl Trace {
     }
 
     fn now(&self) -> u64 {
-        let since = self.surroundings.clock.monotonic() - self.began;
+        let since = self.context.host.clock.monotonic() - self.began;
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -165,17 +165,12 @@ impl Trace {
 
     /// The record of a request that begins now; none of one that is not recorded.
     fn begun(&self, op: &Op<'_>) -> Option<Record> {
-        let verb = match op.kind() {
-            OpKind::Read => Verb::Read,
-            OpKind::Write => Verb::Write,
-            OpKind::Flush => Verb::Flush,
-            OpKind::Trim => Verb::Trim,
-            OpKind::WriteZeroes => Verb::WriteZeroes,
-            OpKind::Prefetch => Verb::Prefetch,
-            OpKind::Extents => return None,
-        };
+        let kind = op.kind();
+        if kind == OpKind::Extents {
+            return None;
+        }
         let range = op.range();
-        let mut record = Record::plain(verb, self.now(), (range.offset, range.length));
+        let mut record = Record::plain(kind, self.now(), (range.offset, range.length));
         record.is_fua = op.durability() == Durability::Durable;
         record.may_punch = matches!(op, Op::WriteZeroes { mode, .. } if mode.may_punch);
         Some(record)
@@ -227,12 +222,12 @@ impl Trace {
         self.head.before += count;
         if !is_written {
             let writer = Arc::clone(&self.writer);
-            self.surroundings.pool.run(Box::new(move || writer.write()));
+            self.context.host.pool.run(Box::new(move || writer.write()));
         }
     }
 
     fn is_old(&self) -> bool {
-        let now = self.surroundings.clock.monotonic();
+        let now = self.context.host.clock.monotonic();
         !self.records.is_empty() && now >= self.since + BATCH_AGE
     }
 }
@@ -254,7 +249,7 @@ impl Filter for Trace {
             let note = format!(
                 "it keeps {is} MiB, and not {wanted}: this host keeps no more (--filter-trace)"
             );
-            self.surroundings.note(&self.name, note);
+            self.context.note(&self.name, note);
         }
         Opening::Ready
     }
@@ -301,7 +296,7 @@ impl Filter for Trace {
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        let now = self.surroundings.clock.monotonic();
+        let now = self.context.host.clock.monotonic();
         let is_any = !self.records.is_empty();
         is_any.then(|| (self.since + BATCH_AGE).saturating_sub(now))
     }

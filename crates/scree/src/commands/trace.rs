@@ -140,7 +140,7 @@ fn plain(trace: &Trace, record: &Record) -> String {
     let mut line = format!(
         "{:<27}  {:<12}  {:>14}  {:>9}  {:>9} µs",
         moment(trace, record.time_ns),
-        record.verb.name(),
+        record.kind.name(),
         record.offset,
         record.length,
         record.latency_ns / 1000
@@ -158,7 +158,7 @@ fn as_json(trace: &Trace, record: &Record) -> String {
     json!({
         "began": moment(trace, 0),
         "time_ns": record.time_ns,
-        "verb": record.verb.name(),
+        "verb": record.kind.name(),
         "offset": record.offset,
         "length": record.length,
         "latency_ns": record.latency_ns,

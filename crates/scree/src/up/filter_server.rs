@@ -110,7 +110,7 @@ fn make(
         )));
     }
     let filters = Filters::new(world, Some(folder), &state_folder(&whose), whose)?;
-    Ok(build(&policy, &filters.surroundings(wake, watcher)))
+    Ok(build(&policy, &filters.context(wake, watcher)))
 }
 
 /// The folder with the state of a disk's filters, named by the volume's id or by its encoded name.

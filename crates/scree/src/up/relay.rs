@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
 use chain::filters::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use chain::{Attribution, Chain, Exchange, ExchangeError, Filter, SizeRule, build};
+use chain::{Attribution, Chain, Filter, HotSwap, HotSwapError, SizeRule, build};
 use chain_policy::{FilterKind, FilterPolicy, Policy};
 use nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
 use nbd::{
@@ -61,7 +61,7 @@ enum Unopened {
     #[error("the server cannot be used")]
     Server(#[from] Broken),
     #[error("the filters cannot be used")]
-    Filters(#[from] ExchangeError),
+    Filters(#[from] HotSwapError),
     #[error("--journal {folder}: {why}{}", size_hint(why))]
     Journal { folder: String, why: String },
     #[error("nothing can be waited for")]
@@ -157,17 +157,17 @@ fn open(
     }
     chain.set_open_within(OPEN_WITHIN);
     let (tell, told) = mpsc::channel();
-    chain.exchange(Exchange {
+    chain.hot_swap(HotSwap {
         filters,
         rule: SizeRule::First,
-        told: Box::new(move |ended| drop(tell.send(ended))),
+        on_swapped: Box::new(move |ended| drop(tell.send(ended))),
     });
     loop {
         chain.poll(&mut Vec::new());
         if let Ok(ended) = told.try_recv() {
             return match (ended, journal_in) {
                 (Ok(()), _) => Ok(chain),
-                (Err(ExchangeError::Filter { at, reason: why }), Some(folder))
+                (Err(HotSwapError::Filter { at, reason: why }), Some(folder))
                     if at == journal_at =>
                 {
                     Err(Unopened::Journal { folder, why })
@@ -222,8 +222,8 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let thread = tokio::task::block_in_place(|| {
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
-            let surroundings = given.surroundings(wake.clone(), &watcher);
-            let filters = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
+            let context = given.context(wake.clone(), &watcher);
+            let filters = policy.map_or_else(Vec::new, |policy| build(&policy, &context));
             open(client, filters, journal, &own, (wake, &watcher))
         })
     });

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use agent::{Connected, FilterKeys};
 use base::{NbdUri, UriTls, with_causes};
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
-    StateFolder, Surroundings, Targets, Tenure, Unlimited,
+    AttachmentContext, Attribution, DERIVATIONS_MAX, Derivations, FilterContext, HostContext,
+    KeySource, NoKeys, Programs, Remote, Room, StateFolder, Targets, Tenure, Unlimited,
 };
 use chain_policy::{Policy, ReplicaLocation};
 use nbd::Watcher;
@@ -62,8 +62,8 @@ impl Filters {
         })
     }
 
-    /// The whole context.
-    pub fn surroundings(&self, wake: Wake, watcher: &Watcher) -> Surroundings {
+    /// The context of all filters of the relay.
+    pub fn context(&self, wake: Wake, watcher: &Watcher) -> FilterContext {
         let state = self.state.as_ref().map(|path| StateFolder {
             disk: Arc::clone(&self.world.disk),
             path: path.clone(),
@@ -72,29 +72,33 @@ impl Filters {
             None => Arc::new(NoKeys),
             Some(folder) => Arc::new(FilterKeys::in_folder(&self.world, &folder.join("keys"))),
         };
-        Surroundings {
-            clock: Arc::clone(&self.world.clock),
-            pool: Arc::clone(&self.world.pool),
-            derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
-            // The user of a relay has written its policy.
-            memory_max: u64::MAX,
-            random: Arc::clone(&self.world.random),
-            wake,
-            whose: Arc::clone(&self.whose),
-            events: Arc::clone(&self.events) as _,
-            keys,
-            targets: Arc::new(Anywhere {
-                watcher: watcher.clone(),
-                departed: Arc::clone(&self.departed),
+        FilterContext {
+            host: HostContext {
                 clock: Arc::clone(&self.world.clock),
-                disk: Arc::clone(&self.world.disk),
-            }),
-            // Other clients may have written to the server's disk meanwhile.
-            tenure: Tenure::default(),
-            lease: Arc::new(Unlimited),
-            room: Room::UNLIMITED,
-            state,
-            programs: self.programs(watcher),
+                pool: Arc::clone(&self.world.pool),
+                derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
+                random: Arc::clone(&self.world.random),
+                programs: self.programs(watcher),
+            },
+            attachment: AttachmentContext {
+                // The user of a relay has written its policy.
+                memory_max: u64::MAX,
+                wake,
+                whose: Arc::clone(&self.whose),
+                events: Arc::clone(&self.events) as _,
+                keys,
+                targets: Arc::new(Anywhere {
+                    watcher: watcher.clone(),
+                    departed: Arc::clone(&self.departed),
+                    clock: Arc::clone(&self.world.clock),
+                    disk: Arc::clone(&self.world.disk),
+                }),
+                // Other clients may have written to the server's disk meanwhile.
+                tenure: Tenure::default(),
+                lease: Arc::new(Unlimited),
+                room: Room::UNLIMITED,
+                state,
+            },
         }
     }
 

@@ -287,19 +287,19 @@ fn what_was_never_written_is_passed_over() {
 }
 
 #[test]
-fn filters_are_exchanged_while_the_data_is_reencrypted() {
+fn filters_are_swapped_while_the_data_is_reencrypted() {
     let random = SimulatedRandom::new(2);
     let content = content_of(&random);
     let mut rig = Rig::new(Mortal::new(disk_of(&content, 2), 2, 2), 2);
-    let mut exchanges = 0;
+    let mut swaps = 0;
     rig.attach(&again(3)).expect("attached");
-    while is_under_way(&rig.chain.bottom().live) || exchanges == 0 {
+    while is_under_way(&rig.chain.bottom().live) || swaps == 0 {
         (0..random.below(4)).for_each(|_| drop(rig.poll()));
         // What was asked for goes on, whatever the policy says now.
-        rig.attach(&again(exchanges % 4)).expect("attached");
-        exchanges += 1;
+        rig.attach(&again(swaps % 4)).expect("attached");
+        swaps += 1;
     }
-    assert!(exchanges > 2, "{exchanges}");
+    assert!(swaps > 2, "{swaps}");
     assert!(rig.read(0, SIZE) == content);
     // It was done: no more is asked for.
     rig.attach(&again(3)).expect("attached");

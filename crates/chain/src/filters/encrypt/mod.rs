@@ -42,7 +42,7 @@ use base::{
 use chain_policy::EncryptConfig;
 use luks::{Argon2Cost, DATA_OFFSET};
 
-use crate::{Filter, Surroundings};
+use crate::{Filter, FilterContext};
 
 use cipher::Cipher;
 use requests::{Modify, Pending};
@@ -61,7 +61,7 @@ pub struct Encrypt {
     config: EncryptConfig,
     /// Of a key slot that it makes.
     cost: Argon2Cost,
-    surroundings: Surroundings,
+    context: FilterContext,
     state: State,
     tokens: Tokens,
 }
@@ -119,11 +119,11 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 impl Encrypt {
     /// With these parameters.
     #[must_use]
-    pub fn new(config: EncryptConfig, surroundings: Surroundings) -> Self {
+    pub fn new(config: EncryptConfig, context: FilterContext) -> Self {
         Self {
             config,
             cost: Argon2Cost::default(),
-            surroundings,
+            context,
             state: State::Opening(Opening::Reading(Reading::new())),
             tokens: Tokens::default(),
         }
@@ -150,13 +150,13 @@ impl Encrypt {
             Opening::Waiting(image) => image,
             Opening::Deriving(receiver) => return Self::derived(below, receiver),
         };
-        let surroundings = &self.surroundings;
-        let Some(turn) = surroundings.derivations.turn(&surroundings.whose) else {
+        let context = &self.context;
+        let Some(turn) = context.host.derivations.turn(&context.attachment.whose) else {
             return State::Opening(Opening::Waiting(image));
         };
         let may_write = !below.capabilities().read_only;
         let (config, cost) = (&self.config, self.cost);
-        let receiver = opening::derive(image, config, cost, may_write, (turn, surroundings));
+        let receiver = opening::derive(image, config, cost, may_write, (turn, context));
         Self::derived(below, receiver)
     }
 
@@ -253,12 +253,12 @@ impl Filter for Encrypt {
         below.poll(&mut answered);
         match &mut self.state {
             State::Open(open) => {
-                let now = self.surroundings.clock.monotonic();
+                let now = self.context.host.clock.monotonic();
                 for completion in answered {
                     open.answered(completion, now, completions);
                 }
                 open.write_modified(below, &mut self.tokens, completions);
-                open.go_on(below, &mut self.tokens, &self.surroundings);
+                open.go_on(below, &mut self.tokens, &self.context);
             }
             State::Opening(Opening::Reading(reading)) => {
                 answered.into_iter().for_each(|one| reading.answered(one));
@@ -273,7 +273,7 @@ impl Filter for Encrypt {
             return None;
         };
         let stalled = (!open.stalled.is_empty()).then_some(ASK_AGAIN_EVERY);
-        let now = self.surroundings.clock.monotonic();
+        let now = self.context.host.clock.monotonic();
         stalled.into_iter().chain(open.work.next_timer(now)).min()
     }
 

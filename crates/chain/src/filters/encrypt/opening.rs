@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use base::{BlockDevice, Completion, IoError, Outcome, Request, Started, Token};
 
 use super::cipher::Cipher;
-use crate::Surroundings;
+use crate::FilterContext;
 use crate::derivations::Turn;
 use chain_policy::{EncryptConfig, Format};
 use luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
@@ -113,12 +113,12 @@ pub fn derive(
     config: &EncryptConfig,
     cost: Argon2Cost,
     may_write: bool,
-    (turn, surroundings): (Turn, &Surroundings),
+    (turn, context): (Turn, &FilterContext),
 ) -> Receiver<Result<Opened, String>> {
     let (sender, receiver) = channel();
-    let (config, keys) = (config.clone(), Arc::clone(&surroundings.keys));
-    let random = Arc::clone(&surroundings.random);
-    surroundings.derivations.run(turn, move || {
+    let (config, keys) = (config.clone(), Arc::clone(&context.attachment.keys));
+    let random = Arc::clone(&context.host.random);
+    context.host.derivations.run(turn, move || {
         let passphrase = keys.passphrase(&config.key);
         let opened = passphrase
             .map_err(|missing| missing.to_string())

@@ -14,7 +14,10 @@ use zeroize::Zeroizing;
 use chain_policy::{EncryptConfig, Format};
 
 use super::*;
-use crate::{Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
+use crate::{
+    AttachmentContext, Chain, Derivations, HostContext, HotSwap, HotSwapError, KeyMissing,
+    KeySource, SizeRule,
+};
 use luks::{Header, Step, Xts};
 
 /// As cheap as Argon2 gets.
@@ -41,14 +44,14 @@ impl KeySource for OneKey {
     }
 }
 
-type Ended = Rc<RefCell<Vec<Result<(), ExchangeError>>>>;
+type Ended = Rc<RefCell<Vec<Result<(), HotSwapError>>>>;
 
 /// A chain, and the world around it.
 pub(super) struct Rig<D> {
     pub chain: Chain<D>,
     clock: Arc<SimulatedClock>,
     pool: Arc<SimulatedPool>,
-    pub surroundings: Surroundings,
+    pub context: FilterContext,
     random: SimulatedRandom,
     ended: Ended,
 }
@@ -58,19 +61,25 @@ impl<D: BlockDevice> Rig<D> {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let pool = Arc::new(SimulatedPool::new());
         pool.set_immediate(2 * (seed % 2), SimulatedRandom::new(seed));
+        let simulated = FilterContext::simulated(world::simulated::Simulation::new(seed).world());
         Self {
             chain: Chain::new(
                 device,
                 Arc::clone(&clock) as Arc<dyn world::Clock>,
                 Wake::noop(),
             ),
-            surroundings: Surroundings {
-                clock: Arc::clone(&clock) as _,
-                derivations: Arc::new(Derivations::new(Arc::clone(&pool) as _)),
-                pool: Arc::clone(&pool) as _,
-                random: Arc::new(SimulatedRandom::new(seed)),
-                keys: Arc::new(OneKey(b"secret")),
-                ..Surroundings::simulated(world::simulated::Simulation::new(seed).world())
+            context: FilterContext {
+                host: HostContext {
+                    clock: Arc::clone(&clock) as _,
+                    derivations: Arc::new(Derivations::new(Arc::clone(&pool) as _)),
+                    pool: Arc::clone(&pool) as _,
+                    random: Arc::new(SimulatedRandom::new(seed)),
+                    ..simulated.host
+                },
+                attachment: AttachmentContext {
+                    keys: Arc::new(OneKey(b"secret")),
+                    ..simulated.attachment
+                },
             },
             clock,
             pool,
@@ -92,16 +101,16 @@ impl<D: BlockDevice> Rig<D> {
     }
 
     pub fn begin(&mut self, config: &EncryptConfig) {
-        let one = Encrypt::new(config.clone(), self.surroundings.clone()).with_cost(CHEAP);
+        let one = Encrypt::new(config.clone(), self.context.clone()).with_cost(CHEAP);
         let ended = Rc::clone(&self.ended);
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters: vec![Box::new(one)],
             rule: SizeRule::MayChange,
-            told: Box::new(move |result| ended.borrow_mut().push(result)),
+            on_swapped: Box::new(move |result| ended.borrow_mut().push(result)),
         });
     }
 
-    pub fn ended(&self) -> Option<Result<(), ExchangeError>> {
+    pub fn ended(&self) -> Option<Result<(), HotSwapError>> {
         self.ended.borrow_mut().pop()
     }
 
@@ -521,7 +530,7 @@ fn a_disk_that_cannot_be_opened_says_why() {
         .attach(&EncryptConfig::new("other"))
         .expect_err("no key");
     assert!(reason.ends_with("there is no key other here"), "{reason}");
-    rig.surroundings.keys = Arc::new(OneKey(b"wrong"));
+    rig.context.attachment.keys = Arc::new(OneKey(b"wrong"));
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("wrong");
     assert!(
         reason.ends_with("opens none of the 1 key slots"),
@@ -551,18 +560,15 @@ fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
                 break ended;
             }
         };
-        assert!(
-            matches!(ended, Err(ExchangeError::Late { .. })),
-            "{ended:?}"
-        );
+        assert!(matches!(ended, Err(HotSwapError::Late { .. })), "{ended:?}");
         assert_eq!(rig.pool.waiting(), 1);
     }
     // Another disk has its own turn.
     let mut other = Rig::new(formatted(512, 2), 2);
-    other.surroundings.derivations = Arc::clone(&rig.surroundings.derivations);
-    other.surroundings.whose = Arc::new(crate::Attribution {
+    other.context.host.derivations = Arc::clone(&rig.context.host.derivations);
+    other.context.attachment.whose = Arc::new(crate::Attribution {
         volume: "other".to_owned(),
-        ..(*rig.surroundings.whose).clone()
+        ..(*rig.context.attachment.whose).clone()
     });
     other.begin(&config);
     for _ in 0..20 {

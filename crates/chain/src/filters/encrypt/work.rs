@@ -28,7 +28,7 @@ use world::Random;
 
 use super::cipher::Cipher;
 use super::{ASK_AGAIN_EVERY, BLOCK_BYTES, Open, Tokens, data_bytes, nonsense, overlap};
-use crate::Surroundings;
+use crate::FilterContext;
 use luks::{DATA_OFFSET, Header, HeaderError, Saved, Step, ZONE_BYTES};
 
 /// A hole is passed over at once if it is no longer than this, in bytes.
@@ -300,10 +300,10 @@ impl Open {
         &mut self,
         below: &mut dyn BlockDevice,
         tokens: &mut Tokens,
-        surroundings: &Surroundings,
+        context: &FilterContext,
     ) {
-        let now = surroundings.clock.monotonic();
-        let random = &*surroundings.random;
+        let now = context.host.clock.monotonic();
+        let random = &*context.host.random;
         while self.work.has_begun && self.work.token.is_none() {
             let size = data_bytes(below.geometry());
             match (&mut self.work.doing, self.work.answer.take()) {

@@ -39,7 +39,7 @@ use telling::Telling;
 
 use crate::follow::{Follower, News, Seen};
 use crate::tokens::Tokens;
-use crate::{Filter, Opening, Surroundings};
+use crate::{Filter, FilterContext, Opening};
 
 /// A disk that takes longer to read is used meanwhile; what is written then is kept.
 const READ_FIRST_FOR: Duration = Duration::from_secs(5);
@@ -136,15 +136,15 @@ pub struct Monitor {
 impl Monitor {
     /// As `config` says.
     #[must_use]
-    pub fn new(name: &str, config: MonitorConfig, surroundings: Surroundings) -> Self {
-        let clock = Arc::clone(&surroundings.clock);
-        let wake = surroundings.wake.clone();
-        let memory_max = config.memory_max.min(surroundings.memory_max);
+    pub fn new(name: &str, config: MonitorConfig, context: FilterContext) -> Self {
+        let clock = Arc::clone(&context.host.clock);
+        let wake = context.attachment.wake.clone();
+        let memory_max = config.memory_max.min(context.attachment.memory_max);
         Self {
             follower: Follower::new(memory_max, Arc::clone(&clock), wake),
             memory_max,
             clock,
-            telling: Telling::new(name, config, surroundings),
+            telling: Telling::new(name, config, context),
             tokens: Tokens::default(),
             opened: None,
             followed: Vec::new(),

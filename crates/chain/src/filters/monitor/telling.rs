@@ -10,7 +10,7 @@ use chain_policy::{Action, MonitorConfig, Operation};
 
 use super::event::{Detail, Event, FileEvent, What};
 use super::rules::{Rules, Verdict};
-use crate::Surroundings;
+use crate::FilterContext;
 use crate::follow::{Disk, Seen};
 use extfs::{self, FileKind};
 
@@ -32,7 +32,7 @@ const PATHS_BYTES_MAX: usize = 8 << 20;
 /// See the module's head.
 pub(super) struct Telling {
     name: Arc<str>,
-    surroundings: Surroundings,
+    context: FilterContext,
     rules: Rules,
     gathered: Vec<Event>,
     due: Option<Duration>,
@@ -54,10 +54,10 @@ struct Change {
 }
 
 impl Telling {
-    pub fn new(name: &str, config: MonitorConfig, surroundings: Surroundings) -> Self {
+    pub fn new(name: &str, config: MonitorConfig, context: FilterContext) -> Self {
         Self {
             name: name.into(),
-            surroundings,
+            context,
             rules: Rules::new(config),
             gathered: Vec::new(),
             due: None,
@@ -88,7 +88,7 @@ impl Telling {
         self.due = None;
         if !self.gathered.is_empty() {
             let events = std::mem::take(&mut self.gathered);
-            self.surroundings.events.tell(events);
+            self.context.attachment.events.tell(events);
         }
     }
 
@@ -147,7 +147,7 @@ impl Telling {
             let Some(path) = self.path(disk, *area, *inode) else {
                 continue;
             };
-            let now = self.surroundings.clock.monotonic();
+            let now = self.context.host.clock.monotonic();
             if self.rules.denies(Operation::Read, &path, now) {
                 return self.tell(Some(disk), vec![seen]);
             }
@@ -193,7 +193,7 @@ impl Telling {
 
     /// A file that is read again after some time was opened, as far as can be seen.
     fn opened(&mut self, disk: &Disk, area: usize, change: &Change) -> Option<String> {
-        let now = self.surroundings.clock.monotonic();
+        let now = self.context.host.clock.monotonic();
         if self.read.len() >= FILES_MAX {
             self.read.clear();
         }
@@ -220,7 +220,7 @@ impl Telling {
         };
         let nowhere: Arc<[u8]> = Arc::default();
         let path = change.path.as_ref().unwrap_or(&nowhere);
-        let now = self.surroundings.clock.monotonic();
+        let now = self.context.host.clock.monotonic();
         let Verdict { is_told, rule } = self.rules.judge(change.operation, path, to, now);
         let why = rule.as_ref().and_then(|(rule, action)| match action {
             Action::Deny => Some(denied(rule)),
@@ -248,10 +248,10 @@ impl Telling {
         {
             return;
         }
-        let clock = &self.surroundings.clock;
+        let clock = &self.context.host.clock;
         self.gathered.push(Event {
             time: clock.wall(),
-            whose: Arc::clone(&self.surroundings.whose),
+            whose: Arc::clone(&self.context.attachment.whose),
             monitor: Arc::clone(&self.name),
             partition,
             what,
@@ -260,7 +260,7 @@ impl Telling {
         match self.gathered.len() >= GATHER_MAX {
             true => self.end(),
             false => {
-                let now = self.surroundings.clock.monotonic();
+                let now = self.context.host.clock.monotonic();
                 self.due.get_or_insert(now + GATHER_FOR);
             }
         }

@@ -16,7 +16,9 @@ use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
-use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
+use crate::{
+    AttachmentContext, Chain, EventSink, FilterContext, HostContext, HotSwap, SizeRule, build,
+};
 use extfs::testing::changed;
 use extfs::testing::{Image, KINDS, journalled, make};
 use extfs::{Live, Owner};
@@ -77,12 +79,18 @@ impl Rig {
         };
         let device = device.with(manners, Wake::noop());
         let heard = Arc::<Heard>::default();
-        let surroundings = Surroundings {
-            clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            wake,
-            events: Arc::clone(&heard) as Arc<dyn EventSink>,
-            memory_max,
-            ..Surroundings::simulated(Simulation::new(1).world())
+        let simulated = FilterContext::simulated(Simulation::new(1).world());
+        let context = FilterContext {
+            host: HostContext {
+                clock: Arc::clone(&clock) as Arc<dyn Clock>,
+                ..simulated.host
+            },
+            attachment: AttachmentContext {
+                wake,
+                events: Arc::clone(&heard) as Arc<dyn EventSink>,
+                memory_max,
+                ..simulated.attachment
+            },
         };
         let text = format!("volume = 'disk'\n[[filter]]\nkind = 'monitor'\n{monitor}");
         let policy = Policy::parse(&text).expect("a policy");
@@ -94,10 +102,10 @@ impl Rig {
             token: 0,
         };
         let (tell, told) = mpsc::channel();
-        rig.chain.exchange(Exchange {
-            filters: build(&policy, &surroundings),
+        rig.chain.hot_swap(HotSwap {
+            filters: build(&policy, &context),
             rule: SizeRule::Keep,
-            told: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
+            on_swapped: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
         });
         rig.until(|_| told.try_recv().ok())
             .expect("the monitor begins");

@@ -23,7 +23,7 @@ impl Replicate {
                 self.disk_bytes = below.geometry().size_bytes;
                 let members = self.members.iter().map(|one| {
                     let choice = one.choice.as_ref().map_or(0, Choice::number);
-                    let targets = &self.surroundings.targets;
+                    let targets = &self.context.attachment.targets;
                     let place = one.place.as_ref().map(|place| targets.identity(place));
                     let place = place.unwrap_or_default();
                     (format!("{}\n{place}", one.name), choice)
@@ -31,7 +31,7 @@ impl Replicate {
                 let members: Vec<(String, u32)> = members.collect();
                 let members = members.iter().map(|(name, choice)| (&**name, *choice));
                 let mut fresh = Map::new(self.disk_bytes, &members.collect::<Vec<_>>());
-                fresh.epoch = self.surroundings.tenure.epoch;
+                fresh.epoch = self.context.attachment.tenure.epoch;
                 for choice in self
                     .members
                     .iter_mut()
@@ -40,12 +40,12 @@ impl Replicate {
                     choice.has = Granules::new(self.disk_bytes);
                 }
                 self.use_map(fresh);
-                let Some(state) = &self.surroundings.state else {
+                let Some(state) = &self.context.attachment.state else {
                     self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
                     return;
                 };
                 let path = path_in(state, &self.name);
-                let store = Store::new(&self.surroundings, state, &path);
+                let store = Store::new(&self.context, state, &path);
                 store.load();
                 self.store = Some(store);
                 for at in 1..self.members.len() {
@@ -92,7 +92,7 @@ impl Replicate {
             Begun::Loading { since } => since,
             _ => return,
         };
-        let tenure = self.surroundings.tenure;
+        let tenure = self.context.attachment.tenure;
         let mut is_first = false;
         match loaded {
             Ok(Some(before)) => {
@@ -187,7 +187,7 @@ impl Replicate {
     pub(super) fn connect(&mut self, at: usize, now: Duration) {
         let member = &mut self.members[at];
         let Some(place) = &member.place else { return };
-        match self.surroundings.targets.open(place) {
+        match self.context.attachment.targets.open(place) {
             Ok(remote) => {
                 member.remote = Some(remote);
                 member.state = State::Connecting(now);

@@ -548,8 +548,8 @@ impl Replicate {
 
     /// A follower with so much memory for each file system, if one is needed.
     pub(super) fn follower(&self, memory_max: u64) -> Follower {
-        let clock = Arc::clone(&self.surroundings.clock);
-        Follower::new(memory_max, clock, self.surroundings.wake.clone())
+        let clock = Arc::clone(&self.context.host.clock);
+        Follower::new(memory_max, clock, self.context.attachment.wake.clone())
     }
 }
 

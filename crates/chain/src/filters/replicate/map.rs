@@ -15,7 +15,7 @@
 //!   64 ├───────┬───────┬───────┬───────┤
 //!      │ which each is                 │   4 bytes a member: of its name and place
 //!   80 ├───────┴───────┼───────┴───────┤
-//!      │ left          │ zeroes        │   by which chain, if its filters were exchanged; 0: not
+//!      │ left          │ zeroes        │   by which chain, if its filters were swapped; 0: not
 //!   96 ├───────────────┴───────────────┤
 //!      │ in flight: a bit a region     │   may have been written in part
 //!      ├───────────────────────────────┤
@@ -449,7 +449,7 @@ mod tests {
             let map = fresh().go_on_from(&before, &tenure).expect("it goes on");
             assert_eq!(map.lacking[1].count(), expected, "{since}");
         }
-        // Its filters were exchanged: by those that follow, or by others.
+        // Its filters were swapped: by those that follow, or by others.
         before.left = 5;
         assert_eq!(lacks(&before, Some(7), 5), Ok(1));
         assert_eq!(lacks(&before, Some(7), 6), Ok(10));

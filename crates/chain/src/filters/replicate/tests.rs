@@ -13,7 +13,10 @@ use world::{Clock, Disk, Millis, Wake};
 
 use super::*;
 use crate::filters::Event;
-use crate::{Chain, EventSink, Exchange, Link, Remote, SizeRule, StateFolder, Targets, Tenure};
+use crate::{
+    AttachmentContext, Chain, EventSink, HostContext, HotSwap, Link, Remote, SizeRule, StateFolder,
+    Targets, Tenure,
+};
 
 mod partial;
 mod returning;
@@ -353,39 +356,45 @@ impl Rig {
             world.disk.create_directory(&path).expect("made");
             world.disk.sync_directory(Path::new("/")).expect("synced");
         }
-        let surroundings = Surroundings {
-            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
-            pool: Arc::clone(&self.pool) as _,
-            targets: Arc::clone(&self.servers) as _,
-            wake: self.wake.clone(),
-            events: Arc::clone(&self.heard) as _,
-            tenure: self.tenure,
-            state: Some(StateFolder {
-                disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
-                path,
-            }),
-            ..Surroundings::simulated(world)
+        let simulated = FilterContext::simulated(world);
+        let context = FilterContext {
+            host: HostContext {
+                clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+                pool: Arc::clone(&self.pool) as _,
+                ..simulated.host
+            },
+            attachment: AttachmentContext {
+                targets: Arc::clone(&self.servers) as _,
+                wake: self.wake.clone(),
+                events: Arc::clone(&self.heard) as _,
+                tenure: self.tenure,
+                state: Some(StateFolder {
+                    disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
+                    path,
+                }),
+                ..simulated.attachment
+            },
         };
-        vec![Box::new(Replicate::new("copies", config, surroundings))]
+        vec![Box::new(Replicate::new("copies", config, context))]
     }
 
     fn begin(&mut self) -> Result<(), String> {
         let filters = self.build();
-        self.exchange(filters)
+        self.hot_swap(filters)
     }
 
     /// The filter is left: nothing stands before the volume.
     fn leave(&mut self) -> Result<(), String> {
-        self.exchange(Vec::new())
+        self.hot_swap(Vec::new())
     }
 
-    fn exchange(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), String> {
+    fn hot_swap(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), String> {
         let ended = Arc::<Mutex<Option<_>>>::default();
         let told = Arc::clone(&ended);
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters,
             rule: SizeRule::MayChange,
-            told: Box::new(move |result| {
+            on_swapped: Box::new(move |result| {
                 *told.lock().expect("not poisoned") = Some(result);
             }),
         });

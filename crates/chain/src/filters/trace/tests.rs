@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::trace::{Outcome, Trace as Recorded, Verb};
+use ::trace::{OpKind, Outcome, Trace as Recorded};
 use base::{BlockDevice as _, Completion, Durability, IoError, Request, Started, ZeroMode};
 use chain_policy::TraceConfig;
 use nbd::memory::{Manners, MemoryDevice};
@@ -12,7 +12,7 @@ use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 
 use super::{BATCH_RECORDS, QUEUE_MAX, Trace};
-use crate::{Filter as _, Opening, Room, StateFolder, Surroundings};
+use crate::{AttachmentContext, Filter as _, FilterContext, Opening, Room, StateFolder};
 
 struct Rig {
     simulation: Simulation,
@@ -46,15 +46,19 @@ impl Rig {
             disk: Arc::clone(&world.disk),
             path: "/state".into(),
         };
-        let surroundings = Surroundings {
-            room: Room {
-                trace_bytes: room,
-                ..Room::UNLIMITED
+        let simulated = FilterContext::simulated(world);
+        let context = FilterContext {
+            host: simulated.host,
+            attachment: AttachmentContext {
+                room: Room {
+                    trace_bytes: room,
+                    ..Room::UNLIMITED
+                },
+                ..simulated.attachment
             },
-            ..Surroundings::simulated(world)
         };
         let config = TraceConfig { bytes_max: 1 << 20 };
-        self.trace = Some(Trace::new("t", &config, surroundings, state));
+        self.trace = Some(Trace::new("t", &config, context, state));
     }
 
     fn of(&mut self) -> (&mut Trace, &mut MemoryDevice) {
@@ -144,14 +148,14 @@ fn each_request_is_recorded_when_it_has_ended_and_once() {
     assert_eq!(records.len(), 40);
     assert!(records.is_sorted_by_key(|record| record.time_ns));
     let verbs = [
-        Verb::Write,
-        Verb::WriteZeroes,
-        Verb::Flush,
-        Verb::Read,
-        Verb::Read,
+        OpKind::Write,
+        OpKind::WriteZeroes,
+        OpKind::Flush,
+        OpKind::Read,
+        OpKind::Read,
     ];
     for (token, record) in (1..).zip(records) {
-        assert_eq!(record.verb, verbs[(token as usize - 1) % 5]);
+        assert_eq!(record.kind, verbs[(token as usize - 1) % 5]);
         assert!(record.latency_ns >= 1_000_000, "{record:?}");
         assert_eq!(record.is_fua, token % 5 == 1);
         assert_eq!(record.may_punch, token % 5 == 2);

@@ -1,13 +1,13 @@
-//! Exchanging the filters of a chain under whoever uses it
+//! [`HotSwap`]: replacing the filters of a chain while it is in use
 //! (docs/internals/live-reconfiguration.md).
 //!
 //! ```text
-//!  1. drain     what comes is answered Busy; what is under way ends, filters rest
+//!  1. drain     new requests are answered Busy; pending ones end, and the old filters rest
 //!  2. flush     through the old filters
-//!  3. open      the new ones, the lowest first; nobody uses the disk before the first filters:
-//!               then each comes into use before the next one is opened
-//!  4. check     size and verbs
-//!  5. exchange  at once
+//!  3. open      the new filters, the lowest first. Before the first filters no one uses the disk,
+//!               so each of those comes into use before the next one is opened
+//!  4. check     size and capabilities
+//!  5. swap      all filters at once
 //! ```
 //!
 //! Invariant: no request runs through some old filters and some new ones.
@@ -19,153 +19,154 @@ use base::{Capabilities, DeviceGeometry, IoError};
 
 use crate::filter::Filter;
 
-/// What is under way ends, and is flushed, within this; or the old filters go on.
+/// The longest time for draining and flushing; after that the old filters stay in use.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a journal has is carried out within this, or it is tried again: each time it goes on
-/// where it was.
+/// The longest time in which a journal carries out what it has before the hot swap fails. The
+/// next attempt continues where this one ended.
 const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(60);
 
-/// New filters begin within this, if nothing else is said.
+/// The longest time in which a new filter opens, by default.
 pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
-/// Whether the size and the verbs may become others.
+/// Whether a hot swap may change the disk's size and capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeRule {
-    /// Nobody has seen them yet, and nobody asks for anything before this has ended: each filter
-    /// comes into use before the one above it is opened, so that what a journal has is below
-    /// when that is read.
+    /// The chain has no user yet, and gets none before this hot swap has ended. Each filter comes
+    /// into use before the one above it is opened, so that the filter above reads a disk on which
+    /// the journal's changes have been carried out.
     First,
-    /// Nobody has seen them yet.
+    /// The chain has no user yet that knows its size.
     MayChange,
-    /// Whoever uses the chain goes on with those that he knows. If the device below has grown,
-    /// and the filters in use have not let him see it, the disk grows by as much.
+    /// The user of the chain keeps the size and capabilities that it knows. Only growth of the
+    /// device below that the old filters did not show may be added to the size.
     Keep,
 }
 
-/// Is told what came of an exchange, once, in the thread that owns the chain.
-pub type Told = Box<dyn FnOnce(Result<(), ExchangeError>)>;
+/// Called once with the result of a hot swap, in the thread that owns the chain.
+pub type OnSwapped = Box<dyn FnOnce(Result<(), HotSwapError>)>;
 
-/// What filters are to come in the place of those that there are.
-pub struct Exchange {
-    /// The uppermost first.
+/// A request to replace the filters of a chain.
+pub struct HotSwap {
+    /// The new filters, the uppermost first.
     pub filters: Vec<Box<dyn Filter>>,
-    /// What is kept.
+    /// Whether size and capabilities may change.
     pub rule: SizeRule,
-    /// Who is told what came of it.
-    pub told: Told,
+    /// Receives the result.
+    pub on_swapped: OnSwapped,
 }
 
-/// Why the old filters go on.
+/// The reason why a hot swap failed and the old filters stay in use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExchangeError {
-    /// The disk is not served any more.
+pub enum HotSwapError {
+    /// The disk is being closed.
     #[error("the disk is being closed")]
     Stopped,
-    /// Another exchange has not ended.
-    #[error("the chain is being exchanged already")]
+    /// Another hot swap of the chain has not ended.
+    #[error("a hot swap of this chain has not ended")]
     UnderWay,
-    /// It took too long.
+    /// A step took too long.
     #[error("{waited_for} within {} s", within.as_secs())]
     Late {
-        /// What did not happen.
+        /// What did not happen in time.
         waited_for: &'static str,
-        /// How long it was waited for.
+        /// The time that it had.
         within: Duration,
     },
-    /// An old filter keeps its place.
+    /// An old filter may not be removed.
     #[error("filter {} cannot be left: {reason}", at + 1)]
     Held {
-        /// Which, counted from the uppermost, which is 0.
+        /// The filter's position, from 0 for the uppermost.
         at: usize,
-        /// What it said.
+        /// The filter's reason.
         reason: String,
     },
-    /// What the old filters have acknowledged cannot be made durable.
+    /// Writes that the old filters have acknowledged cannot be made durable.
     #[error("what was written before cannot be flushed")]
     Below(#[source] IoError),
-    /// A new filter cannot begin.
+    /// A new filter cannot be opened.
     #[error("filter {} cannot begin: {reason}", at + 1)]
     Filter {
-        /// Which, counted from the uppermost, which is 0.
+        /// The filter's position, from 0 for the uppermost.
         at: usize,
-        /// What it said.
+        /// The filter's reason.
         reason: String,
     },
-    /// The guest knows another size.
+    /// The size would change in a way that the user of the chain cannot follow.
     #[error("the disk has {is} bytes, and would have {would_be}")]
     Size {
-        /// Now, in bytes.
+        /// The size now, in bytes.
         is: u64,
-        /// Then, in bytes.
+        /// The size after the hot swap, in bytes.
         would_be: u64,
     },
-    /// The guest may use a verb that would not work.
+    /// An operation that the user of the chain may use would not work any more.
     #[error("the disk could not do any more what it can now: {0}")]
     Verbs(&'static str),
 }
 
-impl Exchange {
-    pub(crate) fn tell(self, ended: Result<(), ExchangeError>) {
-        (self.told)(ended);
+impl HotSwap {
+    /// Reports the result of a hot swap that was not begun.
+    pub(crate) fn report(self, result: Result<(), HotSwapError>) {
+        (self.on_swapped)(result);
     }
 }
 
-/// How far it is.
+/// The step that a hot swap is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     Draining,
     Flushing,
     Flushed(Result<(), IoError>),
-    /// So many filters may be used, the lowest ones. The next one is in use, and carries out
-    /// what it had, if it does.
     Opening {
+        /// How many of the new filters, from the lowest, are open.
         ready: usize,
+        /// The next filter is in use and still carries out what it had when it was opened.
         carries_out: bool,
     },
 }
 
-/// An exchange that is under way.
-pub(crate) struct Exchanging {
+/// A hot swap that has begun.
+pub(crate) struct HotSwapProgress {
     pub filters: Vec<Box<dyn Filter>>,
-    /// Of the new filters.
+    /// The generation of the new filters.
     pub generation: u8,
     pub phase: Phase,
-    /// By the monotonic clock.
+    /// When the current step must have ended, by the monotonic clock.
     pub deadline: Duration,
-    /// How long new filters may take.
+    /// The longest time in which the new filters open.
     open_within: Duration,
-    /// The size of the device below when the new filters began, in bytes.
+    /// The size in bytes of the device below when the new filters were opened.
     pub below_bytes: u64,
     rule: SizeRule,
-    told: Option<Told>,
+    on_swapped: Option<OnSwapped>,
 }
 
-impl Drop for Exchanging {
-    /// Who waits is told, however it ends.
+impl Drop for HotSwapProgress {
+    /// Reports a result in any case.
     fn drop(&mut self) {
-        self.tell(Err(ExchangeError::Stopped));
+        self.report(Err(HotSwapError::Stopped));
     }
 }
 
-impl Exchanging {
-    pub fn new(exchange: Exchange, generation: u8, now: Duration) -> Self {
+impl HotSwapProgress {
+    pub fn new(swap: HotSwap, generation: u8, now: Duration) -> Self {
         Self {
-            filters: exchange.filters,
+            filters: swap.filters,
             generation,
             phase: Phase::Draining,
             deadline: now + DRAIN_WITHIN,
             open_within: OPEN_WITHIN,
             below_bytes: 0,
-            rule: exchange.rule,
-            told: Some(exchange.told),
+            rule: swap.rule,
+            on_swapped: Some(swap.on_swapped),
         }
     }
 
-    /// Says what came of it, once.
-    pub fn tell(&mut self, ended: Result<(), ExchangeError>) {
-        if let Some(told) = self.told.take() {
-            told(ended);
+    /// Reports the result, once.
+    pub fn report(&mut self, result: Result<(), HotSwapError>) {
+        if let Some(on_swapped) = self.on_swapped.take() {
+            on_swapped(result);
         }
     }
 
@@ -173,14 +174,14 @@ impl Exchanging {
         matches!(self.phase, Phase::Opening { .. })
     }
 
-    /// The filters may begin, over a device of `below_bytes`, and have so long.
+    /// Begins to open the new filters over a device of `below_bytes`, each within `within`.
     pub fn begin_opening(&mut self, below_bytes: u64, now: Duration, within: Duration) {
         self.below_bytes = below_bytes;
         self.open_within = within;
         self.go_on_opening(0, now);
     }
 
-    /// So many filters may be used.
+    /// Notes that `ready` filters are open.
     pub fn opened(&mut self, ready: usize) {
         self.phase = Phase::Opening {
             ready,
@@ -188,15 +189,14 @@ impl Exchanging {
         };
     }
 
-    /// So many filters may be used; the next one has as long as the first one, as nobody waits
-    /// for the disk that had it before.
+    /// Notes that `ready` filters are open, and gives the next one the full time to open: the
+    /// disk has no user yet that waits for it.
     pub fn go_on_opening(&mut self, ready: usize, now: Duration) {
         self.opened(ready);
         self.deadline = now + self.open_within;
     }
 
-    /// Which of the new filters have begun: those that are open, and the one that is being
-    /// opened.
+    /// The positions of the new filters that are open or being opened.
     pub fn begun(&self) -> Range<usize> {
         let ready = match self.phase {
             Phase::Opening { ready, .. } => ready + 1,
@@ -205,7 +205,8 @@ impl Exchanging {
         self.filters.len().saturating_sub(ready)..self.filters.len()
     }
 
-    /// A filter comes into use while others are not opened yet.
+    /// Notes that the next filter is in use and carries out what it had, before the filters above
+    /// it are opened.
     pub fn carry_out(&mut self, ready: usize, now: Duration) {
         self.phase = Phase::Opening {
             ready,
@@ -214,13 +215,13 @@ impl Exchanging {
         self.deadline = now + self.open_within.max(CARRIED_OUT_WITHIN);
     }
 
-    /// Whether filters come into use one after the other.
+    /// Whether each filter comes into use before the next one is opened.
     pub fn is_first(&self) -> bool {
         self.rule == SizeRule::First
     }
 
-    /// What took too long.
-    pub fn late(&self) -> ExchangeError {
+    /// The error of a step that took too long.
+    pub fn late(&self) -> HotSwapError {
         let (waited_for, within) = match self.phase {
             Phase::Draining => ("requests have not ended", DRAIN_WITHIN),
             Phase::Flushing | Phase::Flushed(_) => {
@@ -236,20 +237,20 @@ impl Exchanging {
                 self.open_within.max(CARRIED_OUT_WITHIN),
             ),
         };
-        ExchangeError::Late { waited_for, within }
+        HotSwapError::Late { waited_for, within }
     }
 
-    /// Whether whoever uses the chain may go on with the new filters. The device below has grown
-    /// by `unseen` bytes more than what those in use show of it.
+    /// Checks that the user of the chain can continue with the new filters. The device below has
+    /// grown by `unseen` bytes more than the old filters show.
     ///
     /// # Errors
-    /// [`ExchangeError::Size`], [`ExchangeError::Verbs`].
+    /// [`HotSwapError::Size`], [`HotSwapError::Verbs`].
     pub fn check(
         &self,
         (is, can): (DeviceGeometry, Capabilities),
         (will_be, could): (DeviceGeometry, Capabilities),
         unseen: u64,
-    ) -> Result<(), ExchangeError> {
+    ) -> Result<(), HotSwapError> {
         if self.rule != SizeRule::Keep {
             return Ok(());
         }
@@ -257,7 +258,7 @@ impl Exchanging {
         // the guest would read then is not what it wrote.
         let more = will_be.size_bytes.checked_sub(is.size_bytes);
         if more.is_none_or(|more| more != 0 && more != unseen) {
-            return Err(ExchangeError::Size {
+            return Err(HotSwapError::Size {
                 is: is.size_bytes,
                 would_be: will_be.size_bytes,
             });
@@ -275,7 +276,7 @@ impl Exchanging {
             ),
         ];
         match verbs.iter().find(|(is, would_be, _)| *is && !would_be) {
-            Some((.., verb)) => Err(ExchangeError::Verbs(verb)),
+            Some((.., verb)) => Err(HotSwapError::Verbs(verb)),
             None => Ok(()),
         }
     }

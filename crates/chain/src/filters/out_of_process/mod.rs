@@ -1,10 +1,10 @@
-//! [`Hop`]: a filter whose work a program does, in a process of its own or on another machine
-//! (docs/internals/out-of-process-filters.md).
+//! [`OutOfProcess`]: a filter whose work a program does, in a process of its own or on another
+//! machine (docs/internals/out-of-process-filters.md).
 //!
 //! ```text
 //!   above ── verbs ──▶ program          it is asked as a disk is
 //!                         │ asks
-//!   below ◀── below.rs ◀─ door          and asks what lies below in its turn
+//!   below ◀── below.rs ◀─ queue          and asks what lies below in its turn
 //! ```
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //!        └──────── it is ready ──────────────┼─────────────────◀─────────┤
 //!                                            └──── it is not ────────────┘
 //!   the rule: fail-closed   what waits fails, and all that comes, until it is Up
-//!             bypass        Bypassed: all goes to the door; now and then it is started
+//!             bypass        Bypassed: all goes to the queue; now and then it is started
 //! ```
 //!
 //! Invariants:
@@ -35,7 +35,7 @@ use std::time::Duration;
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain_policy::{FilterPolicy, OnFailure};
 
-use crate::{Door, Filter, Link, Opening, Program, Surroundings};
+use crate::{Filter, FilterContext, Link, Opening, PendingQueue, Program};
 use below::Below;
 
 /// A program that answers nothing for so long, with nothing asked below, hangs.
@@ -80,13 +80,13 @@ enum Phase {
 }
 
 /// See the module's head.
-pub struct Hop {
+pub struct OutOfProcess {
     name: Arc<str>,
     on_failure: OnFailure,
     /// None could be made, and why.
     program: Result<Box<dyn Program>, String>,
     below: Below,
-    surroundings: Surroundings,
+    context: FilterContext,
     phase: Phase,
     pause: Duration,
     trial_pause: Duration,
@@ -100,20 +100,18 @@ pub struct Hop {
     is_stopping: bool,
 }
 
-impl Hop {
+impl OutOfProcess {
     /// A filter of which `of` says how it runs; its program is made, and not started.
     #[must_use]
-    pub fn new(of: &FilterPolicy, on_failure: OnFailure, surroundings: Surroundings) -> Self {
-        let door = Door::default();
-        let program = surroundings
-            .programs
-            .program(of, &surroundings, door.clone());
+    pub fn new(of: &FilterPolicy, on_failure: OnFailure, context: FilterContext) -> Self {
+        let queue = PendingQueue::default();
+        let program = context.host.programs.program(of, &context, queue.clone());
         Self {
             name: of.name.as_str().into(),
             on_failure,
             program,
-            below: Below::new(door),
-            surroundings,
+            below: Below::new(queue),
+            context,
             phase: Phase::Idle,
             pause: Duration::ZERO,
             trial_pause: TRIAL_PAUSE_MIN,
@@ -126,11 +124,11 @@ impl Hop {
     }
 
     fn now(&self) -> Duration {
-        self.surroundings.clock.monotonic()
+        self.context.host.clock.monotonic()
     }
 
     fn note(&self, note: String) {
-        self.surroundings.note(&self.name, note);
+        self.context.note(&self.name, note);
     }
 
     /// What runs ends, and the program is started.
@@ -296,7 +294,7 @@ impl Hop {
     }
 }
 
-impl Filter for Hop {
+impl Filter for OutOfProcess {
     fn geometry(&self, below: DeviceGeometry) -> DeviceGeometry {
         self.geometry.unwrap_or(below)
     }
@@ -352,7 +350,7 @@ impl Filter for Hop {
         let started = program.start(request);
         if started == Started::Pending {
             if self.unanswered == 0 {
-                self.moved_at = self.surroundings.clock.monotonic();
+                self.moved_at = self.context.host.clock.monotonic();
             }
             self.unanswered += 1;
         }

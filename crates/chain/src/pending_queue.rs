@@ -1,8 +1,8 @@
-//! [`Door`]: the disk below a filter, for a program that the filter does not call itself.
+//! [`PendingQueue`]: the disk below an out-of-process filter, as its program sees it.
 //!
 //! ```text
-//!   program ── verbs ──▶ asked ──▶ the filter takes them, and asks below
-//!           ◀─ poll ─── answers ◀─ the filter puts them in, when they are committed
+//!   program ── start ──▶ requests ──▶ the filter takes them, and starts them below
+//!           ◀─ poll ─── completions ◀─ the filter adds them, once they are committed
 //! ```
 //!
 //! Both ends are in the thread that owns the chain; the lock is never held across a call.
@@ -19,16 +19,17 @@ use base::{
 struct Inner {
     geometry: DeviceGeometry,
     capabilities: Capabilities,
-    asked: VecDeque<(Token, OwnedOp)>,
-    answers: Vec<Completion>,
+    requests: VecDeque<(Token, OwnedOp)>,
+    completions: Vec<Completion>,
 }
 
-/// See the module's head. Cheap to clone; all are the same door.
+/// A disk whose requests wait in a queue for a filter that carries them out. Clones share the
+/// queue.
 #[derive(Clone)]
-pub struct Door(Arc<Mutex<Inner>>);
+pub struct PendingQueue(Arc<Mutex<Inner>>);
 
-impl Default for Door {
-    /// To a disk of which nothing is known yet.
+impl Default for PendingQueue {
+    /// A disk of unknown size: [`PendingQueue::describe`] sets it.
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Inner {
             geometry: DeviceGeometry {
@@ -36,35 +37,35 @@ impl Default for Door {
                 block_bytes: 4096,
             },
             capabilities: Capabilities::ALL,
-            asked: VecDeque::new(),
-            answers: Vec::new(),
+            requests: VecDeque::new(),
+            completions: Vec::new(),
         })))
     }
 }
 
-impl Door {
+impl PendingQueue {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the disk is like.
+    /// Sets the size and the capabilities that the program sees.
     pub fn describe(&self, geometry: DeviceGeometry, capabilities: Capabilities) {
         let mut inner = self.inner();
         (inner.geometry, inner.capabilities) = (geometry, capabilities);
     }
 
-    /// What was asked, in its order, and not taken yet.
-    pub fn take_asked(&self, into: &mut VecDeque<(Token, OwnedOp)>) {
-        into.append(&mut self.inner().asked);
+    /// Moves the requests that were not taken yet to the end of `into`, in order.
+    pub fn take_requests(&self, into: &mut VecDeque<(Token, OwnedOp)>) {
+        into.append(&mut self.inner().requests);
     }
 
-    /// Answers something that was asked.
-    pub fn answer(&self, token: Token, result: Result<base::Outcome, IoError>) {
-        self.inner().answers.push(Completion { token, result });
+    /// Completes a request.
+    pub fn complete(&self, token: Token, result: Result<base::Outcome, IoError>) {
+        self.inner().completions.push(Completion { token, result });
     }
 }
 
-impl BlockDevice for Door {
+impl BlockDevice for PendingQueue {
     fn geometry(&self) -> DeviceGeometry {
         self.inner().geometry
     }
@@ -75,7 +76,7 @@ impl BlockDevice for Door {
 
     fn start(&mut self, request: Request<'_>) -> Started {
         let op = request.op.to_owned();
-        self.inner().asked.push_back((request.token, op));
+        self.inner().requests.push_back((request.token, op));
         Started::Pending
     }
 
@@ -84,10 +85,10 @@ impl BlockDevice for Door {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        completions.append(&mut self.inner().answers);
+        completions.append(&mut self.inner().completions);
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        (!self.inner().answers.is_empty()).then_some(Duration::ZERO)
+        (!self.inner().completions.is_empty()).then_some(Duration::ZERO)
     }
 }

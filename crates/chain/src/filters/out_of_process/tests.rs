@@ -14,8 +14,8 @@ use world::{Clock, Millis, Wake, World};
 
 use crate::filters::{Event, What};
 use crate::{
-    Chain, Door, EventSink, Exchange, ExchangeError, Link, Program, Programs, Remote, SizeRule,
-    Surroundings, build,
+    Chain, EventSink, FilterContext, HotSwap, HotSwapError, Link, PendingQueue, Program, Programs,
+    Remote, SizeRule, build,
 };
 
 const SIZE: usize = 256 << 10;
@@ -64,7 +64,7 @@ enum Life {
 /// A program that passes on what it is asked. What was not answered, and what no flush has
 /// covered, it is asked once more by itself, as an NBD client would.
 struct Loyal {
-    door: Door,
+    queue: PendingQueue,
     fate: Shared,
     random: SimulatedRandom,
     life: Life,
@@ -73,7 +73,7 @@ struct Loyal {
     log: BTreeMap<u64, Entry>,
     next: u64,
     flushes: u64,
-    /// In this life, by the door's token.
+    /// In this life, by the queue's token.
     asked: HashMap<Token, u64>,
     last_token: Token,
     completions: Vec<Completion>,
@@ -136,7 +136,7 @@ impl Loyal {
             let entry = self.log.get_mut(&id).expect("it is there");
             entry.is_sent = true;
             self.flushes += u64::from(entry.op == OwnedOp::Flush);
-            let (started, _) = entry.op.start_on(&mut self.door, token);
+            let (started, _) = entry.op.start_on(&mut self.queue, token);
             assert_eq!(started, Started::Pending);
             self.asked.insert(token, id);
         }
@@ -211,7 +211,7 @@ impl Remote for Loyal {
 
 impl BlockDevice for Loyal {
     fn geometry(&self) -> DeviceGeometry {
-        let below = self.door.geometry();
+        let below = self.queue.geometry();
         DeviceGeometry {
             size_bytes: lock(&self.fate).size.unwrap_or(below.size_bytes),
             ..below
@@ -221,7 +221,7 @@ impl BlockDevice for Loyal {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             can_flush: !lock(&self.fate).cannot_flush,
-            ..self.door.capabilities()
+            ..self.queue.capabilities()
         }
     }
 
@@ -250,7 +250,7 @@ impl BlockDevice for Loyal {
             };
         }
         let mut came = Vec::new();
-        self.door.poll(&mut came);
+        self.queue.poll(&mut came);
         let answers = self.is_up() && !(matches!(self.life, Life::Runs) && lock(&self.fate).hangs);
         for completion in came {
             // Of an earlier life, or of one that is dead: nobody hears it, and it stays sent.
@@ -352,11 +352,11 @@ impl Programs for Makes {
     fn program(
         &self,
         _: &FilterPolicy,
-        _: &Surroundings,
-        door: Door,
+        _: &FilterContext,
+        queue: PendingQueue,
     ) -> Result<Box<dyn Program>, String> {
         Ok(Box::new(Loyal {
-            door,
+            queue,
             fate: Arc::clone(&self.0),
             random: SimulatedRandom::new(7),
             life: Life::None,
@@ -392,7 +392,7 @@ struct Rig {
     fate: Shared,
     notes: Arc<Notes>,
     token: Token,
-    surroundings: Surroundings,
+    context: FilterContext,
 }
 
 impl Rig {
@@ -400,12 +400,12 @@ impl Rig {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let fate = Shared::default();
         let notes = Arc::<Notes>::default();
-        let mut surroundings = Surroundings::simulated(World {
+        let mut context = FilterContext::simulated(World {
             clock: Arc::clone(&clock) as _,
             ..World::real(1)
         });
-        surroundings.programs = Arc::new(Makes(Arc::clone(&fate)));
-        surroundings.events = Arc::clone(&notes) as _;
+        context.host.programs = Arc::new(Makes(Arc::clone(&fate)));
+        context.attachment.events = Arc::clone(&notes) as _;
         let device = Late {
             bytes: vec![0; SIZE],
             grown: 0,
@@ -420,19 +420,19 @@ impl Rig {
             fate,
             notes,
             token: 0,
-            surroundings,
+            context,
         }
     }
 
-    fn begin(&mut self, on_failure: &str) -> Result<(), ExchangeError> {
+    fn begin(&mut self, on_failure: &str) -> Result<(), HotSwapError> {
         let text = format!(
             "volume = \"disk\"\n[[filter]]\nkind = \"rate\"\nname = \"far\"\niops = 1\nruns = \
              \"process\"\non_failure = \"{on_failure}\"\n"
         );
         let policy = Policy::parse(&text).expect("it is one");
         let (tell, told) = mpsc::channel();
-        self.chain.exchange(Exchange {
-            filters: build(&policy, &self.surroundings),
+        self.chain.hot_swap(HotSwap {
+            filters: build(&policy, &self.context),
             rule: SizeRule::MayChange,
             told: Box::new(move |ended| tell.send(ended).expect("it is waited for")),
         });

@@ -1,4 +1,4 @@
-//! [`Surroundings`]: what filters are given by whoever runs them.
+//! [`FilterContext`]: what filters are given by the process that runs them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
 use crate::filters::{
-    Encrypt, Event, Fault, Hop, JOURNAL_MEMORY_MAX, Journal, Monitor, Rate, Replicate, Trace, What,
-    below_of,
+    Encrypt, Event, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate, Replicate,
+    Trace, What, below_of,
 };
 use crate::{Derivations, Filter, Opening, Programs, Targets};
 #[cfg(test)]
@@ -121,40 +121,54 @@ pub trait EventSink: Send + Sync {
     fn tell(&self, events: Vec<Event>);
 }
 
-/// See the module's head.
+/// What all filters of a host share: its clock, threads and randomness.
 #[derive(Clone)]
-pub struct Surroundings {
-    /// Time.
+pub struct HostContext {
+    /// Where time comes from.
     pub clock: Arc<dyn Clock>,
-    /// For what takes long.
+    /// Runs work that would keep the disk's thread too long.
     pub pool: Arc<dyn Pool>,
-    /// For keys that are derived; one for all disks of a host.
+    /// Derives keys from passphrases: a few at a time for all disks of the host.
     pub derivations: Arc<Derivations>,
-    /// What the filters of a chain may take of memory together, in bytes, whatever their policy
-    /// gives them; of a filter that is built, what it may take itself.
-    pub memory_max: u64,
-    /// For keys.
+    /// Where new keys come from.
     pub random: Arc<dyn Random>,
-    /// Has the chain polled.
-    pub wake: Wake,
-    /// Whose disk it is.
-    pub whose: Arc<Attribution>,
-    /// Where its filters' events go.
-    pub events: Arc<dyn EventSink>,
-    /// Where keys lie.
-    pub keys: Arc<dyn KeySource>,
-    /// Disks elsewhere.
-    pub targets: Arc<dyn Targets>,
-    /// Programs of filters that do not run inline.
+    /// Makes the programs of filters that do not run inline.
     pub programs: Arc<dyn Programs>,
-    /// When it has the volume.
+}
+
+/// What belongs to the one disk whose chain a filter is in.
+#[derive(Clone)]
+pub struct AttachmentContext {
+    /// The most memory that the chain's filters may take together, in bytes, whatever their
+    /// policy gives them; in the context of a built filter, the most that it may take itself.
+    pub memory_max: u64,
+    /// Makes the disk's thread poll the chain.
+    pub wake: Wake,
+    /// The tenant, the virtual machine and the volume, for events.
+    pub whose: Arc<Attribution>,
+    /// Takes the filters' events.
+    pub events: Arc<dyn EventSink>,
+    /// Has the keys that the policy names.
+    pub keys: Arc<dyn KeySource>,
+    /// Opens the disks elsewhere that the policy names.
+    pub targets: Arc<dyn Targets>,
+    /// When this chain has the volume.
     pub tenure: Tenure,
-    /// Whether what is written there may be acknowledged.
+    /// Says whether writes may be acknowledged.
     pub lease: Arc<dyn Lease>,
-    /// What its filters may take of the disk with their state.
+    /// The most disk space that the filters' state may take.
     pub room: Room,
-    /// Where its filters keep what they have to know after a crash; none, if they cannot.
+    /// Where filters keep what they need after a crash; `None` if they cannot keep anything.
     pub state: Option<StateFolder>,
+}
+
+/// Everything that a filter is given by the process that runs it.
+#[derive(Clone)]
+pub struct FilterContext {
+    /// What all filters of the host share.
+    pub host: HostContext,
+    /// What belongs to the filter's disk.
+    pub attachment: AttachmentContext,
 }
 
 /// A folder, and how it is written.
@@ -166,12 +180,12 @@ pub struct StateFolder {
     pub path: PathBuf,
 }
 
-impl Surroundings {
-    /// Says something of a filter, as an event.
+impl FilterContext {
+    /// Reports something about a filter, as an event.
     pub(crate) fn note(&self, name: &Arc<str>, note: String) {
-        self.events.tell(vec![Event {
-            time: self.clock.wall(),
-            whose: Arc::clone(&self.whose),
+        self.attachment.events.tell(vec![Event {
+            time: self.host.clock.wall(),
+            whose: Arc::clone(&self.attachment.whose),
             monitor: Arc::clone(name),
             partition: None,
             what: What::Note(note),
@@ -181,7 +195,7 @@ impl Surroundings {
 }
 
 #[cfg(test)]
-impl Surroundings {
+impl FilterContext {
     /// Those of a simulated world, where nobody hears and there are no keys.
     pub(crate) fn simulated(world: world::World) -> Self {
         struct Deaf;
@@ -189,48 +203,50 @@ impl Surroundings {
             fn tell(&self, _: Vec<Event>) {}
         }
         Self {
-            clock: world.clock,
-            derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
-            memory_max: 1 << 30,
-            pool: world.pool,
-            random: world.random,
-            wake: Wake::noop(),
-            whose: Arc::new(Attribution {
-                tenant: "alice".to_owned(),
-                vm: None,
-                volume: "disk".to_owned(),
-                volume_id: None,
-            }),
-            events: Arc::new(Deaf),
-            keys: Arc::new(NoKeys),
-            targets: Arc::new(NoTargets),
-            programs: Arc::new(NoPrograms),
-            tenure: Tenure::default(),
-            lease: Arc::new(Unlimited),
-            room: Room::UNLIMITED,
-            state: None,
+            host: HostContext {
+                clock: world.clock,
+                derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+                pool: world.pool,
+                random: world.random,
+                programs: Arc::new(NoPrograms),
+            },
+            attachment: AttachmentContext {
+                memory_max: 1 << 30,
+                wake: Wake::noop(),
+                whose: Arc::new(Attribution {
+                    tenant: "alice".to_owned(),
+                    vm: None,
+                    volume: "disk".to_owned(),
+                    volume_id: None,
+                }),
+                events: Arc::new(Deaf),
+                keys: Arc::new(NoKeys),
+                targets: Arc::new(NoTargets),
+                tenure: Tenure::default(),
+                lease: Arc::new(Unlimited),
+                room: Room::UNLIMITED,
+                state: None,
+            },
         }
     }
 }
 
-/// The filters of a policy, ready to be put in the place of others ([`crate::Exchange`]).
+/// The filters of a policy, ready to be put in the place of others ([`crate::HotSwap`]).
 #[must_use]
-pub fn build(policy: &Policy, surroundings: &Surroundings) -> Vec<Box<dyn Filter>> {
-    let shares = memory_shares(&policy.filters, surroundings.memory_max);
+pub fn build(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Filter>> {
+    let shares = memory_shares(&policy.filters, context.attachment.memory_max);
     let is_trace = |one: &&FilterPolicy| matches!(one.kind, FilterKind::Trace(_));
     let traces = policy.filters.iter().filter(is_trace).count().max(1) as u64;
     let room = Room {
-        trace_bytes: surroundings.room.trace_bytes / traces,
-        ..surroundings.room
+        trace_bytes: context.attachment.room.trace_bytes / traces,
+        ..context.attachment.room
     };
     let filters = policy.filters.iter().zip(shares).enumerate();
     filters
         .map(|(at, (one, memory_max))| {
-            let given = Surroundings {
-                memory_max,
-                room,
-                ..surroundings.clone()
-            };
+            let mut given = context.clone();
+            given.attachment.memory_max = memory_max;
+            given.attachment.room = room;
             build_one(one, &policy.filters[at + 1..], &given)
         })
         .collect()
@@ -264,27 +280,27 @@ fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
 fn build_one(
     one: &FilterPolicy,
     below: &[FilterPolicy],
-    surroundings: &Surroundings,
+    context: &FilterContext,
 ) -> Box<dyn Filter> {
     if let Some(settings) = &one.out_of_process {
-        return Box::new(Hop::new(one, settings.on_failure, surroundings.clone()));
+        return Box::new(OutOfProcess::new(one, settings.on_failure, context.clone()));
     }
-    let clock = Arc::clone(&surroundings.clock);
-    let given = surroundings.clone();
+    let clock = Arc::clone(&context.host.clock);
+    let given = context.clone();
     match &one.kind {
         FilterKind::Monitor(config) => Box::new(Monitor::new(&one.name, config.clone(), given)),
         FilterKind::Encrypt(config) => Box::new(Encrypt::new(config.clone(), given)),
         FilterKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, given)),
         FilterKind::Rate(config) => Box::new(Rate::new(config, clock)),
         FilterKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
-        FilterKind::Journal(config) => match given.state.clone() {
+        FilterKind::Journal(config) => match given.attachment.state.clone() {
             Some(state) => {
                 let placed = (config, below_of(below));
                 Box::new(Journal::of_policy(&one.name, placed, given, state))
             }
             None => Box::new(Unbuilt("what it acknowledges can be kept nowhere here")),
         },
-        FilterKind::Trace(config) => match given.state.clone() {
+        FilterKind::Trace(config) => match given.attachment.state.clone() {
             Some(state) => Box::new(Trace::new(&one.name, config, given, state)),
             None => Box::new(Unbuilt("what it records can be kept nowhere here")),
         },

@@ -1,42 +1,42 @@
-//! What a program asks of the disk below its filter.
+//! The requests of a filter's program to the disk below, from the queue to the disk and back.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, IoError, Outcome, OwnedOp, Started, Token};
 
-use crate::Door;
+use crate::PendingQueue;
 use crate::tokens::Tokens;
 
-/// How soon a disk that was busy is asked again, if it does not wake.
+/// How soon a request is offered again to a disk that was busy and did not wake the chain.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A request below: whose.
+/// A request that is pending below.
 struct UnderWay {
-    /// The door's token.
+    /// The token that the program gave it.
     token: Token,
-    /// In which life of the program it was asked.
+    /// The life of the program that started it.
     life: u64,
 }
 
-/// See the module's head.
+/// Carries out the requests of a filter's program.
 pub(super) struct Below {
-    door: Door,
+    queue: PendingQueue,
     tokens: Tokens<UnderWay>,
-    /// Not begun yet.
+    /// Requests that were not started yet, in order.
     waiting: VecDeque<(Token, OwnedOp)>,
     life: u64,
     may_change: bool,
     was_busy: bool,
-    /// Answers of this turn that count when they are committed.
+    /// Results of this turn, which count once they are committed.
     done: Vec<(Token, Result<Outcome, IoError>)>,
     completions: Vec<Completion>,
 }
 
 impl Below {
-    pub fn new(door: Door) -> Self {
+    pub fn new(queue: PendingQueue) -> Self {
         Self {
-            door,
+            queue,
             tokens: Tokens::default(),
             waiting: VecDeque::new(),
             life: 0,
@@ -47,38 +47,38 @@ impl Below {
         }
     }
 
-    /// Tells the program what the disk is like, once: in each of its lives it is told the
-    /// same, whether the disk has grown meanwhile or not.
+    /// Describes the disk to the program. Called once: each life of the program sees the same
+    /// size, whether the disk has grown meanwhile or not.
     pub fn describe(&self, below: &dyn BlockDevice) {
         let mut capabilities = below.capabilities();
         // It has one connection, whose order is that of its requests.
         capabilities.can_multi_conn = false;
-        self.door.describe(below.geometry(), capabilities);
+        self.queue.describe(below.geometry(), capabilities);
     }
 
-    /// The filter is in use.
+    /// Lets the program change the disk: the filter is in use from now on.
     pub fn may_change(&mut self) {
         self.may_change = true;
     }
 
-    /// What was asked and not begun is forgotten; what is under way ends before anything
-    /// else is begun.
+    /// Fails the requests that were not started. The pending ones end before any request of the
+    /// next life is started.
     pub fn next_life(&mut self) {
         self.life += 1;
-        self.door.take_asked(&mut self.waiting);
+        self.queue.take_requests(&mut self.waiting);
         for (token, _) in self.waiting.drain(..) {
-            let words = "who has asked for it is gone".to_owned();
-            self.door.answer(token, Err(IoError::Unavailable(words)));
+            let words = "the program that started this request has ended".to_owned();
+            self.queue.complete(token, Err(IoError::Unavailable(words)));
         }
     }
 
-    /// Whether nothing is under way, or waits to be.
+    /// Whether no request is pending or waiting.
     pub fn is_idle(&self) -> bool {
         self.tokens.is_empty() && self.waiting.is_empty()
     }
 
-    /// Collects what has ended, and begins what was asked. Whether there are answers for
-    /// the program.
+    /// Collects completions and starts waiting requests. Returns whether there are completions
+    /// for the program.
     pub fn serve(&mut self, below: &mut dyn BlockDevice) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         below.poll(&mut completions);
@@ -88,7 +88,7 @@ impl Below {
             }
         }
         self.completions = completions;
-        self.door.take_asked(&mut self.waiting);
+        self.queue.take_requests(&mut self.waiting);
         self.was_busy = false;
         let is_of_now = |one: &UnderWay| one.life == self.life;
         let mut begun = false;
@@ -107,14 +107,14 @@ impl Below {
             }
         }
         if begun && let Err(error) = below.commit() {
-            // The disk has stopped: nothing that it said counts.
+            // The disk has stopped: none of its answers counts.
             for (_, result) in &mut self.done {
                 *result = Err(error.clone());
             }
         }
         let has_answers = !self.done.is_empty();
         for (token, result) in self.done.drain(..) {
-            self.door.answer(token, result);
+            self.queue.complete(token, result);
         }
         has_answers
     }
