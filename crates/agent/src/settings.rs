@@ -42,7 +42,7 @@ pub struct Settings {
     /// The memory that the filters of a chain may use together, in bytes.
     pub filter_memory: u64,
     /// The room that they may use on D's disk.
-    pub filter_room: chain::Room,
+    pub filter_disk_limits: chain::DiskLimits,
     /// An address to serve NBD at over TCP as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.

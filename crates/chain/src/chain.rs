@@ -200,8 +200,10 @@ impl<D: BlockDevice> Chain<D> {
     ///
     /// # Errors
     /// The reason of the uppermost filter that may not be removed, for people.
-    pub fn may_leave(&self) -> Result<(), String> {
-        self.filters.iter().try_for_each(|one| one.may_leave())
+    pub fn check_removable(&self) -> Result<(), String> {
+        self.filters
+            .iter()
+            .try_for_each(|one| one.check_removable())
     }
 
     /// Whether the device below has grown by more than the filters in use show. A filter that
@@ -219,7 +221,7 @@ impl<D: BlockDevice> Chain<D> {
             return swap.report(Err(HotSwapError::Stopped));
         }
         if self.swapping.is_some() {
-            return swap.report(Err(HotSwapError::UnderWay));
+            return swap.report(Err(HotSwapError::InProgress));
         }
         self.needs_poll = true;
         let mut generation = next_generation(self.last_generation);
@@ -329,8 +331,8 @@ impl<D: BlockDevice> Chain<D> {
     }
 
     /// Makes all filters rest, and returns whether none has requests of its own pending.
-    fn are_resting(&mut self) -> bool {
-        let resting = self.filters.iter_mut().map(|one| one.rest());
+    fn are_quiescent(&mut self) -> bool {
+        let resting = self.filters.iter_mut().map(|one| one.quiesce());
         resting.fold(true, |all, one| all & one)
     }
 
@@ -338,11 +340,11 @@ impl<D: BlockDevice> Chain<D> {
         match &swapping.phase {
             Phase::Draining => {
                 for (at, one) in self.filters.iter().enumerate() {
-                    if let Err(reason) = one.may_leave() {
-                        return Step::Ended(Err(HotSwapError::Held { at, reason }));
+                    if let Err(reason) = one.check_removable() {
+                        return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
                     }
                 }
-                if !self.are_resting() || self.pending > 0 || self.late_flushes > 0 {
+                if !self.are_quiescent() || self.pending > 0 || self.late_flushes > 0 {
                     return Step::Wait;
                 }
                 swapping.phase = match self.start_flush() {
@@ -354,7 +356,7 @@ impl<D: BlockDevice> Chain<D> {
                 Step::Again
             }
             Phase::Flushing => Step::Wait,
-            Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Below(error.clone()))),
+            Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Flush(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
                 Ok(()) => {
                     let below_bytes = self.bottom.geometry().size_bytes;
@@ -362,12 +364,12 @@ impl<D: BlockDevice> Chain<D> {
                     swapping.begin_opening(below_bytes, now, self.open_within);
                     Step::Again
                 }
-                Err(error) => Step::Ended(Err(HotSwapError::Below(error))),
+                Err(error) => Step::Ended(Err(HotSwapError::Flush(error))),
             },
             Phase::Opening { ready, carries_out } => {
                 let (ready, carries_out) = (*ready, *carries_out);
                 match swapping.filters.len().checked_sub(ready + 1) {
-                    Some(at) if carries_out => match swapping.filters[at].has_carried_out() {
+                    Some(at) if carries_out => match swapping.filters[at].has_replayed() {
                         true => {
                             swapping.go_on_opening(ready + 1, self.clock.monotonic());
                             Step::Again
@@ -376,7 +378,7 @@ impl<D: BlockDevice> Chain<D> {
                     },
                     Some(at) => self.open_next(swapping, at),
                     // A filter that works for a program may have begun something since.
-                    None if !self.are_resting() => Step::Wait,
+                    None if !self.are_quiescent() => Step::Wait,
                     None => Step::Ended(swapping.check(
                         (self.geometry(), self.capabilities()),
                         (
@@ -402,8 +404,8 @@ impl<D: BlockDevice> Chain<D> {
             },
         };
         match above[at].open(&mut below) {
-            Opening::UnderWay => Step::Wait,
-            Opening::Failed(reason) => Step::Ended(Err(HotSwapError::Filter { at, reason })),
+            Opening::Pending => Step::Wait,
+            Opening::Failed(reason) => Step::Ended(Err(HotSwapError::Open { at, reason })),
             Opening::Ready => {
                 if swapping.is_first() {
                     swapping.filters[at].resume();

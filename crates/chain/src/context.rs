@@ -9,19 +9,19 @@ use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
 use crate::filters::{
-    Encrypt, Event, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate, Replicate,
-    Trace, What, below_of,
+    Encrypt, Event, EventKind, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate,
+    Replicate, Trace, below_of,
 };
-use crate::{Derivations, Filter, Opening, Programs, Targets};
+use crate::{Filter, KeyDerivations, Opening, Programs, Targets};
 #[cfg(test)]
 use crate::{NoPrograms, NoTargets};
 
 /// There is none of this name, or it cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyMissing {
-    /// None of this name.
+pub enum KeyError {
+    /// The key does not exist.
     #[error("there is no key {0} here")]
-    None(String),
+    NotFound(String),
     /// There is, and it is of no use.
     #[error("the key {name} cannot be used: {reason}")]
     Unusable {
@@ -37,16 +37,16 @@ pub trait KeySource: Send + Sync {
     /// The passphrase of this name. It may wait: it is asked in a [`Pool`].
     ///
     /// # Errors
-    /// [`KeyMissing`].
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing>;
+    /// [`KeyError`].
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError>;
 }
 
 /// There are none.
 pub struct NoKeys;
 
 impl KeySource for NoKeys {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
-        Err(KeyMissing::None(name.to_owned()))
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+        Err(KeyError::NotFound(name.to_owned()))
     }
 }
 
@@ -67,19 +67,19 @@ pub struct Attribution {
 /// When a chain has a volume: so that a filter knows whether somebody may have written the
 /// volume without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tenure {
+pub struct ChainHistory {
     /// Of the lease on the volume: whoever writes it later has a larger one. None, if nobody
     /// says.
     pub epoch: Option<u32>,
     /// This chain's number, which no other one has.
-    pub turn: u64,
+    pub chain: u64,
     /// That of the chain in whose place it comes; 0: none.
-    pub follows: u64,
+    pub predecessor: u64,
     /// How often the volume has gone back to a version. None, if nobody says.
     pub restores: Option<u64>,
     /// Since which lease the same host has had all up to `epoch`, and let nobody in before this
     /// chain; none: that one.
-    pub since: Option<u32>,
+    pub epoch_first: Option<u32>,
 }
 
 /// The right to acknowledge what is written to what lies below a chain.
@@ -89,9 +89,9 @@ pub trait Lease: Send + Sync {
 }
 
 /// One that never ends.
-pub struct Unlimited;
+pub struct UnlimitedLease;
 
-impl Lease for Unlimited {
+impl Lease for UnlimitedLease {
     fn holds(&self) -> bool {
         true
     }
@@ -99,14 +99,14 @@ impl Lease for Unlimited {
 
 /// What filters may take of the disk on which their state is kept, whatever their policies say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct DiskLimits {
     /// The ring of a journal, in bytes.
     pub journal_bytes: u64,
     /// The traces of a chain together, in bytes.
     pub trace_bytes: u64,
 }
 
-impl Room {
+impl DiskLimits {
     /// Whoever writes the policy decides.
     pub const UNLIMITED: Self = Self {
         journal_bytes: u64::MAX,
@@ -118,7 +118,7 @@ impl Room {
 /// itself what it has no room for.
 pub trait EventSink: Send + Sync {
     /// Takes events, in their order.
-    fn tell(&self, events: Vec<Event>);
+    fn report(&self, events: Vec<Event>);
 }
 
 /// What all filters of a host share: its clock, threads and randomness.
@@ -129,7 +129,7 @@ pub struct HostContext {
     /// Runs work that would keep the disk's thread too long.
     pub pool: Arc<dyn Pool>,
     /// Derives keys from passphrases: a few at a time for all disks of the host.
-    pub derivations: Arc<Derivations>,
+    pub key_derivations: Arc<KeyDerivations>,
     /// Where new keys come from.
     pub random: Arc<dyn Random>,
     /// Makes the programs of filters that do not run inline.
@@ -145,7 +145,7 @@ pub struct AttachmentContext {
     /// Makes the disk's thread poll the chain.
     pub wake: Wake,
     /// The tenant, the virtual machine and the volume, for events.
-    pub whose: Arc<Attribution>,
+    pub attribution: Arc<Attribution>,
     /// Takes the filters' events.
     pub events: Arc<dyn EventSink>,
     /// Has the keys that the policy names.
@@ -153,11 +153,11 @@ pub struct AttachmentContext {
     /// Opens the disks elsewhere that the policy names.
     pub targets: Arc<dyn Targets>,
     /// When this chain has the volume.
-    pub tenure: Tenure,
+    pub history: ChainHistory,
     /// Says whether writes may be acknowledged.
     pub lease: Arc<dyn Lease>,
     /// The most disk space that the filters' state may take.
-    pub room: Room,
+    pub disk_limits: DiskLimits,
     /// Where filters keep what they need after a crash; `None` if they cannot keep anything.
     pub state: Option<StateFolder>,
 }
@@ -183,12 +183,12 @@ pub struct StateFolder {
 impl FilterContext {
     /// Reports something about a filter, as an event.
     pub(crate) fn note(&self, name: &Arc<str>, note: String) {
-        self.attachment.events.tell(vec![Event {
+        self.attachment.events.report(vec![Event {
             time: self.host.clock.wall(),
-            whose: Arc::clone(&self.attachment.whose),
-            monitor: Arc::clone(name),
+            attribution: Arc::clone(&self.attachment.attribution),
+            filter: Arc::clone(name),
             partition: None,
-            what: What::Note(note),
+            kind: EventKind::Message(note),
             rule: None,
         }]);
     }
@@ -200,12 +200,12 @@ impl FilterContext {
     pub(crate) fn simulated(world: world::World) -> Self {
         struct Deaf;
         impl EventSink for Deaf {
-            fn tell(&self, _: Vec<Event>) {}
+            fn report(&self, _: Vec<Event>) {}
         }
         Self {
             host: HostContext {
                 clock: world.clock,
-                derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+                key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
                 pool: world.pool,
                 random: world.random,
                 programs: Arc::new(NoPrograms),
@@ -213,7 +213,7 @@ impl FilterContext {
             attachment: AttachmentContext {
                 memory_max: 1 << 30,
                 wake: Wake::noop(),
-                whose: Arc::new(Attribution {
+                attribution: Arc::new(Attribution {
                     tenant: "alice".to_owned(),
                     vm: None,
                     volume: "disk".to_owned(),
@@ -222,9 +222,9 @@ impl FilterContext {
                 events: Arc::new(Deaf),
                 keys: Arc::new(NoKeys),
                 targets: Arc::new(NoTargets),
-                tenure: Tenure::default(),
-                lease: Arc::new(Unlimited),
-                room: Room::UNLIMITED,
+                history: ChainHistory::default(),
+                lease: Arc::new(UnlimitedLease),
+                disk_limits: DiskLimits::UNLIMITED,
                 state: None,
             },
         }
@@ -237,16 +237,16 @@ pub fn build(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Filter>> {
     let shares = memory_shares(&policy.filters, context.attachment.memory_max);
     let is_trace = |one: &&FilterPolicy| matches!(one.kind, FilterKind::Trace(_));
     let traces = policy.filters.iter().filter(is_trace).count().max(1) as u64;
-    let room = Room {
-        trace_bytes: context.attachment.room.trace_bytes / traces,
-        ..context.attachment.room
+    let disk_limits = DiskLimits {
+        trace_bytes: context.attachment.disk_limits.trace_bytes / traces,
+        ..context.attachment.disk_limits
     };
     let filters = policy.filters.iter().zip(shares).enumerate();
     filters
         .map(|(at, (one, memory_max))| {
             let mut given = context.clone();
             given.attachment.memory_max = memory_max;
-            given.attachment.room = room;
+            given.attachment.disk_limits = disk_limits;
             build_one(one, &policy.filters[at + 1..], &given)
         })
         .collect()

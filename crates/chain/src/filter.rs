@@ -10,7 +10,7 @@ pub enum Opening {
     /// The filter can be used.
     Ready,
     /// The filter waits for something: open it again after the next poll.
-    UnderWay,
+    Pending,
     /// The filter cannot be used here, for this reason, which its owner reads.
     Failed(String),
 }
@@ -40,7 +40,7 @@ pub trait Filter {
     }
 
     /// Opens the filter, before any request. It is polled between two calls that return
-    /// [`Opening::UnderWay`].
+    /// [`Opening::Pending`].
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let _ = below;
         Opening::Ready
@@ -79,13 +79,13 @@ pub trait Filter {
     ///
     /// # Errors
     /// The reason why it may not, for people.
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         Ok(())
     }
 
     /// Stops the filter from starting requests of its own below, until [`Filter::resume`].
     /// Returns whether none of its own is pending there; called again after each poll until then.
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         true
     }
 
@@ -94,7 +94,7 @@ pub trait Filter {
 
     /// Whether everything that it had acknowledged before it was opened has been carried out
     /// below since [`Filter::resume`]. Called again after each poll until it has.
-    fn has_carried_out(&self) -> bool {
+    fn has_replayed(&self) -> bool {
         true
     }
 }

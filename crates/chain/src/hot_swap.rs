@@ -64,10 +64,10 @@ pub enum HotSwapError {
     Stopped,
     /// Another hot swap of the chain has not ended.
     #[error("a hot swap of this chain has not ended")]
-    UnderWay,
+    InProgress,
     /// A step took too long.
     #[error("{waited_for} within {} s", within.as_secs())]
-    Late {
+    TimedOut {
         /// What did not happen in time.
         waited_for: &'static str,
         /// The time that it had.
@@ -75,7 +75,7 @@ pub enum HotSwapError {
     },
     /// An old filter may not be removed.
     #[error("filter {} cannot be left: {reason}", at + 1)]
-    Held {
+    NotRemovable {
         /// The filter's position, from 0 for the uppermost.
         at: usize,
         /// The filter's reason.
@@ -83,10 +83,10 @@ pub enum HotSwapError {
     },
     /// Writes that the old filters have acknowledged cannot be made durable.
     #[error("what was written before cannot be flushed")]
-    Below(#[source] IoError),
+    Flush(#[source] IoError),
     /// A new filter cannot be opened.
     #[error("filter {} cannot begin: {reason}", at + 1)]
-    Filter {
+    Open {
         /// The filter's position, from 0 for the uppermost.
         at: usize,
         /// The filter's reason.
@@ -102,7 +102,7 @@ pub enum HotSwapError {
     },
     /// An operation that the user of the chain may use would not work any more.
     #[error("the disk could not do any more what it can now: {0}")]
-    Verbs(&'static str),
+    Capability(&'static str),
 }
 
 impl HotSwap {
@@ -237,14 +237,14 @@ impl HotSwapProgress {
                 self.open_within.max(CARRIED_OUT_WITHIN),
             ),
         };
-        HotSwapError::Late { waited_for, within }
+        HotSwapError::TimedOut { waited_for, within }
     }
 
     /// Checks that the user of the chain can continue with the new filters. The device below has
     /// grown by `unseen` bytes more than the old filters show.
     ///
     /// # Errors
-    /// [`HotSwapError::Size`], [`HotSwapError::Verbs`].
+    /// [`HotSwapError::Size`], [`HotSwapError::Capability`].
     pub fn check(
         &self,
         (is, can): (DeviceGeometry, Capabilities),
@@ -276,7 +276,7 @@ impl HotSwapProgress {
             ),
         ];
         match verbs.iter().find(|(is, would_be, _)| *is && !would_be) {
-            Some((.., verb)) => Err(HotSwapError::Verbs(verb)),
+            Some((.., verb)) => Err(HotSwapError::Capability(verb)),
             None => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use chain_policy::ReplicaLocation;
 
 /// How the way to a disk elsewhere is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// It is being made.
     Connecting,
     /// Requests are answered.
@@ -14,25 +14,25 @@ pub enum Link {
     Broken(String),
 }
 
-/// A disk elsewhere. Its size and verbs are known when it is [`Link::Ready`]; nothing is
+/// A disk elsewhere. Its size and verbs are known when it is [`LinkState::Ready`]; nothing is
 /// asked of it before.
-pub trait Remote: BlockDevice {
+pub trait RemoteDisk: BlockDevice {
     /// How the way to it is.
-    fn link(&self) -> Link;
+    fn link_state(&self) -> LinkState;
 }
 
 /// Opens disks elsewhere.
 ///
 /// A disk that was opened here before and is dropped may have been asked for changes that its
 /// server has not carried out: it hangs, and goes on later. Whoever opens the same place anew
-/// writes what is newer there. So the new one is [`Link::Connecting`] until nothing of that
+/// writes what is newer there. So the new one is [`LinkState::Connecting`] until nothing of that
 /// can be carried out any more.
 pub trait Targets: Send + Sync {
     /// Begins to connect. Called in the thread that owns the chain; does not wait.
     ///
     /// # Errors
     /// Why there can be no such disk, for people.
-    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String>;
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String>;
 
     /// By what a place is known again: what another disk lies at is another one.
     fn identity(&self, place: &ReplicaLocation) -> String {
@@ -44,7 +44,7 @@ pub trait Targets: Send + Sync {
 pub struct NoTargets;
 
 impl Targets for NoTargets {
-    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         Err(format!("{place}: disks elsewhere are not for filters here"))
     }
 }

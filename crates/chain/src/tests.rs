@@ -109,7 +109,7 @@ impl Filter for Renames {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         match self.opening {
             Some(0) => return Opening::Ready,
-            Some(_) => return Opening::UnderWay,
+            Some(_) => return Opening::Pending,
             None => {}
         }
         let own = self.next();
@@ -121,7 +121,7 @@ impl Filter for Renames {
         }
         match self.opening {
             Some(0) => Opening::Ready,
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 
@@ -161,7 +161,7 @@ impl Filter for Renames {
         (!self.ready.is_empty()).then_some(Duration::ZERO)
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         self.asked.is_empty() && self.ready.is_empty()
     }
@@ -362,7 +362,7 @@ fn a_chain_is_a_disk_whatever_filters_are_swapped_meanwhile() {
         let ended = rig.ended.borrow();
         assert_eq!(ended.len(), swaps, "seed {seed}: each is told of");
         let is_well =
-            |ended: &&Result<(), _>| matches!(ended, Ok(()) | Err(HotSwapError::UnderWay));
+            |ended: &&Result<(), _>| matches!(ended, Ok(()) | Err(HotSwapError::InProgress));
         assert_eq!(ended.iter().find(|ended| !is_well(ended)), None);
         let below: Vec<u8> = model.iter().map(|byte| byte ^ 0x5a).collect();
         assert!(rig.chain.bottom().bytes() == below, "seed {seed}");
@@ -383,13 +383,13 @@ fn nothing_is_swapped_while_something_is_under_way() {
     assert_eq!(rig.write(8, 512, 2), Started::Busy);
     assert_eq!(rig.chain.next_timer(), Some(Duration::from_secs(10)));
     rig.begin_hot_swap(Vec::new(), SizeRule::Keep);
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::UnderWay)]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::InProgress)]);
     // It takes too long: the old filters go on, and what was refused is offered again.
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
     assert!(
-        matches!(ended[..], [Err(HotSwapError::Late { .. })]),
+        matches!(ended[..], [Err(HotSwapError::TimedOut { .. })]),
         "{ended:?}"
     );
     assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO));
@@ -415,7 +415,7 @@ fn a_flush_that_comes_late_is_nobodys() {
     assert_eq!(rig.poll(), []);
     assert!(matches!(
         rig.ended.take()[..],
-        [Err(HotSwapError::Late { .. })]
+        [Err(HotSwapError::TimedOut { .. })]
     ));
     // Another hot swap does not take it for its own either.
     rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
@@ -481,7 +481,7 @@ fn however_many_hot_swaps_fail_the_filters_in_use_are_told_apart() {
     for _ in 0..600 {
         let failed = rig.hot_swap(vec![Box::new(Fails)]);
         assert!(
-            matches!(failed, Err(HotSwapError::Filter { .. })),
+            matches!(failed, Err(HotSwapError::Open { .. })),
             "{failed:?}"
         );
         assert_ne!(rig.chain.last_generation(), 1, "it is in use");
@@ -499,7 +499,7 @@ fn what_the_guest_knows_of_its_disk_stays() {
     assert_eq!(rig.ended.take(), [refused]);
     rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::Keep);
     rig.poll();
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::Verbs("trim"))]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Capability("trim"))]);
     assert!(rig.chain.capabilities().can_trim);
     // Before anybody has seen it, it may be another.
     assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
@@ -545,7 +545,7 @@ fn a_filter_that_cannot_begin_leaves_the_old_ones() {
     assert_eq!(rig.write(1, 0, 7), Started::Done);
     let failed = rig.hot_swap(vec![Box::new(Fails), Box::new(Renames::default())]);
     let reason = "no key".to_owned();
-    assert_eq!(failed, Err(HotSwapError::Filter { at: 0, reason }));
+    assert_eq!(failed, Err(HotSwapError::Open { at: 0, reason }));
     assert_eq!(rig.read(2, 0), (Started::Done, vec![7; 512]));
     assert_eq!(rig.chain.bottom().bytes()[0], 7 ^ 3);
 }
@@ -570,7 +570,7 @@ fn what_given_up_filters_have_asked_is_nobodys() {
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
     assert!(
-        matches!(ended[..], [Err(HotSwapError::Late { .. })]),
+        matches!(ended[..], [Err(HotSwapError::TimedOut { .. })]),
         "{ended:?}"
     );
     // Its own token was 1.
@@ -626,7 +626,7 @@ struct Never;
 
 impl Filter for Never {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        Opening::UnderWay
+        Opening::Pending
     }
 }
 
@@ -664,7 +664,7 @@ impl Filter for After {
         self.0 = self.0.saturating_sub(1);
         match self.0 {
             0 => Opening::Ready,
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 }

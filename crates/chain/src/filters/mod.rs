@@ -16,7 +16,7 @@ pub use journal::{
     journal_is_there, journal_left, put_journal_aside,
 };
 pub(crate) use journal::{JOURNAL_MEMORY_MAX, below_of};
-pub use monitor::{Detail, Event, FileEvent, Monitor, What};
+pub use monitor::{Detail, Event, EventKind, FileEvent, Monitor};
 pub use out_of_process::OutOfProcess;
 pub use rate::Rate;
 pub use replicate::{REPLICAS_SUFFIX, Replicate, volume_lacks};

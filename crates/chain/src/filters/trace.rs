@@ -109,7 +109,9 @@ impl Trace {
         context: FilterContext,
         state: StateFolder,
     ) -> Self {
-        let bytes_max = config.bytes_max.min(context.attachment.room.trace_bytes);
+        let bytes_max = config
+            .bytes_max
+            .min(context.attachment.disk_limits.trace_bytes);
         let path = state.path.join(format!("{name}{TRACE_SUFFIX}"));
         let file_bytes = bytes_max / u64::from(OLD_FILES + 1);
         // One of before may be written to its end still.
@@ -301,7 +303,7 @@ impl Filter for Trace {
         is_any.then(|| (self.since + BATCH_AGE).saturating_sub(now))
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.hand_over();
         true
     }

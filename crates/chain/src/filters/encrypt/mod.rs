@@ -151,7 +151,11 @@ impl Encrypt {
             Opening::Deriving(receiver) => return Self::derived(below, receiver),
         };
         let context = &self.context;
-        let Some(turn) = context.host.derivations.turn(&context.attachment.whose) else {
+        let Some(turn) = context
+            .host
+            .key_derivations
+            .turn(&context.attachment.attribution)
+        else {
             return State::Opening(Opening::Waiting(image));
         };
         let may_write = !below.capabilities().read_only;
@@ -217,7 +221,7 @@ impl Filter for Encrypt {
         };
         match &self.state {
             State::Open(_) => crate::Opening::Ready,
-            State::Opening(_) => crate::Opening::UnderWay,
+            State::Opening(_) => crate::Opening::Pending,
             State::Failed(reason) => crate::Opening::Failed(reason.clone()),
         }
     }
@@ -277,9 +281,9 @@ impl Filter for Encrypt {
         stalled.into_iter().chain(open.work.next_timer(now)).min()
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         match &mut self.state {
-            State::Open(open) => open.work.rest(),
+            State::Open(open) => open.work.quiesce(),
             State::Opening(_) | State::Failed(_) => true,
         }
     }

@@ -14,7 +14,7 @@ use base::{BlockDevice, Completion, IoError, Outcome, Request, Started, Token};
 
 use super::cipher::Cipher;
 use crate::FilterContext;
-use crate::derivations::Turn;
+use crate::key_derivations::Turn;
 use chain_policy::{EncryptConfig, Format};
 use luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
 
@@ -118,7 +118,7 @@ pub fn derive(
     let (sender, receiver) = channel();
     let (config, keys) = (config.clone(), Arc::clone(&context.attachment.keys));
     let random = Arc::clone(&context.host.random);
-    context.host.derivations.run(turn, move || {
+    context.host.key_derivations.run(turn, move || {
         let passphrase = keys.passphrase(&config.key);
         let opened = passphrase
             .map_err(|missing| missing.to_string())

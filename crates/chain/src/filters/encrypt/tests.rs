@@ -15,7 +15,7 @@ use chain_policy::{EncryptConfig, Format};
 
 use super::*;
 use crate::{
-    AttachmentContext, Chain, Derivations, HostContext, HotSwap, HotSwapError, KeyMissing,
+    AttachmentContext, Chain, HostContext, HotSwap, HotSwapError, KeyDerivations, KeyError,
     KeySource, SizeRule,
 };
 use luks::{Header, Step, Xts};
@@ -36,10 +36,10 @@ const SIZE: usize = 64 << 10;
 struct OneKey(&'static [u8]);
 
 impl KeySource for OneKey {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
         match name {
             "disk" => Ok(Zeroizing::new(self.0.to_vec())),
-            other => Err(KeyMissing::None(other.to_owned())),
+            other => Err(KeyError::NotFound(other.to_owned())),
         }
     }
 }
@@ -71,7 +71,7 @@ impl<D: BlockDevice> Rig<D> {
             context: FilterContext {
                 host: HostContext {
                     clock: Arc::clone(&clock) as _,
-                    derivations: Arc::new(Derivations::new(Arc::clone(&pool) as _)),
+                    key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&pool) as _)),
                     pool: Arc::clone(&pool) as _,
                     random: Arc::new(SimulatedRandom::new(seed)),
                     ..simulated.host
@@ -560,15 +560,18 @@ fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
                 break ended;
             }
         };
-        assert!(matches!(ended, Err(HotSwapError::Late { .. })), "{ended:?}");
+        assert!(
+            matches!(ended, Err(HotSwapError::TimedOut { .. })),
+            "{ended:?}"
+        );
         assert_eq!(rig.pool.waiting(), 1);
     }
     // Another disk has its own turn.
     let mut other = Rig::new(formatted(512, 2), 2);
-    other.context.host.derivations = Arc::clone(&rig.context.host.derivations);
-    other.context.attachment.whose = Arc::new(crate::Attribution {
+    other.context.host.key_derivations = Arc::clone(&rig.context.host.key_derivations);
+    other.context.attachment.attribution = Arc::new(crate::Attribution {
         volume: "other".to_owned(),
-        ..(*rig.context.attachment.whose).clone()
+        ..(*rig.context.attachment.attribution).clone()
     });
     other.begin(&config);
     for _ in 0..20 {

@@ -127,7 +127,7 @@ impl Work {
         })
     }
 
-    pub fn rest(&mut self) -> bool {
+    pub fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         let is_done = match &self.doing {
             Doing::Nothing | Doing::Stuck => true,

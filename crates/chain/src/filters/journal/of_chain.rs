@@ -64,7 +64,7 @@ impl Journal {
         context: FilterContext,
         state: StateFolder,
     ) -> Self {
-        let bytes_max = context.attachment.room.journal_bytes;
+        let bytes_max = context.attachment.disk_limits.journal_bytes;
         let ring_bytes = config.size.min(bytes_max) / RING_STEP * RING_STEP;
         let given = JournalConfig {
             path: state.path.join(format!("{name}{JOURNAL_SUFFIX}")),
@@ -75,11 +75,11 @@ impl Journal {
             },
             memory_max: JOURNAL_MEMORY_MAX.min(context.attachment.memory_max),
             block_min: 1,
-            tenure: Some(context.attachment.tenure),
+            history: Some(context.attachment.history),
             below: Some(below),
             disk: context
                 .attachment
-                .whose
+                .attribution
                 .volume_id
                 .as_ref()
                 .map(|id| crc32c(id.to_string().as_bytes())),

@@ -17,20 +17,20 @@ pub struct Event {
     /// When it passed the monitor.
     pub time: Millis,
     /// To whose disk.
-    pub whose: Arc<Attribution>,
+    pub attribution: Arc<Attribution>,
     /// Which filter says so.
-    pub monitor: Arc<str>,
+    pub filter: Arc<str>,
     /// In which partition, from 1; none, if the disk has no partition table.
     pub partition: Option<u32>,
     /// What.
-    pub what: What,
+    pub kind: EventKind,
     /// The rule that it breaks, and what was done.
     pub rule: Option<(Arc<str>, Action)>,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// Something to a file.
     File(FileEvent),
     /// Blocks that are no file's, or of no file system that is known, were read or written.
@@ -43,10 +43,10 @@ pub enum What {
         length: u64,
     },
     /// What the monitor says of itself.
-    Note(String),
+    Message(String),
     /// What a filter says that runs in a process of its own: as it has said it, but for whose
     /// disk and which filter it is.
-    Told(serde_json::Map<String, serde_json::Value>),
+    Forwarded(serde_json::Map<String, serde_json::Value>),
 }
 
 /// What happened to a file.
@@ -124,15 +124,15 @@ impl Event {
             Some(time @ serde_json::Value::String(_)) => out.serialize_entry("time", time)?,
             _ => out.serialize_entry("time", &spelt(self.time))?,
         }
-        out.serialize_entry("tenant", &self.whose.tenant)?;
-        if let Some(vm) = &self.whose.vm {
+        out.serialize_entry("tenant", &self.attribution.tenant)?;
+        if let Some(vm) = &self.attribution.vm {
             out.serialize_entry("vm", vm)?;
         }
-        out.serialize_entry("volume", &self.whose.volume)?;
-        if let Some(id) = &self.whose.volume_id {
+        out.serialize_entry("volume", &self.attribution.volume)?;
+        if let Some(id) = &self.attribution.volume_id {
             out.serialize_entry("volume_id", id)?;
         }
-        out.serialize_entry("filter", &*self.monitor)?;
+        out.serialize_entry("filter", &*self.filter)?;
         for (name, value) in told
             .iter()
             .filter(|(name, _)| !OWN.contains(&name.as_str()))
@@ -145,25 +145,25 @@ impl Event {
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let What::Told(told) = &self.what {
+        if let EventKind::Forwarded(told) = &self.kind {
             return self.serialize_told(told, serializer);
         }
         let mut out = serializer.serialize_struct("Event", 16)?;
         out.serialize_field("time", &spelt(self.time))?;
-        out.serialize_field("tenant", &self.whose.tenant)?;
-        if let Some(vm) = &self.whose.vm {
+        out.serialize_field("tenant", &self.attribution.tenant)?;
+        if let Some(vm) = &self.attribution.vm {
             out.serialize_field("vm", vm)?;
         }
-        out.serialize_field("volume", &self.whose.volume)?;
-        if let Some(id) = &self.whose.volume_id {
+        out.serialize_field("volume", &self.attribution.volume)?;
+        if let Some(id) = &self.attribution.volume_id {
             out.serialize_field("volume_id", id)?;
         }
-        out.serialize_field("filter", &*self.monitor)?;
+        out.serialize_field("filter", &*self.filter)?;
         if let Some(partition) = self.partition {
             out.serialize_field("partition", &partition)?;
         }
-        match &self.what {
-            What::File(file) => {
+        match &self.kind {
+            EventKind::File(file) => {
                 out.serialize_field("operation", &file.operation)?;
                 if let Some(path) = &file.path {
                     field(&mut out, ["path", "path_hex"], path)?;
@@ -174,7 +174,7 @@ impl Serialize for Event {
                 }
                 detail(&mut out, &file.detail)?;
             }
-            What::Blocks {
+            EventKind::Blocks {
                 operation,
                 offset,
                 length,
@@ -182,8 +182,8 @@ impl Serialize for Event {
                 out.serialize_field("operation", operation)?;
                 out.serialize_field("disk", &[[offset, length]])?;
             }
-            What::Note(note) => out.serialize_field("note", note)?,
-            What::Told(_) => {}
+            EventKind::Message(message) => out.serialize_field("message", message)?,
+            EventKind::Forwarded(_) => {}
         }
         if let Some((rule, action)) = &self.rule {
             out.serialize_field("rule", &**rule)?;
@@ -243,18 +243,18 @@ fn detail<S: serde::ser::SerializeStruct>(out: &mut S, detail: &Detail) -> Resul
 mod tests {
     use super::*;
 
-    fn event(what: What) -> Event {
+    fn event(kind: EventKind) -> Event {
         Event {
             time: Millis(1_700_000_000_123),
-            whose: Arc::new(Attribution {
+            attribution: Arc::new(Attribution {
                 tenant: "alice".to_owned(),
                 vm: Some("libvirt:web".to_owned()),
                 volume: "disk".to_owned(),
                 volume_id: None,
             }),
-            monitor: "watch".into(),
+            filter: "watch".into(),
             partition: Some(1),
-            what,
+            kind,
             rule: Some(("binaries".into(), Action::Deny)),
         }
     }
@@ -268,7 +268,7 @@ mod tests {
             path: Some(b"/bin/l\xff".to_vec().into()),
             detail: Detail::To(b"/bin/ls".to_vec()),
         };
-        let json = serde_json::to_string(&event(What::File(file))).expect("written");
+        let json = serde_json::to_string(&event(EventKind::File(file))).expect("written");
         assert_eq!(
             json,
             "{\"time\":\"2023-11-14T22:13:20.123Z\",\"tenant\":\"alice\",\"vm\":\"libvirt:web\",\
@@ -276,7 +276,7 @@ mod tests {
              \"path\":\"/bin/l\u{fffd}\",\"path_hex\":\"2f62696e2f6cff\",\"inode\":12,\
              \"kind\":\"file\",\"to\":\"/bin/ls\",\"rule\":\"binaries\",\"action\":\"deny\"}"
         );
-        let blocks = What::Blocks {
+        let blocks = EventKind::Blocks {
             operation: Operation::Write,
             offset: 4096,
             length: 512,
@@ -295,7 +295,7 @@ mod tests {
             path: Some(b"/etc/f\x0089".to_vec().into()),
             detail: Detail::None,
         };
-        let json = serde_json::to_string(&event(What::File(file))).expect("written");
+        let json = serde_json::to_string(&event(EventKind::File(file))).expect("written");
         assert!(!json.contains("\\u0000"), "{json}");
         assert!(
             json.contains("\"path_hex\":\"2f6574632f66003839\""),

@@ -34,7 +34,7 @@ use chain_policy::MonitorConfig;
 use sha2::{Digest as _, Sha256};
 use world::Clock;
 
-pub use event::{Detail, Event, FileEvent, What};
+pub use event::{Detail, Event, EventKind, FileEvent};
 use telling::Telling;
 
 use crate::follow::{Follower, News, Seen};
@@ -382,7 +382,7 @@ impl Filter for Monitor {
         self.go_on(below);
         let is_first = self.follower.disk().is_none() && self.follower.is_reading();
         match is_first && now.saturating_sub(opened) < READ_FIRST_FOR {
-            true => Opening::UnderWay,
+            true => Opening::Pending,
             false => Opening::Ready,
         }
     }
@@ -416,7 +416,7 @@ impl Filter for Monitor {
         next.map(|next| next.saturating_sub(now))
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         self.follower.is_idle()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chain_policy::{Action, MonitorConfig, Operation};
 
-use super::event::{Detail, Event, FileEvent, What};
+use super::event::{Detail, Event, EventKind, FileEvent};
 use super::rules::{Rules, Verdict};
 use crate::FilterContext;
 use crate::follow::{Disk, Seen};
@@ -88,13 +88,13 @@ impl Telling {
         self.due = None;
         if !self.gathered.is_empty() {
             let events = std::mem::take(&mut self.gathered);
-            self.context.attachment.events.tell(events);
+            self.context.attachment.events.report(events);
         }
     }
 
     /// What the monitor says of itself.
     pub fn note(&mut self, note: &str) {
-        self.add(None, What::Note(note.to_owned()), None);
+        self.add(None, EventKind::Message(note.to_owned()), None);
     }
 
     /// It may take so much memory, in bytes: less than its policy gives it, maybe.
@@ -131,7 +131,7 @@ impl Telling {
                 }
                 Err(why) => format!("what happens is told by block: {why}"),
             };
-            self.add(area.number, What::Note(note), None);
+            self.add(area.number, EventKind::Message(note), None);
         }
     }
 
@@ -162,7 +162,7 @@ impl Telling {
             match (seen, disk) {
                 (Seen::Blocks(partition, operation, range), _) => {
                     let (offset, length) = (range.start, range.end - range.start);
-                    let what = What::Blocks {
+                    let what = EventKind::Blocks {
                         operation,
                         offset,
                         length,
@@ -234,25 +234,25 @@ impl Telling {
                 path: change.path,
                 detail: change.detail,
             };
-            self.add(partition, What::File(event), rule);
+            self.add(partition, EventKind::File(event), rule);
         }
         why
     }
 
-    fn add(&mut self, partition: Option<u32>, what: What, rule: Option<(Arc<str>, Action)>) {
+    fn add(&mut self, partition: Option<u32>, kind: EventKind, rule: Option<(Arc<str>, Action)>) {
         if rule.is_none()
             && let Some(last) = self.gathered.last_mut()
             && last.partition == partition
             && last.rule.is_none()
-            && follows(&mut last.what, &what)
+            && follows(&mut last.kind, &kind)
         {
             return;
         }
         let clock = &self.context.host.clock;
         self.gathered.push(Event {
             time: clock.wall(),
-            whose: Arc::clone(&self.context.attachment.whose),
-            monitor: Arc::clone(&self.name),
+            attribution: Arc::clone(&self.context.attachment.attribution),
+            filter: Arc::clone(&self.name),
             partition,
             what,
             rule,
@@ -371,9 +371,9 @@ fn range(disk: &Disk, area: usize, inode: u32, offset: u64, length: u64) -> Deta
 }
 
 /// Whether `next` goes on where `last` ended, in the same file, and is part of it now.
-fn follows(last: &mut What, next: &What) -> bool {
+fn follows(last: &mut EventKind, next: &EventKind) -> bool {
     match (last, next) {
-        (What::File(last), What::File(next))
+        (EventKind::File(last), EventKind::File(next))
             if (last.operation, last.inode) == (next.operation, next.inode) =>
         {
             let (
@@ -404,12 +404,12 @@ fn follows(last: &mut What, next: &What) -> bool {
             true
         }
         (
-            What::Blocks {
+            EventKind::Blocks {
                 operation,
                 offset,
                 length,
             },
-            What::Blocks {
+            EventKind::Blocks {
                 operation: other,
                 offset: begin,
                 length: more,

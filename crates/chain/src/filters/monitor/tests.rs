@@ -30,7 +30,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 struct Heard(Mutex<Vec<Event>>);
 
 impl EventSink for Heard {
-    fn tell(&self, events: Vec<Event>) {
+    fn report(&self, events: Vec<Event>) {
         self.0.lock().expect("not poisoned").extend(events);
     }
 }

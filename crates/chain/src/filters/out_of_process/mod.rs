@@ -35,7 +35,7 @@ use std::time::Duration;
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain_policy::{FilterPolicy, OnFailure};
 
-use crate::{Filter, FilterContext, Link, Opening, PendingQueue, Program};
+use crate::{Filter, FilterContext, LinkState, Opening, PendingQueue, Program};
 use below::Below;
 
 /// A program that answers nothing for so long, with nothing asked below, hangs.
@@ -223,11 +223,11 @@ impl OutOfProcess {
             // It is being opened, and nothing is tried twice then.
             return;
         }
-        let link = program.link();
+        let link = program.link_state();
         match self.phase {
             Phase::Idle => {}
             Phase::Up { .. } => match link {
-                Link::Broken(why) => self.lose(&why),
+                LinkState::Broken(why) => self.lose(&why),
                 _ if self.hangs_at().is_some_and(|at| at <= now) => {
                     let within = HANGS_AFTER.as_secs();
                     self.note(format!(
@@ -252,26 +252,26 @@ impl OutOfProcess {
                 deadline,
                 rule_at,
             } => match link {
-                Link::Ready => {
+                LinkState::Ready => {
                     let seconds = (now - since).as_secs_f64();
                     self.note(format!("the filter is back after {seconds:.1} s"));
                     self.phase = Phase::Up { since: now };
                     self.trial_pause = TRIAL_PAUSE_MIN;
                     self.moved_at = now;
                 }
-                Link::Broken(why) => {
+                LinkState::Broken(why) => {
                     tracing::debug!(name = %self.name, why, "a filter's program has not begun");
                     self.pause_from(since, rule_at);
                 }
-                Link::Connecting if deadline <= now => self.pause_from(since, rule_at),
-                Link::Connecting => {}
+                LinkState::Connecting if deadline <= now => self.pause_from(since, rule_at),
+                LinkState::Connecting => {}
             },
             Phase::Away { .. } => {}
             Phase::Bypassed { again_at } if again_at <= now => {
                 self.start_program(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
             }
             Phase::Bypassed { again_at } => {
-                if let Link::Broken(why) = link {
+                if let LinkState::Broken(why) = link {
                     // Nothing can be left out: it is of another size, say.
                     self.note(format!("the disk cannot go on without the filter: {why}"));
                     self.on_failure = OnFailure::FailClosed;
@@ -310,12 +310,12 @@ impl Filter for OutOfProcess {
             (Ok(_), Phase::Idle) => {
                 self.below.describe(below);
                 self.start_program(now + READY_WITHIN, now, None);
-                Opening::UnderWay
+                Opening::Pending
             }
-            (Ok(program), _) => match program.link() {
-                Link::Connecting => Opening::UnderWay,
-                Link::Broken(why) => Opening::Failed(why),
-                Link::Ready => {
+            (Ok(program), _) => match program.link_state() {
+                LinkState::Connecting => Opening::Pending,
+                LinkState::Broken(why) => Opening::Failed(why),
+                LinkState::Ready => {
                     let (is, there) = (program.geometry(), below.geometry());
                     if is.size_bytes > there.size_bytes {
                         return Opening::Failed(format!(
@@ -416,7 +416,7 @@ impl Filter for OutOfProcess {
         timers.chain(self.below.next_timer()).min()
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.below.is_idle()
     }
 

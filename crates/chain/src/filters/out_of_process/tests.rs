@@ -12,10 +12,10 @@ use chain_policy::{FilterPolicy, Policy};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake, World};
 
-use crate::filters::{Event, What};
+use crate::filters::{Event, EventKind};
 use crate::{
-    Chain, EventSink, FilterContext, HotSwap, HotSwapError, Link, PendingQueue, Program, Programs,
-    Remote, SizeRule, build,
+    Chain, EventSink, FilterContext, HotSwap, HotSwapError, LinkState, PendingQueue, Program,
+    Programs, RemoteDisk, SizeRule, build,
 };
 
 const SIZE: usize = 256 << 10;
@@ -198,13 +198,13 @@ impl Program for Loyal {
     }
 }
 
-impl Remote for Loyal {
-    fn link(&self) -> Link {
+impl RemoteDisk for Loyal {
+    fn link_state(&self) -> LinkState {
         match self.life {
-            Life::None => Link::Broken("it was given up".to_owned()),
-            Life::Starting => Link::Connecting,
-            Life::Runs if lock(&self.fate).dies => Link::Broken("it has died".to_owned()),
-            Life::Runs | Life::Bypassed => Link::Ready,
+            Life::None => LinkState::Broken("it was given up".to_owned()),
+            Life::Starting => LinkState::Connecting,
+            Life::Runs if lock(&self.fate).dies => LinkState::Broken("it has died".to_owned()),
+            Life::Runs | Life::Bypassed => LinkState::Ready,
         }
     }
 }
@@ -375,10 +375,10 @@ impl Programs for Makes {
 struct Notes(Mutex<Vec<String>>);
 
 impl EventSink for Notes {
-    fn tell(&self, events: Vec<Event>) {
+    fn report(&self, events: Vec<Event>) {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
-            if let What::Note(note) = event.what {
+            if let EventKind::Message(note) = event.kind {
                 notes.push(note);
             }
         }

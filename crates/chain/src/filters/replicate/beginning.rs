@@ -12,7 +12,7 @@ use super::map::Map;
 use super::member::State;
 use super::store::{Store, path_in};
 use super::{Begun, CONNECT_WITHIN, Replicate, VOLUME};
-use crate::remote::Link;
+use crate::remote::LinkState;
 
 impl Replicate {
     /// Goes on with beginning.
@@ -31,7 +31,7 @@ impl Replicate {
                 let members: Vec<(String, u32)> = members.collect();
                 let members = members.iter().map(|(name, choice)| (&**name, *choice));
                 let mut fresh = Map::new(self.disk_bytes, &members.collect::<Vec<_>>());
-                fresh.epoch = self.context.attachment.tenure.epoch;
+                fresh.epoch = self.context.attachment.history.epoch;
                 for choice in self
                     .members
                     .iter_mut()
@@ -62,7 +62,7 @@ impl Replicate {
                         && member
                             .remote
                             .as_ref()
-                            .is_some_and(|one| one.link() == Link::Connecting)
+                            .is_some_and(|one| one.link_state() == LinkState::Connecting)
                 });
                 if !is_waiting || now.saturating_sub(since) >= CONNECT_WITHIN {
                     self.take_stock(now);
@@ -92,14 +92,14 @@ impl Replicate {
             Begun::Loading { since } => since,
             _ => return,
         };
-        let tenure = self.context.attachment.tenure;
+        let history = self.context.attachment.history;
         let mut is_first = false;
         match loaded {
             Ok(Some(before)) => {
                 self.stored = before.sequence;
-                is_first = before.left == 0 && tenure.follows == 0;
+                is_first = before.left == 0 && history.predecessor == 0;
                 let fresh = self.map.clone();
-                match fresh.go_on_from(&before, &tenure) {
+                match fresh.go_on_from(&before, &history) {
                     Ok(map) => self.use_map(map),
                     Err(useless) => {
                         self.failed = Some(useless.to_string());
@@ -168,10 +168,10 @@ impl Replicate {
         let Some(remote) = &self.members[at].remote else {
             return Err("it cannot be connected to".to_owned());
         };
-        match remote.link() {
-            Link::Ready => {}
-            Link::Connecting => return Err("it does not answer".to_owned()),
-            Link::Broken(why) => return Err(why),
+        match remote.link_state() {
+            LinkState::Ready => {}
+            LinkState::Connecting => return Err("it does not answer".to_owned()),
+            LinkState::Broken(why) => return Err(why),
         }
         let (size, is) = (remote.geometry().size_bytes, remote.capabilities());
         if size < self.disk_bytes {

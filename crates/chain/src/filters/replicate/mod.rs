@@ -358,7 +358,7 @@ impl Filter for Replicate {
         match (&self.failed, &self.begun) {
             (Some(why), _) => Opening::Failed(why.clone()),
             (None, Begun::Yes) => Opening::Ready,
-            (None, _) => Opening::UnderWay,
+            (None, _) => Opening::Pending,
         }
     }
 
@@ -514,18 +514,18 @@ impl Filter for Replicate {
         remotes.chain(timers.into_iter().flatten()).min()
     }
 
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         match self.is_source(VOLUME) || !self.is_used {
             true => Ok(()),
             false => Err("the volume lacks what its replicas have, and is being filled".to_owned()),
         }
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         if self.is_used && self.map.left == 0 {
             // Others may write the volume before it is used again.
-            self.map.left = self.context.attachment.tenure.turn.max(1);
+            self.map.left = self.context.attachment.history.chain.max(1);
             self.changed(true);
         }
         let is_idle = self.fill.as_ref().is_none_or(|fill| !fill.is_under_way());

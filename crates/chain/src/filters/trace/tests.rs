@@ -12,7 +12,7 @@ use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 
 use super::{BATCH_RECORDS, QUEUE_MAX, Trace};
-use crate::{AttachmentContext, Filter as _, FilterContext, Opening, Room, StateFolder};
+use crate::{AttachmentContext, DiskLimits, Filter as _, FilterContext, Opening, StateFolder};
 
 struct Rig {
     simulation: Simulation,
@@ -50,9 +50,9 @@ impl Rig {
         let context = FilterContext {
             host: simulated.host,
             attachment: AttachmentContext {
-                room: Room {
+                disk_limits: DiskLimits {
                     trace_bytes: room,
-                    ..Room::UNLIMITED
+                    ..DiskLimits::UNLIMITED
                 },
                 ..simulated.attachment
             },
@@ -184,7 +184,7 @@ fn a_disk_does_not_wait_for_its_trace_and_what_is_lost_is_counted() {
     rig.write(1);
     rig.turn();
     let (trace, _) = rig.of();
-    assert!(trace.rest());
+    assert!(trace.quiesce());
     let traces = rig.recorded();
     assert_eq!(traces[0].lost, (more * BATCH_RECORDS) as u64);
     let recorded = (QUEUE_MAX * BATCH_RECORDS) as u64 + 1;

@@ -16,10 +16,10 @@ use world::simulated::{SimulatedRandom, Simulation};
 use super::{BLOCK, BLOCKS, Below, Platter};
 use crate::context::Lease;
 use crate::filters::journal::left::{journal_left, put_journal_aside};
-use crate::filters::{Event, What};
+use crate::filters::{Event, EventKind};
 use crate::{
-    AttachmentContext, Chain, EventSink, Filter, FilterContext, HotSwap, HotSwapError, Opening,
-    Room, SizeRule, StateFolder, Tenure, build,
+    AttachmentContext, Chain, ChainHistory, DiskLimits, EventSink, Filter, FilterContext, HotSwap,
+    HotSwapError, Opening, SizeRule, StateFolder, build,
 };
 
 const PATH: &str = "/state/fast.journal";
@@ -37,9 +37,9 @@ impl Lease for Term {
 struct Heard(Mutex<Vec<String>>);
 
 impl EventSink for Heard {
-    fn tell(&self, events: Vec<Event>) {
-        let notes = events.into_iter().filter_map(|event| match event.what {
-            What::Note(note) => Some(note),
+    fn report(&self, events: Vec<Event>) {
+        let notes = events.into_iter().filter_map(|event| match event.kind {
+            EventKind::Message(note) => Some(note),
             _ => None,
         });
         self.0.lock().expect("not poisoned").extend(notes);
@@ -63,14 +63,14 @@ impl Filter for Looks {
             match below.start(Request::read(1, (3 * BLOCK) as u64, &mut out)) {
                 Started::Done => self.looked.set(Some(out[0])),
                 Started::Failed(error) => return Opening::Failed(error.to_string()),
-                Started::Busy => return Opening::UnderWay,
+                Started::Busy => return Opening::Pending,
                 Started::Pending => {}
             }
             self.is_asked = true;
         }
         match self.looked.get() {
             Some(_) => Opening::Ready,
-            None => Opening::UnderWay,
+            None => Opening::Pending,
         }
     }
 
@@ -177,15 +177,15 @@ impl Host {
             host: simulated.host,
             attachment: AttachmentContext {
                 events: Arc::clone(&self.heard) as _,
-                tenure: Tenure {
+                history: ChainHistory {
                     epoch: Some(self.epoch),
-                    turn: self.last_turn,
-                    follows: self.turn,
+                    chain: self.last_turn,
+                    predecessor: self.turn,
                     restores: Some(self.restores),
-                    since: None,
+                    epoch_first: None,
                 },
                 lease: Arc::clone(&self.term) as _,
-                room: Room {
+                disk_limits: DiskLimits {
                     journal_bytes: 8 << 20,
                     trace_bytes: 0,
                 },
@@ -332,7 +332,7 @@ fn lives(seed: u64) {
             13 => {
                 // The old filters go on.
                 let failed = host.put(&format!("{FAILING}{FAST}"));
-                assert!(matches!(failed, Err(HotSwapError::Filter { at: 1, .. })));
+                assert!(matches!(failed, Err(HotSwapError::Open { at: 1, .. })));
             }
             14 => {
                 let power = random.one_in(2);
@@ -529,21 +529,24 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     host.put(FAST).expect("it begins");
     host.write(1, 1);
     host.flush();
-    assert_eq!(host.chain.may_leave(), Ok(()));
+    assert_eq!(host.chain.check_removable(), Ok(()));
     host.platter.borrow_mut().fails = true;
     host.write(2, 2);
-    while host.chain.may_leave().is_ok() {
+    while host.chain.check_removable().is_ok() {
         host.poll();
     }
-    let why = host.chain.may_leave().expect_err("it fails");
+    let why = host.chain.check_removable().expect_err("it fails");
     assert!(
         why.contains("journal fast") && why.contains("on purpose"),
         "{why}"
     );
     let held = host.put("").expect_err("it is not left");
-    assert!(matches!(held, HotSwapError::Held { at: 1, .. }), "{held}");
+    assert!(
+        matches!(held, HotSwapError::NotRemovable { at: 1, .. }),
+        "{held}"
+    );
     host.platter.borrow_mut().fails = false;
-    while host.chain.may_leave().is_err() {
+    while host.chain.check_removable().is_err() {
         host.poll();
     }
     // What succeeds meanwhile says nothing of a flush that failed.
@@ -555,12 +558,12 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     for version in 3..60 {
         host.write(4, version);
         for _ in 0..200 {
-            assert!(host.chain.may_leave().is_err());
+            assert!(host.chain.check_removable().is_err());
             host.poll();
         }
     }
     host.platter.borrow_mut().failing_flushes = 0;
-    while host.chain.may_leave().is_err() {
+    while host.chain.check_removable().is_err() {
         host.poll();
     }
     host.put("").expect("it is left");

@@ -1,4 +1,4 @@
-//! [`Derivations`]: keys that are derived, apart from everything else.
+//! [`KeyDerivations`]: keys that are derived, apart from everything else.
 //!
 //! What a key costs to derive a header says, which whoever can write the disk can write: a
 //! minute, and a GiB. So this has few threads of its own, which nobody's requests wait for,
@@ -12,13 +12,13 @@ use world::Pool;
 use crate::Attribution;
 
 /// So many keys are derived at once on a host: each may take a GiB of memory.
-pub const DERIVATIONS_MAX: usize = 2;
+pub const KEY_DERIVATIONS_MAX: usize = 2;
 
 /// Whose disk it is, which, and its id.
 type Disk = (String, String, Option<String>);
 
 /// See the module's head.
-pub struct Derivations {
+pub struct KeyDerivations {
     pool: Arc<dyn Pool>,
     under_way: Arc<Mutex<HashSet<Disk>>>,
 }
@@ -29,8 +29,8 @@ pub(crate) struct Turn {
     under_way: Arc<Mutex<HashSet<Disk>>>,
 }
 
-impl Derivations {
-    /// In this pool, which has [`DERIVATIONS_MAX`] threads and nothing else to do.
+impl KeyDerivations {
+    /// In this pool, which has [`KEY_DERIVATIONS_MAX`] threads and nothing else to do.
     #[must_use]
     pub fn new(pool: Arc<dyn Pool>) -> Self {
         Self {
@@ -40,11 +40,11 @@ impl Derivations {
     }
 
     /// The turn of a disk, unless a key of it is being derived.
-    pub(crate) fn turn(&self, whose: &Attribution) -> Option<Turn> {
+    pub(crate) fn turn(&self, attribution: &Attribution) -> Option<Turn> {
         let disk = (
-            whose.tenant.clone(),
-            whose.volume.clone(),
-            whose.volume_id.clone(),
+            attribution.tenant.clone(),
+            attribution.volume.clone(),
+            attribution.volume_id.clone(),
         );
         let mut under_way = self
             .under_way
