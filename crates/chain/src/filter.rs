@@ -47,7 +47,7 @@ pub trait Filter {
     }
 
     /// Starts a request, as [`BlockDevice::start`] does. A filter matches on the operations that
-    /// it takes in hand, and forwards the rest as they are.
+    /// it handles and forwards the others unchanged.
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         below.start(request)
     }
@@ -55,7 +55,7 @@ pub trait Filter {
     /// As [`BlockDevice::commit`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`BlockDevice::commit`].
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         below.commit()
     }
@@ -70,7 +70,7 @@ pub trait Filter {
         below.stop_waiting();
     }
 
-    /// How long the filter itself can do without a poll; `None` for as long as one likes.
+    /// The time until the filter itself needs a poll; `None` if it needs none.
     fn next_timer(&self) -> Option<Duration> {
         None
     }
@@ -83,17 +83,17 @@ pub trait Filter {
         Ok(())
     }
 
-    /// Stops the filter from starting requests of its own below, until [`Filter::resume`].
-    /// Returns whether none of its own is pending there; called again after each poll until then.
+    /// Stops the filter from starting requests of its own below until [`Filter::resume`]. Returns
+    /// whether none of them is pending; called again after each poll until then.
     fn quiesce(&mut self) -> bool {
         true
     }
 
-    /// Lets the filter start requests of its own below: it is in use from now on, or again.
+    /// Lets the filter start requests of its own below: it is in use from now on.
     fn resume(&mut self) {}
 
-    /// Whether everything that it had acknowledged before it was opened has been carried out
-    /// below since [`Filter::resume`]. Called again after each poll until it has.
+    /// Whether everything that the filter had acknowledged before it was opened has been replayed
+    /// to the device below. Called after each poll from [`Filter::resume`] on, until it has.
     fn has_replayed(&self) -> bool {
         true
     }

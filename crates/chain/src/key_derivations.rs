@@ -1,74 +1,75 @@
-//! [`KeyDerivations`]: keys that are derived, apart from everything else.
+//! [`KeyDerivations`]: derives keys from passphrases in threads of its own.
 //!
-//! What a key costs to derive a header says, which whoever can write the disk can write: a
-//! minute, and a GiB. So this has few threads of its own, which nobody's requests wait for,
-//! and of each disk one is derived at a time, also when nobody waits for that any more.
+//! The header of a disk says what deriving its key costs, and anyone who can write the disk can
+//! make that a minute and a GiB. So derivations have a few threads that no request waits for, and
+//! each disk has one derivation at a time, even if its requester no longer waits.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use world::Pool;
 
 use crate::Attribution;
 
-/// So many keys are derived at once on a host: each may take a GiB of memory.
+/// The number of keys that a host derives at once: each may take a GiB of memory.
 pub const KEY_DERIVATIONS_MAX: usize = 2;
 
-/// Whose disk it is, which, and its id.
-type Disk = (String, String, Option<String>);
-
-/// See the module's head.
-pub struct KeyDerivations {
-    pool: Arc<dyn Pool>,
-    under_way: Arc<Mutex<HashSet<Disk>>>,
+/// A disk of which a key is being derived.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct DiskName {
+    tenant: String,
+    volume: String,
+    volume_id: Option<String>,
 }
 
-/// A disk's turn; it ends when this is dropped.
-pub(crate) struct Turn {
-    disk: Disk,
-    under_way: Arc<Mutex<HashSet<Disk>>>,
+/// Derives keys in a pool of its own, one at a time for each disk.
+pub struct KeyDerivations {
+    pool: Arc<dyn Pool>,
+    disks: Arc<Mutex<HashSet<DiskName>>>,
+}
+
+/// The right to derive a key of one disk; dropping it returns the right.
+pub(crate) struct DerivationPermit {
+    disk: DiskName,
+    disks: Arc<Mutex<HashSet<DiskName>>>,
 }
 
 impl KeyDerivations {
-    /// In this pool, which has [`KEY_DERIVATIONS_MAX`] threads and nothing else to do.
+    /// Derives in `pool`, which has [`KEY_DERIVATIONS_MAX`] threads and no other work.
     #[must_use]
     pub fn new(pool: Arc<dyn Pool>) -> Self {
         Self {
             pool,
-            under_way: Arc::default(),
+            disks: Arc::default(),
         }
     }
 
-    /// The turn of a disk, unless a key of it is being derived.
-    pub(crate) fn turn(&self, attribution: &Attribution) -> Option<Turn> {
-        let disk = (
-            attribution.tenant.clone(),
-            attribution.volume.clone(),
-            attribution.volume_id.clone(),
-        );
-        let mut under_way = self
-            .under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        under_way.insert(disk.clone()).then(|| Turn {
+    /// A permit for a disk; `None` while a key of it is being derived.
+    pub(crate) fn permit(&self, attribution: &Attribution) -> Option<DerivationPermit> {
+        let disk = DiskName {
+            tenant: attribution.tenant.clone(),
+            volume: attribution.volume.clone(),
+            volume_id: attribution.volume_id.clone(),
+        };
+        let is_free = self.disks.lock().insert(disk.clone());
+        is_free.then(|| DerivationPermit {
             disk,
-            under_way: Arc::clone(&self.under_way),
+            disks: Arc::clone(&self.disks),
         })
     }
 
-    /// Derives; the turn ends with it.
-    pub(crate) fn run(&self, turn: Turn, derive: impl FnOnce() + Send + 'static) {
+    /// Runs `derive` in the pool, and returns the permit after it.
+    pub(crate) fn run(&self, permit: DerivationPermit, derive: impl FnOnce() + Send + 'static) {
         self.pool.run(Box::new(move || {
-            let _turn = turn;
+            let _permit = permit;
             derive();
         }));
     }
 }
 
-impl Drop for Turn {
+impl Drop for DerivationPermit {
     fn drop(&mut self) {
-        let under_way = self.under_way.lock();
-        let mut under_way = under_way.unwrap_or_else(PoisonError::into_inner);
-        under_way.remove(&self.disk);
+        self.disks.lock().remove(&self.disk);
     }
 }

@@ -24,7 +24,7 @@ mod tokens;
 pub use chain::Chain;
 pub use context::{
     AttachmentContext, Attribution, ChainHistory, DiskLimits, EventSink, FilterContext,
-    HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease, build,
+    HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease, build_filters,
 };
 pub use filter::{Filter, Opening};
 pub use hot_swap::{HotSwap, HotSwapError, OnSwapped, SizeRule};

@@ -8,7 +8,7 @@ use base::BlockDevice as _;
 use chain::{
     AttachmentContext, Chain, ChainHistory, DiskLimits, Filter, FilterContext, HostContext,
     HotSwap, HotSwapError, KeyDerivations, KeyError, KeySource, NoPrograms, NoTargets, SizeRule,
-    UnlimitedLease, build,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::{Policy, PolicyError};
 use nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -102,7 +102,7 @@ pub fn serve(
                 state: None,
             },
         };
-        Ok(build(&policy, &context))
+        Ok(build_filters(&policy, &context))
     })
 }
 

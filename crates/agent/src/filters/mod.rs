@@ -25,7 +25,7 @@ use api::host::{Access, Assignment, DesiredChain};
 use chain::{
     AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HostContext, HotSwap,
     KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
-    UnlimitedLease, build,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
 use nbd::client::Departed;
@@ -206,7 +206,7 @@ impl Filters {
             filters: filters.map_or_else(Vec::new, |(policy, context)| {
                 let mut context = context;
                 context.attachment.wake = wake;
-                build(&policy, &context)
+                build_filters(&policy, &context)
             }),
             rule,
             on_swapped: Box::new(move |ended| {

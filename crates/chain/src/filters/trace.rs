@@ -251,7 +251,7 @@ impl Filter for Trace {
             let note = format!(
                 "it keeps {is} MiB, and not {wanted}: this host keeps no more (--filter-trace)"
             );
-            self.context.note(&self.name, note);
+            self.context.report(&self.name, note);
         }
         Opening::Ready
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use auth::{Authority, Credentials, certificate_key, server_config};
 use base::with_causes;
-use chain::{Attribution, Filter, build};
+use chain::{Attribution, Filter, build_filters};
 use chain_policy::{FilterKind, FilterPolicy};
 use nbd::Watcher;
 use sandbox::FilterServer;
@@ -115,7 +115,7 @@ fn make(
         &state_folder(&attribution),
         attribution,
     )?;
-    Ok(build(&policy, &filters.context(wake, watcher)))
+    Ok(build_filters(&policy, &filters.context(wake, watcher)))
 }
 
 /// The folder with the state of a disk's filters, named by the volume's id or by its encoded name.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
 use chain::filters::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use chain::{Attribution, Chain, Filter, HotSwap, HotSwapError, SizeRule, build};
+use chain::{Attribution, Chain, Filter, HotSwap, HotSwapError, SizeRule, build_filters};
 use chain_policy::{FilterKind, FilterPolicy, Policy};
 use nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
 use nbd::{
@@ -226,7 +226,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
             let context = given.context(wake.clone(), &watcher);
-            let filters = policy.map_or_else(Vec::new, |policy| build(&policy, &context));
+            let filters = policy.map_or_else(Vec::new, |policy| build_filters(&policy, &context));
             open(client, filters, journal, &own, (wake, &watcher))
         })
     });

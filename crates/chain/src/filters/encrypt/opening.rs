@@ -14,7 +14,7 @@ use base::{BlockDevice, Completion, IoError, Outcome, Request, Started, Token};
 
 use super::cipher::Cipher;
 use crate::FilterContext;
-use crate::key_derivations::Turn;
+use crate::key_derivations::DerivationPermit;
 use chain_policy::{EncryptConfig, Format};
 use luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
 

@@ -117,7 +117,7 @@ impl Journal {
     pub(super) fn note(&self, note: String) {
         tracing::warn!(path = %self.config.path.display(), "{note}");
         if let Some(of_chain) = &self.of_chain {
-            of_chain.context.note(&of_chain.name, note);
+            of_chain.context.report(&of_chain.name, note);
         }
     }
 }

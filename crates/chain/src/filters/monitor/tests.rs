@@ -17,7 +17,8 @@ use world::{Clock, Millis, Wake};
 
 use super::Event;
 use crate::{
-    AttachmentContext, Chain, EventSink, FilterContext, HostContext, HotSwap, SizeRule, build,
+    AttachmentContext, Chain, EventSink, FilterContext, HostContext, HotSwap, SizeRule,
+    build_filters,
 };
 use extfs::testing::changed;
 use extfs::testing::{Image, KINDS, journalled, make};
@@ -103,7 +104,7 @@ impl Rig {
         };
         let (tell, told) = mpsc::channel();
         rig.chain.hot_swap(HotSwap {
-            filters: build(&policy, &context),
+            filters: build_filters(&policy, &context),
             rule: SizeRule::Keep,
             on_swapped: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
         });

@@ -15,7 +15,7 @@ use world::{Clock, Millis, Wake, World};
 use crate::filters::{Event, EventKind};
 use crate::{
     Chain, EventSink, FilterContext, HotSwap, HotSwapError, LinkState, PendingQueue, Program,
-    Programs, RemoteDisk, SizeRule, build,
+    Programs, RemoteDisk, SizeRule, build_filters,
 };
 
 const SIZE: usize = 256 << 10;
@@ -432,7 +432,7 @@ impl Rig {
         let policy = Policy::parse(&text).expect("it is one");
         let (tell, told) = mpsc::channel();
         self.chain.hot_swap(HotSwap {
-            filters: build(&policy, &self.context),
+            filters: build_filters(&policy, &self.context),
             rule: SizeRule::MayChange,
             told: Box::new(move |ended| tell.send(ended).expect("it is waited for")),
         });

@@ -254,7 +254,7 @@ impl Replicate {
     }
 
     fn note(&self, note: String) {
-        self.context.note(&self.name, note);
+        self.context.report(&self.name, note);
     }
 
     fn read(

@@ -672,7 +672,7 @@ fn a_volume_that_lacks_something_keeps_its_filter() {
     }
     let refused = rig.leave().expect_err("the volume lacks something");
     assert!(
-        refused.contains("cannot be left: the volume lacks"),
+        refused.contains("cannot be removed: the volume lacks"),
         "{refused}"
     );
     lock(&rig.places[0]).hangs = false;

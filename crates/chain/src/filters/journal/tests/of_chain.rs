@@ -19,7 +19,7 @@ use crate::filters::journal::left::{journal_left, put_journal_aside};
 use crate::filters::{Event, EventKind};
 use crate::{
     AttachmentContext, Chain, ChainHistory, DiskLimits, EventSink, Filter, FilterContext, HotSwap,
-    HotSwapError, Opening, SizeRule, StateFolder, build,
+    HotSwapError, Opening, SizeRule, StateFolder, build_filters,
 };
 
 const PATH: &str = "/state/fast.journal";
@@ -200,7 +200,7 @@ impl Host {
             "" => Vec::new(),
             filters => {
                 let policy = Policy::parse(&format!("volume = 'disk'\n{filters}"));
-                build(&policy.expect("a policy"), &context)
+                build_filters(&policy.expect("a policy"), &context)
             }
         };
         let looked = Rc::clone(&self.looked);
