@@ -153,12 +153,7 @@ impl Fault {
     }
 
     /// Writes a part of a torn write, and fails every request after it.
-    fn tear(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        part: Request<'_>,
-        draw: Draw,
-    ) -> Started {
+    fn tear(&mut self, below: &mut dyn BlockDevice, part: Request<'_>, draw: Draw) -> Started {
         let token = part.token;
         if part.op.range().length > 0 {
             match below.start(part) {
@@ -233,7 +228,11 @@ impl Filter for Fault {
             }
         }
         let now = self.clock.monotonic();
-        while self.delayed.front().is_some_and(|delayed| delayed.due <= now) {
+        while self
+            .delayed
+            .front()
+            .is_some_and(|delayed| delayed.due <= now)
+        {
             completions.extend(self.delayed.pop_front().map(|delayed| delayed.completion));
         }
     }

@@ -60,7 +60,11 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
         };
         let disks = files.len() as u32;
         disk_of.push(*files.entry(file).or_insert(disks));
-        records.push(Record::plain(kind, now_us.saturating_mul(1000), ByteRange::new(range.0, range.1)));
+        records.push(Record::plain(
+            kind,
+            now_us.saturating_mul(1000),
+            ByteRange::new(range.0, range.1),
+        ));
     }
     let mut disks: Vec<(&str, u32)> = files.into_iter().collect();
     disks.sort_unstable_by_key(|(_, disk)| *disk);

@@ -1,4 +1,4 @@
-//! [`Event`]: what a monitor says, as it is told to people and programs.
+//! [`Event`]: an event of a filter, and its form as JSON (docs/reference/policies.md).
 
 use std::sync::Arc;
 
@@ -10,81 +10,80 @@ use world::Millis;
 use crate::Attribution;
 use extfs::FileKind;
 
-/// Something that happened to a disk. As JSON it has the fields that there is something to
-/// say in (docs/reference/policies.md).
+/// An event of a disk. Its JSON leaves out fields without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When it passed the monitor.
+    /// The time at which the request passed the filter.
     pub time: Millis,
-    /// To whose disk.
+    /// The disk.
     pub attribution: Arc<Attribution>,
-    /// Which filter says so.
+    /// The name of the filter that reports the event.
     pub filter: Arc<str>,
-    /// In which partition, from 1; none, if the disk has no partition table.
+    /// The number of the partition, from 1; `None` if the disk has no partition table.
     pub partition: Option<u32>,
-    /// What.
+    /// What happened.
     pub kind: EventKind,
-    /// The rule that it breaks, and what was done.
+    /// The rule that the request breaks, and the action of the rule.
     pub rule: Option<(Arc<str>, Action)>,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// Something to a file.
+    /// An access to a file or a change of it.
     File(FileEvent),
-    /// Blocks that are no file's, or of no file system that is known, were read or written.
+    /// An access to blocks of no file, or of no known file system.
     Blocks {
-        /// Which of the two.
+        /// A read or a write.
         operation: Operation,
-        /// Where, in bytes from the beginning of the disk.
+        /// The offset on the disk, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// What the monitor says of itself.
+    /// A message of the filter about itself.
     Message(String),
-    /// What a filter says that runs in a process of its own: as it has said it, but for whose
-    /// disk and which filter it is.
+    /// The JSON fields of an event that an out-of-process filter has reported. Its fields for the
+    /// disk and the filter are replaced.
     Forwarded(serde_json::Map<String, serde_json::Value>),
 }
 
-/// What happened to a file.
+/// An access to a file or a change of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEvent {
-    /// What.
+    /// The operation.
     pub operation: Operation,
-    /// Its number.
+    /// The number of the file's inode.
     pub inode: u32,
-    /// What it is, if that is known.
+    /// The kind of file, if it is known.
     pub kind: Option<FileKind>,
-    /// Where it is, or was: any bytes. None, if it has no name that is known.
+    /// The path of the file before the event, in any bytes; `None` if it has no known name.
     pub path: Option<Arc<[u8]>>,
-    /// The particulars.
+    /// Details that depend on the operation.
     pub detail: Detail,
 }
 
-/// Particulars of what happened to a file.
+/// The details of an event of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Detail {
-    /// There are none.
+    /// No details.
     None,
-    /// Where it is now.
+    /// The new path.
     To(Vec<u8>),
-    /// Which part of it.
+    /// A part of the file.
     Range {
-        /// From where on, in bytes.
+        /// The offset in the file, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length: u64,
-        /// Where that lies, in bytes from the beginning of the disk, and how long each is.
+        /// The ranges of the part on the disk: offset and length of each, in bytes.
         disk: Vec<(u64, u64)>,
     },
-    /// How long it was and is, in bytes.
+    /// The length of the file before and after the event, in bytes.
     Size(u64, u64),
-    /// Its permission bits before and now.
+    /// The permission bits before and after the event.
     Mode(u16, u16),
-    /// Its user and group before and now.
+    /// User and group before and after the event.
     Owner((u32, u32), (u32, u32)),
 }
 
@@ -97,17 +96,17 @@ const fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-/// A time as RFC 3339 writes it.
-fn spelt(time: Millis) -> String {
+/// A time in RFC 3339.
+fn rfc3339(time: Millis) -> String {
     jiff::Timestamp::from_millisecond(time.0)
         .map_or_else(|_| format!("{} ms", time.0), |time| time.to_string())
 }
 
 impl Event {
-    /// As a filter has told it that runs elsewhere, and is not believed whose disk it is.
-    fn serialize_told<S: Serializer>(
+    /// Writes the event of an out-of-process filter, which is not trusted to name the disk.
+    fn serialize_forwarded<S: Serializer>(
         &self,
-        told: &serde_json::Map<String, serde_json::Value>,
+        fields: &serde_json::Map<String, serde_json::Value>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         const OWN: [&str; 7] = [
@@ -120,9 +119,9 @@ impl Event {
             "filter",
         ];
         let mut out = serializer.serialize_map(None)?;
-        match told.get("time") {
+        match fields.get("time") {
             Some(time @ serde_json::Value::String(_)) => out.serialize_entry("time", time)?,
-            _ => out.serialize_entry("time", &spelt(self.time))?,
+            _ => out.serialize_entry("time", &rfc3339(self.time))?,
         }
         out.serialize_entry("tenant", &self.attribution.tenant)?;
         if let Some(vm) = &self.attribution.vm {
@@ -133,7 +132,7 @@ impl Event {
             out.serialize_entry("volume_id", id)?;
         }
         out.serialize_entry("filter", &*self.filter)?;
-        for (name, value) in told
+        for (name, value) in fields
             .iter()
             .filter(|(name, _)| !OWN.contains(&name.as_str()))
         {
@@ -145,11 +144,11 @@ impl Event {
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let EventKind::Forwarded(told) = &self.kind {
-            return self.serialize_told(told, serializer);
+        if let EventKind::Forwarded(fields) = &self.kind {
+            return self.serialize_forwarded(fields, serializer);
         }
         let mut out = serializer.serialize_struct("Event", 16)?;
-        out.serialize_field("time", &spelt(self.time))?;
+        out.serialize_field("time", &rfc3339(self.time))?;
         out.serialize_field("tenant", &self.attribution.tenant)?;
         if let Some(vm) = &self.attribution.vm {
             out.serialize_field("vm", vm)?;
@@ -193,9 +192,8 @@ impl Serialize for Event {
     }
 }
 
-/// A path: as text, and as it is if that is none. NUL is none: no file of a guest has it in
-/// its name, but whoever writes the disk may put it there, and what passes events on need not
-/// take it.
+/// Writes a path as text, and also in hexadecimal if it is no UTF-8 or has a NUL. A guest can write a
+/// NUL to the disk, and the receivers of events may not accept it.
 fn field<S: serde::ser::SerializeStruct>(
     out: &mut S,
     [text, hex]: [&'static str; 2],
@@ -204,8 +202,8 @@ fn field<S: serde::ser::SerializeStruct>(
     let shown = String::from_utf8_lossy(path).replace('\0', "\u{fffd}");
     out.serialize_field(text, &shown)?;
     if shown.as_bytes() != path {
-        let spelt: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
-        out.serialize_field(hex, &spelt)?;
+        let digits: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.serialize_field(hex, &digits)?;
     }
     Ok(())
 }
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_what_there_is_to_say() {
+    fn the_json_of_an_event_has_the_fields_with_a_value() {
         let file = FileEvent {
             operation: Operation::Rename,
             inode: 12,
@@ -285,9 +283,9 @@ mod tests {
         assert!(json.contains("\"disk\":[[4096,512]]"), "{json}");
     }
 
-    /// Controllers take no text with a NUL: one such name kept all that a host had to tell.
+    /// Controllers accept no text with a NUL, so one such name blocked all events of a host.
     #[test]
-    fn a_name_with_a_nul_is_spelt() {
+    fn a_path_with_a_nul_is_written_in_hexadecimal() {
         let file = FileEvent {
             operation: Operation::Read,
             inode: 12,

@@ -246,10 +246,10 @@ impl BlockDevice for Forwarder {
                 false => Life::None,
             };
         }
-        let mut completions = Vec::new();
-        self.queue.poll(&mut completions);
+        let mut from_queue = Vec::new();
+        self.queue.poll(&mut from_queue);
         let answers = self.is_up() && !(matches!(self.life, Life::Runs) && self.fate.lock().hangs);
-        for completion in completions {
+        for completion in from_queue {
             // Completions for an earlier life, or for a program that has died, are dropped.
             let id = self.pending.remove(&completion.token);
             if let Some(id) = id.filter(|_| answers) {
@@ -647,7 +647,11 @@ fn a_restarted_program_sees_the_size_of_its_first_life() {
     rig.write(1, 11).expect("answered");
     rig.chain.bottom().grown = BLOCK as u64;
     rig.fate.lock().dies = true;
-    assert_eq!(rig.read(1), Ok(11), "the restarted program serves the same disk");
+    assert_eq!(
+        rig.read(1),
+        Ok(11),
+        "the restarted program serves the same disk"
+    );
     assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);
 }
 
@@ -655,13 +659,17 @@ fn a_restarted_program_sees_the_size_of_its_first_life() {
 fn a_program_that_is_missing_or_reports_a_wrong_size_is_refused() {
     let mut rig = Rig::new(3);
     rig.fate.lock().is_missing = true;
-    let refused = rig.begin("fail-closed").expect_err("the program is missing");
+    let refused = rig
+        .begin("fail-closed")
+        .expect_err("the program is missing");
     assert!(refused.to_string().contains("within 15 s"), "{refused}");
     rig.fate.lock().is_missing = false;
     rig.fate.lock().size = Some(SIZE as u64 + 1);
     let refused = rig.begin("bypass").expect_err("the size is wrong");
     assert!(
-        refused.to_string().contains("more than the 262144 bytes below"),
+        refused
+            .to_string()
+            .contains("more than the 262144 bytes below"),
         "{refused}"
     );
     rig.fate.lock().size = None;
