@@ -511,133 +511,113 @@ mod tests {
         assert_eq!(alone.filters[0].out_of_process, None, "inline, there");
     }
 
+    /// The lines of a filter, and a part of the error that they cause.
+    const INVALID_FILTERS: &[(&str, &str)] = &[
+        ("name = 'x'", "filter 1 (x): kind is missing"),
+        (
+            "kind = 'turbo'",
+            "unknown kind \"turbo\"; it is one of monitor, encrypt, replicate",
+        ),
+        ("kind = 3", "kind is 3, and has to be a string"),
+        ("kind = 'rate'\niops = 0", "iops has to be at least 1"),
+        ("kind = 'rate'\niops = -4", "invalid value"),
+        ("kind = 'rate'\nspeed = 4", "unknown field `speed`"),
+        ("kind = 'rate'", "the filter limits nothing"),
+        (
+            "kind = 'rate'\nbytes_per_second = 'fast'",
+            "\"fast\" is not a size",
+        ),
+        ("kind = 'encrypt'", "missing field `key`"),
+        (
+            "kind = 'rate'\niops = 1\nruns = 'there'",
+            "runs has to be \"inline\" or \"process\"",
+        ),
+        (
+            "kind = 'rate'\niops = 1\nmemory = '1G'",
+            "this filter runs inline",
+        ),
+        (
+            "kind = 'rate'\niops = 1\nruns = 'process'\nmemory = '1M'",
+            "memory has to be 64M to 64G",
+        ),
+        (
+            "kind = 'rate'\niops = 1\nruns = 'process'\ncpu_percent = 0",
+            "cpu_percent has to be 1 to",
+        ),
+        (
+            "kind = 'rate'\niops = 1\nruns = 'process'\non_failure = 'x'",
+            "on_failure has to be",
+        ),
+        (
+            "kind = 'encrypt'\nkey = 'a'\nruns = 'process'\non_failure = 'bypass'",
+            "cannot be bypassed",
+        ),
+        ("kind = 'journal'\nsize = '1M'", "size has to be 4M to 1T"),
+        (
+            "kind = 'journal'\nflush = 'never'",
+            "unknown variant `never`",
+        ),
+        ("kind = 'journal'\nruns = 'process'", "run only inline"),
+        (
+            "kind = 'journal'\n[[filter]]\nkind = 'journal'\nname = 'b'",
+            "filter 2 (b): a chain has at most one journal, and filter journal is one",
+        ),
+        (
+            "kind = 'journal'\n[[filter]]\nkind = 'monitor'\n[[filter.rule]]\nname = 'r'\npaths = ['/etc/**']\naction = 'deny'",
+            "filter 2: a monitor with a deny rule has to be above the journal journal",
+        ),
+        (
+            "kind = 'trace'\nbytes_max = 5",
+            "bytes_max has to be 1M to 1T",
+        ),
+        (
+            "kind = 'external'\nprogram = '../x'",
+            "program has to be a name",
+        ),
+        (
+            "kind = 'external'\nprogram = 'x'\nruns = 'process'",
+            "remove runs",
+        ),
+        (
+            "kind = 'remote'\naddress = '10.0.0.1:1'\nkey = 'sha256:12'",
+            "key has to be sha256: and 64",
+        ),
+        (
+            "kind = 'remote'\naddress = 'host'\nkey = ''",
+            "invalid socket address",
+        ),
+        ("kind = 'encrypt'\nkey = ''", "key has to be a name"),
+        ("kind = 'encrypt'\nkey = '../x'", "key has to be a name"),
+        (
+            "kind = 'encrypt'\nkey = 'k'\nformat = 'always'",
+            "unknown variant `always`",
+        ),
+        ("kind = 'fault'\nname = 'A b'", "of a-z, 0-9 and -"),
+        (
+            "kind = 'fault'\n[[filter]]\nkind = 'fault'",
+            "filter 2: another filter of this chain has the same name",
+        ),
+    ];
+
+    /// Policies, and a part of the error that they cause.
+    const INVALID_POLICIES: &[(&str, &str)] = &[
+        ("volume = 'a'", "delete the chain"),
+        ("[[filter]]\nkind = 'fault'", "missing field `volume`"),
+        ("volume = ", "TOML parse error at line 1"),
+        ("colour = 1\nvolume = 'a'", "unknown field `colour`"),
+    ];
+
     #[test]
     fn a_mistake_is_reported_with_the_filter_that_has_it() {
-        let of_filter = |lines: &str| format!("volume = \"a\"\n[[filter]]\n{lines}");
-        for (text, expected) in [
-            ("volume = \"a\"".to_owned(), "delete the chain"),
-            (of_filter("name = \"x\""), "filter 1 (x): kind is missing"),
-            (
-                of_filter("kind = \"turbo\""),
-                "unknown kind \"turbo\"; it is one of monitor, encrypt, replicate",
-            ),
-            (of_filter("kind = 3"), "kind is 3, and has to be a string"),
-            (
-                of_filter("kind = \"rate\"\niops = 0"),
-                "iops has to be at least 1",
-            ),
-            (of_filter("kind = \"rate\"\niops = -4"), "invalid value"),
-            (
-                of_filter("kind = \"rate\"\nspeed = 4"),
-                "unknown field `speed`",
-            ),
-            (of_filter("kind = \"rate\""), "the filter limits nothing"),
-            (
-                of_filter("kind = \"rate\"\nbytes_per_second = \"fast\""),
-                "\"fast\" is not a size",
-            ),
-            (of_filter("kind = \"encrypt\""), "missing field `key`"),
-            (
-                of_filter("kind = \"rate\"\niops = 1\nruns = \"there\""),
-                "runs has to be \"inline\" or \"process\"",
-            ),
-            (
-                of_filter("kind = \"rate\"\niops = 1\nmemory = \"1G\""),
-                "this filter runs inline",
-            ),
-            (
-                of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\nmemory = \"1M\""),
-                "memory has to be 64M to 64G",
-            ),
-            (
-                of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\ncpu_percent = 0"),
-                "cpu_percent has to be 1 to",
-            ),
-            (
-                of_filter("kind = \"rate\"\niops = 1\nruns = \"process\"\non_failure = \"x\""),
-                "on_failure has to be",
-            ),
-            (
-                of_filter(
-                    "kind = \"encrypt\"\nkey = \"a\"\nruns = \"process\"\non_failure = \"bypass\"",
-                ),
-                "cannot be bypassed",
-            ),
-            (
-                of_filter("kind = \"journal\"\nsize = \"1M\""),
-                "size has to be 4M to 1T",
-            ),
-            (
-                of_filter("kind = \"journal\"\nflush = \"never\""),
-                "unknown variant `never`",
-            ),
-            (
-                of_filter("kind = \"journal\"\nruns = \"process\""),
-                "run only inline",
-            ),
-            (
-                of_filter("kind = \"journal\"\n[[filter]]\nkind = \"journal\"\nname = \"b\""),
-                "filter 2 (b): a chain has at most one journal, and filter journal is one",
-            ),
-            (
-                of_filter(
-                    "kind = \"journal\"\n[[filter]]\nkind = \"monitor\"\n[[filter.rule]]\nname = \
-                     \"r\"\npaths = [\"/etc/**\"]\naction = \"deny\"",
-                ),
-                "filter 2: a monitor with a deny rule has to be above the journal journal",
-            ),
-            (
-                of_filter("kind = \"trace\"\nbytes_max = 5"),
-                "bytes_max has to be 1M to 1T",
-            ),
-            (
-                of_filter("kind = \"external\"\nprogram = \"../x\""),
-                "program has to be a name",
-            ),
-            (
-                of_filter("kind = \"external\"\nprogram = \"x\"\nruns = \"process\""),
-                "remove runs",
-            ),
-            (
-                of_filter("kind = \"remote\"\naddress = \"10.0.0.1:1\"\nkey = \"sha256:12\""),
-                "key has to be sha256: and 64",
-            ),
-            (
-                of_filter("kind = \"remote\"\naddress = \"host\"\nkey = \"\""),
-                "invalid socket address",
-            ),
-            (
-                of_filter("kind = \"encrypt\"\nkey = \"\""),
-                "key has to be a name",
-            ),
-            (
-                of_filter("kind = \"encrypt\"\nkey = \"../x\""),
-                "key has to be a name",
-            ),
-            (
-                of_filter("kind = \"encrypt\"\nkey = \"k\"\nformat = \"always\""),
-                "unknown variant `always`",
-            ),
-            (
-                of_filter("kind = \"fault\"\nname = \"A b\""),
-                "of a-z, 0-9 and -",
-            ),
-            (
-                of_filter("kind = \"fault\"\n[[filter]]\nkind = \"fault\""),
-                "filter 2: another filter of this chain has the same name",
-            ),
-            (
-                "[[filter]]\nkind = \"fault\"".to_owned(),
-                "missing field `volume`",
-            ),
-            ("volume = ".to_owned(), "TOML parse error at line 1"),
-            (
-                "colour = 1\nvolume = \"a\"".to_owned(),
-                "unknown field `colour`",
-            ),
-        ] {
-            let said = refused(&text);
-            assert!(said.contains(expected), "{text}: {said}");
+        let filters = INVALID_FILTERS.iter().map(|(lines, expected)| {
+            let text = format!("volume = 'a'\n[[filter]]\n{lines}");
+            (text, *expected)
+        });
+        let policies = INVALID_POLICIES.iter();
+        let policies = policies.map(|(text, expected)| ((*text).to_owned(), *expected));
+        for (text, expected) in filters.chain(policies) {
+            let error = refused(&text);
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

@@ -68,7 +68,7 @@ struct Outdated;
 
 impl Change<'_> {
     /// Applies the superblock and descriptors in a transaction.
-    pub fn take_layout(&mut self) {
+    pub fn apply_layout(&mut self) {
         if self.grow().is_err() {
             self.live.is_outdated = true;
         }

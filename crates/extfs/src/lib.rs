@@ -22,6 +22,7 @@
 //! Must not know: where blocks come from, or who wants to know about files.
 
 mod change;
+mod compare;
 mod content;
 mod directory;
 mod event;

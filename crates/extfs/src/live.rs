@@ -361,8 +361,8 @@ impl Live {
         }
         let mut change = Change::new(self, &blocks);
         if is_committed {
-            change.take_layout();
+            change.apply_layout();
         }
-        change.take(events);
+        change.apply(events);
     }
 }

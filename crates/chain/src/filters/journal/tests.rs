@@ -744,7 +744,7 @@ fn what_a_journal_has_goes_to_no_other_disk() {
     machine.platter.borrow_mut().fails = true;
     write(&mut machine, 512, &[4; 512]);
     write(&mut machine, 0, &[5; 512]);
-    let refused = |bytes, whose, why: &str| {
+    let refused = |bytes, attribution, why: &str| {
         let reason = opened_over(&machine, bytes, attribution).expect_err("it is another's");
         assert!(reason.contains(why), "{reason}");
     };

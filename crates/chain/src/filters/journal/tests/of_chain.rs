@@ -172,7 +172,7 @@ impl Host {
         let world = self.simulation.world();
         self.last_turn += 1;
         self.looked.set(None);
-        let simulated = FilterContext::simulated(world);
+        let simulated = FilterContext::simulated(world.clone());
         let context = FilterContext {
             host: simulated.host,
             attachment: AttachmentContext {
