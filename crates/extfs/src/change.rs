@@ -314,7 +314,7 @@ impl<'a> Change<'a> {
 
     /// Reads the names in changed directory blocks.
     fn apply_names(&mut self) {
-        // Names may lie in inodes.
+        // Names may be in inodes.
         for inode in self.before.keys().copied() {
             let file = self.live.view.inode(inode);
             if file.is_some_and(|file| matches!(file.map, Map::InlineNames { .. })) {

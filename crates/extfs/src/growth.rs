@@ -16,8 +16,8 @@ use super::change::Change;
 use super::groups::descriptors_in;
 use super::live::Live;
 use super::owners::Owner;
+use super::scan::has_room_for_groups;
 use super::superblock::{self, Superblock};
-use super::view::has_room_for_groups;
 
 /// The maximal number of inode table blocks that are read after a growth. If more are needed, the
 /// whole disk is read again.

@@ -37,6 +37,7 @@ mod map;
 mod names;
 mod owners;
 pub mod partition;
+mod scan;
 mod superblock;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
