@@ -39,6 +39,7 @@ const REREAD_AFTER: Duration = Duration::from_secs(1);
 
 /// The first pause after a failed read of the disk. Each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
+
 /// The longest pause after a failed read of the disk.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
