@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use unit_daemon::{Restorable, Restored, RestoredSegment, SegmentFate};
+use unit_daemon::{RestoreFilter, RestoredSegment, SegmentFate};
 use world::real::RealClock;
 use world::{Clock as _, Millis, World};
 
@@ -42,22 +42,22 @@ impl From<&RestoredSegment> for Segment {
         Self {
             segment: one.segment.to_string(),
             whole: match one.whole {
-                SegmentFate::There => "there",
-                SegmentFate::BroughtBack => "brought-back",
-                SegmentFate::PutBack => "put-back",
-                SegmentFate::OtherThere => "replaced",
-                SegmentFate::Gone => "gone",
+                SegmentFate::Present => "there",
+                SegmentFate::Restored => "brought-back",
+                SegmentFate::Reverted => "put-back",
+                SegmentFate::OtherPresent => "replaced",
+                SegmentFate::Lost => "gone",
                 SegmentFate::Failed => "failed",
             },
             slots: one.slots,
-            gone: one.gone,
+            gone: one.lost,
         }
     }
 }
 
-impl From<&Restored> for RestoreReport {
-    fn from(restored: &Restored) -> Self {
-        let given_back = restored.given_back;
+impl From<&unit_daemon::RestoreReport> for RestoreReport {
+    fn from(restored: &unit_daemon::RestoreReport) -> Self {
+        let given_back = restored.reclaimed_until;
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
             given_back: given_back.map(|at| moment::text(at.0)),
@@ -72,7 +72,7 @@ pub fn restore_unit(
     format: Format,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
-    let meant = Restorable {
+    let meant = RestoreFilter {
         since: Millis(arguments.since),
         until: arguments.until.map_or(Millis(i64::MAX), Millis),
         segment: arguments.segment,
@@ -93,8 +93,8 @@ pub fn restore_unit(
 }
 
 /// Fails if something could not be restored, so that scripts see it in the exit code.
-fn whole(restored: &Restored) -> Result<(), Failure> {
-    match restored.is_whole() {
+fn whole(restored: &unit_daemon::RestoreReport) -> Result<(), Failure> {
+    match restored.is_complete() {
         true => Ok(()),
         false => Err(Failure::new(
             "some slots could not be restored; the table above says which",
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_incomplete_restore_is_a_failure() {
-        let mut restored = Restored::default();
+        let mut restored = unit_daemon::RestoreReport::default();
         assert!(whole(&restored).is_ok());
         restored.unreadable_logs = 1;
         assert!(whole(&restored).is_err());

@@ -38,4 +38,4 @@ pub use service::{
 };
 pub use session::{Closing, Session, Step};
 pub use timeouts::Timeouts;
-pub use unit_folder::{Keeping, Restorable, Restored, RestoredSegment, SegmentFate, segment_of};
+pub use unit_folder::{UndeletePolicy, RestoreFilter, RestoreReport, RestoredSegment, SegmentFate, segment_of};

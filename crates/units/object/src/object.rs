@@ -110,14 +110,14 @@ impl ObjectUnit {
         cluster: ClusterId,
         unit: UnitId,
     ) -> Result<Self, UnitError> {
-        Self::open(world, runtime, place, cluster, unit).made()
+        Self::open(world, runtime, place, cluster, unit).created()
     }
 
     /// Makes the unit that was opened, as [`ObjectUnit::create`].
     ///
     /// # Errors
     /// As [`ObjectUnit::create`]; [`UnitError::Held`] if it has another owner.
-    pub fn made(self) -> Result<Self, UnitError> {
+    pub fn created(self) -> Result<Self, UnitError> {
         self.0.wait(self.0.make())?;
         Ok(self)
     }

@@ -23,7 +23,7 @@ fn open(memory: &Memory) -> RadosUnit {
 }
 
 fn made(memory: &Memory) -> RadosUnit {
-    open(memory).made().expect("made")
+    open(memory).created().expect("made")
 }
 
 fn segment(serial: u64) -> SegmentId {
@@ -159,7 +159,7 @@ fn a_namespace_that_is_no_unit_is_not_written_to() {
         .lock()
         .objects
         .insert("picture".to_owned(), picture);
-    let foreign = open(&memory).made().map(drop);
+    let foreign = open(&memory).created().map(drop);
     assert!(
         matches!(&foreign, Err(UnitError::Foreign { reason, .. }) if reason.contains("picture")),
         "{foreign:?}"

@@ -97,14 +97,14 @@ impl RadosUnit {
         cluster: ClusterId,
         unit: UnitId,
     ) -> Result<Self, UnitError> {
-        Self::open(world, place, cluster, unit).made()
+        Self::open(world, place, cluster, unit).created()
     }
 
     /// Makes the unit that was opened, as [`RadosUnit::create`].
     ///
     /// # Errors
     /// As [`RadosUnit::create`]; [`UnitError::Held`] if it has another owner.
-    pub fn made(self) -> Result<Self, UnitError> {
+    pub fn created(self) -> Result<Self, UnitError> {
         self.core.make()?;
         Ok(self)
     }

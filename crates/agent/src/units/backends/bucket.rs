@@ -71,6 +71,6 @@ impl Backend for Bucket {
     }
 
     fn make(&self, context: &HostContext, unit: UnitId) -> Result<Arc<dyn Unit>, UnitError> {
-        Ok(Arc::new(self.unit(context, unit).made()?))
+        Ok(Arc::new(self.unit(context, unit).created()?))
     }
 }

@@ -7,7 +7,7 @@ use base::with_causes;
 use metrics::{Answer, Measures, Part};
 use parking_lot::Mutex;
 use unit::{Health, Moment, OpClass, Unit as _, UnitError, UnitStat, UnitState};
-use unit_folder::{FolderUnit, KeptFreed};
+use unit_folder::{FolderUnit, UndeleteUsage};
 use world::Clock;
 
 use super::Service;
@@ -30,7 +30,7 @@ pub(super) struct Looks {
 
 struct Found {
     health: Health,
-    stat: Option<(UnitStat, KeptFreed)>,
+    stat: Option<(UnitStat, UndeleteUsage)>,
     /// Since when somebody looks.
     looking: Option<Duration>,
 }
@@ -149,7 +149,7 @@ impl Service {
     }
 }
 
-fn look_at(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, KeptFreed), UnitError> {
+fn look_at(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, UndeleteUsage), UnitError> {
     unit.probe()?;
     let stat = unit.stat()?;
     let end = clock.monotonic() + SETTLES_FOR;
@@ -157,15 +157,15 @@ fn look_at(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, KeptFreed)
         // A little each time, since hosts come first; unless they free so fast that
         // their room is not given back in time.
         let is_more = unit.reclaim()?;
-        let kept = unit.kept_freed()?;
-        if !(is_more && kept.is_too_much) || clock.monotonic() >= end {
+        let kept = unit.undelete_usage()?;
+        if !(is_more && kept.is_over_limit) || clock.monotonic() >= end {
             return Ok((stat, kept));
         }
     }
 }
 
 impl Found {
-    fn note(&mut self, outcome: Result<(UnitStat, KeptFreed), UnitError>, clock: &dyn Clock) {
+    fn note(&mut self, outcome: Result<(UnitStat, UndeleteUsage), UnitError>, clock: &dyn Clock) {
         let before = self.health.state();
         let error = match outcome {
             Ok(stat) => {
@@ -218,7 +218,7 @@ impl Found {
         measures.counter(
             "scree_daemon_kept_freed_given_up_bytes",
             "Bytes of that whose room was needed before their time was over",
-            [(vec![], kept.given_up_bytes)],
+            [(vec![], kept.evicted_bytes)],
         );
         if let Some(free_bytes) = stat.free_bytes {
             measures.one(
@@ -250,7 +250,7 @@ mod tests {
 
     use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
     use unit::Put;
-    use unit_folder::Keeping;
+    use unit_folder::UndeletePolicy;
     use world::simulated::Simulation;
     use world::{Millis, World};
 
@@ -280,9 +280,9 @@ mod tests {
         world.clock = Arc::new(SlowClock(simulation));
         let (cluster, id) = (ClusterId::from_u128(1), UnitId::from_u128(1));
         let unit = FolderUnit::create(&world, path, cluster, id).expect("made");
-        let unit = unit.keeping(Keeping {
+        let unit = unit.with_undelete(UndeletePolicy {
             room_percent: 5,
-            ..Keeping::default()
+            ..UndeletePolicy::default()
         });
         for serial in 0..150 {
             let copyset = CopysetId::new(1).expect("under 4096");
@@ -298,9 +298,9 @@ mod tests {
             put.expect("put");
             unit.delete(segment).expect("deleted");
         }
-        assert!(unit.kept_freed().expect("known").is_too_much);
+        assert!(unit.undelete_usage().expect("known").is_over_limit);
         let (_, kept) = look_at(&unit, &*world.clock).expect("well");
-        assert!(!kept.is_too_much, "{kept:?}");
+        assert!(!kept.is_over_limit, "{kept:?}");
         assert!(kept.segments > 50, "{kept:?}");
     }
 }

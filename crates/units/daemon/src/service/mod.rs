@@ -40,7 +40,7 @@ use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use unit_folder::Keeping;
+use unit_folder::UndeletePolicy;
 use world::{Millis, World, host};
 
 use crate::{Keeper, Limits, Server, ServerConfig};
@@ -77,7 +77,7 @@ pub struct Settings {
     /// As [`Limits::connections_max`].
     pub connections_max: usize,
     /// How long, and how much of, what hosts free is kept.
-    pub keeping: Keeping,
+    pub undelete: UndeletePolicy,
     /// How often controllers are asked: [`BEGIN_EVERY`], but for tests.
     pub begin_every: Duration,
 }

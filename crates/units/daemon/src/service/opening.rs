@@ -11,7 +11,7 @@ use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
 use parking_lot::Mutex;
 use unit::{Unit as _, UnitError};
-use unit_folder::{FolderUnit, Keeping};
+use unit_folder::{FolderUnit, UndeletePolicy};
 use unit_remote::url_of_address;
 use world::{Endpoint, Millis, World};
 
@@ -137,7 +137,7 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
     };
     let known = learn(&world, &settings, &folder, kept).await?;
     let (folder, known, keeper) = {
-        let (world, keeping) = (world.clone(), settings.keeping);
+        let (world, keeping) = (world.clone(), settings.undelete);
         let opened = blocking(move || {
             let keeper = open_keeper(&world, &folder, &known, keeping)?;
             if known.now.is_some() {
@@ -254,13 +254,13 @@ fn open_keeper(
     world: &World,
     folder: &Folder,
     known: &Known,
-    keeping: Keeping,
+    undelete: UndeletePolicy,
 ) -> Result<Arc<Keeper>, StartError> {
     let path = folder.unit();
     let (cluster, owner) = (&known.cluster, controller_config::owner(&known.cluster));
     let unit = FolderUnit::open(world, &path, cluster.id, cluster.unit)
         .with_owner(owner, known.takes_over)
-        .keeping(keeping);
+        .with_undelete(keeping);
     let opened = match known.is_made {
         true => match unit.probe() {
             // What is there can be read.
@@ -289,7 +289,7 @@ fn open_keeper(
                     folder: path,
                 });
             }
-            unit.made()
+            unit.created()
         }
     };
     let unit = opened.map_err(|source| StartError::Unit {
@@ -309,7 +309,7 @@ fn open_keeper(
 /// Does a restore that was cut short to its end. Hosts do not wait for one that cannot
 /// be ended: until it is, nothing that is held goes because its time is over.
 fn end_restore(unit: &FolderUnit) {
-    match unit.end_restore() {
+    match unit.complete_restore() {
         Ok(ended) if ended.is_whole() => {}
         Ok(ended) => {
             let logs = ended.unreadable_logs;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use base::with_causes;
 use unit::UnitError;
 use unit_folder::FolderUnit;
-use unit_folder::{Keeping, Restorable, Restored};
+use unit_folder::{UndeletePolicy, RestoreFilter, RestoreReport};
 use world::{World, host};
 
 use super::folder::{Folder, FolderError};
@@ -51,16 +51,16 @@ impl From<UnitError> for RestoreError {
 pub fn restore(
     world: &World,
     folder: &Path,
-    meant: &Restorable,
+    meant: &RestoreFilter,
     dry_run: bool,
-) -> Result<Restored, RestoreError> {
+) -> Result<RestoreReport, RestoreError> {
     // Before anything is made where no daemon ever was.
     let marker = FolderUnit::identify(world, &folder.join("unit"))?;
     check_user(&folder.join("unit"))?;
     let folder = Folder::lock(world, folder)?;
     let unit = FolderUnit::open(world, &folder.unit(), marker.cluster, marker.unit);
     // What is put aside meanwhile is kept as well.
-    let unit = unit.keeping(Keeping::default());
+    let unit = unit.with_undelete(UndeletePolicy::default());
     Ok(unit.restore(meant, dry_run)?)
 }
 

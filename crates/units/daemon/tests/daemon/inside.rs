@@ -7,7 +7,7 @@ use std::time::Duration;
 use auth::{Capability, Fence, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, LineageTag, UnitId};
 use unit::{Put, Read};
-use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
+use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, UndeletePolicy, Session, Step};
 use unit_folder::FolderUnit;
 use unit_remote::{Conversation, Done, Link, RemoteUnit};
 use unit_wire::Request;
@@ -42,7 +42,7 @@ pub fn keeper_anyhow(world: &World) -> Arc<Keeper> {
 }
 
 fn keeper_of(world: &World, unit: FolderUnit) -> Arc<Keeper> {
-    let unit = unit.keeping(Keeping::default());
+    let unit = unit.with_undelete(UndeletePolicy::default());
     let config = KeeperConfig {
         cluster: CLUSTER,
         keys: vec![verifying_key()],

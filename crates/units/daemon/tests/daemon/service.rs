@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unit::{Unit as _, UnitError};
-use unit_daemon::{ConfigRejected, FolderError, Keeping, Service, Settings, StartError};
+use unit_daemon::{ConfigRejected, FolderError, UndeletePolicy, Service, Settings, StartError};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
 use unit_remote::{endpoint_of_url, url_of_address};
@@ -149,7 +149,7 @@ pub fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
         client: Client::unix(&site.folder.path().join("api.sock")),
         profile,
         connections_max: 16,
-        keeping: Keeping::default(),
+        undelete: UndeletePolicy::default(),
         begin_every: Duration::from_millis(20),
     };
     (settings, renew)

@@ -12,7 +12,7 @@ use super::{PATH, create, open};
 use crate::FolderUnit;
 use crate::format;
 use crate::format::{ENTRY_BYTES, TABLE_OFFSET};
-use crate::place::folder_of;
+use crate::root::folder_of;
 
 const SLOTS: u16 = 4;
 

@@ -74,7 +74,7 @@ fn a_unit_keeps_no_more_open_than_its_process_may() {
         put(&unit, segment(number), SLOT_BYTES, 0, 1).expect("put");
         unit.sync(&[segment(number)]).expect("synced");
     }
-    let open = (0..200).filter(|number| unit.cache.get(segment(*number)).is_some());
+    let open = (0..200).filter(|number| unit.segments.cache.get(segment(*number)).is_some());
     let open = open.count();
     assert!((1..=64).contains(&open), "{open}");
 }
@@ -90,7 +90,7 @@ fn no_lock_is_held_while_a_folder_is_synced() {
     let watched = Watched::new(&world, move |unit, seen| {
         if let Seen::SyncFolder(_) = seen {
             count.fetch_add(1, Ordering::Relaxed);
-            assert!(unit.durable_folders.try_lock().is_some());
+            assert!(unit.segments.durable_folders.try_lock().is_some());
         }
     });
     world.disk = Arc::clone(&watched) as _;
@@ -99,7 +99,7 @@ fn no_lock_is_held_while_a_folder_is_synced() {
     put(&*unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(1)]).expect("synced");
     assert_eq!(syncs.load(Ordering::Relaxed), 2);
-    assert_eq!(unit.durable_folders.lock().known.len(), 1);
+    assert_eq!(unit.segments.durable_folders.lock().known.len(), 1);
     put(&*unit, segment(2), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(2)]).expect("synced");
     assert_eq!(syncs.load(Ordering::Relaxed), 3, "known by now");

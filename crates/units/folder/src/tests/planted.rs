@@ -17,8 +17,8 @@ use world::{Millis, OpenMode, World};
 
 use super::{cluster, unit_id};
 use crate::FolderUnit;
-use crate::place::folder_of;
-use crate::{Keeping, Restorable};
+use crate::root::folder_of;
+use crate::{UndeletePolicy, RestoreFilter};
 
 /// A unit with one segment, and beside it a file and a folder that are none of
 /// its business.
@@ -246,7 +246,7 @@ fn a_link_in_place_of_what_is_kept_is_not_followed() {
     let scene = Scene::new();
     let freed = scene.at("freed");
     scene.link(&freed, &scene.folder.path().join("beside"));
-    let unit = scene.opened_anew().keeping(Keeping::default());
+    let unit = scene.opened_anew().with_undelete(UndeletePolicy::default());
     let deleted = unit.delete(segment(1)).expect_err("it cannot be kept");
     assert!(matches!(deleted, UnitError::Tampered { .. }), "{deleted}");
     read(&unit, segment(1), SLOT_BYTES, 0, 4).expect("it is there");
@@ -256,7 +256,7 @@ fn a_link_in_place_of_what_is_kept_is_not_followed() {
 
     scene.world.disk.remove(&freed).expect("put right");
     while unit.reclaim().expect("settled") {}
-    let all = Restorable {
+    let all = RestoreFilter {
         since: Millis(0),
         until: Millis(i64::MAX),
         segment: None,

@@ -64,14 +64,14 @@ fn a_prefix_that_is_no_unit_is_missing_and_one_that_holds_something_is_not_taken
     }
     assert_eq!(site.store.names(), [""; 0], "nothing was written");
     site.store.put_raw("holiday.jpg", b"a picture");
-    let foreign = site.open().made().map(drop);
+    let foreign = site.open().created().map(drop);
     assert!(
         matches!(foreign, Err(UnitError::Foreign { .. })),
         "{foreign:?}"
     );
     site.store.remove_raw("holiday.jpg");
     site.store.put_raw("scree-unit.toml", b"format = 1");
-    let foreign = site.open().made().map(drop);
+    let foreign = site.open().created().map(drop);
     assert!(
         matches!(foreign, Err(UnitError::Foreign { .. })),
         "{foreign:?}"
@@ -111,7 +111,7 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
                 "{refused:?}"
             );
         }
-        let made = other.made().map(drop);
+        let made = other.created().map(drop);
         assert!(matches!(made, Err(UnitError::Foreign { .. })), "{made:?}");
     }
     let shared: std::sync::Arc<dyn object_store::ObjectStore> = site.store.clone();

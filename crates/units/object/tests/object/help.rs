@@ -345,7 +345,7 @@ impl Site {
 
     /// The unit, made if it is not there.
     pub fn unit(&self) -> ObjectUnit {
-        self.open().made().expect("made")
+        self.open().created().expect("made")
     }
 }
 

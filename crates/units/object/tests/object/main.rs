@@ -42,7 +42,7 @@ fn a_store_that_knows_no_conditions_is_a_unit_like_any_other() {
 fn large_segments_go_in_parts() {
     let site = Site::new(memory());
     let unit = site.open().with_segment_data_bytes(64 << 20);
-    let unit = unit.made().expect("made");
+    let unit = unit.created().expect("made");
     let segment = help::segment(1);
     let (slot_bytes, count) = (1 << 20, 20);
     help::put_slots(&unit, segment, slot_bytes, count).expect("put");

@@ -84,7 +84,7 @@ fn open(place: &Place) -> ObjectUnit {
 
 fn unit(more: &[(&str, &str)]) -> (ObjectUnit, Place) {
     let (place, _) = place(more);
-    (open(&place).made().expect("made"), place)
+    (open(&place).created().expect("made"), place)
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn s3_knows_conditions_and_hosts_free_at_once_by_them() {
 fn s3_takes_large_segments_in_parts() {
     let (place, _) = place(&[]);
     let unit = open(&place).with_segment_data_bytes(64 << 20);
-    let unit = unit.made().expect("made");
+    let unit = unit.created().expect("made");
     put_slots(&unit, segment(1), 1 << 20, 20).expect("put");
     read_slots(&unit, segment(1), 1 << 20, 3, 4).expect("known");
     let other = open(&place);
@@ -158,7 +158,7 @@ fn s3_takes_large_segments_in_parts() {
 #[test]
 fn s3_names_all_segments() {
     let (place, prefix) = place(&[]);
-    let unit = open(&place).made().expect("made");
+    let unit = open(&place).created().expect("made");
     let store = AmazonS3Builder::new()
         .with_endpoint(&SERVER.endpoint)
         .with_allow_http(true)
@@ -197,7 +197,7 @@ fn a_bucket_that_is_not_there_is_missing_and_a_server_that_is_not_there_is_away(
     for missing in [
         unit.probe(),
         unit.list().map(drop),
-        open(&missing).made().map(drop),
+        open(&missing).created().map(drop),
     ] {
         assert!(
             matches!(&missing, Err(UnitError::Missing { reason, .. }) if reason.contains("NoSuchBucket")),

@@ -53,7 +53,7 @@ fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_ta
         let unit = RadosUnit::open(&world, &place, CLUSTER, UNIT);
         unit.with_owner(owner(database), takes_over)
     };
-    let first = open(1, false).made().expect("made and claimed");
+    let first = open(1, false).created().expect("made and claimed");
     let stat = first.stat().expect("there");
     assert!(stat.free_bytes.is_some_and(|bytes| bytes > 0), "{stat:?}");
     let held = open(2, false).probe();
