@@ -269,7 +269,7 @@ impl CapabilityCache {
                         // The receiver may have stopped waiting.
                         let _ = answered.send(refused);
                     };
-                    daemon.show(&capability.bytes, Box::new(done));
+                    daemon.present(&capability.bytes, Box::new(done));
                 }
             });
         }

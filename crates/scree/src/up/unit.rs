@@ -9,7 +9,7 @@ use std::time::Duration;
 use api::Profile;
 use auth::Kind;
 use tokio::sync::watch;
-use unit_daemon::{BEGIN_EVERY, UndeletePolicy, Service};
+use unit_daemon::{REPORT_EVERY, UndeletePolicy, Service};
 use world::{World, host};
 
 use super::prepare;
@@ -60,7 +60,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
             window: arguments.undelete_window,
             room_percent: arguments.undelete_room,
         },
-        begin_every: BEGIN_EVERY,
+        report_every: REPORT_EVERY,
     };
     let note = {
         let monitor = monitor.clone();

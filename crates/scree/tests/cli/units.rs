@@ -169,7 +169,7 @@ fn folders_that_cannot_be_units_are_refused() {
     host.refuses(
         1,
         &["unit", "add", &text(&other.unit(1))],
-        &["is a unit of cluster-", "another cluster is never"],
+        &["is a unit of cluster-", "another cluster cannot be taken over"],
     );
     // Within one: what is made there would be taken for its own.
     let within = other.unit(1).join("segments").join("000");
@@ -177,7 +177,7 @@ fn folders_that_cannot_be_units_are_refused() {
     host.refuses(
         1,
         &["unit", "add", &text(&within)],
-        &["lies in", "units/u1", "folder of its own"],
+        &["is within", "units/u1", "folder outside it"],
     );
     assert_eq!(fs::read_dir(&within).expect("there").count(), 0);
     // A copy of a unit.

@@ -351,7 +351,7 @@ impl Daemon {
             cluster,
         };
         hello.encode(1, &mut bytes);
-        Request::Show(signed).encode(2, &mut bytes);
+        Request::Present(signed).encode(2, &mut bytes);
         self.send(connection, &bytes);
         self.work(connection, &mut Vec::new());
         self.give_up(connection, false);

@@ -10,7 +10,7 @@
 //! * `fences`: the newest lease of each volume, so that older leases are refused;
 //!   `active_connection`: the newest connection of each lease and repair, likewise.
 //! * `relay`: passes a connection on to the daemon that it is for.
-//! * [`restore`]: brings back freed slots while no daemon runs.
+//! * [`restore`]: restores freed slots while no daemon runs.
 //! * [`Service`]: all of it as a process, on a data directory, configured by controllers.
 //!
 //! Must not know: keys except those that verify, volumes, SQL, users.
@@ -32,9 +32,9 @@ mod timeouts;
 
 pub use budget::{BUDGET_BYTES, Budget};
 pub use keeper::{Job, Keeper, KeeperConfig};
-pub use server::{Limits, Server, ServerConfig, WhereUnitsAre};
+pub use server::{Limits, Server, ServerConfig, UnitEndpoints};
 pub use service::{
-    BEGIN_EVERY, ConfigRejected, FolderError, RestoreError, Service, Settings, StartError, restore,
+    REPORT_EVERY, ConfigRejected, FolderError, RestoreError, Service, Settings, StartError, restore,
 };
 pub use session::{Closing, Session, Step};
 pub use timeouts::Timeouts;

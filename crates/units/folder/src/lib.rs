@@ -26,7 +26,7 @@
 //!
 //! Invariants:
 //!
-//! * Whoever administers the folder is not trusted: no link in it is followed, no name
+//! * The administrator of the folder is not trusted: no link in it is followed, no name
 //!   leads out of it, and only regular files are opened.
 //! * A folder whose marker names another owner's database may be read and is not changed.
 //! * A folder without this unit's marker is never written to and is never an empty unit.

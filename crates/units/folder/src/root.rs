@@ -252,7 +252,7 @@ impl Root {
         }
     }
 
-    /// Checks that the folder is the expected unit, whoever owns it, and returns its marker.
+    /// Checks that the folder is the expected unit, with any owner, and returns its marker.
     ///
     /// Cost: opening and reading a small file.
     pub(super) fn check(&self) -> Result<Marker, UnitError> {

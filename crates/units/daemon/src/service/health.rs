@@ -1,4 +1,4 @@
-//! Whether a daemon can do its work, and how it is doing, for those who watch.
+//! Readiness and metrics of a daemon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,36 +12,35 @@ use world::Clock;
 
 use super::Service;
 
-/// A controller is away that was not heard of for as long as it should have been
-/// so often.
-const MISSED_MAX: u32 = 3;
+/// Number of missed reports after which the controllers count as unavailable.
+const MISSED_REPORTS_MAX: u32 = 3;
 
-/// A folder answers within this, or says nothing.
+/// Time within which a check of the folder must end.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// A look gives back room for so long while more is held than may be: nearly until
-/// the next look.
-const SETTLES_FOR: Duration = Duration::from_secs(4);
+/// Time for which a check reclaims room while more is stored than the policy allows: nearly
+/// until the next check.
+const RECLAIM_FOR: Duration = Duration::from_secs(4);
 
-/// What looking at the folder has found.
-pub(super) struct Looks {
-    found: Arc<Mutex<Found>>,
+/// The checks of the folder.
+pub(super) struct Checks {
+    last: Arc<Mutex<LastCheck>>,
 }
 
-struct Found {
+struct LastCheck {
     health: Health,
     stat: Option<(UnitStat, UndeleteUsage)>,
-    /// Since when somebody looks.
-    looking: Option<Duration>,
+    /// When the check that is running began.
+    running_since: Option<Duration>,
 }
 
-impl Looks {
+impl Checks {
     pub fn new(clock: &dyn Clock) -> Self {
         Self {
-            found: Arc::new(Mutex::new(Found {
+            last: Arc::new(Mutex::new(LastCheck {
                 health: Health::new(moment(clock)),
                 stat: None,
-                looking: None,
+                running_since: None,
             })),
         }
     }
@@ -55,45 +54,45 @@ fn moment(clock: &dyn Clock) -> Moment {
 }
 
 impl Service {
-    /// Looks how the folder is, and gives back some room, on a thread that may
-    /// wait; unless one does already.
-    pub(super) fn look(&self) {
-        let found = Arc::clone(&self.inner.looks.found);
+    /// Checks the folder and reclaims some room, on a thread that may wait, unless a check is
+    /// running.
+    pub(super) fn check_folder(&self) {
+        let last = Arc::clone(&self.inner.checks.last);
         let clock = Arc::clone(&self.inner.world.clock);
-        if found.lock().looking.is_some() {
+        if last.lock().running_since.is_some() {
             return;
         }
-        found.lock().looking = Some(clock.monotonic());
+        last.lock().running_since = Some(clock.monotonic());
         let keeper = Arc::clone(&self.inner.keeper);
         tokio::task::spawn_blocking(move || {
-            let outcome = look_at(keeper.unit(), &*clock);
-            let mut found = found.lock();
-            found.looking = None;
-            found.note(outcome, &*clock);
+            let outcome = check(keeper.unit(), &*clock);
+            let mut last = last.lock();
+            last.running_since = None;
+            last.record(outcome, &*clock);
         });
     }
 
-    /// Why it cannot do its work at this moment, one sentence each.
-    fn unready_for(&self) -> Vec<String> {
+    /// Why the daemon cannot do its work now, one sentence each.
+    fn unready_reasons(&self) -> Vec<String> {
         let inner = &self.inner;
         let now = inner.world.clock.monotonic();
         let mut reasons = Vec::new();
         if inner.server.lock().is_none() {
-            reasons.push("it is ending".to_owned());
+            reasons.push("it is shutting down".to_owned());
         }
-        let found = inner.looks.found.lock();
-        let state = found.health.state();
-        if let Some(since) = found.looking
+        let last = inner.checks.last.lock();
+        let state = last.health.state();
+        if let Some(since) = last.running_since
             && now.saturating_sub(since) >= ANSWERS_WITHIN
         {
-            reasons.push("the unit's folder does not answer".to_owned());
+            reasons.push("the unit's folder does not respond".to_owned());
         } else if state != UnitState::Healthy {
             reasons.push(format!("the unit is {}", state.name()));
         }
-        let age = now.saturating_sub(*inner.heard.lock());
-        if age >= inner.begin_every * MISSED_MAX {
+        let age = now.saturating_sub(*inner.configured_at.lock());
+        if age >= inner.report_every * MISSED_REPORTS_MAX {
             let age = age.as_secs();
-            reasons.push(format!("no controller was heeded for {age} s"));
+            reasons.push(format!("no controller has sent a valid configuration for {age} s"));
         }
         reasons
     }
@@ -107,20 +106,20 @@ impl Service {
         ];
         measures.gauge(
             "scree_daemon_info",
-            "Which unit it keeps, and where",
+            "The unit of the daemon and its URL",
             [(labels, 1.0)],
         );
         let age = inner.world.clock.monotonic();
-        let age = age.saturating_sub(*inner.heard.lock());
+        let age = age.saturating_sub(*inner.configured_at.lock());
         measures.one(
             "scree_daemon_begin_age_seconds",
-            "How long ago a controller was heeded last, or this began",
+            "Time since the last valid configuration from a controller, or since the start",
             age.as_secs_f64(),
         );
         let offset_ms = inner.keeper.clock_offset_ms();
         measures.one(
             "scree_daemon_clock_offset_seconds",
-            "The controllers' clock less this machine's",
+            "The clock of the controllers minus the clock of this machine",
             offset_ms as f64 / 1000.0,
         );
         let (connections, held_bytes) = inner
@@ -130,42 +129,42 @@ impl Service {
             .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
         measures.one(
             "scree_daemon_connections",
-            "Connections of hosts, and those that are passed on",
+            "Connections of hosts, relayed ones included",
             connections as f64,
         );
         measures.one(
             "scree_daemon_connections_max",
-            "How many there may be",
+            "Maximum number of connections",
             inner.connections_max as f64,
         );
         measures.one(
             "scree_daemon_held_bytes",
-            "Bytes of requests and answers that are held, which may be 256 MiB",
+            "Bytes of requests and answers that are held, of at most 256 MiB",
             held_bytes as f64,
         );
-        inner.looks.found.lock().measure(&mut measures);
+        inner.checks.last.lock().measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);
         measures
     }
 }
 
-fn look_at(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, UndeleteUsage), UnitError> {
+fn check(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, UndeleteUsage), UnitError> {
     unit.probe()?;
     let stat = unit.stat()?;
-    let end = clock.monotonic() + SETTLES_FOR;
+    let end = clock.monotonic() + RECLAIM_FOR;
     loop {
-        // A little each time, since hosts come first; unless they free so fast that
-        // their room is not given back in time.
+        // A little with each check, because hosts come first, unless they free faster than their
+        // room is reclaimed.
         let is_more = unit.reclaim()?;
-        let kept = unit.undelete_usage()?;
-        if !(is_more && kept.is_over_limit) || clock.monotonic() >= end {
-            return Ok((stat, kept));
+        let usage = unit.undelete_usage()?;
+        if !(is_more && usage.is_over_limit) || clock.monotonic() >= end {
+            return Ok((stat, usage));
         }
     }
 }
 
-impl Found {
-    fn note(&mut self, outcome: Result<(UnitStat, UndeleteUsage), UnitError>, clock: &dyn Clock) {
+impl LastCheck {
+    fn record(&mut self, outcome: Result<(UnitStat, UndeleteUsage), UnitError>, clock: &dyn Clock) {
         let before = self.health.state();
         let error = match outcome {
             Ok(stat) => {
@@ -180,7 +179,7 @@ impl Found {
         if before != after {
             let (before, after) = (before.name(), after.name());
             let reason = error.map(|error| with_causes(&error));
-            tracing::warn!(before, after, reason, "the unit changed");
+            tracing::warn!(before, after, reason, "state of the unit changed");
         }
     }
 
@@ -192,7 +191,7 @@ impl Found {
         });
         let help = "Whether the unit is in this state";
         measures.gauge("scree_daemon_unit_state", help, states);
-        let Some((stat, kept)) = &self.stat else {
+        let Some((stat, usage)) = &self.stat else {
             return;
         };
         measures.one(
@@ -202,28 +201,28 @@ impl Found {
         );
         measures.one(
             "scree_daemon_bytes",
-            "The room that they take",
+            "Room that the segments take",
             stat.bytes as f64,
         );
         measures.one(
-            "scree_daemon_kept_freed_bytes",
-            "The room of what hosts have freed and is kept for a while",
-            kept.bytes as f64,
+            "scree_daemon_undelete_bytes",
+            "Room of what hosts have freed and is stored for undelete",
+            usage.bytes as f64,
         );
         measures.one(
-            "scree_daemon_kept_freed_segments",
-            "Segments among that which were deleted or replaced as a whole",
-            kept.segments as f64,
+            "scree_daemon_undelete_segments",
+            "Whole segments that are stored for undelete",
+            usage.segments as f64,
         );
         measures.counter(
-            "scree_daemon_kept_freed_given_up_bytes",
-            "Bytes of that whose room was needed before their time was over",
-            [(vec![], kept.evicted_bytes)],
+            "scree_daemon_undelete_evicted_bytes",
+            "Bytes evicted before the end of the undelete window because their room was needed",
+            [(vec![], usage.evicted_bytes)],
         );
         if let Some(free_bytes) = stat.free_bytes {
             measures.one(
                 "scree_daemon_free_bytes",
-                "Free room of the unit's file system, which others may share",
+                "Free room of the unit's file system",
                 free_bytes as f64,
             );
         }
@@ -236,7 +235,7 @@ impl Part for Service {
     }
 
     fn reasons(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(async { self.unready_for() })
+        Box::pin(async { self.unready_reasons() })
     }
 
     fn measure(&self) -> Answer<'_, Measures> {
@@ -256,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Each look at it takes 10 ms.
+    /// A clock of which each reading takes 10 ms.
     struct SlowClock(Simulation);
 
     impl Clock for SlowClock {
@@ -270,9 +269,9 @@ mod tests {
         }
     }
 
-    /// A look gave back for 200 ms of 5 s, and what was held grew beyond its bound.
+    /// A check reclaimed for 200 ms of 5 s, and the stored bytes grew beyond the limit.
     #[test]
-    fn a_look_gives_back_until_no_more_is_held_than_may_be() {
+    fn a_check_reclaims_until_the_undelete_limit_holds() {
         let simulation = Simulation::new(1);
         let mut world: World = simulation.world();
         let path = Path::new("/unit");
@@ -299,8 +298,8 @@ mod tests {
             unit.delete(segment).expect("deleted");
         }
         assert!(unit.undelete_usage().expect("known").is_over_limit);
-        let (_, kept) = look_at(&unit, &*world.clock).expect("well");
-        assert!(!kept.is_over_limit, "{kept:?}");
-        assert!(kept.segments > 50, "{kept:?}");
+        let (_, usage) = check(&unit, &*world.clock).expect("well");
+        assert!(!usage.is_over_limit, "{usage:?}");
+        assert!(usage.segments > 50, "{usage:?}");
     }
 }

@@ -98,7 +98,7 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
     for (time, kept) in [(Duration::from_secs(3600), 1), (Duration::ZERO, 0)] {
         let settings = unit_daemon::Settings {
             undelete: UndeletePolicy {
-                time,
+                window: time,
                 ..UndeletePolicy::default()
             },
             ..settings(&site).0
@@ -115,12 +115,12 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
             let service = service.clone();
             async move { service.run().await }
         });
-        let lineage_tag = format!("scree_daemon_kept_freed_segments {kept}.0");
-        let given_up = "scree_daemon_kept_freed_given_up_bytes_total{} 0";
+        let stored = format!("scree_daemon_undelete_segments {kept}.0");
+        let evicted = "scree_daemon_undelete_evicted_bytes_total{} 0";
         crate::service::until("it is counted", async || {
             let text = service.measure().await.whole();
             let has = |line: &str| text.lines().any(|found| found == line);
-            has(&lineage_tag) && has(given_up)
+            has(&stored) && has(evicted)
         })
         .await;
         running.abort();
@@ -166,7 +166,7 @@ async fn a_daemon_starts_whatever_a_restore_has_left() {
         replaced: false,
     };
     let refused = restore(&site.world, &folder, &meant, false).expect_err("no note");
-    assert!(refused.to_string().contains("end a restore"), "{refused}");
+    assert!(refused.to_string().contains("complete a restore"), "{refused}");
     let aside = folder.join("aside");
     disk.rename(&note, &aside).expect("moved away");
     restore(&site.world, &folder, &meant, false).expect("restored");

@@ -62,7 +62,7 @@ fn ask_everything(unit: &FolderUnit) -> u16 {
             data: &mut data,
         });
         if read.is_ok() && tags[0] == tag_of(id, slot) {
-            // Content that has rotted is found by whoever can check the tag;
+            // Content that has rotted is detected by hosts, which check tags;
             // here only header and table have.
             assert_eq!(data, content_of(id, slot, SLOT_BYTES), "slot {slot}");
             right += 1;

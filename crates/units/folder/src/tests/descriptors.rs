@@ -34,7 +34,7 @@ fn a_unit_gives_up_what_it_keeps_open_when_no_more_can_be_opened() {
 /// What a destage that failed had put kept its files open until it was freed,
 /// and so made the next destage fail too.
 #[test]
-fn segments_that_nobody_syncs_do_not_use_up_the_descriptors() {
+fn unsynced_segments_do_not_exhaust_the_descriptors() {
     let mut simulation = Simulation::new(1);
     let unit = create(&simulation.world()).with_open_segments(3);
     simulation.disk.set_open_files_max(8);
@@ -54,7 +54,7 @@ fn segments_that_nobody_syncs_do_not_use_up_the_descriptors() {
 }
 
 #[test]
-fn a_write_that_an_early_sync_lost_is_told_to_whoever_syncs() {
+fn a_write_lost_by_an_early_sync_is_reported_by_the_next_sync() {
     let simulation = Simulation::new(1);
     let unit = create(&simulation.world()).with_open_segments(1);
     put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");

@@ -56,9 +56,9 @@ fn a_unit_that_another_copy_uses_is_not_changed() {
 }
 
 #[test]
-fn a_unit_is_claimed_from_nobody_from_the_replaced_and_by_order() {
+fn a_unit_without_an_owner_with_a_replaced_one_or_by_order_is_claimed() {
     let world = Simulation::new(1).world();
-    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("made by nobody");
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("created without an owner");
     let first = owned(&world, owner(1, 1), false);
     assert!(put(&first, segment(1), SLOT_BYTES, 0, 4).is_err());
     first.probe().expect("claimed");
@@ -78,8 +78,8 @@ fn a_unit_is_claimed_from_nobody_from_the_replaced_and_by_order() {
     assert!(again.is_err_and(|error| is_held(&error)), "once is once");
 }
 
-/// A unit that an owner with the operator's word had not seen at its start was
-/// taken when it came, from whoever had been given that word since.
+/// A unit that was unavailable when an owner was told to take over was later claimed from the
+/// owner that had been told so since.
 #[test]
 fn a_unit_that_is_seen_late_is_not_taken_from_a_newer_owner() {
     let world = Simulation::new(1).world();
@@ -232,12 +232,12 @@ fn a_claim_that_was_cut_short_is_durable_once_it_is_found() {
     }
 }
 
-/// All wrote under one name: whoever was first renamed the empty file of the
-/// next one, and the folder was no unit any more.
+/// All claims used one draft name: the first one renamed the empty draft of the next, and the
+/// folder was no unit any more.
 #[test]
 fn of_two_that_claim_a_unit_at_once_neither_takes_the_others_draft() {
     let world = Simulation::new(1).world();
-    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("made by nobody");
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("created without an owner");
     let (one, other) = (
         owned(&world, owner(1, 1), false),
         owned(&world, owner(2, 1), false),

@@ -67,8 +67,8 @@ pub(crate) struct Timestamp {
 pub(crate) struct FreedSegmentName {
     pub segment: SegmentId,
     pub freed_at: Timestamp,
-    /// Timestamp the one was freed, by the wall clock, that a restore has put in its place:
-    /// whoever means what was freed since then or earlier means that one.
+    /// If a restore has replaced this segment: the wall-clock time at which the restored one was
+    /// freed. A filter that begins then or earlier selects the restored one and not this.
     pub superseded: Option<Millis>,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn log_name(moment: u64) -> String {
     format!("{LOG}{moment:016x}")
 }
 
-/// Timestamp the log of this name was begun, if it is one's.
+/// The moment at which the log named `name` was begun, if that is the name of one.
 pub(super) fn log_of(name: &str) -> Option<u64> {
     moment(name.strip_prefix(LOG)?)
 }

@@ -2,7 +2,7 @@
 
 use base::{ClusterId, DatabaseId, UnitId};
 use unit::{Owner, Unit as _, UnitError};
-use unit_object::{Conditional, ObjectUnit, Place};
+use unit_object::{Conditional, ObjectUnit, Location};
 
 use crate::help::{self, CLUSTER, Site, UNIT, local, memory, put_slots, runtime, segment};
 
@@ -115,11 +115,11 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
         assert!(matches!(made, Err(UnitError::Foreign { .. })), "{made:?}");
     }
     let shared: std::sync::Arc<dyn object_store::ObjectStore> = site.store.clone();
-    let within = Place::on(shared, "a/unit/b/c".into(), "test://within".to_owned());
+    let within = Location::on(shared, "a/unit/b/c".into(), "test://within".to_owned());
     let within = ObjectUnit::create(&world, runtime(), &within, CLUSTER, UnitId::from_u128(3));
     let within = within.map(drop);
     assert!(
-        matches!(&within, Err(UnitError::Foreign { reason, .. }) if reason.contains("lies in")),
+        matches!(&within, Err(UnitError::Foreign { reason, .. }) if reason.contains("is within")),
         "{within:?}"
     );
     assert_eq!(site.unit().id(), UNIT, "made twice is opened");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
-use testkit::units::conformance::{SLOT_BYTES, content_of, is_absent, put, read, replace, segment};
+use testkit::units::conformance::{Generations, SLOT_BYTES, content_of, is_absent, put, read, replace, segment};
 use unit::{Read, SlotRun, Unit as _};
 use world::World;
 use world::simulated::Simulation;
@@ -130,7 +130,7 @@ fn the_end_of_a_restore_leaves_alone_what_was_put_since() {
         let is_back = unit.stat_segment(gone).is_ok();
         seen[usize::from(is_back)] = true;
         if !is_back {
-            replace(&unit, gone, other, (None, 0), 8).expect("put in its place");
+            replace(&unit, gone, other, Generations { expected: None, new: 0 }, 8).expect("put in its place");
             free(&unit, gone, [3]);
         }
         unit.complete_restore().expect("ended");
@@ -196,7 +196,7 @@ fn what_a_restore_takes_the_place_of_is_held_whatever_is_kept() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     put(&unit, id, SLOT_BYTES, 0, 8).expect("put");
-    replace(&unit, id, other, (Some(0), 1), 8).expect("replaced");
+    replace(&unit, id, other, Generations { expected: Some(0), new: 1 }, 8).expect("replaced");
     let meant = replaced();
     let unit = unkept(&simulation.world());
     let restored = unit.restore(&meant, false).expect("restored");

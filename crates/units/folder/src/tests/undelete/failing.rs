@@ -117,7 +117,7 @@ fn what_cannot_be_put_back_leaves_in_its_place_what_is_there() {
     read(&unit, id, SLOT_BYTES, 0, 8).expect("as it was put");
 }
 
-/// Whoever destroys what there is may well have filled the unit, too.
+/// An attacker who deletes segments may also have filled the unit.
 #[test]
 fn a_unit_without_any_room_is_restored() {
     for free_bytes in [0, 4096, 8192, 16_384] {
@@ -223,7 +223,7 @@ fn nothing_is_over_while_a_restore_is_not_through() {
 
 /// Nothing could be deleted any more where one small file could not be read.
 #[test]
-fn for_how_long_it_has_run_is_noted_anew_where_that_cannot_be_read() {
+fn an_unreadable_run_time_is_saved_again() {
     for fault in [Fault::Unreadable, Fault::Broken] {
         let mut simulation = Simulation::new(1);
         let unit = made(&simulation.world());
@@ -246,7 +246,7 @@ fn for_how_long_it_has_run_is_noted_anew_where_that_cannot_be_read() {
     }
 }
 
-/// Whoever can write to the folder may leave a moment there after which none follows.
+/// The administrator of the folder may plant the largest possible moment.
 #[test]
 fn moments_that_cannot_be_are_passed_over() {
     let mut simulation = Simulation::new(1);

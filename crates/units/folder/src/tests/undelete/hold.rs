@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::SegmentId;
 use testkit::units::conformance;
-use testkit::units::conformance::{SLOT_BYTES, is_absent, read, replace};
+use testkit::units::conformance::{Generations, SLOT_BYTES, is_absent, read, replace};
 use unit::Unit as _;
 use world::World;
 use world::simulated::Simulation;
@@ -41,7 +41,7 @@ fn what_is_over_gives_its_room_back() {
         free(&unit, *id, 0..32);
     }
     unit.delete(ids[3]).expect("deleted");
-    replace(&unit, ids[4], ids[4], (Some(0), 0), 64).expect("replaced");
+    replace(&unit, ids[4], ids[4], Generations { expected: Some(0), new: 0 }, 64).expect("replaced");
     run_for(&simulation, &unit, DAY - Duration::from_secs(60));
     assert!(room_taken(&world, &simulation) >= before, "all is kept");
     let restored = unit.restore(&all(), true).expect("told");
@@ -116,7 +116,7 @@ fn what_is_freed_twice_is_kept_from_the_first_time_on() {
 /// A segment was deleted, repaired, and freed from again, with what was freed from
 /// the first one in the logs.
 #[test]
-fn what_is_freed_of_a_segment_that_was_put_anew_has_its_own_time() {
+fn slots_freed_in_a_segment_that_was_put_again_have_their_own_window() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use testkit::units::conformance::{SLOT_BYTES, is_absent, read, replace};
+use testkit::units::conformance::{Generations, SLOT_BYTES, is_absent, read, replace};
 use unit::Unit as _;
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
@@ -62,10 +62,10 @@ fn what_cannot_be_logged_is_free_and_logged_later() {
     assert_eq!(of(&restored, id), (SegmentFate::Present, 2, 0));
 }
 
-/// Giving back the room of other slots of the segment, which nobody keeps, took it off
-/// the list of what is to be logged.
+/// Punching other slots of the segment, which are not stored, removed it from the queue of
+/// segments to log.
 #[test]
-fn what_cannot_be_logged_is_logged_later_though_other_slots_are_given_back() {
+fn slots_that_cannot_be_logged_are_logged_later_although_others_are_punched() {
     let simulation = Simulation::new(3);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
@@ -73,7 +73,7 @@ fn what_cannot_be_logged_is_logged_later_though_other_slots_are_given_back() {
     settle(&unit);
     free(&unit, id, [0, 1, 2]);
     // Of what is free there the one in its place has no content.
-    replace(&unit, id, id, (Some(0), 1), 8).expect("replaced");
+    replace(&unit, id, id, Generations { expected: Some(0), new: 1 }, 8).expect("replaced");
     let freed = Path::new(PATH).join("freed");
     simulation.disk.inject(&freed, Fault::Broken);
     free(&unit, id, [5]);

@@ -58,7 +58,7 @@ fn a_replacement_that_fails_leaves_nothing_among_what_is_kept() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
-    // The first: what is to be written cannot be. The second: it cannot be put in place.
+    // The first: the draft cannot be written. The second: it cannot be renamed.
     let folder = path_of(&unit, id);
     let folder = folder.parent().expect("in a folder");
     for fault in [Fault::SyncFails, Fault::NoReplacing] {
@@ -75,8 +75,8 @@ fn a_replacement_that_fails_leaves_nothing_among_what_is_kept() {
     assert_eq!(restored.segments, []);
 }
 
-/// A put on a full unit destroys what is kept, and a replacement failed there: what had
-/// rotted could not be put anew.
+/// A put on a full unit evicts what is stored, but a replacement failed there, so damaged
+/// segments could not be repaired.
 #[test]
 fn a_segment_is_replaced_on_a_unit_that_is_full_of_what_is_kept() {
     for parts in [1, 3] {
@@ -150,7 +150,7 @@ fn replace_in_parts(
 /// A segment of 64 GiB was copied while all that write to one in 64 of the segments
 /// waited.
 #[test]
-fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
+fn writers_do_not_wait_for_a_copy_and_it_includes_their_changes() {
     let simulation = Simulation::new(1);
     let mut world = simulation.world();
     let id = segment(1);

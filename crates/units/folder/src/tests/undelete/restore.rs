@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::Slot;
-use testkit::units::conformance::{SLOT_BYTES, read, replace, segment, tag_of};
+use testkit::units::conformance::{Generations, SLOT_BYTES, read, replace, segment, tag_of};
 use unit::{Read, SlotRun, Unit as _};
 use world::Millis;
 use world::simulated::Simulation;
@@ -160,7 +160,7 @@ fn a_restore_that_put_the_wrong_one_back_can_be_undone_by_its_time() {
         times.push(world.clock.wall());
         simulation.clock.advance(minute);
         let like = segment(10 + u64::from(generation));
-        replace(&unit, id, like, (Some(generation - 1), generation), 8).expect("replaced");
+        replace(&unit, id, like, Generations { expected: Some(generation - 1), new: generation }, 8).expect("replaced");
     }
     let generation = |unit: &FolderUnit| unit.stat_segment(id).expect("there").generation;
     let since = |since| RestoreFilter {

@@ -157,8 +157,8 @@ fn no_log_names_more_than_a_few_segments() {
     assert_eq!(logs, 3, "of 64 MiB");
 }
 
-/// Whoever wanted something destroyed at once deleted it, and after it as many small
-/// segments as are kept.
+/// An attacker destroyed a segment by deleting it, and after it as many small segments as are
+/// stored.
 #[test]
 fn many_small_segments_push_out_no_larger_ones() {
     let simulation = Simulation::new(1);
