@@ -20,7 +20,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
-use unit_object::{ObjectUnit, Location};
+use unit_object::{Location, ObjectUnit};
 use volume::catalog::copysets::{self, Zones};
 use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
 use volume::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};

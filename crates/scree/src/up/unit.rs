@@ -9,7 +9,7 @@ use std::time::Duration;
 use api::Profile;
 use auth::Kind;
 use tokio::sync::watch;
-use unit_daemon::{REPORT_EVERY, UndeletePolicy, Service};
+use unit_daemon::{REPORT_EVERY, Service, UndeletePolicy};
 use world::{World, host};
 
 use super::prepare;

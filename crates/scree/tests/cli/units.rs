@@ -169,7 +169,10 @@ fn folders_that_cannot_be_units_are_refused() {
     host.refuses(
         1,
         &["unit", "add", &text(&other.unit(1))],
-        &["is a unit of cluster-", "another cluster cannot be taken over"],
+        &[
+            "is a unit of cluster-",
+            "another cluster cannot be taken over",
+        ],
     );
     // Within one: what is made there would be taken for its own.
     let within = other.unit(1).join("segments").join("000");

@@ -12,7 +12,7 @@ use auth::VerifyingKey;
 use base::{ClusterId, UnitId};
 use parking_lot::Mutex;
 use unit::{Unit, UnitError};
-use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, UndeletePolicy, Session, Step};
+use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step, UndeletePolicy};
 use unit_folder::FolderUnit;
 use unit_wire::{Request, VERSION};
 use world::simulated::{SimulatedDisk, SimulatedPool, SimulatedRandom};

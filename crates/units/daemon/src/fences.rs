@@ -260,12 +260,7 @@ impl Fences {
 
 impl Fences {
     /// Records a lease durably.
-    fn record(
-        &self,
-        file: &mut Option<OpenFile>,
-        fence: Fence,
-        epoch: u32,
-    ) -> io::Result<()> {
+    fn record(&self, file: &mut Option<OpenFile>, fence: Fence, epoch: u32) -> io::Result<()> {
         let recorded = match file.take() {
             Some(OpenFile { file, end }) if end / (RECORD_BYTES as u64) < self.records_max() => {
                 append(&*file, end, &record(fence, epoch)).map(|end| OpenFile { file, end })

@@ -34,8 +34,10 @@ pub use budget::{BUDGET_BYTES, Budget};
 pub use keeper::{Job, Keeper, KeeperConfig};
 pub use server::{Limits, Server, ServerConfig, UnitEndpoints};
 pub use service::{
-    REPORT_EVERY, ConfigRejected, FolderError, RestoreError, Service, Settings, StartError, restore,
+    ConfigRejected, FolderError, REPORT_EVERY, RestoreError, Service, Settings, StartError, restore,
 };
 pub use session::{Closing, Session, Step};
 pub use timeouts::Timeouts;
-pub use unit_folder::{UndeletePolicy, RestoreFilter, RestoreReport, RestoredSegment, SegmentFate, segment_of};
+pub use unit_folder::{
+    RestoreFilter, RestoreReport, RestoredSegment, SegmentFate, UndeletePolicy, segment_of,
+};

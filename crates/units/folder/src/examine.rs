@@ -188,7 +188,8 @@ pub(super) fn read(disk: &dyn Disk) -> io::Result<Option<FileSystem>> {
 /// Writes the result, in place of an earlier one.
 pub(super) fn write(disk: &dyn Disk, found: FileSystem) -> io::Result<()> {
     let text = toml::to_string(&found).map_err(io::Error::other)?;
-    let text = format!("# What this file system was found to do when the unit was created.\n{text}");
+    let text =
+        format!("# What this file system was found to do when the unit was created.\n{text}");
     match disk.remove(Path::new(NAME)) {
         Err(error) if !is_not_found(&error) => return Err(error),
         _ => {}

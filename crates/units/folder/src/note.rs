@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use unit::{NOTE_BYTES, UnitError};
-use world::{OpenMode};
+use world::OpenMode;
 
 use super::is_not_found;
 use super::root::Root;

@@ -149,8 +149,11 @@ impl Unit for FolderUnit {
 
     fn facts(&self) -> Result<Vec<Fact>, UnitError> {
         self.segments.root.check()?;
-        let found = examine::read(&*self.segments.root.disk)
-            .map_err(|error| self.segments.root.unit_error("read its file-system.toml", error))?;
+        let found = examine::read(&*self.segments.root.disk).map_err(|error| {
+            self.segments
+                .root
+                .unit_error("read its file-system.toml", error)
+        })?;
         Ok(found.map_or_else(Vec::new, examine::FileSystem::facts))
     }
 

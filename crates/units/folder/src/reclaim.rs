@@ -169,7 +169,8 @@ impl Reclaimer<'_> {
         self.punches.push(id);
         if waiting.len() as u32 >= table.slots() / PUNCH_ONE_IN {
             punch(self.segments, id, file, table, &waiting)?;
-            let is_unlogged = (self.undelete.as_ref()).is_some_and(|undelete| undelete.is_unlogged(id));
+            let is_unlogged =
+                (self.undelete.as_ref()).is_some_and(|undelete| undelete.is_unlogged(id));
             if !is_unlogged {
                 self.punches.remove(id);
             }
@@ -311,7 +312,11 @@ impl SlotsToFree {
         marked.sort_unstable();
         marked.dedup();
         let is_new = |slot: u32| matches!(state(slot), Some(SlotState::Kept | SlotState::Unknown));
-        let new = marked.iter().copied().filter(|slot| is_new(*slot)).collect();
+        let new = marked
+            .iter()
+            .copied()
+            .filter(|slot| is_new(*slot))
+            .collect();
         marked.retain(|slot| is_new(*slot) || state(*slot) == Some(SlotState::Freed));
         Self { new, marked }
     }

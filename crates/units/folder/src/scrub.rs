@@ -4,8 +4,8 @@ use base::{SegmentId, Slot};
 use unit::UnitError;
 use world::{File, OpenMode};
 
-use super::format::{Entry, Header, SlotState};
 use super::CHUNK_BYTES;
+use super::format::{Entry, Header, SlotState};
 use super::segments::{OpenTable, Segments};
 
 impl Segments {

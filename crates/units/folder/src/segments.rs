@@ -84,7 +84,12 @@ impl Segments {
     }
 
     /// Converts an error of a segment's file to the caller's.
-    pub(super) fn explain(&self, segment: SegmentId, doing: &str, error: SegmentError) -> UnitError {
+    pub(super) fn explain(
+        &self,
+        segment: SegmentId,
+        doing: &str,
+        error: SegmentError,
+    ) -> UnitError {
         match error {
             SegmentError::Io(error) => self.root.segment_error(segment, doing, error),
             // A delete empties a file before it removes it.
@@ -129,9 +134,7 @@ impl Segments {
         }
         if header.cluster != self.root.marker.cluster {
             let found = header.cluster;
-            return Err(self
-                .root
-                .damaged(segment, format!("it belongs to {found}")));
+            return Err(self.root.damaged(segment, format!("it belongs to {found}")));
         }
         Ok(())
     }

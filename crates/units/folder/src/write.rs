@@ -12,8 +12,8 @@ use world::{File, OpenMode};
 use super::format::{Entry, Header, TABLE_OFFSET};
 use super::root::folder_of;
 use super::segment::Segment;
-use super::table::write_entries;
 use super::segments::{Segments, misplaced};
+use super::table::write_entries;
 
 pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
     let contents = data.chunks_exact(slot_bytes as usize);
@@ -131,10 +131,7 @@ impl Segments {
         }
         self.root.verify()?;
         let open = || {
-            let file = self
-                .root
-                .disk
-                .open(&self.root.file(id), OpenMode::Write)?;
+            let file = self.root.disk.open(&self.root.file(id), OpenMode::Write)?;
             Segment::load(file, true)
         };
         let segment = open().map_err(|error| self.explain(id, "open", error))?;

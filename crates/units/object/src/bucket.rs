@@ -22,8 +22,8 @@ use object_store::{
 };
 use unit::UnitError;
 
-use crate::marker::Conditional;
 use crate::location::Location;
+use crate::marker::Conditional;
 
 /// Bytes sent or received for which a request gets one more second.
 const BYTES_A_SECOND_MIN: u64 = 1 << 20;
@@ -120,7 +120,10 @@ impl Bucket {
                 if length > bytes_max {
                     return Err(Error::Generic {
                         store: "store",
-                        source: format!("{path} has {length} bytes, more than the expected {bytes_max}").into(),
+                        source: format!(
+                            "{path} has {length} bytes, more than the expected {bytes_max}"
+                        )
+                        .into(),
                     });
                 }
                 let size = answer.meta.size;
@@ -196,10 +199,7 @@ impl Bucket {
 
     /// Puts an object in parts. It becomes visible as a whole with its last part.
     async fn put_in_parts(&self, path: &Path, object: &Bytes) -> Result<UpdateVersion, Error> {
-        let mut upload = self
-            .timeout
-            .wait(0, self.store.put_multipart(path))
-            .await?;
+        let mut upload = self.timeout.wait(0, self.store.put_multipart(path)).await?;
         let put = async {
             for first in (0..object.len()).step_by(PART_BYTES) {
                 let part = object.slice(first..object.len().min(first + PART_BYTES));

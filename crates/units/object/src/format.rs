@@ -254,7 +254,10 @@ impl Freed {
         let bits = Bitmap::decode(&mut reader, slots)?;
         let bits = bits.ok_or(wrong("the last word", slots))?;
         if reader.remaining() != 0 {
-            return Err(wrong("the number of surplus bytes", reader.remaining() as u64));
+            return Err(wrong(
+                "the number of surplus bytes",
+                reader.remaining() as u64,
+            ));
         }
         Ok(Self {
             segment,

@@ -29,9 +29,7 @@
 //! Must not know: keys, volumes, what is in a slot.
 
 #[cfg(not(any(feature = "aws", feature = "azure", feature = "gcp")))]
-compile_error!(
-    "enable at least one of the features `aws`, `azure` and `gcp`"
-);
+compile_error!("enable at least one of the features `aws`, `azure` and `gcp`");
 
 mod account;
 mod bitmap;
@@ -39,17 +37,17 @@ mod bucket;
 mod claim;
 mod format;
 mod heads;
+mod location;
 mod marker;
 mod object;
-mod location;
 mod profile;
 mod read;
 mod reclaim;
 mod write;
 
+pub use location::{ANSWER_TIMEOUT, Location, LocationError, is_object_url};
 pub use marker::{Conditional, Marker};
 pub use object::ObjectUnit;
-pub use location::{ANSWER_TIMEOUT, Location, LocationError, is_object_url};
 pub use profile::ProfileError;
 
 /// Default maximum of data in one segment, in bytes: as on a folder.

@@ -252,7 +252,11 @@ fn parse(url: &str) -> Result<(Kind, &str, Path), LocationError> {
 
 /// Whether the store is reached over plain HTTP, where that is allowed. Every setting that names
 /// an endpoint is checked.
-fn is_plain_http(url: &str, kind: Kind, settings: &[(String, String)]) -> Result<bool, LocationError> {
+fn is_plain_http(
+    url: &str,
+    kind: Kind,
+    settings: &[(String, String)],
+) -> Result<bool, LocationError> {
     let allowing = format!("{}ALLOW_HTTP", kind.settings());
     let is_yes = |value: &str| {
         let value = value.to_ascii_lowercase();

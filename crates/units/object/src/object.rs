@@ -23,8 +23,8 @@ use world::{Clock, World};
 use crate::account::Account;
 use crate::bucket::Bucket;
 use crate::heads::Heads;
-use crate::marker::{Conditional, Marker};
 use crate::location::Location;
+use crate::marker::{Conditional, Marker};
 use crate::reclaim::ReclaimQueue;
 use crate::{HEADS_BYTES_MAX, SEGMENT_DATA_BYTES, claim};
 

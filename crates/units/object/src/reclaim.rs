@@ -99,7 +99,9 @@ impl Inner {
         Err(UnitError::Io {
             url: self.bucket.url.clone(),
             doing: format!("free slots of segment {segment}"),
-            source: Arc::new(io::Error::other("other hosts free slots of it continuously")),
+            source: Arc::new(io::Error::other(
+                "other hosts free slots of it continuously",
+            )),
         })
     }
 

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use unit::UnitError;
 use world::Clock;
 
-use crate::librados::{ConnectError, Connection};
 use crate::errors::{Intent, connect_error, is_blocklisted, unit_error};
+use crate::librados::{ConnectError, Connection};
 use crate::location::Location;
 use crate::pool::{Change, Errno, Inspected, Pool};
 
@@ -133,7 +133,9 @@ impl PoolAccess {
         changes: &[Change<'_>],
         within: Duration,
     ) -> Result<Result<(), Errno>, UnitError> {
-        self.request(within, |pool, callback| pool.change(name, changes, callback))
+        self.request(within, |pool, callback| {
+            pool.change(name, changes, callback)
+        })
     }
 
     /// Reads a part of an object.
@@ -145,7 +147,8 @@ impl PoolAccess {
         within: Duration,
     ) -> Result<Result<Vec<u8>, Errno>, UnitError> {
         self.request(within, |pool, callback| {
-            let callback = Box::new(move |read: Result<&[u8], Errno>| callback(read.map(<[u8]>::to_vec)));
+            let callback =
+                Box::new(move |read: Result<&[u8], Errno>| callback(read.map(<[u8]>::to_vec)));
             pool.read(name, offset, length, callback);
         })
     }

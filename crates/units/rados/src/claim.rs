@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use unit::{MARKER_FILE, Marker, MarkerError, Owner, UnitError};
 
-use crate::pool::{Change, Errno};
 use crate::access::{METADATA_TIMEOUT, PoolAccess};
+use crate::pool::{Change, Errno};
 use crate::rados_unit::Core;
 
 /// Time for which a verified marker allows puts, which destroy nothing. Other changes verify the
@@ -118,7 +118,10 @@ impl Core {
             }
             let marker = self.marker().encode();
             let changes = [Change::MustBe(&text), Change::Replace(marker.as_bytes())];
-            match self.access.change(MARKER_FILE, &changes, METADATA_TIMEOUT)? {
+            match self
+                .access
+                .change(MARKER_FILE, &changes, METADATA_TIMEOUT)?
+            {
                 Ok(()) => break,
                 // Another host has claimed it meanwhile.
                 Err(errno) if errno.is_condition() => {}
@@ -175,7 +178,10 @@ impl Core {
         self.write_probe()?;
         let marker = self.marker().encode();
         let changes = [Change::Create, Change::Replace(marker.as_bytes())];
-        match self.access.change(MARKER_FILE, &changes, METADATA_TIMEOUT)? {
+        match self
+            .access
+            .change(MARKER_FILE, &changes, METADATA_TIMEOUT)?
+        {
             // Another host was first, or an earlier attempt whose answer was lost.
             Ok(()) | Err(Errno(libc::EEXIST)) => self.claim(),
             Err(errno) => Err(self.access.write_error("create the unit", errno)),
@@ -197,7 +203,10 @@ impl Core {
         ];
         let written = self.access.change(&name, &write, METADATA_TIMEOUT)?;
         written.map_err(failed)?;
-        match self.access.change(&name, &[Change::Remove], METADATA_TIMEOUT)? {
+        match self
+            .access
+            .change(&name, &[Change::Remove], METADATA_TIMEOUT)?
+        {
             // Another host's probe has removed it.
             Ok(()) | Err(Errno(libc::ENOENT)) => Ok(()),
             Err(errno) => Err(failed(errno)),

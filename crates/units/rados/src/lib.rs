@@ -29,22 +29,22 @@
 
 #![deny(unsafe_code)]
 
+mod access;
 mod account;
 mod claim;
+mod errors;
 mod format;
 #[expect(unsafe_code, reason = "it calls a library in C; see its head")]
 mod librados;
-mod errors;
+mod location;
 #[cfg(test)]
 mod memory;
-mod location;
 mod pool;
+mod rados_unit;
 mod read;
 mod replace;
-mod access;
 #[cfg(test)]
 mod tests;
-mod rados_unit;
 mod write;
 
 pub use location::{Location, LocationError, is_rados_url};

@@ -92,9 +92,7 @@ impl Location {
         }
         let namespace = namespace.strip_suffix('/').unwrap_or(namespace);
         if !namespace.is_empty() && !namespace.split('/').all(is_name) {
-            return Err(wrong(
-                "a namespace may have letters, digits and - _ . /",
-            ));
+            return Err(wrong("a namespace may have letters, digits and - _ . /"));
         }
         Ok(Self {
             user: user.map(|user| user.strip_prefix("client.").unwrap_or(user).to_owned()),
@@ -195,7 +193,8 @@ mod tests {
             at("rados://p", "-n client.x -c /f"),
             is("p", "", "client.x")
         );
-        let location = Location::with_args("rados://client.me@p/n/", "--conf /etc/x").expect("a URL");
+        let location =
+            Location::with_args("rados://client.me@p/n/", "--conf /etc/x").expect("a URL");
         assert_eq!(location.url(), "rados://me@p/n");
         assert_eq!(location.settings().file.as_deref(), Some("/etc/x"));
     }

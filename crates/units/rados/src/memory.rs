@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::librados::ConnectError;
-use crate::pool::{Change, Errno, Inspected, Pool, Callback, ReadCallback};
 use crate::access::Connect;
+use crate::librados::ConnectError;
+use crate::pool::{Callback, Change, Errno, Inspected, Pool, ReadCallback};
 
 #[derive(Clone, Default)]
 pub(crate) struct Object {

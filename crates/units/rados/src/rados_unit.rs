@@ -13,11 +13,11 @@ use unit::{
 };
 use world::World;
 
+use crate::access::{Connect, METADATA_TIMEOUT, PoolAccess};
 use crate::account::Account;
 use crate::location::Location;
 use crate::pool::{Change, Errno};
 use crate::read::ReadBudget;
-use crate::access::{Connect, METADATA_TIMEOUT, PoolAccess};
 use crate::{SEGMENT_DATA_BYTES, claim};
 
 /// Number of locks that keep the writers of one segment apart.
@@ -56,7 +56,13 @@ impl RadosUnit {
     /// [`Unit::probe`] checks it.
     #[must_use]
     pub fn open(world: &World, location: &Location, cluster: ClusterId, unit: UnitId) -> Self {
-        Self::on(world, location, PoolAccess::by_librados(location), cluster, unit)
+        Self::on(
+            world,
+            location,
+            PoolAccess::by_librados(location),
+            cluster,
+            unit,
+        )
     }
 
     /// As [`RadosUnit::open`], with `connect` to reach the pool.
@@ -114,7 +120,11 @@ impl RadosUnit {
     /// [`UnitError::Missing`] if it is no unit, [`UnitError::Newer`] if this program cannot read
     /// it.
     pub fn identify(world: &World, location: &Location) -> Result<Marker, UnitError> {
-        let access = PoolAccess::new(location, PoolAccess::by_librados(location), Arc::clone(&world.clock));
+        let access = PoolAccess::new(
+            location,
+            PoolAccess::by_librados(location),
+            Arc::clone(&world.clock),
+        );
         Ok(claim::read_marker(&access)?.0)
     }
 

@@ -9,12 +9,12 @@ use base::{SegmentId, Slot};
 use unit::{Read, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, UnitError, UnitStat};
 use world::parallel;
 
+use crate::access::{DATA_TIMEOUT, METADATA_TIMEOUT};
+use crate::errors::{Intent, unit_error};
 use crate::format::{
     Record, State, is_valid_record, name_of, offset_of, parse_record, record_bytes, segment_of,
 };
-use crate::errors::{Intent, unit_error};
 use crate::pool::Errno;
-use crate::access::{METADATA_TIMEOUT, DATA_TIMEOUT};
 use crate::rados_unit::Core;
 
 /// Maximum bytes of asynchronous reads under way: librados would block callers beyond 100 MiB.

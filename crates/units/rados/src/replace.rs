@@ -4,12 +4,12 @@ use base::SegmentId;
 use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Replacement, UnitError};
 
+use crate::access::DATA_TIMEOUT;
 use crate::format::{
     FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
     name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
-use crate::access::DATA_TIMEOUT;
 use crate::rados_unit::Core;
 use crate::write::{FREES_MAX, RUNS_AT_ONCE, misplaced_new, runs_of};
 
@@ -117,7 +117,10 @@ impl Core {
             let bytes = u64::from(count) * record_bytes(by.slot_bytes) as u64;
             Change::Zero(offset_of(first, by.slot_bytes), bytes)
         }));
-        match self.access.change(&name_of(segment), &changes, DATA_TIMEOUT)? {
+        match self
+            .access
+            .change(&name_of(segment), &changes, DATA_TIMEOUT)?
+        {
             Ok(()) => {
                 self.account.set(segment, Some(now.bytes()));
                 Ok(true)

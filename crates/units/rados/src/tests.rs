@@ -19,7 +19,13 @@ fn location() -> Location {
 }
 
 fn open(memory: &Memory) -> RadosUnit {
-    RadosUnit::on(&World::real(2), &location(), memory.connect(), CLUSTER, UNIT)
+    RadosUnit::on(
+        &World::real(2),
+        &location(),
+        memory.connect(),
+        CLUSTER,
+        UNIT,
+    )
 }
 
 fn made(memory: &Memory) -> RadosUnit {

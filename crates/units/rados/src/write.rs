@@ -13,12 +13,12 @@ use base::{SegmentId, Slot};
 use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Put, UnitError};
 
+use crate::access::DATA_TIMEOUT;
 use crate::format::{
     FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
     name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
-use crate::access::DATA_TIMEOUT;
 use crate::rados_unit::Core;
 
 /// Number of attempts of a free or a replacement when others change the segment concurrently.
@@ -163,7 +163,10 @@ impl Core {
             let bytes = u64::from(*count) * record_bytes(size) as u64;
             Change::Zero(offset_of(*first, size), bytes)
         }));
-        match self.access.change(&name_of(segment), &changes, DATA_TIMEOUT)? {
+        match self
+            .access
+            .change(&name_of(segment), &changes, DATA_TIMEOUT)?
+        {
             Ok(()) => {
                 let now = State {
                     freed,
@@ -188,7 +191,10 @@ impl Core {
     ) -> Result<bool, UnitError> {
         let mut changes = conditions.to_vec();
         changes.push(Change::Remove);
-        match self.access.change(&name_of(segment), &changes, DATA_TIMEOUT)? {
+        match self
+            .access
+            .change(&name_of(segment), &changes, DATA_TIMEOUT)?
+        {
             Ok(()) | Err(Errno(libc::ENOENT)) => {
                 self.account.set(segment, None);
                 Ok(true)

@@ -18,7 +18,7 @@ use world::real::Poller;
 use world::{Endpoint, Interest, Ready};
 
 use super::attempt::{Attempt, Connected, RECEIVE_BYTES};
-use super::link::{PendingRequest, LinkConfig, Shared, DEVICE_TIMEOUT, stopping};
+use super::link::{DEVICE_TIMEOUT, LinkConfig, PendingRequest, Shared, stopping};
 use super::{Conversation, Pauses, Reply};
 
 /// Time for establishing a connection, on any path.

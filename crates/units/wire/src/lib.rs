@@ -13,8 +13,8 @@ mod refusal;
 mod request;
 
 pub use answer::{
-    Greeting, decode_unit_stat, decode_segment_slots, decode_segments, decode_slots, decode_stat,
-    encode_unit_stat, encode_segment_slots, encode_segments, encode_slots, encode_stat,
+    Greeting, decode_segment_slots, decode_segments, decode_slots, decode_stat, decode_unit_stat,
+    encode_segment_slots, encode_segments, encode_slots, encode_stat, encode_unit_stat,
 };
 pub use frame::{BODY_BYTES_MAX, Frame, Frames, HEAD_BYTES, put_frame};
 pub use refusal::{Refusal, Status};

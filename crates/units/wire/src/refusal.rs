@@ -272,7 +272,9 @@ impl From<&UnitError> for Refusal {
                 with_causes(source)
             }
             UnitError::Held { holder, .. } => format!("the unit is used by the Scree at {holder}"),
-            UnitError::Tampered { .. } => "something else is in place of a segment's file".to_owned(),
+            UnitError::Tampered { .. } => {
+                "something else is in place of a segment's file".to_owned()
+            }
             _ => String::new(),
         };
         let mut refusal = Self::new(status, text);

@@ -11,7 +11,10 @@ use super::{BODY_BYTES_MAX, Malformed, put_frame};
 /// The code of a request in its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
-#[expect(missing_docs, reason = "each is documented at the request of the same name")]
+#[expect(
+    missing_docs,
+    reason = "each is documented at the request of the same name"
+)]
 pub enum Verb {
     Hello = 1,
     Present = 2,

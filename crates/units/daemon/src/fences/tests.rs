@@ -139,7 +139,9 @@ fn a_torn_record_does_not_affect_others() {
     file.write_at(&record(FENCE, 9)[..11], 16).expect("cut");
     let fences = load(&world);
     assert!(is_older(fences.present(FENCE, 2)));
-    fences.present(FENCE, 4).expect("9 was never recorded completely");
+    fences
+        .present(FENCE, 4)
+        .expect("9 was never recorded completely");
     assert!(is_older(load(&world).present(FENCE, 3)));
 }
 

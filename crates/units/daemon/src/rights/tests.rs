@@ -208,7 +208,11 @@ fn a_segment_without_a_readable_tag_needs_its_lease_or_a_repair() {
         copysets,
         units: vec![UNIT],
     }]);
-    assert_eq!(allowed(&repair, own, UNREADABLE), [true; 5], "it may be put again");
+    assert_eq!(
+        allowed(&repair, own, UNREADABLE),
+        [true; 5],
+        "it may be put again"
+    );
 }
 
 #[test]

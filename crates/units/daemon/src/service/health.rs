@@ -92,7 +92,9 @@ impl Service {
         let age = now.saturating_sub(*inner.configured_at.lock());
         if age >= inner.report_every * MISSED_REPORTS_MAX {
             let age = age.as_secs();
-            reasons.push(format!("no controller has sent a valid configuration for {age} s"));
+            reasons.push(format!(
+                "no controller has sent a valid configuration for {age} s"
+            ));
         }
         reasons
     }

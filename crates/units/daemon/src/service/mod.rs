@@ -244,7 +244,10 @@ impl Service {
         match (before, why) {
             (Some(_), None) => tracing::info!("daemon fetched its configuration again"),
             (before, Some(why)) if before.as_ref() != Some(&why) => {
-                tracing::warn!(why, "daemon failed to fetch its configuration and keeps the last one");
+                tracing::warn!(
+                    why,
+                    "daemon failed to fetch its configuration and keeps the last one"
+                );
             }
             _ => {}
         }
@@ -301,7 +304,13 @@ impl Service {
 impl Inner {
     fn server_config(&self, cluster: &UnitCluster) -> Result<ServerConfig, ProfileError> {
         let connections_max = self.connections_max;
-        server_config(cluster, &self.profile, connections_max, self.own, &self.unknown)
+        server_config(
+            cluster,
+            &self.profile,
+            connections_max,
+            self.own,
+            &self.unknown,
+        )
     }
 
     fn set_server(&self, config: ServerConfig) {

@@ -218,9 +218,11 @@ async fn fetch_config(
     ) {
         (Ok((answer, now)), stored) => {
             if let Some(stored) = &stored {
-                controller_config::check(stored, &answer).map_err(|source| StartError::Rejected {
-                    folder: folder.path().to_owned(),
-                    source,
+                controller_config::check(stored, &answer).map_err(|source| {
+                    StartError::Rejected {
+                        folder: folder.path().to_owned(),
+                        source,
+                    }
                 })?;
             }
             Ok(StartConfig {

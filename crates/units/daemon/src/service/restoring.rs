@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use base::with_causes;
 use unit::UnitError;
 use unit_folder::FolderUnit;
-use unit_folder::{UndeletePolicy, RestoreFilter, RestoreReport};
+use unit_folder::{RestoreFilter, RestoreReport, UndeletePolicy};
 use world::{World, host};
 
 use super::folder::{Folder, FolderError};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use auth::{Capability, Fence, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, LineageTag, UnitId};
 use unit::{Put, Read};
-use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, UndeletePolicy, Session, Step};
+use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Session, Step, UndeletePolicy};
 use unit_folder::FolderUnit;
 use unit_remote::{Conversation, Done, Link, RemoteUnit};
 use unit_wire::Request;

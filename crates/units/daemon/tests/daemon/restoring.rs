@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{LineageTag, Slot};
 use metrics::Part as _;
 use unit::{Replacement, Unit as _};
-use unit_daemon::{FolderError, UndeletePolicy, RestoreFilter, RestoreError, SegmentFate, restore};
+use unit_daemon::{FolderError, RestoreError, RestoreFilter, SegmentFate, UndeletePolicy, restore};
 use unit_remote::RemoteUnit;
 use world::{Disk, Millis, OpenMode};
 
@@ -166,7 +166,10 @@ async fn a_daemon_starts_whatever_a_restore_has_left() {
         replaced: false,
     };
     let refused = restore(&site.world, &folder, &meant, false).expect_err("no note");
-    assert!(refused.to_string().contains("complete a restore"), "{refused}");
+    assert!(
+        refused.to_string().contains("complete a restore"),
+        "{refused}"
+    );
     let aside = folder.join("aside");
     disk.rename(&note, &aside).expect("moved away");
     restore(&site.world, &folder, &meant, false).expect("restored");

@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unit::{Unit as _, UnitError};
-use unit_daemon::{ConfigRejected, FolderError, UndeletePolicy, Service, Settings, StartError};
+use unit_daemon::{ConfigRejected, FolderError, Service, Settings, StartError, UndeletePolicy};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
 use unit_remote::{endpoint_of_url, url_of_address};

@@ -12,7 +12,7 @@ use world::{Disk, Millis, OpenMode, World};
 use super::{PATH, create, open, try_create};
 use crate::FolderUnit;
 use crate::root::folder_of;
-use crate::{UndeletePolicy, RestoreFilter};
+use crate::{RestoreFilter, UndeletePolicy};
 
 /// What the unit has promised about a segment.
 #[derive(Default)]

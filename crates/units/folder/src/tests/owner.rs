@@ -58,7 +58,8 @@ fn a_unit_that_another_copy_uses_is_not_changed() {
 #[test]
 fn a_unit_without_an_owner_with_a_replaced_one_or_by_order_is_claimed() {
     let world = Simulation::new(1).world();
-    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("created without an owner");
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id())
+        .expect("created without an owner");
     let first = owned(&world, owner(1, 1), false);
     assert!(put(&first, segment(1), SLOT_BYTES, 0, 4).is_err());
     first.probe().expect("claimed");
@@ -237,7 +238,8 @@ fn a_claim_that_was_cut_short_is_durable_once_it_is_found() {
 #[test]
 fn of_two_that_claim_a_unit_at_once_neither_takes_the_others_draft() {
     let world = Simulation::new(1).world();
-    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("created without an owner");
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id())
+        .expect("created without an owner");
     let (one, other) = (
         owned(&world, owner(1, 1), false),
         owned(&world, owner(2, 1), false),

@@ -18,7 +18,7 @@ use world::{Millis, OpenMode, World};
 use super::{cluster, unit_id};
 use crate::FolderUnit;
 use crate::root::folder_of;
-use crate::{UndeletePolicy, RestoreFilter};
+use crate::{RestoreFilter, UndeletePolicy};
 
 /// A unit with one segment, and beside it a file and a folder that are none of
 /// its business.
@@ -207,10 +207,7 @@ fn a_probe_that_is_none_is_not_written_to() {
     let scene = Scene::new();
     std::fs::hard_link(scene.secret(), scene.at("probe")).expect("linked");
     let refused = scene.unit.probe().expect_err("no probe");
-    assert!(
-        refused.to_string().contains("is another file"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("is another file"), "{refused}");
     scene.assert_untouched();
 }
 

@@ -21,7 +21,7 @@ use world::{Millis, World};
 
 use super::{PATH, create, open};
 use crate::FolderUnit;
-use crate::{UndeletePolicy, RestoreFilter, RestoreReport, SegmentFate};
+use crate::{RestoreFilter, RestoreReport, SegmentFate, UndeletePolicy};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::SegmentId;
 use unit::UnitError;
-use world::{OpenMode};
+use world::OpenMode;
 
 use super::Undelete;
 use super::index::{FreedSegment, Oldest, path_of, read_log};
@@ -56,9 +56,8 @@ impl Undelete<'_> {
     /// policy until `end`. Returns whether there is more to do.
     pub(crate) fn reclaim(&self, end: Duration) -> Result<bool, UnitError> {
         self.sync_logs()?;
-        let saved = self.with_index(|index| {
-            index.save_run_time(&*self.segments.root.disk, self.clock)
-        });
+        let saved =
+            self.with_index(|index| index.save_run_time(&*self.segments.root.disk, self.clock));
         match saved {
             // Reclaiming room must not wait for room.
             Ok(()) | Err(UnitError::Full { .. }) => {}
@@ -148,7 +147,9 @@ impl Undelete<'_> {
             match self.expire_step(&mut expiring, true) {
                 Ok(None) => return Ok(has_evicted),
                 Ok(Some(bytes)) => {
-                    self.store.made_room_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    self.store
+                        .made_room_bytes
+                        .fetch_add(bytes, Ordering::Relaxed);
                     has_evicted = true;
                 }
                 // One segment's file cannot be read; it was skipped.

@@ -47,7 +47,7 @@ use std::time::Duration;
 use base::SegmentId;
 use parking_lot::Mutex;
 use unit::UnitError;
-use world::{Clock};
+use world::Clock;
 
 use super::queue::PunchQueue;
 use super::segments::Segments;
@@ -168,10 +168,7 @@ impl Undelete<'_> {
     }
 
     /// Does `act` with the index, which is loaded from the folder if it is not in memory.
-    fn with_index<T>(
-        &self,
-        act: impl FnOnce(&mut Index) -> io::Result<T>,
-    ) -> Result<T, UnitError> {
+    fn with_index<T>(&self, act: impl FnOnce(&mut Index) -> io::Result<T>) -> Result<T, UnitError> {
         let mut index = self.store.index.lock();
         let load_and_act = || {
             let loaded = match *index {

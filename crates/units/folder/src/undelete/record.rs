@@ -95,7 +95,9 @@ impl FreedSegmentName {
 
 impl std::fmt::Display for FreedSegmentName {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { segment, freed_at, .. } = self;
+        let Self {
+            segment, freed_at, ..
+        } = self;
         let (moment, wall) = (freed_at.moment, freed_at.wall.0.cast_unsigned());
         write!(formatter, "{segment}.{moment:016x}.{wall:016x}")?;
         match self.superseded {
@@ -149,7 +151,10 @@ impl LogHeader {
         }
         let version = reader.u16()?;
         let reserved = reader.u16()?;
-        check(reader.u32()?, checksum::crc32c(&log[..LOG_HEADER_BYTES - 4]))?;
+        check(
+            reader.u32()?,
+            checksum::crc32c(&log[..LOG_HEADER_BYTES - 4]),
+        )?;
         check_version(version)?;
         if reserved != 0 {
             return Err(wrong("a reserved field", reserved));
@@ -320,7 +325,10 @@ impl RunTime {
             newest_reclaimed: reader.u64()?.cast_signed(),
         };
         let reserved_end = reader.u32()?;
-        check(reader.u32()?, checksum::crc32c(&bytes[..RUN_TIME_BYTES - 4]))?;
+        check(
+            reader.u32()?,
+            checksum::crc32c(&bytes[..RUN_TIME_BYTES - 4]),
+        )?;
         check_version(version)?;
         if reserved != [0; 6] || reserved_end != 0 {
             return Err(wrong("a reserved field", reserved_end));
@@ -443,7 +451,10 @@ mod tests {
         log[8] = 2;
         let crc = checksum::crc32c(&log[..LOG_HEADER_BYTES - 4]);
         log[LOG_HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(LogHeader::parse(&log).map(|_| ()), newer.clone().map(|_: ()| ()));
+        assert_eq!(
+            LogHeader::parse(&log).map(|_| ()),
+            newer.clone().map(|_: ()| ())
+        );
         let saved = RunTime::default().encode();
         let mut saved: [u8; RUN_TIME_BYTES] = saved.try_into().expect("40 bytes");
         saved[8] = 2;

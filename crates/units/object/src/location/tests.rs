@@ -101,7 +101,10 @@ fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
     ];
     let both = location("s3://bucket", &settings);
     let odd = location("s3://bucket", &[("AWS_endpoint", "http://store.example")]);
-    assert!(matches!(odd, Err(LocationError::PlainHttp { .. })), "{odd:?}");
+    assert!(
+        matches!(odd, Err(LocationError::PlainHttp { .. })),
+        "{odd:?}"
+    );
     assert!(
         matches!(both, Err(LocationError::PlainHttp { .. })),
         "{both:?}"

@@ -2,7 +2,7 @@
 
 use base::{ClusterId, DatabaseId, UnitId};
 use unit::{Owner, Unit as _, UnitError};
-use unit_object::{Conditional, ObjectUnit, Location};
+use unit_object::{Conditional, Location, ObjectUnit};
 
 use crate::help::{self, CLUSTER, Site, UNIT, local, memory, put_slots, runtime, segment};
 

@@ -20,7 +20,7 @@ use object_store::{
 };
 use tokio::runtime::{Handle, Runtime};
 use unit::{Put, Read, SlotRun, Tag, Unit, UnitError};
-use unit_object::{ObjectUnit, Location};
+use unit_object::{Location, ObjectUnit};
 use world::simulated::Simulation;
 
 /// Where all units of these tests wait.

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use base::Slot;
 use object_store::path::Path;
 use unit::{ReadDone, SlotRun, Unit, UnitError};
-use unit_object::{ObjectUnit, Location};
+use unit_object::{Location, ObjectUnit};
 use world::World;
 
 use crate::help::{

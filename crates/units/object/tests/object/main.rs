@@ -17,7 +17,7 @@ use base::LineageTag;
 use object_store::path::Path;
 use testkit::units::conformance;
 use unit::{Put, Read, SlotRun, Unit as _, UnitError};
-use unit_object::{ObjectUnit, Location};
+use unit_object::{Location, ObjectUnit};
 
 use help::{Site, local, memory};
 
@@ -217,7 +217,13 @@ fn a_store_that_does_not_answer_is_away_in_time() {
     .with_answer_timeout(Duration::from_millis(50));
     let site = Site::new(memory());
     let world = site.simulation.world();
-    let unit = ObjectUnit::open(&world, help::runtime(), &location, help::CLUSTER, help::UNIT);
+    let unit = ObjectUnit::open(
+        &world,
+        help::runtime(),
+        &location,
+        help::CLUSTER,
+        help::UNIT,
+    );
     for unresponsive in [
         unit.probe(),
         unit.list().map(drop),

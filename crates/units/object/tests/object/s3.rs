@@ -15,7 +15,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutPayload};
 use testkit::units::conformance;
 use unit::{Unit as _, UnitError};
-use unit_object::{Conditional, ObjectUnit, Location};
+use unit_object::{Conditional, Location, ObjectUnit};
 use world::World;
 
 use crate::help::{CLUSTER, UNIT, free, live, put_slots, read_slots, runtime, segment};

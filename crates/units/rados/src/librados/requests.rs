@@ -5,7 +5,7 @@ use std::ptr;
 
 use super::connection::{Connection, Finish, Handles};
 use super::library::{Functions, Handle, ListItem, done, text};
-use crate::pool::{Change, Errno, Inspected, Pool, Callback, ReadCallback};
+use crate::pool::{Callback, Change, Errno, Inspected, Pool, ReadCallback};
 
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 1;

@@ -42,7 +42,9 @@ fn a_pool_of_a_cluster_is_a_unit() {
 
 #[test]
 fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_takes() {
-    let Some(location) = location("owner") else { return };
+    let Some(location) = location("owner") else {
+        return;
+    };
     let world = World::real(4);
     let owner = |database| Owner {
         database: DatabaseId::from_u128(database),
@@ -68,7 +70,9 @@ fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_ta
 
 #[test]
 fn all_asynchronous_reads_complete_even_if_the_unit_is_dropped() {
-    let Some(location) = location("later") else { return };
+    let Some(location) = location("later") else {
+        return;
+    };
     let world = World::real(4);
     let unit = RadosUnit::create(&world, &location, CLUSTER, UNIT).expect("made");
     let (tags, data) = (vec![[7; 16]; 512], vec![9; 512 * 4096]);
@@ -105,7 +109,9 @@ fn all_asynchronous_reads_complete_even_if_the_unit_is_dropped() {
 
 #[test]
 fn a_missing_pool_and_an_unknown_user_are_named() {
-    let Some(there) = location("none") else { return };
+    let Some(there) = location("none") else {
+        return;
+    };
     let world = World::real(1);
     let url = there.url();
     let (_, rest) = url.split_once("://").expect("a URL");

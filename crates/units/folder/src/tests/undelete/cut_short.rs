@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
-use testkit::units::conformance::{Generations, SLOT_BYTES, content_of, is_absent, put, read, replace, segment};
+use testkit::units::conformance::{
+    Generations, SLOT_BYTES, content_of, is_absent, put, read, replace, segment,
+};
 use unit::{Read, SlotRun, Unit as _};
 use world::World;
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, is_there, with_undelete, made, of, put_synced, replaced, run_for, settle};
+use super::{
+    DAY, all, free, is_there, made, of, put_synced, replaced, run_for, settle, with_undelete,
+};
 use crate::FolderUnit;
 use crate::tests::open;
-use crate::{UndeletePolicy, RestoreFilter, SegmentFate};
+use crate::{RestoreFilter, SegmentFate, UndeletePolicy};
 
 /// A log named a slot that had been brought back, and was freed once more: it would
 /// have been destroyed when the time of the first free was over.
@@ -130,7 +134,17 @@ fn the_end_of_a_restore_leaves_alone_what_was_put_since() {
         let is_back = unit.stat_segment(gone).is_ok();
         seen[usize::from(is_back)] = true;
         if !is_back {
-            replace(&unit, gone, other, Generations { expected: None, new: 0 }, 8).expect("put in its place");
+            replace(
+                &unit,
+                gone,
+                other,
+                Generations {
+                    expected: None,
+                    new: 0,
+                },
+                8,
+            )
+            .expect("put in its place");
             free(&unit, gone, [3]);
         }
         unit.complete_restore().expect("ended");
@@ -196,7 +210,17 @@ fn what_a_restore_takes_the_place_of_is_held_whatever_is_kept() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     put(&unit, id, SLOT_BYTES, 0, 8).expect("put");
-    replace(&unit, id, other, Generations { expected: Some(0), new: 1 }, 8).expect("replaced");
+    replace(
+        &unit,
+        id,
+        other,
+        Generations {
+            expected: Some(0),
+            new: 1,
+        },
+        8,
+    )
+    .expect("replaced");
     let meant = replaced();
     let unit = unkept(&simulation.world());
     let restored = unit.restore(&meant, false).expect("restored");

@@ -10,8 +10,8 @@ use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
 use super::{
-    DAY, all, free, freed_files, is_there, with_undelete, made, of, path_of, put_synced, replaced,
-    run_for, settle,
+    DAY, all, free, freed_files, is_there, made, of, path_of, put_synced, replaced, run_for,
+    settle, with_undelete,
 };
 use crate::tests::PATH;
 use crate::{RestoreReport, SegmentFate};
@@ -40,7 +40,10 @@ fn a_log_that_cannot_be_read_costs_only_what_it_names_and_only_until_the_next_wa
     assert!(!freed_files(&simulation, "log-").contains(&logs[1]));
     simulation.kill();
     let unit = with_undelete(&simulation.world());
-    assert_eq!(unit.complete_restore().expect("through"), RestoreReport::default());
+    assert_eq!(
+        unit.complete_restore().expect("through"),
+        RestoreReport::default()
+    );
     settle(&unit);
     let restored = unit.restore(&all(), false).expect("restored");
     assert_eq!(of(&restored, ids[1]), (SegmentFate::Present, 2, 0));
@@ -176,7 +179,10 @@ fn a_note_that_has_rotted_is_given_up_with_the_logs_and_nothing_is_lost() {
         let ended = unit.complete_restore().expect("given up");
         simulation.disk.heal(&note);
         assert_eq!((ended.unreadable_logs, ended.segments.len()), (1, 0));
-        assert_eq!(unit.complete_restore().expect("gone"), RestoreReport::default());
+        assert_eq!(
+            unit.complete_restore().expect("gone"),
+            RestoreReport::default()
+        );
         settle(&unit);
         let restored = unit.restore(&all(), false).expect("restored");
         assert_eq!(of(&restored, slots), (SegmentFate::Present, 2, 0));

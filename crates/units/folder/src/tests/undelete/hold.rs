@@ -10,10 +10,10 @@ use unit::Unit as _;
 use world::World;
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, with_undelete, made, of, put_synced, room_taken, run_for, settle};
+use super::{DAY, all, free, made, of, put_synced, room_taken, run_for, settle, with_undelete};
 use crate::FolderUnit;
 use crate::tests::{cluster, create, open, unit_id};
-use crate::{UndeletePolicy, SegmentFate};
+use crate::{SegmentFate, UndeletePolicy};
 
 #[test]
 fn a_folder_that_keeps_what_is_freed_conforms() {
@@ -41,7 +41,17 @@ fn what_is_over_gives_its_room_back() {
         free(&unit, *id, 0..32);
     }
     unit.delete(ids[3]).expect("deleted");
-    replace(&unit, ids[4], ids[4], Generations { expected: Some(0), new: 0 }, 64).expect("replaced");
+    replace(
+        &unit,
+        ids[4],
+        ids[4],
+        Generations {
+            expected: Some(0),
+            new: 0,
+        },
+        64,
+    )
+    .expect("replaced");
     run_for(&simulation, &unit, DAY - Duration::from_secs(60));
     assert!(room_taken(&world, &simulation) >= before, "all is kept");
     let restored = unit.restore(&all(), true).expect("told");
@@ -93,7 +103,11 @@ fn no_clock_that_is_set_ends_the_time_and_none_stops_it() {
         assert_eq!(of(&restored, slots), (SegmentFate::Present, 4, 0));
         assert_eq!(of(&restored, whole), (SegmentFate::Restored, 0, 0));
         run_for(&simulation, &unit, DAY / 10);
-        assert_eq!(unit.undelete_usage().expect("known").bytes, 0, "{jump_days}");
+        assert_eq!(
+            unit.undelete_usage().expect("known").bytes,
+            0,
+            "{jump_days}"
+        );
     }
 }
 

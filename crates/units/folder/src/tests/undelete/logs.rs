@@ -9,7 +9,7 @@ use unit::Unit as _;
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
-use super::{all, free, with_undelete, made, of, path_of, put_synced, settle};
+use super::{all, free, made, of, path_of, put_synced, settle, with_undelete};
 use crate::SegmentFate;
 use crate::reclaim::punch;
 use crate::tests::PATH;
@@ -37,7 +37,11 @@ fn what_a_log_has_lost_is_found_after_the_next_start() {
         lost += 3 - of(&logged, id).1;
         settle(&unit);
         let restored = unit.restore(&all(), false).expect("restored");
-        assert_eq!(of(&restored, id), (SegmentFate::Present, 3, 0), "seed {seed}");
+        assert_eq!(
+            of(&restored, id),
+            (SegmentFate::Present, 3, 0),
+            "seed {seed}"
+        );
         read(&unit, id, SLOT_BYTES, 0, 8).expect("as it was put");
     }
     assert!((1..20).contains(&lost), "{lost}");
@@ -73,7 +77,17 @@ fn slots_that_cannot_be_logged_are_logged_later_although_others_are_punched() {
     settle(&unit);
     free(&unit, id, [0, 1, 2]);
     // Of what is free there the one in its place has no content.
-    replace(&unit, id, id, Generations { expected: Some(0), new: 1 }, 8).expect("replaced");
+    replace(
+        &unit,
+        id,
+        id,
+        Generations {
+            expected: Some(0),
+            new: 1,
+        },
+        8,
+    )
+    .expect("replaced");
     let freed = Path::new(PATH).join("freed");
     simulation.disk.inject(&freed, Fault::Broken);
     free(&unit, id, [5]);
@@ -139,7 +153,10 @@ fn what_no_log_names_is_found_though_as_many_other_slots_are_named() {
         let unit = with_undelete(&simulation.world());
         if !is_of_another {
             // What is gone since then is named all the same.
-            let punched = unit.segments.read_table(id, OpenMode::Write).expect("there");
+            let punched = unit
+                .segments
+                .read_table(id, OpenMode::Write)
+                .expect("there");
             let punch = punch(&unit.segments, id, &*punched.file, &punched.table, &[0]);
             punch.expect("as a log is given back in part");
         }

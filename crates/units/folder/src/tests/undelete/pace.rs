@@ -9,9 +9,9 @@ use unit::Unit as _;
 use world::simulated::{Fault, Simulation};
 use world::{Clock, Millis};
 
-use super::{DAY, all, free, freed_files, with_undelete, made, of, put_synced, run_for};
+use super::{DAY, all, free, freed_files, made, of, put_synced, run_for, with_undelete};
 use crate::tests::PATH;
-use crate::{UndeletePolicy, SegmentFate};
+use crate::{SegmentFate, UndeletePolicy};
 
 /// Lets the clock follow the disk.
 struct FollowingClock(Simulation);

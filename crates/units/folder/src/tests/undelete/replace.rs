@@ -11,13 +11,13 @@ use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
 use super::{
-    DAY, all, free, freed_files, is_there, with_undelete, made, of, path_of, put_synced, replaced,
-    room_taken,
+    DAY, all, free, freed_files, is_there, made, of, path_of, put_synced, replaced, room_taken,
+    with_undelete,
 };
 use crate::FolderUnit;
 use crate::tests::PATH;
 use crate::tests::watched::{Seen, Watched};
-use crate::{UndeletePolicy, RestoreFilter, SegmentFate};
+use crate::{RestoreFilter, SegmentFate, UndeletePolicy};
 
 /// Where the content begins of a segment of the usual size, in bytes.
 const DATA_OFFSET: u64 = 53_248;

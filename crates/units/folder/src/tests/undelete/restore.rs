@@ -8,7 +8,7 @@ use unit::{Read, SlotRun, Unit as _};
 use world::Millis;
 use world::simulated::Simulation;
 
-use super::{all, free, is_there, with_undelete, made, of, put_synced, replaced, settle};
+use super::{all, free, is_there, made, of, put_synced, replaced, settle, with_undelete};
 use crate::FolderUnit;
 use crate::{RestoreFilter, SegmentFate};
 
@@ -160,7 +160,17 @@ fn a_restore_that_put_the_wrong_one_back_can_be_undone_by_its_time() {
         times.push(world.clock.wall());
         simulation.clock.advance(minute);
         let like = segment(10 + u64::from(generation));
-        replace(&unit, id, like, Generations { expected: Some(generation - 1), new: generation }, 8).expect("replaced");
+        replace(
+            &unit,
+            id,
+            like,
+            Generations {
+                expected: Some(generation - 1),
+                new: generation,
+            },
+            8,
+        )
+        .expect("replaced");
     }
     let generation = |unit: &FolderUnit| unit.stat_segment(id).expect("there").generation;
     let since = |since| RestoreFilter {

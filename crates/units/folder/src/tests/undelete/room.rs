@@ -10,7 +10,7 @@ use world::simulated::{Fault, Simulation};
 
 use super::{DAY, all, free, freed_files, made, of, path_of, put_synced, room_taken, settle};
 use crate::tests::PATH;
-use crate::{UndeletePolicy, RestoreFilter, SegmentFate};
+use crate::{RestoreFilter, SegmentFate, UndeletePolicy};
 
 #[test]
 fn a_full_unit_gives_up_the_oldest_first() {
@@ -131,10 +131,7 @@ fn a_full_unit_gives_up_no_more_than_is_needed() {
     simulation.clock.advance(DAY / 2);
     settle(&unit);
     let kept = unit.undelete_usage().expect("known");
-    assert!(
-        (1 << 20..3 << 20).contains(&kept.evicted_bytes),
-        "{kept:?}"
-    );
+    assert!((1 << 20..3 << 20).contains(&kept.evicted_bytes), "{kept:?}");
     assert!(kept.bytes < 38 * 255 * 4096 + (1 << 20), "{kept:?}");
     let restored = unit.restore(&all(), true).expect("told");
     let gone = restored.segments.iter().filter(|one| one.lost > 0).count();

@@ -62,8 +62,8 @@ fn remaining(
         let freed = index
             .segments
             .next_after(record.segment, record.freed_at.moment);
-        let is_selected = plan.selects(record.freed_at, record.segment)
-            && plan.is_of_restored(record, freed);
+        let is_selected =
+            plan.selects(record.freed_at, record.segment) && plan.is_of_restored(record, freed);
         let restored = restored.get(&record.segment).filter(|_| is_selected);
         let is_restored = |slot: &u32| restored.is_some_and(|slots| slots.contains(slot));
         let slots: Vec<u32> = record.slots().filter(|slot| !is_restored(slot)).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base::SegmentId;
 use unit::UnitError;
-use world::{OpenMode};
+use world::OpenMode;
 
 use super::{Restore, RestoredSegment, SegmentFate, concerns_one_segment};
 use crate::is_not_found;
@@ -17,9 +17,7 @@ use crate::undelete::store::FileToStore;
 
 impl Restore<'_> {
     /// Moves the planned segments to where they were, durably. Returns those that are there.
-    pub(super) fn move_all(
-        &mut self,
-    ) -> Result<BTreeMap<SegmentId, FreedSegmentName>, UnitError> {
+    pub(super) fn move_all(&mut self) -> Result<BTreeMap<SegmentId, FreedSegmentName>, UnitError> {
         let mut files = BTreeMap::new();
         for name in self.plan.names() {
             let fate = match self.move_one(&name) {

@@ -147,7 +147,11 @@ impl Restore<'_> {
                 // Also syncs what an interrupted restore has marked.
                 file.sync_data()
             };
-            let failed = |error| segments.root.segment_error(segment, "restore slots of", error);
+            let failed = |error| {
+                segments
+                    .root
+                    .segment_error(segment, "restore slots of", error)
+            };
             mark().map_err(failed)?;
             segments.cache.remove(segment);
             segments.measure(segment, &*file);
