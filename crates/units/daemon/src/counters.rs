@@ -7,7 +7,9 @@ use metrics::{Histogram, Measures};
 use unit::Durations;
 use unit_wire::{Status, Verb};
 
-/// Durations, refusals and bytes since the daemon began.
+use crate::declared_metrics::{REFUSALS, REQUEST_DURATION, TRANSFERRED_BYTES};
+
+/// Durations, refusals and bytes since the daemon started.
 #[derive(Default)]
 pub(crate) struct Counters {
     took: [Durations; Verb::ALL.len()],
@@ -47,27 +49,21 @@ impl Counters {
             };
             (labels, histogram)
         });
-        measures.histogram(
-            "scree_daemon_request_duration_seconds",
-            "Duration of requests, from when they were read to when they were answered",
-            took,
-        );
+        measures.histogram(&REQUEST_DURATION, took);
         let statuses = Status::ALL.iter().zip(&self.refused);
         let refusals = statuses.filter(|(status, _)| **status != Status::Done);
         measures.counter(
-            "scree_daemon_refusals",
-            "Refused requests by status",
+            &REFUSALS,
             refusals.map(|(status, count)| {
                 let labels = vec![("status", status.name().to_owned())];
                 (labels, count.load(Ordering::Relaxed))
             }),
         );
-        let ways = [("read", &self.read_bytes), ("written", &self.written_bytes)];
+        let directions = [("read", &self.read_bytes), ("written", &self.written_bytes)];
         measures.counter(
-            "scree_daemon_transferred_bytes",
-            "Bytes of blocks that hosts have read and written",
-            ways.map(|(way, bytes)| {
-                let labels = vec![("way", way.to_owned())];
+            &TRANSFERRED_BYTES,
+            directions.map(|(direction, bytes)| {
+                let labels = vec![("direction", direction.to_owned())];
                 (labels, bytes.load(Ordering::Relaxed))
             }),
         );

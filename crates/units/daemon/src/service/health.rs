@@ -11,6 +11,10 @@ use unit_folder::{FolderUnit, UndeleteUsage};
 use world::Clock;
 
 use super::Service;
+use crate::declared_metrics::{
+    BYTES, CLOCK_OFFSET, CONFIG_AGE, CONNECTIONS, CONNECTIONS_MAX, DAEMON_INFO, FREE_BYTES,
+    HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_EVICTED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE,
+};
 
 /// Number of missed reports after which the controllers count as unavailable.
 const MISSED_REPORTS_MAX: u32 = 3;
@@ -106,44 +110,20 @@ impl Service {
             ("unit", self.unit().to_string()),
             ("url", self.url().to_owned()),
         ];
-        measures.gauge(
-            "scree_daemon_info",
-            "The unit of the daemon and its URL",
-            [(labels, 1.0)],
-        );
+        measures.gauge(&DAEMON_INFO, [(labels, 1.0)]);
         let age = inner.world.clock.monotonic();
         let age = age.saturating_sub(*inner.configured_at.lock());
-        measures.one(
-            "scree_daemon_begin_age_seconds",
-            "Time since the last valid configuration from a controller, or since the start",
-            age.as_secs_f64(),
-        );
+        measures.one(&CONFIG_AGE, age.as_secs_f64());
         let offset_ms = inner.keeper.clock_offset_ms();
-        measures.one(
-            "scree_daemon_clock_offset_seconds",
-            "The clock of the controllers minus the clock of this machine",
-            offset_ms as f64 / 1000.0,
-        );
+        measures.one(&CLOCK_OFFSET, offset_ms as f64 / 1000.0);
         let (connections, held_bytes) = inner
             .server
             .lock()
             .as_ref()
             .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
-        measures.one(
-            "scree_daemon_connections",
-            "Connections of hosts, relayed ones included",
-            connections as f64,
-        );
-        measures.one(
-            "scree_daemon_connections_max",
-            "Maximum number of connections",
-            inner.connections_max as f64,
-        );
-        measures.one(
-            "scree_daemon_held_bytes",
-            "Bytes of requests and answers that are held, of at most 256 MiB",
-            held_bytes as f64,
-        );
+        measures.one(&CONNECTIONS, connections as f64);
+        measures.one(&CONNECTIONS_MAX, inner.connections_max as f64);
+        measures.one(&HELD_BYTES, held_bytes as f64);
         inner.checks.last.lock().measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);
         measures
@@ -191,42 +171,17 @@ impl LastCheck {
             let labels = vec![("state", one.name().to_owned())];
             (labels, f64::from(one == state))
         });
-        let help = "Whether the unit is in this state";
-        measures.gauge("scree_daemon_unit_state", help, states);
+        measures.gauge(&UNIT_STATE, states);
         let Some((stat, usage)) = &self.stat else {
             return;
         };
-        measures.one(
-            "scree_daemon_segments",
-            "Segments on the unit",
-            stat.segments as f64,
-        );
-        measures.one(
-            "scree_daemon_bytes",
-            "Room that the segments take",
-            stat.bytes as f64,
-        );
-        measures.one(
-            "scree_daemon_undelete_bytes",
-            "Room of what hosts have freed and is stored for undelete",
-            usage.bytes as f64,
-        );
-        measures.one(
-            "scree_daemon_undelete_segments",
-            "Whole segments that are stored for undelete",
-            usage.segments as f64,
-        );
-        measures.counter(
-            "scree_daemon_undelete_evicted_bytes",
-            "Bytes evicted before the end of the undelete window because their room was needed",
-            [(vec![], usage.evicted_bytes)],
-        );
+        measures.one(&SEGMENTS, stat.segments as f64);
+        measures.one(&BYTES, stat.bytes as f64);
+        measures.one(&UNDELETE_BYTES, usage.bytes as f64);
+        measures.one(&UNDELETE_SEGMENTS, usage.segments as f64);
+        measures.count(&UNDELETE_EVICTED_BYTES, usage.evicted_bytes);
         if let Some(free_bytes) = stat.free_bytes {
-            measures.one(
-                "scree_daemon_free_bytes",
-                "Free room of the unit's file system",
-                free_bytes as f64,
-            );
+            measures.one(&FREE_BYTES, free_bytes as f64);
         }
     }
 }

@@ -116,7 +116,7 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
             async move { service.run().await }
         });
         let stored = format!("scree_daemon_undelete_segments {kept}.0");
-        let evicted = "scree_daemon_undelete_evicted_bytes_total{} 0";
+        let evicted = "scree_daemon_undelete_evicted_bytes_total 0";
         crate::service::until("it is counted", async || {
             let text = service.measure().await.whole();
             let has = |line: &str| text.lines().any(|found| found == line);
