@@ -44,7 +44,7 @@ pub(crate) trait Verifier: Send + Sync {
 
 impl Verifier for TlsLink {
     fn show(&self, capability: &[u8], done: Done) {
-        Self::show(self, capability, done);
+        Self::present(self, capability, done);
     }
 }
 
@@ -269,7 +269,7 @@ impl CapabilityCache {
                         // The receiver may have stopped waiting.
                         let _ = answered.send(refused);
                     };
-                    daemon.present(&capability.bytes, Box::new(done));
+                    daemon.show(&capability.bytes, Box::new(done));
                 }
             });
         }
