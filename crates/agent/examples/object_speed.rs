@@ -60,10 +60,10 @@ fn main() -> Result<(), Failed> {
     };
 
     let made = (1..=units).map(|number| {
-        let place = Location::at(&format!("{url}/u{number}"))?;
+        let location = Location::at(&format!("{url}/u{number}"))?;
         let id = UnitId::from_u128(number);
         let cluster = ClusterId::from_u128(1);
-        let unit = ObjectUnit::create(&world, runtime.handle(), &place, cluster, id)?;
+        let unit = ObjectUnit::create(&world, runtime.handle(), &location, cluster, id)?;
         Ok((id, Arc::new(unit)))
     });
     let made: Vec<_> = made.collect::<Result<_, Failed>>()?;

@@ -400,7 +400,7 @@ impl Unit for ObjectUnit {
     }
 
     fn facts(&self) -> Result<Vec<Fact>, UnitError> {
-        let Conditional { create, update } = self.0.wait(self.0.look())?.conditional;
+        let Conditional { create, update } = self.0.wait(self.0.check())?.conditional;
         Ok(vec![
             Fact {
                 what: "conditional create",

@@ -13,7 +13,7 @@ use unit::{Read, SegmentStat, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::bucket::Found;
-use crate::format::{FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_sound, split_record};
+use crate::format::{FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_valid_record, split_record};
 use crate::heads::CachedSegment;
 use crate::object::{Inner, misplaced};
 

@@ -26,7 +26,7 @@ const MARKER_BYTES_MAX: usize = 64 << 10;
 /// partial writes.
 const PROBE: &[u8] = b"probe";
 
-/// Reads the marker at `site`, and its text.
+/// Reads the marker and its text.
 pub(crate) fn read_marker(access: &PoolAccess) -> Result<(Marker, Vec<u8>), UnitError> {
     let url = access.url.clone();
     let text = match access.read(MARKER_FILE, 0, MARKER_BYTES_MAX, METADATA_TIMEOUT)? {

@@ -18,7 +18,7 @@ struct Bucket(unit_object::Location);
 /// Parses the URL of a bucket.
 pub(super) fn parse(url: &str) -> Result<Box<dyn Backend>, Refusal> {
     match unit_object::Location::at(url) {
-        Ok(place) => Ok(Box::new(Bucket(place))),
+        Ok(location) => Ok(Box::new(Bucket(location))),
         Err(error) => Err(invalid(with_causes(&error))),
     }
 }

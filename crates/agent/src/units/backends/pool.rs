@@ -22,7 +22,7 @@ struct Pool(unit_rados::Location);
 /// Parses the URL of a pool.
 pub(super) fn parse(url: &str) -> Result<Box<dyn Backend>, Refusal> {
     match unit_rados::Location::at(url) {
-        Ok(place) => Ok(Box::new(Pool(place))),
+        Ok(location) => Ok(Box::new(Pool(location))),
         Err(error) => Err(invalid(error.to_string())),
     }
 }

@@ -117,6 +117,6 @@ fn a_setting_that_makes_no_sense_is_an_error() {
     let location = location("s3://bucket", &settings);
     assert!(
         matches!(location, Err(LocationError::Settings { .. })),
-        "{place:?}"
+        "{location:?}"
     );
 }

@@ -18,7 +18,7 @@ fn owner(database: u128, generation: u32) -> Owner {
 fn what_the_store_can_do_is_learnt_when_the_unit_is_made() {
     let site = Site::new(memory());
     site.unit();
-    let marker = ObjectUnit::identify(runtime(), &site.place).expect("a unit");
+    let marker = ObjectUnit::identify(runtime(), &site.location).expect("a unit");
     assert_eq!(
         (marker.cluster, marker.unit, marker.owner),
         (CLUSTER, UNIT, None)
@@ -32,7 +32,7 @@ fn what_the_store_can_do_is_learnt_when_the_unit_is_made() {
     let (_folder, store) = local();
     let site = Site::new(store);
     site.unit();
-    let marker = ObjectUnit::identify(runtime(), &site.place).expect("a unit");
+    let marker = ObjectUnit::identify(runtime(), &site.location).expect("a unit");
     let some = Conditional {
         create: true,
         update: false,
@@ -55,7 +55,7 @@ fn a_prefix_that_is_no_unit_is_missing_and_one_that_holds_something_is_not_taken
         help::free(&unit, segment(1), [0]),
         unit.delete(segment(1)),
         unit.scrub(segment(1)).map(drop),
-        ObjectUnit::identify(runtime(), &site.place).map(drop),
+        ObjectUnit::identify(runtime(), &site.location).map(drop),
     ] {
         assert!(
             matches!(missing, Err(UnitError::Missing { .. })),
@@ -100,7 +100,7 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
         (ClusterId::from_u128(9), UNIT),
         (CLUSTER, UnitId::from_u128(9)),
     ] {
-        let other = ObjectUnit::open(&world, runtime(), &site.place, cluster, unit);
+        let other = ObjectUnit::open(&world, runtime(), &site.location, cluster, unit);
         for refused in [
             other.probe(),
             other.list().map(drop),

@@ -115,7 +115,7 @@ fn an_object_of_another_segment_or_cluster_is_refused() {
     let elsewhere = Site::new(memory());
     let world = elsewhere.simulation.world();
     let cluster = ClusterId::from_u128(9);
-    let location = &elsewhere.place;
+    let location = &elsewhere.location;
     let id = unit.id();
     let foreign =
         unit_object::ObjectUnit::create(&world, crate::help::runtime(), location, cluster, id);

@@ -163,7 +163,7 @@ impl Connection {
         // SAFETY: as above; no name means CEPH_ARGS.
         let parsed = unsafe { (functions.rados_conf_parse_env)(cluster, ptr::null()) };
         step("read CEPH_ARGS", parsed)?;
-        for (name, value) in place::TIMEOUTS_S {
+        for (name, value) in location::TIMEOUTS_S {
             handles
                 .limit(name, value)
                 .map_err(|errno| ConnectError::Step("use librados", errno))?;
