@@ -194,7 +194,7 @@ impl Inner {
         }
         Err(UnitError::Io {
             url: self.bucket.url.clone(),
-            doing: format!("read segment {}", segment),
+            doing: format!("read segment {segment}"),
             source: Arc::new(io::Error::other("other hosts replace it continuously")),
         })
     }
