@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use base::{SegmentId, Slot};
-use testkit::units::conformance::{SLOT_BYTES, is_absent, put, read, replace, segment};
+use testkit::units::conformance::{
+    Generations, SLOT_BYTES, is_absent, put, read, replace, segment,
+};
 use unit::{Unit, UnitError};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Disk, Millis, OpenMode, World};
@@ -95,7 +97,7 @@ impl Run {
             // By one that has the same slots, and can be told by its generation.
             8 if promise.put > 0 => {
                 let generation = self.unit.stat_segment(id)?.generation;
-                let generations = (Some(generation), generation + 1);
+                let generations = Generations::new(Some(generation), generation + 1);
                 promise.perhaps_replaced = true;
                 replace(&self.unit, id, id, generations, promise.put)?;
                 promise.synced = promise.put;

@@ -28,7 +28,7 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
         free(&unit, slots, 0..4);
         free(&unit, whole, 0..4);
         unit.delete(whole).expect("deleted");
-        replace(&unit, other, segment(9), (Some(0), 0), 8).expect("replaced");
+        replace(&unit, other, segment(9), Generations::new(Some(0), 0), 8).expect("replaced");
         settle(&unit);
         simulation.clock.advance(DAY / 2);
         settle(&unit);
@@ -134,17 +134,7 @@ fn the_end_of_a_restore_leaves_alone_what_was_put_since() {
         let is_back = unit.stat_segment(gone).is_ok();
         seen[usize::from(is_back)] = true;
         if !is_back {
-            replace(
-                &unit,
-                gone,
-                other,
-                Generations {
-                    expected: None,
-                    new: 0,
-                },
-                8,
-            )
-            .expect("put in its place");
+            replace(&unit, gone, other, Generations::new(None, 0), 8).expect("put in its place");
             free(&unit, gone, [3]);
         }
         unit.complete_restore().expect("ended");
@@ -210,17 +200,7 @@ fn what_a_restore_takes_the_place_of_is_held_whatever_is_kept() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     put(&unit, id, SLOT_BYTES, 0, 8).expect("put");
-    replace(
-        &unit,
-        id,
-        other,
-        Generations {
-            expected: Some(0),
-            new: 1,
-        },
-        8,
-    )
-    .expect("replaced");
+    replace(&unit, id, other, Generations::new(Some(0), 1), 8).expect("replaced");
     let meant = replaced();
     let unit = unkept(&simulation.world());
     let restored = unit.restore(&meant, false).expect("restored");

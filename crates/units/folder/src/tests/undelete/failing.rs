@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use testkit::units::conformance::{SLOT_BYTES, is_absent, read, replace, segment};
+use testkit::units::conformance::{Generations, SLOT_BYTES, is_absent, read, replace, segment};
 use unit::Unit as _;
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
@@ -106,7 +106,7 @@ fn what_cannot_be_put_back_leaves_in_its_place_what_is_there() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
-    replace(&unit, id, segment(9), (Some(0), 1), 8).expect("replaced");
+    replace(&unit, id, segment(9), Generations::new(Some(0), 1), 8).expect("replaced");
     settle(&unit);
     let old = freed_files(&simulation, &id.to_string()).remove(0);
     simulation.disk.inject(&old, Fault::Unremovable);
@@ -133,7 +133,7 @@ fn a_unit_without_any_room_is_restored() {
             free(&unit, *id, [0, 2]);
         }
         unit.delete(ids[2]).expect("deleted");
-        replace(&unit, ids[3], segment(9), (Some(0), 1), 8).expect("replaced");
+        replace(&unit, ids[3], segment(9), Generations::new(Some(0), 1), 8).expect("replaced");
         settle(&unit);
         let taken = super::room_taken(&world, &simulation);
         let capacity = taken + free_bytes;

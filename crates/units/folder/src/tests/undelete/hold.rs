@@ -41,17 +41,7 @@ fn what_is_over_gives_its_room_back() {
         free(&unit, *id, 0..32);
     }
     unit.delete(ids[3]).expect("deleted");
-    replace(
-        &unit,
-        ids[4],
-        ids[4],
-        Generations {
-            expected: Some(0),
-            new: 0,
-        },
-        64,
-    )
-    .expect("replaced");
+    replace(&unit, ids[4], ids[4], Generations::new(Some(0), 0), 64).expect("replaced");
     run_for(&simulation, &unit, DAY - Duration::from_secs(60));
     assert!(room_taken(&world, &simulation) >= before, "all is kept");
     let restored = unit.restore(&all(), true).expect("told");

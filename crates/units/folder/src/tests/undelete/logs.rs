@@ -77,17 +77,7 @@ fn slots_that_cannot_be_logged_are_logged_later_although_others_are_punched() {
     settle(&unit);
     free(&unit, id, [0, 1, 2]);
     // Of what is free there the one in its place has no content.
-    replace(
-        &unit,
-        id,
-        id,
-        Generations {
-            expected: Some(0),
-            new: 1,
-        },
-        8,
-    )
-    .expect("replaced");
+    replace(&unit, id, id, Generations::new(Some(0), 1), 8).expect("replaced");
     let freed = Path::new(PATH).join("freed");
     simulation.disk.inject(&freed, Fault::Broken);
     free(&unit, id, [5]);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use base::{LineageTag, SegmentId, Slot};
-use testkit::units::conformance::{SLOT_BYTES, content_of, put, read, replace, segment, tag_of};
+use testkit::units::conformance::{
+    Generations, SLOT_BYTES, content_of, put, read, replace, segment, tag_of,
+};
 use unit::{Read, ReplacementPart, SlotRun, Unit as _, UnitError};
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
@@ -36,7 +38,7 @@ fn a_segment_that_cannot_be_read_everywhere_is_replaced_and_the_rest_of_it_is_ke
         let fault = Fault::BadSectors { offset, length };
         simulation.disk.inject(&path, fault);
     }
-    replace(&unit, id, segment(9), (Some(0), 1), 600).expect("replaced");
+    replace(&unit, id, segment(9), Generations::new(Some(0), 1), 600).expect("replaced");
     simulation.disk.heal(&path);
     assert_eq!(unit.stat_segment(id).expect("there").generation, 1);
     assert_eq!(unit.undelete_usage().expect("known").segments, 1);
@@ -63,7 +65,7 @@ fn a_replacement_that_fails_leaves_nothing_among_what_is_kept() {
     let folder = folder.parent().expect("in a folder");
     for fault in [Fault::SyncFails, Fault::NoReplacing] {
         simulation.disk.inject(folder, fault);
-        let by = replace(&unit, id, segment(9), (Some(0), 1), 8);
+        let by = replace(&unit, id, segment(9), Generations::new(Some(0), 1), 8);
         by.expect_err("it cannot be replaced");
         simulation.disk.heal(folder);
         assert_eq!(unit.stat_segment(id).expect("there").generation, 0);
@@ -114,7 +116,7 @@ fn a_segment_is_replaced_on_a_unit_that_is_full_of_what_is_kept() {
     let id = put_synced(&unit, 1, 250);
     let taken = room_taken(&world, &simulation);
     simulation.disk.set_capacity(Path::new(PATH), taken + 8192);
-    let full = replace(&unit, id, segment(9), (Some(0), 1), 250).expect_err("full");
+    let full = replace(&unit, id, segment(9), Generations::new(Some(0), 1), 250).expect_err("full");
     assert!(matches!(full, UnitError::Full { .. }), "{full}");
     read(&unit, id, SLOT_BYTES, 0, 250).expect("as it was put");
     assert!(room_taken(&world, &simulation) <= taken + 8192);
@@ -174,7 +176,7 @@ fn writers_do_not_wait_for_a_copy_and_it_includes_their_changes() {
     put_synced(&unit, 1, 8);
     free(&unit, id, [0]);
     watched.watch(&unit);
-    replace(&*unit, id, segment(9), (Some(0), 1), 12).expect("replaced");
+    replace(&*unit, id, segment(9), Generations::new(Some(0), 1), 12).expect("replaced");
     assert_eq!(copies.load(Ordering::Relaxed), 1);
     let expected: Vec<bool> = (0..12).map(|slot| ![0, 1, 9].contains(&slot)).collect();
     let there = |slot| {

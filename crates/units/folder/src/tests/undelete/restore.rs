@@ -24,7 +24,7 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     free(&unit, closed, 0..10);
     let rest: Vec<Slot> = (10..20).map(Slot).collect();
     unit.free(closed, &rest, true).expect("freed, and deleted");
-    replace(&unit, other, segment(9), (Some(0), 1), 20).expect("replaced");
+    replace(&unit, other, segment(9), Generations::new(Some(0), 1), 20).expect("replaced");
 
     let is_some = |slot: u16| ![0, 1, 2, 7, 19].contains(&slot);
     let expected: Vec<bool> = (0..20).map(is_some).collect();
@@ -164,10 +164,7 @@ fn a_restore_that_put_the_wrong_one_back_can_be_undone_by_its_time() {
             &unit,
             id,
             like,
-            Generations {
-                expected: Some(generation - 1),
-                new: generation,
-            },
+            Generations::new(Some(generation - 1), generation),
             8,
         )
         .expect("replaced");
