@@ -14,6 +14,7 @@ pub mod client;
 mod connect;
 mod described;
 pub mod host;
+mod message;
 pub mod profile;
 
 pub mod types;

@@ -178,7 +178,7 @@ impl Profile {
         let key = KeyRequest::generate()?;
         let ask = Join {
             token: token.to_owned(),
-            request: key.request_pem.clone(),
+            signing_request: key.request_pem.clone(),
         };
         let issued: Certificate = client.post("/v1/join", &ask).await.map_err(failed)?;
         Ok(Self {
@@ -331,7 +331,7 @@ impl Profile {
     /// [`ProfileError`].
     pub async fn renew(&mut self, client: &Client) -> Result<(), ProfileError> {
         let ask = Renew {
-            request: KeyRequest::for_key(&self.key)?.request_pem,
+            signing_request: KeyRequest::for_key(&self.key)?.request_pem,
         };
         let issued: Certificate =
             client

@@ -24,7 +24,7 @@ pub struct BeginUnit {
     /// The id of the folder that it has locked, 32 hex digits. Two daemons with a copied identity
     /// differ in it; a daemon that was restarted has the same. Left out until it has a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    pub folder: Option<String>,
 }
 
 /// A unit whose daemon reported within this time is not given to another daemon, in milliseconds:

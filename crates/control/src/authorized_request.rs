@@ -1,25 +1,17 @@
-//! [`AuthorizedRequest`]: the controller as one authenticated principal may use it. Rights are
-//! checked by the database (`database::tenancy::rights`). Operations are sorted by noun:
-//! `request.volumes()`, `request.snapshots()` and so on return a handle.
+//! [`AuthorizedRequest`]: the controller as one authenticated principal may use it. The database
+//! checks the rights (`database::tenancy::rights`).
+//!
+//! Operations are sorted by noun: `request.volumes()`, `request.snapshots()` and so on return a
+//! handle. Each noun's module adds its own handle, so this module depends on none of them.
 
 use std::ops::Deref;
 
 use auth::Kind;
 use base::{PartyId, VolumeId};
 
-use crate::attachments::Attachments;
-use crate::chains::Chains;
 use crate::control::Control;
 use crate::database::{HostRow, Need, Principal, Right, VolumeRow};
 use crate::error::ControlError;
-use crate::images::Images;
-use crate::keys::Keys;
-use crate::projects::Grants;
-use crate::projects::Projects;
-use crate::snapshots::Snapshots;
-use crate::units::Units;
-use crate::volume_audits::Audits;
-use crate::volumes::Volumes;
 
 /// One request of an authenticated principal. Cheap to clone.
 #[derive(Clone)]
@@ -55,69 +47,6 @@ impl Control {
     }
 }
 
-/// Handles by noun.
-impl AuthorizedRequest {
-    /// Attachments.
-    #[must_use]
-    pub fn attachments(&self) -> Attachments<'_> {
-        Attachments { request: self }
-    }
-
-    /// Audits of volumes.
-    #[must_use]
-    pub fn audits(&self) -> Audits<'_> {
-        Audits { request: self }
-    }
-
-    /// Chains of filters.
-    #[must_use]
-    pub fn chains(&self) -> Chains<'_> {
-        Chains { request: self }
-    }
-
-    /// Grants.
-    #[must_use]
-    pub fn grants(&self) -> Grants<'_> {
-        Grants { request: self }
-    }
-
-    /// Base images.
-    #[must_use]
-    pub fn images(&self) -> Images<'_> {
-        Images { request: self }
-    }
-
-    /// Wrapping keys.
-    #[must_use]
-    pub fn keys(&self) -> Keys<'_> {
-        Keys { request: self }
-    }
-
-    /// Projects.
-    #[must_use]
-    pub fn projects(&self) -> Projects<'_> {
-        Projects { request: self }
-    }
-
-    /// Snapshots.
-    #[must_use]
-    pub fn snapshots(&self) -> Snapshots<'_> {
-        Snapshots { request: self }
-    }
-
-    /// Storage units.
-    #[must_use]
-    pub fn units(&self) -> Units<'_> {
-        Units { request: self }
-    }
-
-    /// Volumes.
-    #[must_use]
-    pub fn volumes(&self) -> Volumes<'_> {
-        Volumes { request: self }
-    }
-}
-
 impl AuthorizedRequest {
     /// The principal.
     #[must_use]
@@ -130,8 +59,8 @@ impl AuthorizedRequest {
         self.principal.is_dry_run
     }
 
-    /// As [`Control::to_its_end`], for the same principal.
-    pub(crate) async fn to_its_end<T, F>(
+    /// As [`Control::to_completion`], for the same principal.
+    pub(crate) async fn to_completion<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
     ) -> Result<T, ControlError>
@@ -141,7 +70,7 @@ impl AuthorizedRequest {
     {
         let principal = self.principal.clone();
         self.control
-            .to_its_end(|control| operation(control.authorized(principal)))
+            .to_completion(|control| operation(control.authorized(principal)))
             .await
     }
 

@@ -8,9 +8,9 @@ use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, lineage_tag_of};
 use base::{ClusterId, Lineage, LineageTag, PartyId, VolumeId};
 use world::Millis;
 
-use crate::control::Control;
 use crate::database::{DatabaseError, LeaseRights, REPAIR_RIGHTS_MS, Reach};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 
 /// How long a host may change what its capability names, in milliseconds.
 const CHANGE_MS: u64 = 60_000;
@@ -32,16 +32,12 @@ struct Signer<'a> {
     now: Millis,
 }
 
-impl Control {
+impl HostRequest<'_> {
     /// Capabilities for what `host` requests to do on unit daemons, or why it may not.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn capabilities(
-        &self,
-        host: PartyId,
-        ask: &SignCapabilities,
-    ) -> Result<Capabilities, ControlError> {
+    pub async fn capabilities(self, ask: &SignCapabilities) -> Result<Capabilities, ControlError> {
         if ask.wants.len() > WANTS_MAX {
             let reason = format!("a host asks for {WANTS_MAX} at a time at most");
             return Err(ControlError::invalid("wants", reason));
@@ -59,7 +55,7 @@ impl Control {
             generation: self.owner().await?.generation,
             now,
         };
-        let reach = Reach::new(host, now);
+        let reach = Reach::new(self.host, now);
         let mut answers = Vec::new();
         let mut items = 0;
         for want in &ask.wants {
@@ -88,7 +84,7 @@ impl Control {
 
     /// What a want is good for, and how long.
     async fn scopes(
-        &self,
+        self,
         reach: &Reach,
         now: Millis,
         want: Want,

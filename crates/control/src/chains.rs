@@ -35,7 +35,7 @@ impl ChainView {
     /// Whether every host has reported on the current revision.
     fn is_settled(&self) -> bool {
         let mut attachments = self.attachments.iter();
-        attachments.all(|one| one.reported == one.generation)
+        attachments.all(|one| one.observed.generation == one.desired.generation)
     }
 }
 
@@ -65,6 +65,14 @@ pub struct Chains<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Chains of filters.
+    #[must_use]
+    pub fn chains(&self) -> Chains<'_> {
+        Chains { request: self }
+    }
+}
+
 impl Chains<'_> {
     /// Replaces the chain of a volume by the one that `policy` describes. Hosts that have the
     /// volume attached exchange the filters while it is in use.
@@ -79,7 +87,7 @@ impl Chains<'_> {
     pub async fn apply(self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
         self.request
-            .to_its_end(|authorized| async move { authorized.chains().apply_now(policy).await })
+            .to_completion(|authorized| async move { authorized.chains().apply_now(policy).await })
             .await
     }
 
@@ -123,7 +131,7 @@ impl Chains<'_> {
     /// [`Self::apply`].
     pub async fn delete(self, id: ChainId) -> Result<ChainView, ControlError> {
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 let database = &authorized.inner.database;
                 let row = database.chains().delete(authorized.principal(), id).await?;
                 if !authorized.is_dry_run() {
@@ -270,7 +278,7 @@ impl Chains<'_> {
             }),
             Some(Err(refusal)) => Err(ControlError::conflict(format!(
                 "attachment {id}: {}",
-                refusal.reason
+                refusal.message
             ))),
             None => Err(ControlError::Unavailable {
                 reason: "the host does not answer; ask again".to_owned(),
@@ -289,7 +297,7 @@ impl Chains<'_> {
             .of_volume(view.row.volume)
             .await?;
         let id = view.row.id;
-        let is_left = |one: &AttachmentRow| one.chain.is_some_and(|chain| chain.id == id);
+        let is_left = |one: &AttachmentRow| one.observed.chain.is_some_and(|chain| chain.id == id);
         view.attachments = attachments.into_iter().filter(is_left).collect();
         Ok(view)
     }
@@ -304,7 +312,7 @@ impl Chains<'_> {
         let mut attachments = database.attachments().of_volume(row.volume).await?;
         attachments.retain(|one| {
             let chosen = chains.for_one(row.volume, one.vm.as_deref());
-            one.is_wanted && chosen.is_some_and(|chosen| chosen.id == row.id)
+            one.desired.is_attached && chosen.is_some_and(|chosen| chosen.id == row.id)
         });
         Ok(ChainView {
             volume: names.remove(&row.volume),

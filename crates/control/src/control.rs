@@ -3,7 +3,6 @@
 //! It has no state of its own: what must survive it, or be seen by another controller, is a
 //! transaction in the database. Requests to hosts are rows there, and their reports are waited for.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +20,12 @@ use world::{World, host};
 use crate::authority::{self, AuthorityFileError, Expect};
 use crate::database::{Database, DatabaseError, PostgresUrl};
 use crate::error::ControlError;
-use crate::folder::{Folder, FolderError, LookForRemains};
-use crate::health::Health;
-use crate::jobs::Listening;
+use crate::folder::{Folder, LookForRemains};
+use crate::health::state::Health;
 use crate::ownership::{self, Claim};
 use crate::parties::Parties;
+use crate::reception::Reception;
+use crate::start_error::StartError;
 use crate::turns::HostTurns;
 
 /// How a controller runs.
@@ -57,68 +57,6 @@ pub struct Settings {
 
 /// The default number of other units with which a unit shares segments.
 pub const SCATTER_WIDTH: usize = catalog::copysets::SCATTER_WIDTH;
-
-/// Why a controller does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data directory cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// The database cannot be used.
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-    /// There is no authority to sign users and hosts.
-    #[error(transparent)]
-    Authority(#[from] AuthorityFileError),
-    /// The data directory is a copy.
-    #[error(
-        "{folder} is a copy of {was}; two copies that are served destroy \
-         each other's data on the units. Serve the original; or, if that is lost for good, start \
-         this one once with `--restored-database`",
-        folder = folder.display(),
-        was = was.display()
-    )]
-    Copied {
-        /// The data directory.
-        folder: PathBuf,
-        /// The location it was served from before.
-        was: PathBuf,
-    },
-    /// The data directory is another folder than before, at the same path.
-    #[error(
-        "{folder} was created again since its database was last served, so it may be a copy; two \
-         copies that are served destroy each other's data on the units. Serve the other one, \
-         if there is one; or, if that is lost for good, start this one once with \
-         `--restored-database`",
-        folder = folder.display()
-    )]
-    Renewed {
-        /// The data directory.
-        folder: PathBuf,
-    },
-    /// The database has another location than before: it is a copy.
-    #[error(
-        "the database was served as {was}, and is {is} now: it is a copy (a dump that was \
-         restored, or one made from a template), or its server was created again (pg_upgrade); two \
-         copies that are served destroy each other's data on the units. Serve the original; or, if \
-         that is gone for good, stop every controller and start this one once with \
-         --restored-database"
-    )]
-    Moved {
-        /// The location it was served from before.
-        was: String,
-        /// The location it is served from now.
-        is: String,
-    },
-    /// The location of the data directory cannot be determined.
-    #[error("cannot read the birth time of {folder}: {source}", folder = folder.display())]
-    Place {
-        /// The data directory.
-        folder: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-}
 
 /// The default factor by which volumes may exceed the free space: volumes take space only as they
 /// are written, and most are never filled.
@@ -162,7 +100,7 @@ pub(crate) struct Inner {
     pub local: PartyId,
     pub turns: HostTurns,
     /// Since when reports of hosts are received without a gap.
-    pub listening: Listening,
+    pub reception: Reception,
     /// Whether requests of users are served.
     is_open: AtomicBool,
 }
@@ -203,7 +141,7 @@ impl Control {
         let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));
         parties.make_local(Kind::User).await?;
         let local = parties.make_local(Kind::Host).await?;
-        let listening = Listening::new(world.clock.monotonic());
+        let reception = Reception::new(world.clock.monotonic());
         Ok(Self {
             inner: Arc::new(Inner {
                 world,
@@ -223,7 +161,7 @@ impl Control {
                 health: Health::default(),
                 local,
                 turns: HostTurns::default(),
-                listening,
+                reception,
                 is_open: AtomicBool::new(false),
             }),
         })
@@ -249,7 +187,7 @@ impl Control {
 
     /// Runs an operation to its end even if the caller is canceled: a client that disconnects must
     /// not leave an operation half-way.
-    pub(crate) async fn to_its_end<T, F>(
+    pub(crate) async fn to_completion<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
     ) -> Result<T, ControlError>
@@ -285,26 +223,6 @@ impl Control {
         host::timeout(wait, found).await.unwrap_or(Ok(None))
     }
 
-    /// Records that nothing is open on `host`, which starts or stops. Returns what the host has to
-    /// know of the cluster.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
-        let inner = &self.inner;
-        inner.database.attachments().nothing_open(host).await?;
-        Ok(Cluster {
-            id: inner.cluster,
-            owner: self.owner().await?,
-            takes_over: inner.claim.takes_over,
-            vouch: inner.vouch.clone(),
-            lease_ms: inner
-                .lease
-                .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
-            keys: self.wrapping_keys().await?,
-        })
-    }
-
     /// The owner as which the units are used.
     pub(crate) async fn owner(&self) -> Result<Owner, ControlError> {
         let owner = self.inner.database.cluster().owner().await?;
@@ -314,7 +232,7 @@ impl Control {
         Ok(Owner {
             database: owner.id,
             generation: owner.generation,
-            place: self.inner.claim.place.clone(),
+            location: self.inner.claim.place.clone(),
         })
     }
 

@@ -9,12 +9,7 @@ use base::{PartyId, UnitId};
 use crate::control::Control;
 use crate::database::{Claimed, Heard, UnitRow};
 use crate::error::ControlError;
-
-/// The unit that a daemon's party keeps: it has the same number.
-#[must_use]
-pub fn unit_of(party: PartyId) -> UnitId {
-    UnitId::from_u128(party.as_u128())
-}
+use crate::parties::unit_of;
 
 impl Control {
     /// Records that the daemon of `party` is running. If it reports where it listens, its unit
@@ -33,7 +28,8 @@ impl Control {
         let unit = unit_of(party);
         if let Some(url) = &begin.url {
             check_url(url)?;
-            self.take_unit_in(unit, url, begin.place.as_deref()).await?;
+            self.take_unit_in(unit, url, begin.folder.as_deref())
+                .await?;
         }
         let owner = self.owner().await?;
         let units = inner.database.units().all().await?.into_iter();
@@ -67,7 +63,9 @@ impl Control {
         let now = self.now().await?;
         let mut heard = database.units().record_daemon(id, claimed, now).await?;
         if heard == Heard::Unknown {
-            self.add_units(&[UnitRow::new(id, url.to_owned())]).await?;
+            self.unit_registry()
+                .add(&[UnitRow::new(id, url.to_owned())])
+                .await?;
             heard = database.units().record_daemon(id, claimed, now).await?;
         }
         match heard {

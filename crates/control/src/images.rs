@@ -6,9 +6,9 @@ use api::words::ImageMark;
 use base::{PartyId, VolumeId};
 
 use crate::authorized_request::AuthorizedRequest;
-use crate::control::Control;
 use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 
 /// A base image as it is shown.
 #[derive(Debug, Clone)]
@@ -33,6 +33,14 @@ impl ImageView {
 #[derive(Clone, Copy)]
 pub struct Images<'a> {
     pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl AuthorizedRequest {
+    /// Base images and their preloads.
+    #[must_use]
+    pub fn images(&self) -> Images<'_> {
+        Images { request: self }
+    }
 }
 
 impl Images<'_> {
@@ -174,14 +182,13 @@ impl Images<'_> {
     }
 }
 
-impl Control {
+impl HostRequest<'_> {
     /// Records the progress of a preload on `host`; `false` if it was replaced or canceled.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn preload_reported(
-        &self,
-        host: PartyId,
+        self,
         volume: VolumeId,
         report: &PreloadReport,
     ) -> Result<bool, ControlError> {
@@ -189,7 +196,7 @@ impl Control {
         let database = &self.inner.database;
         let kept = database
             .images()
-            .record_preload_report(host, volume, report, now);
+            .record_preload_report(self.host, volume, report, now);
         self.heard(kept.await.map_err(ControlError::from))
     }
 }

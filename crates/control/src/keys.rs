@@ -58,6 +58,14 @@ pub struct Keys<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Wrapping keys.
+    #[must_use]
+    pub fn keys(&self) -> Keys<'_> {
+        Keys { request: self }
+    }
+}
+
 impl Keys<'_> {
     /// Has `host` found the wrapping key that its `keys.toml` calls `name`.
     ///

@@ -25,8 +25,8 @@ use std::time::UNIX_EPOCH;
 use base::{DatabaseId, url};
 use world::{Millis, World};
 
-use crate::control::StartError;
 use crate::database::{Database, FolderPlace, OwnerRow, PlaceRow};
+use crate::start_error::StartError;
 use world::host;
 
 /// Proof that this database may change the units. Its id and generation are read from the database

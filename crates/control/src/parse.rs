@@ -8,11 +8,10 @@ use base::{
     ProjectId, SnapshotId, UnitId, VolumeId,
 };
 
-use crate::database::{Quota, VolumeSettings};
+use crate::database::Quota;
 use crate::error::ControlError;
 use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
 use base::size::exact_bytes;
-use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 
 /// The largest volume in bytes, 64 TiB: less than a map of three levels can address, and more than
 /// the file systems of guests need.
@@ -179,41 +178,6 @@ pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
         let reason = format!("a block size of {given}; use 4K, 8K, 16K, 32K or 64K");
         ControlError::invalid("block_size", reason)
     })
-}
-
-/// No volume has less of a cache for what it reads, if that is bounded, in bytes.
-const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
-
-/// What a volume may take of hosts.
-///
-/// # Errors
-/// [`ControlError::Invalid`].
-pub fn settings(settings: VolumeSettings) -> Result<(), ControlError> {
-    let lengths = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
-    if let Some(bytes) = settings
-        .journal_bytes
-        .filter(|bytes| !lengths.contains(bytes))
-    {
-        let (min, max) = (
-            exact_bytes(JOURNAL_BYTES_MIN),
-            exact_bytes(JOURNAL_BYTES_MAX),
-        );
-        let reason = format!(
-            "a journal has {min} to {max}, and not {}",
-            exact_bytes(bytes)
-        );
-        return Err(ControlError::invalid("journal_size", reason));
-    }
-    let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
-    if let Some(bytes) = settings.cache_max_bytes.filter(is_small) {
-        let min = exact_bytes(CACHE_MAX_BYTES_MIN);
-        let reason = format!(
-            "a volume may have {min} of a cache at least, and not {}",
-            exact_bytes(bytes)
-        );
-        return Err(ControlError::invalid("cache_max", reason));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

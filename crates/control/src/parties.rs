@@ -3,6 +3,7 @@
 //! Every request is authenticated against the current database: a party that was just disabled is
 //! refused.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +11,14 @@ use auth::{
     Authority, Credentials, JoinToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Peer, ServerTls,
     SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
 };
-use base::{PartyId, ProjectId};
+use base::{PartyId, ProjectId, UnitId};
 use world::{Millis, World};
 use zeroize::Zeroizing;
 
-use crate::daemons::unit_of;
 use crate::database::{AuditRow, Database, DatabaseError, Membership, Origin, PartyRow, Principal};
 use crate::error::ControlError;
-use crate::http::Caller;
 use crate::parse;
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 /// How long a token may be used.
 pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);
@@ -43,6 +42,20 @@ pub struct ServerOptions {
     /// A certificate chain and its key (PEM) to serve with, instead of a certificate that is
     /// created.
     pub credentials: Option<(String, Zeroizing<String>)>,
+}
+
+/// The origin of a request.
+#[derive(Debug, Clone)]
+pub enum Caller {
+    /// From the socket in the data directory, which only one user of this machine can open.
+    Local,
+    /// Over TLS.
+    Remote {
+        /// The address that it came from.
+        address: SocketAddr,
+        /// The holder of the certificate that was presented, if one was.
+        peer: Option<Peer>,
+    },
 }
 
 /// A certificate, fresh from the authority.
@@ -147,7 +160,7 @@ impl Parties {
             return Err(unauthenticated(&format!(
                 "the certificate has ended at {}; connect again with a newer one, or join with a \
                  new token",
-                spell_time(peer.ends)
+                rfc3339(peer.ends)
             )));
         }
         let (found, nobody) = match peer.signed_by {
@@ -447,6 +460,12 @@ fn principal(party: PartyRow, by: Origin, signed_by: Option<SignedBy>) -> Princi
         is_dry_run: false,
         idempotency: None,
     }
+}
+
+/// The unit that a daemon's party keeps: it has the same number.
+#[must_use]
+pub fn unit_of(party: PartyId) -> UnitId {
+    UnitId::from_u128(party.as_u128())
 }
 
 /// The user and the host that are the controller's own machine.

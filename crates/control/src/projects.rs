@@ -25,7 +25,7 @@ pub enum GrantTarget {
 #[derive(Debug, Clone)]
 pub struct GrantRequest {
     /// The object.
-    pub on: GrantTarget,
+    pub object: GrantTarget,
     /// The name of the user who gets the right.
     pub user: String,
     /// The right.
@@ -38,6 +38,14 @@ pub struct GrantRequest {
 #[derive(Clone, Copy)]
 pub struct Projects<'a> {
     pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl AuthorizedRequest {
+    /// Projects and their quotas.
+    #[must_use]
+    pub fn projects(&self) -> Projects<'_> {
+        Projects { request: self }
+    }
 }
 
 impl Projects<'_> {
@@ -157,6 +165,14 @@ pub struct Grants<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Grants of rights to other users.
+    #[must_use]
+    pub fn grants(&self) -> Grants<'_> {
+        Grants { request: self }
+    }
+}
+
 impl Grants<'_> {
     /// Grants a right.
     ///
@@ -164,7 +180,7 @@ impl Grants<'_> {
     /// [`ControlError`].
     pub async fn add(self, request: GrantRequest) -> Result<GrantRow, ControlError> {
         let need = Need::Have(Right::Administer);
-        let object = self.object(&request.on, need).await?;
+        let object = self.object(&request.object, need).await?;
         let is_host = matches!(object, Object::Host(_));
         if is_host && request.right != Right::Use {
             let reason = "on a host there is only the right to `use` it";

@@ -20,6 +20,14 @@ pub struct Snapshots<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Snapshots.
+    #[must_use]
+    pub fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots { request: self }
+    }
+}
+
 impl Snapshots<'_> {
     /// Takes a snapshot. If the volume is attached, the snapshot is pending at first; its
     /// consistency point lies between the request and the response, unless the host does not answer
@@ -41,7 +49,7 @@ impl Snapshots<'_> {
     ) -> Result<SnapshotRow, ControlError> {
         let (volume, name) = (volume.to_owned(), name.map(str::to_owned));
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 authorized
                     .snapshots()
                     .take_now(&volume, name.as_deref(), tags)
@@ -184,7 +192,7 @@ impl Snapshots<'_> {
     pub async fn delete(self, name: &str) -> Result<SnapshotRow, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 let database = &authorized.inner.database;
                 let need = Need::Have(Right::Administer);
                 let snapshot = database

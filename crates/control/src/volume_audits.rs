@@ -10,9 +10,9 @@ use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
 
 use crate::authorized_request::AuthorizedRequest;
-use crate::control::Control;
 use crate::database::{AuditOfVolume, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 use crate::units::{is_called, no_unit};
 
 /// An audit as it is shown.
@@ -32,6 +32,14 @@ pub struct AuditView {
 #[derive(Clone, Copy)]
 pub struct Audits<'a> {
     pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl AuthorizedRequest {
+    /// Audits of volumes.
+    #[must_use]
+    pub fn audits(&self) -> Audits<'_> {
+        Audits { request: self }
+    }
 }
 
 impl Audits<'_> {
@@ -217,8 +225,8 @@ impl Audits<'_> {
                 self.journal_bytes(row.id, audit.snapshot).await?,
             ),
         };
-        let found = audit.found.as_ref();
-        let key = match found.and_then(|found| found.sealed.as_ref()) {
+        let result = audit.result.as_ref();
+        let key = match result.and_then(|result| result.sealed.as_ref()) {
             Some(sealed) => self.key(row, &sealed.lineage).await?,
             None => None,
         };
@@ -326,20 +334,19 @@ fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
     found.next().filter(|_| found.next().is_none())
 }
 
-impl Control {
+impl HostRequest<'_> {
     /// Records the progress of an audit on `host`; `false` if the audit no longer exists.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn audit_reported(
-        &self,
-        host: PartyId,
+        self,
         id: AuditId,
         report: &AuditReport,
     ) -> Result<bool, ControlError> {
         let now = self.heard(self.now().await)?;
         let database = &self.inner.database;
-        let kept = database.audits().record_report(host, id, report, now);
+        let kept = database.audits().record_report(self.host, id, report, now);
         self.heard(kept.await.map_err(ControlError::from))
     }
 }

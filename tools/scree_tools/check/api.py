@@ -13,7 +13,7 @@ joins an ordinary user and an administrator. Then
 A failure prints the request, as a curl command, and schemathesis' seed. No answer
 of 5xx is taken for right, but those that schemathesis.toml names: there is a host,
 so nothing else is `unavailable`, and the units' room may be promised often enough
-that `no-capacity` is never the answer.
+that `no_capacity` is never the answer.
 """
 
 import argparse

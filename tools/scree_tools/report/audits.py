@@ -91,8 +91,8 @@ def of_plain(cases):
     least = 0.05 / count
     rows, within, in_cases = [], 0, 0
     for case, told in cases:
-        files = [one["found"]["files"] for one in told]
-        found = [one["whole_bytes"] / one["content"]["all"] for one in files]
+        files = [one["result"]["files"] for one in told]
+        found = [one["readable_bytes"] / one["content"]["total"] for one in files]
         predicted = [one["predicted"] for one in told]
         likely = [odds(one) for one in predicted]
         for ratio, one, p in zip(found, predicted, likely):
@@ -126,11 +126,11 @@ def of_sealed(cases):
     """Nothing can be read, though much lies there."""
     rows = []
     for case, told in cases:
-        blocks = [one["found"]["blocks"] for one in told]
-        files = [one["found"]["files"]["content"] for one in told]
+        blocks = [one["result"]["blocks"] for one in told]
+        files = [one["result"]["files"]["content"] for one in told]
         for one in blocks + files:
             check(one["sealed"] > 0 and one["readable"] == 0, f"{case}: {one}")
-        there = [one["sealed"] / one["all"] for one in blocks]
+        there = [one["sealed"] / one["total"] for one in blocks]
         rows.append([case, f"{percent(min(there))} to {percent(max(there))}", "0 %"])
     count = sum(len(told) for _, told in cases)
     said = (

@@ -1,7 +1,7 @@
 //! The cache's metrics. All count blocks of 4 KiB.
 
 use api::types::{
-    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, VolumeCache,
+    CACHE_BLOCK_BYTES, CacheArea, CacheFile, CacheLookups, HostCache, LookupsByArea, VolumeCache,
 };
 use base::VolumeId;
 use metrics::{Labels, Measures};
@@ -11,10 +11,10 @@ fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
 }
 
 /// How many requested blocks of an area came from each place.
-fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
+fn rows(first: &Labels, asked: &LookupsByArea) -> Vec<(Labels, u64)> {
     let mut rows = Vec::new();
     for (area, asked) in areas(asked.metadata, asked.image, asked.active) {
-        let Asked {
+        let CacheLookups {
             memory,
             file,
             units,
@@ -34,7 +34,7 @@ pub(crate) fn measure_host(measures: &mut Measures, cache: &HostCache) {
     measures.counter(
         "scree_cache_asked_blocks",
         "Requested blocks, by where they were found",
-        rows(&Vec::new(), &cache.asked),
+        rows(&Vec::new(), &cache.lookups),
     );
     let places = [
         ("used", cache.memory_blocks),
@@ -69,7 +69,7 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
     measures.counter(
         "scree_cache_brought_blocks",
         "Blocks that were put into an area",
-        of(|area| area.brought),
+        of(|area| area.inserted),
     );
     measures.counter(
         "scree_cache_evicted_blocks",
@@ -95,12 +95,12 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
         (
             "scree_cache_refused_blocks",
             "Blocks that were not stored because too many were being written",
-            file.refused,
+            file.rejected,
         ),
         (
             "scree_cache_failures",
             "Failures and timeouts of the cache's file",
-            file.failures,
+            file.io_errors,
         ),
     ];
     for (name, help, count) in counts {
@@ -119,13 +119,13 @@ pub(crate) fn measure_volumes<'a>(
         "Requested blocks of an open volume, by where they were found",
         volumes
             .clone()
-            .flat_map(|(volume, cache)| rows(&named(volume), &cache.asked)),
+            .flat_map(|(volume, cache)| rows(&named(volume), &cache.lookups)),
     );
     let ahead = volumes.flat_map(|(volume, cache)| {
         let counts = [
-            ("brought", cache.ahead_brought),
-            ("used", cache.ahead_used),
-            ("unread", cache.ahead_unread),
+            ("brought", cache.read_ahead_blocks),
+            ("used", cache.read_ahead_used),
+            ("unread", cache.read_ahead_unused),
         ];
         counts.map(|(what, count)| {
             let mut labels = named(volume);
@@ -143,18 +143,18 @@ pub(crate) fn measure_volumes<'a>(
 /// Adds up the counters of a volume that is open several times.
 pub(crate) fn add(sum: &mut VolumeCache, one: &VolumeCache) {
     let pairs = [
-        (&mut sum.asked.metadata, one.asked.metadata),
-        (&mut sum.asked.image, one.asked.image),
-        (&mut sum.asked.active, one.asked.active),
+        (&mut sum.lookups.metadata, one.lookups.metadata),
+        (&mut sum.lookups.image, one.lookups.image),
+        (&mut sum.lookups.active, one.lookups.active),
     ];
     for (sum, one) in pairs {
         sum.memory += one.memory;
         sum.file += one.file;
         sum.units += one.units;
     }
-    sum.ahead_brought += one.ahead_brought;
-    sum.ahead_used += one.ahead_used;
-    sum.ahead_unread += one.ahead_unread;
+    sum.read_ahead_blocks += one.read_ahead_blocks;
+    sum.read_ahead_used += one.read_ahead_used;
+    sum.read_ahead_unused += one.read_ahead_unused;
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number for a graph")]

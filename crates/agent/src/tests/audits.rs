@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::host::Encryption;
-use api::types::AuditHeld;
+use api::types::AuditBytes;
 use api::types::CreateVolume;
 use api::words::AuditState;
 use control::ControlError;
@@ -58,7 +58,7 @@ fn blocks_of(unit: &Path, byte: u8) -> u64 {
 }
 
 async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
-    let units = scree.control.all_units().await.expect("read");
+    let units = scree.control.unit_registry().all().await.expect("read");
     let of = |number: usize| {
         let folder = rig.unit(number).display().to_string();
         let mut units = units.iter();
@@ -102,10 +102,10 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
         let all = 40 * 4096;
         match seal {
             Encryption::None => {
-                let held = |readable| AuditHeld {
+                let held = |readable| AuditBytes {
                     all,
                     readable,
-                    ..AuditHeld::default()
+                    ..AuditBytes::default()
                 };
                 assert_eq!(both.blocks, held(all));
                 assert_eq!(one.blocks, held(on_first * 4096));
@@ -151,7 +151,7 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     let scree = rig.start().await;
     let failed = audited(&scree, &[&units[0]]).await.row;
     assert_eq!(failed.state, AuditState::Error);
-    let reason = failed.reason.expect("it says why");
+    let reason = failed.message.expect("it says why");
     assert!(
         reason.contains("u1") || reason.contains(&units[0]),
         "{reason}"

@@ -76,7 +76,7 @@ async fn detach(scree: &Scree, id: AttachmentId, force: bool) -> AttachmentView 
 }
 
 fn is_busy(view: &AttachmentView) {
-    let reason = view.row.reason.as_deref().unwrap_or_default();
+    let reason = view.row.observed.problem.as_ref().map_or("", |why| &why.text);
     assert_eq!(view.row.state, AttachmentState::Busy, "{view:?}");
     assert!(reason.contains("booted"), "{reason}");
 }
@@ -93,7 +93,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     // Its VM does not run yet; what is wanted is tried again.
     let view = attach(&scree, &vm).await;
     let id = view.row.id;
-    let reason = view.row.reason.expect("a reason");
+    let reason = view.row.observed.problem.expect("a problem").text;
     assert_eq!(view.row.state, AttachmentState::Error);
     assert!(reason.contains("does not run"), "{reason}");
     let qemu = Qemu::start(&monitor).await;
@@ -131,13 +131,13 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
 
     let view = detach(&scree, id, true).await;
     assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
-    let note = view.row.note.expect("a note");
+    let note = view.row.observed.notice.expect("a notice").text;
     assert!(note.contains("by force"), "{note}");
     assert!(scree.open(volume).is_none() && !socket.exists());
 
     // The VM's only port is taken by what it has not let go of.
     let view = attach(&scree, &vm).await;
-    let reason = view.row.reason.expect("a reason");
+    let reason = view.row.observed.problem.expect("a problem").text;
     assert_eq!(view.row.state, AttachmentState::Error);
     assert!(reason.contains("no free port"), "{reason}");
     drop(qemu);
@@ -165,7 +165,7 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
         let view = scree.control.attachments().get(id, Duration::ZERO).await;
         let row = view.expect("there").row;
         let is_error = row.state == AttachmentState::Error;
-        is_error.then(|| row.reason.expect("a reason"))
+        is_error.then(|| row.observed.problem.expect("a problem").text)
     });
     let reason = reason.await;
     assert!(reason.contains("does not run"), "{reason}");

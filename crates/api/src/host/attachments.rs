@@ -7,6 +7,7 @@ use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
 use super::BaseImage;
+use crate::message::Message;
 use crate::words::{Access, AttachmentState, Encryption};
 
 /// An attachment, as it is desired.
@@ -44,7 +45,7 @@ pub struct Assignment {
     /// Read-only: the version that is shown; `None` for an empty volume.
     pub version: Option<VersionKey>,
     /// Snapshots whose consistency points are to be taken.
-    pub cuts: Vec<SnapshotId>,
+    pub snapshots: Vec<SnapshotId>,
     /// The filters that it is to be served through, if there are any.
     pub chain: Option<DesiredChain>,
     /// The nearest base image at or above it, if there is one.
@@ -84,10 +85,10 @@ pub struct AttachmentReport {
     pub generation: u64,
     /// The state.
     pub state: AttachmentState,
-    /// Why it is in this state, if that needs a reason.
-    pub reason: Option<String>,
-    /// A text for operators that is no error.
-    pub note: Option<String>,
+    /// What keeps it from the desired state, or what was lost when it was detached.
+    pub problem: Option<Message>,
+    /// What the user should know although nothing is wrong. It is kept until the next one.
+    pub notice: Option<Message>,
     /// The serial by which the VM knows the disk.
     pub device: Option<String>,
     /// The size that it is served with, in bytes.

@@ -4,7 +4,7 @@ use base::{AuditId, BlockSize, UnitId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
-use crate::types::AuditFound;
+use crate::types::AuditResult;
 
 /// An audit that a host is to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,4 +35,4 @@ pub struct AuditReport {
 }
 
 /// The outcome of an audit: the findings, or why there are none.
-pub type AuditOutcome = Result<AuditFound, String>;
+pub type AuditOutcome = Result<AuditResult, String>;

@@ -38,7 +38,7 @@ pub struct PreloadReport {
     /// How much was read, in bytes.
     pub done_bytes: u64,
     /// How much there is to be read, in bytes.
-    pub all_bytes: u64,
+    pub total_bytes: u64,
     /// The outcome; `None` while it runs.
     pub end: Option<PreloadOutcome>,
     /// Whether it has failed because the host's cache has no file.

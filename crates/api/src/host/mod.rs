@@ -48,7 +48,7 @@ pub struct Cluster {
     /// Whether the operator has said that any other owner of the units is gone.
     pub takes_over: bool,
     /// The key with which hosts authenticate lease counts on units, 32 bytes. It opens nothing.
-    pub vouch: WrappedKey,
+    pub lease_count_key: WrappedKey,
     /// The term of a lease after its host was last heard of, in milliseconds; `None` if leases do
     /// not end, as there is only one host.
     pub lease_ms: Option<u64>,
@@ -64,7 +64,7 @@ pub struct Owner {
     /// The time in seconds at which the operator last said that the others are gone.
     pub generation: u32,
     /// Where that copy is, as text for operators.
-    pub place: String,
+    pub location: String,
 }
 
 /// The desired state of a host.
@@ -83,7 +83,7 @@ pub struct Assignments {
     /// Jobs that are to be run once.
     pub tasks: Vec<Task>,
     /// A report with this number, or a later one, is waited for.
-    pub look: u64,
+    pub report_number: u64,
     /// When this changes, there may be something to clean.
     pub clean: u64,
     /// The number of copysets that are to be compared, also if their members are in sync.

@@ -46,11 +46,11 @@ pub struct RepairProgress {
 pub struct RepairOutcome {
     /// Members to which the last pass had nothing to copy, with the number of writes that each had
     /// missed when the pass began.
-    pub whole: Vec<(UnitId, u64)>,
+    pub in_sync: Vec<(UnitId, u64)>,
     /// Members that were taken for in sync, and are not.
-    pub lacking: Vec<UnitId>,
+    pub out_of_sync: Vec<UnitId>,
     /// Members to which any pass has copied something, or was to; `None` if no pass was made.
-    pub brought: Option<Vec<UnitId>>,
+    pub copied_to: Option<Vec<UnitId>>,
     /// Whether all members were compared.
     pub compared: bool,
     /// Whether every slot was read.
@@ -58,7 +58,7 @@ pub struct RepairOutcome {
     /// Members without room for what they are missing.
     pub full: Vec<UnitId>,
     /// The number of slots without an intact copy.
-    pub rotten: u64,
+    pub damaged: u64,
     /// Why it did not succeed, if it did not.
     pub problem: Option<String>,
 }

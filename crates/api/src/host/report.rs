@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// How a host is doing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`Assignments::look`](super::Assignments::look), as it was when the report was made.
-    pub look: u64,
+    /// [`Assignments::report_number`](super::Assignments::report_number), as it was when the report was made.
+    pub report_number: u64,
     /// The units, as this host sees them.
     pub units: Vec<UnitReport>,
     /// The open volumes.
@@ -29,7 +29,7 @@ pub struct UnitReport {
     /// report one that the controller does not know.
     pub state: String,
     /// Why it is not healthy, if it is not.
-    pub reason: Option<String>,
+    pub problem: Option<String>,
     /// The number of segments, if it answers.
     pub segments: Option<u64>,
     /// The size of the segments, in bytes.

@@ -11,7 +11,7 @@ pub struct Task {
     /// Its number.
     pub id: i64,
     /// The kind, with its parameters.
-    pub what: JobKind,
+    pub kind: JobKind,
 }
 
 /// The kinds of jobs.
@@ -75,5 +75,5 @@ pub struct Refusal {
     /// The field of the request that is wrong, if one is.
     pub field: Option<String>,
     /// Why, and what to do.
-    pub reason: String,
+    pub message: String,
 }

@@ -9,7 +9,7 @@
 //! the volume; the result is not shown to them then.
 
 use api::host::{AuditReport, DesiredAudit};
-use api::types::{AuditFound, AuditPlacement};
+use api::types::{AuditPlacement, AuditResult};
 use api::words::AuditState;
 use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::VersionKey;
@@ -87,9 +87,9 @@ pub struct AuditOfVolume {
     /// How large the volume is, in bytes.
     pub size_bytes: u64,
     /// Why it has come to nothing.
-    pub reason: Option<String>,
+    pub message: Option<String>,
     /// The result, for those who may read the volume. Lists leave it out.
-    pub found: Option<AuditFound>,
+    pub result: Option<AuditResult>,
     /// How blocks were placed on units when it was requested.
     pub placement: Option<AuditPlacement>,
     /// See [`NewAudit::journal_bytes`].
@@ -303,7 +303,7 @@ impl Audits<'_> {
         let rights = rights::volume_rights(&mut moment, principal, &row).await?;
         // Together what was found may have more than what a controller has memory for.
         let statement = format!(
-            "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS found FROM {TABLES} \
+            "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS result FROM {TABLES} \
              WHERE a.volume = $1 AND COALESCE(a.ended_ms, $2) >= $2 \
              ORDER BY a.created_ms DESC, a.id DESC"
         );
@@ -383,7 +383,7 @@ impl Audits<'_> {
         report: &AuditReport,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
-        let (state, reason, found) = match &report.end {
+        let (state, message, found) = match &report.end {
             None => (AuditState::Running, None, None),
             Some(Ok(found)) => (AuditState::Done, None, Some(json(found)?)),
             Some(Err(why)) => (AuditState::Error, Some(why.as_str()), None),
@@ -392,11 +392,11 @@ impl Audits<'_> {
         let found = &found;
         self.database.transaction().notify().run(|mut change| async move {
             let kept = sqlx::query(
-                "UPDATE volume_audits SET state = $1, reason = $2, found = $3, ended_ms = $4, \
+                "UPDATE volume_audits SET state = $1, message = $2, result = $3, ended_ms = $4, \
                  done_bytes = $5, reported_ms = $8 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
             )
             .bind(state.as_str())
-            .bind(reason)
+            .bind(message)
             .bind(found.as_deref())
             .bind(ended)
             .bind(report.done_bytes.cast_signed())
@@ -443,17 +443,17 @@ impl Audits<'_> {
 fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
     let is_own = audit.principal == Some(principal.party.id);
     let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
-    let sees_found = rights.allow(Need::Have(Right::Read));
+    let sees_result = rights.allow(Need::Have(Right::Read));
     AuditOfVolume {
         principal_name: audit.principal_name.filter(|_| sees_principal),
-        found: audit.found.filter(|_| sees_found),
+        result: audit.result.filter(|_| sees_result),
         ..audit
     }
 }
 
 /// What is read of one besides what was found, and from where.
 const COLUMNS: &str = "a.id, a.volume, a.snapshot, a.principal, a.version_volume, a.version_number, \
-    a.units, a.state, a.done_bytes, a.size_bytes, a.reason, a.created_ms, a.ended_ms, \
+    a.units, a.state, a.done_bytes, a.size_bytes, a.message, a.created_ms, a.ended_ms, \
     a.placement, a.journal_bytes, h.name AS host_name, p.name AS principal_name";
 const TABLES: &str = "volume_audits a JOIN parties h ON h.id = a.host \
     LEFT JOIN parties p ON p.id = a.principal";
@@ -466,7 +466,7 @@ async fn one(
     now: Millis,
 ) -> Result<AuditOfVolume, DatabaseError> {
     let statement = format!(
-        "SELECT {COLUMNS}, a.found FROM {TABLES} \
+        "SELECT {COLUMNS}, a.result FROM {TABLES} \
          WHERE a.id = $1 AND a.volume = $2 AND COALESCE(a.ended_ms, $3) >= $3"
     );
     let row = sqlx::query(&statement)
@@ -480,7 +480,7 @@ async fn one(
 }
 
 fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
-    let found: Option<&str> = row.try_get("found")?;
+    let found: Option<&str> = row.try_get("result")?;
     let placement: Option<&str> = row.try_get("placement")?;
     let journal_bytes: Option<i64> = row.try_get("journal_bytes")?;
     Ok(AuditOfVolume {
@@ -495,8 +495,8 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
         state: rows::spelt(row, "state")?,
         done_bytes: rows::number(row, "done_bytes")?,
         size_bytes: rows::number(row, "size_bytes")?,
-        reason: row.try_get("reason")?,
-        found: found.map(read).transpose()?,
+        message: row.try_get("message")?,
+        result: found.map(read).transpose()?,
         placement: placement.map(read).transpose()?,
         journal_bytes: journal_bytes.map(i64::cast_unsigned),
         created: Millis(row.try_get("created_ms")?),

@@ -48,8 +48,9 @@ mod units;
 mod volumes;
 
 pub use api::words::Right;
-pub use attach::attachments::{AttachmentRow, Attachments};
-pub use attach::moves::Follower;
+pub use attach::attachments::{
+    AttachmentRow, Attachments, DesiredAttachment, ObservedAttachment, Successor,
+};
 pub use attach::requests::NewAttachment;
 pub use audits::{AuditOfVolume, Audits, NewAudit};
 pub use catalog::calls::{Answer, Catalog};
@@ -75,12 +76,14 @@ pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::{NewSnapshot, Snapshots};
 pub use tenancy::audit_log::{AuditRow, Origin};
 pub use tenancy::grants::{GrantRow, Grants, NewGrant, Object};
-pub use tenancy::parties::{Membership, Parties, PartyRow};
+pub use tenancy::parties::{Membership, Parties};
+pub use tenancy::party_rows::PartyRow;
 pub(crate) use tenancy::principal::why_gone;
 pub use tenancy::principal::{Idempotency, Principal};
 pub use tenancy::projects::{NewProject, ProjectRow, Projects, Quota};
 pub use tenancy::rights::Need;
-pub use units::draining::{Moved, Removal};
+pub use units::decide::Removal;
+pub use units::draining::DrainResult;
 pub use units::{Claimed, ClusterRow, Heard, UnitRow, Units};
 pub use volumes::create::NewVolume;
 pub use volumes::settings::VolumeSettings;

@@ -194,11 +194,11 @@ impl Volumes<'_> {
             Some("deleting") => " AND v.deleting = 1".to_owned(),
             Some("available") => format!(" AND v.deleting = 0 AND NOT EXISTS ({OPEN})"),
             Some("error") => format!(
-                " AND v.deleting = 0 AND EXISTS ({OPEN} AND a.reason IS NOT NULL AND {SEEN})"
+                " AND v.deleting = 0 AND EXISTS ({OPEN} AND a.problem IS NOT NULL AND {SEEN})"
             ),
             Some("in-use") => format!(
                 " AND v.deleting = 0 AND EXISTS ({OPEN}) \
-                 AND NOT EXISTS ({OPEN} AND a.reason IS NOT NULL AND {SEEN})"
+                 AND NOT EXISTS ({OPEN} AND a.problem IS NOT NULL AND {SEEN})"
             ),
             // `creating`: it is over when it is answered.
             Some(_) => " AND 1 = 0".to_owned(),

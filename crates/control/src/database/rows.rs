@@ -298,7 +298,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         }
         "error" => SnapshotState::Error {
             reason: row
-                .try_get::<Option<String>, _>("reason")?
+                .try_get::<Option<String>, _>("message")?
                 .unwrap_or_default(),
         },
         other => {

@@ -36,7 +36,7 @@ pub(in crate::database) async fn give_up(
     reason: &str,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE snapshots SET state = 'error', reason = $1 WHERE volume = $2 AND state = 'pending'",
+        "UPDATE snapshots SET state = 'error', message = $1 WHERE volume = $2 AND state = 'pending'",
     )
     .bind(reason)
     .bind(volume.to_string())
@@ -51,7 +51,7 @@ pub(in crate::database) async fn lose_cuts(
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE snapshots SET state = 'error', reason = \
+        "UPDATE snapshots SET state = 'error', message = \
          'Scree ended before the snapshot was completed; take it again' \
          WHERE volume = $1 AND state = 'pending' AND is_cut = 1",
     )

@@ -1,6 +1,8 @@
 //! How much may be promised: volumes take room only as they are written, so
 //! together they may be larger than the units.
 
+use api::types::Message;
+use api::words::MessageCode;
 use std::fmt;
 
 use base::size::about_bytes;
@@ -64,20 +66,22 @@ impl Volumes<'_> {
         self,
         size_bytes: u64,
         redundancy: Redundancy,
-    ) -> Result<Option<String>, ControlError> {
+    ) -> Result<Option<Message>, ControlError> {
         let needed = redundancy.taken(size_bytes);
         let free = self
             .request
+            .unit_registry()
             .free_bytes()
             .await?
             .filter(|free| *free < needed);
         Ok(free.map(|free| {
-            format!(
+            let text = format!(
                 "full, it would take {} ({redundancy}), and the units have {} free; an \
                  administrator should add units before that",
                 about_bytes(needed),
                 about_bytes(free)
-            )
+            );
+            Message::new(MessageCode::SpaceOvercommitted, text)
         }))
     }
 
@@ -88,7 +92,7 @@ impl Volumes<'_> {
         size_bytes: u64,
         redundancy: Redundancy,
     ) -> Result<(), ControlError> {
-        let Some(free) = self.request.free_bytes().await? else {
+        let Some(free) = self.request.unit_registry().free_bytes().await? else {
             return Ok(());
         };
         let promised = self

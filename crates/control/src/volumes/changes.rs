@@ -1,5 +1,7 @@
 //! Changing a volume's tags, settings, owner and size; deleting a volume.
 
+use api::types::Message;
+use api::words::MessageCode;
 use std::time::Duration;
 
 use api::host::Access;
@@ -49,7 +51,7 @@ impl Volumes<'_> {
         name: &str,
         settings: VolumeSettings,
     ) -> Result<VolumeView, ControlError> {
-        parse::settings(settings)?;
+        settings.check()?;
         let database = &self.request.inner.database;
         let row = database
             .volumes()
@@ -96,7 +98,7 @@ impl Volumes<'_> {
     pub async fn grow(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 authorized.volumes().grow_now(&name, size_bytes).await
             })
             .await
@@ -129,7 +131,7 @@ impl Volumes<'_> {
         let seen = self.request.until(GROWN_WITHIN, || async {
             let view = self.seen(row.id).await?;
             let is_smaller = |one: &AttachmentRow| {
-                one.access == Access::ReadWrite && one.size_bytes.unwrap_or(0) < size_bytes
+                one.access == Access::ReadWrite && one.observed.size_bytes.unwrap_or(0) < size_bytes
             };
             let waits = view.served().is_some_and(is_smaller);
             Ok((!waits).then_some(view))
@@ -141,7 +143,10 @@ impl Volumes<'_> {
             ),
             None => (
                 self.seen(row.id).await?,
-                Some("its host has not said yet that clients see the new size".to_owned()),
+                Some(Message::new(
+                    MessageCode::GrowthPending,
+                    "its host has not said yet that clients see the new size",
+                )),
             ),
         };
         view.notice = notice;
@@ -157,7 +162,7 @@ impl Volumes<'_> {
     pub async fn delete(self, name: &str) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(|authorized| async move { authorized.volumes().delete_now(&name).await })
+            .to_completion(|authorized| async move { authorized.volumes().delete_now(&name).await })
             .await
     }
 
@@ -213,7 +218,10 @@ impl Volumes<'_> {
             .of_volume(row.id)
             .await?;
         let name = row.name_for(self.request.principal().party.id);
-        match attachments.iter().find(|attachment| attachment.is_wanted) {
+        match attachments
+            .iter()
+            .find(|attachment| attachment.desired.is_attached)
+        {
             None => Ok(()),
             Some(attachment) => Err(ControlError::conflict(match &attachment.vm {
                 None => {

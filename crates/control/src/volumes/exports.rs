@@ -51,12 +51,13 @@ impl Volumes<'_> {
             .attach(self.request.principal(), &new)
             .await?;
         let now = self.wait_exported(&asked).await?;
-        match now.state {
+        match now.observed.state {
             AttachmentState::Attached => Ok(now),
             state => Err(ControlError::Unavailable {
-                reason: now
-                    .reason
-                    .unwrap_or_else(|| format!("volume {:?} is {state}", row.name)),
+                reason: now.observed.problem.map_or_else(
+                    || format!("volume {:?} is {state}", row.name),
+                    |why| why.text,
+                ),
             }),
         }
     }
@@ -108,11 +109,12 @@ impl Volumes<'_> {
                 .detach(self.request.principal(), attachment.id, false)
                 .await?;
             let now = self.wait_exported(&asked).await?;
-            if now.state != AttachmentState::Detached {
+            if now.observed.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {
-                    reason: now.reason.unwrap_or_else(|| {
-                        format!("the host of volume {:?} does not answer", row.name)
-                    }),
+                    reason: now.observed.problem.map_or_else(
+                        || format!("the host of volume {:?} does not answer", row.name),
+                        |why| why.text,
+                    ),
                 });
             }
         }
@@ -126,9 +128,10 @@ impl Volumes<'_> {
         let database = &self.request.inner.database;
         let said = self.request.until(HOST_WITHIN, || async {
             let now = database.attachments().get(asked.id).await?;
-            let is_said = now.generation != asked.generation || now.reported == now.generation;
+            let is_said = now.desired.generation != asked.desired.generation
+                || now.observed.generation == now.desired.generation;
             let is_over = !matches!(
-                now.state,
+                now.observed.state,
                 AttachmentState::Attaching | AttachmentState::Detaching
             );
             Ok((is_said && is_over).then_some(now))

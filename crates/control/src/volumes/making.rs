@@ -1,5 +1,6 @@
 //! Creating a volume, empty or from a snapshot.
 
+use api::types::Message;
 use std::str::FromStr;
 
 use api::host::Encryption;
@@ -27,7 +28,9 @@ impl Volumes<'_> {
     /// [`ControlError::IdempotencyConflict`] if that was another request.
     pub async fn create(self, request: CreateVolume) -> Result<VolumeView, ControlError> {
         self.request
-            .to_its_end(|authorized| async move { authorized.volumes().create_now(request).await })
+            .to_completion(
+                |authorized| async move { authorized.volumes().create_now(request).await },
+            )
             .await
     }
 
@@ -44,7 +47,7 @@ impl Volumes<'_> {
         let name = parse::name(&request.name)?.to_owned();
         parse::tags(&request.tags)?;
         let settings = VolumeSettings::from(&request);
-        parse::settings(settings)?;
+        settings.check()?;
         let encryption = word("encryption", request.encryption.as_deref())?;
         let erasure: Option<Erasure> = word("erasure", request.erasure.as_deref())?;
         let origin = match &request.from {
@@ -67,7 +70,7 @@ impl Volumes<'_> {
         let replicas = match (request.replicas, erasure) {
             (Some(replicas), _) => replicas,
             (None, Some(_)) => 1,
-            (None, None) => self.request.default_replicas().await?,
+            (None, None) => self.request.unit_registry().default_replicas().await?,
         };
         let redundancy = Redundancy { replicas, erasure };
         if !(1..=REPLICAS_MAX).contains(&replicas) {
@@ -75,15 +78,20 @@ impl Volumes<'_> {
             return Err(ControlError::invalid("replicas", reason));
         }
         self.refuse_beyond_capacity(size_bytes, redundancy).await?;
-        let zones = self.request.missing_zones(redundancy).await?;
+        let zones = self
+            .request
+            .unit_registry()
+            .missing_zones(redundancy)
+            .await?;
         if let Some(missing) = zones.as_ref().filter(|_| request.strict_zones) {
             let field = match erasure {
                 Some(_) => "erasure",
                 None => "replicas",
             };
-            return Err(ControlError::invalid(field, missing.clone()));
+            return Err(ControlError::invalid(field, missing.text.clone()));
         }
         self.request
+            .unit_registry()
             .ensure_copysets(redundancy, self.request.is_dry_run())
             .await?;
         let world = &self.request.inner.world;
@@ -115,8 +123,7 @@ impl Volumes<'_> {
             self.seen(row.id).await?
         };
         let notices = [self.overcommitted(size_bytes, redundancy).await?, zones];
-        let notices: Vec<String> = notices.into_iter().flatten().collect();
-        view.notice = (!notices.is_empty()).then(|| notices.join("; "));
+        view.notice = Message::joined(notices.into_iter().flatten());
         Ok(view)
     }
 }

@@ -3,9 +3,10 @@
 use catalog::VersionKey;
 use world::Millis;
 
-use super::{VolumeView, spell_time};
+use super::VolumeView;
 use crate::database::{Need, Right, VersionRow, VolumeRow};
 use crate::error::ControlError;
+use crate::timestamp::rfc3339;
 use crate::volumes::Volumes;
 
 /// Where to go back to.
@@ -28,7 +29,7 @@ impl Volumes<'_> {
     pub async fn restore(self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(
+            .to_completion(
                 |authorized| async move { authorized.volumes().restore_now(&name, to).await },
             )
             .await
@@ -83,7 +84,7 @@ impl Volumes<'_> {
                     (RestoreTo::Time(_), Some(oldest)) => format!(
                         "a version of {name:?} from then (the oldest kept is {} of {})",
                         oldest.key.number,
-                        spell_time(oldest.created)
+                        rfc3339(oldest.created)
                     ),
                     (RestoreTo::Time(_), None) => format!("any version of {name:?}"),
                 },
@@ -102,7 +103,7 @@ impl Volumes<'_> {
         let name = &row.name;
         match attachments.first() {
             None => Ok(()),
-            Some(attachment) => Err(ControlError::conflict(match &attachment.reason {
+            Some(attachment) => Err(ControlError::conflict(match &attachment.observed.problem {
                 Some(why) => format!("volume {name:?} is still being closed: {why}"),
                 None => format!("volume {name:?} is still being closed; ask again soon"),
             })),

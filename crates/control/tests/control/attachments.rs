@@ -282,7 +282,7 @@ mod claims {
             .expect("there");
         assert!(!rows.report(&asked, AttachmentState::Attached).await);
         assert!(rows.report(&ended, AttachmentState::Busy).await);
-        // Asked again, the guest is asked again; until then it is not busy.
+        // CacheLookups again, the guest is asked again; until then it is not busy.
         let again = rows
             .database
             .attachments()

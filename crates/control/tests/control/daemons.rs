@@ -81,7 +81,7 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     assert_eq!(units(&scene).await.last().expect("one")["url"], moved);
     let other = scene.member("daemons", "store-2").await;
     let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
-    assert_eq!(taken.await["code"], "already-exists");
+    assert_eq!(taken.await["code"], "already_exists");
     begin(&scene, &other, json!(url)).await;
     let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
     taken.await;
@@ -95,7 +95,7 @@ async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(
     let unit = begin(&scene, &daemon, json!("scree://10.0.0.7:7420")).await;
     let host = scene.member("hosts", "h1").await;
     let found = json!({
-        "id": unit.unit.to_string(), "state": "healthy", "reason": null, "segments": null,
+        "id": unit.unit.to_string(), "state": "healthy", "message": null, "segments": null,
         "bytes": null, "free_bytes": null, "read_bytes": 0, "written_bytes": 0, "facts": [],
     });
     let report = json!({"report": {
@@ -169,7 +169,7 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
         assert!(detail.contains(first), "{detail}");
         let unit = found().await;
         assert_eq!(unit["url"], first);
-        let reason = unit["reason"].as_str().expect("it is shown");
+        let reason = unit["message"]["text"].as_str().expect("it is shown");
         assert!(reason.contains(second), "{reason}");
     }
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
@@ -231,7 +231,7 @@ async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
     let enable = "POST /v1/daemons/store-1/enable";
     scene.ask(root, enable, Value::Null, 200).await;
     let taken = scene.ask(Some(&old), BEGIN, json!({"url": url}), 409).await;
-    assert_eq!(taken["code"], "already-exists");
+    assert_eq!(taken["code"], "already_exists");
     begin(&scene, &old, json!("scree://10.0.0.9:7420")).await;
 }
 

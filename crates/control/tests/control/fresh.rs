@@ -138,8 +138,8 @@ pub fn report(asked: &AttachmentRow, state: AttachmentState) -> AttachmentReport
     AttachmentReport {
         generation: asked.generation,
         state,
-        reason: None,
-        note: None,
+        problem: None,
+        notice: None,
         device: None,
         chain: None,
         chain_problem: None,

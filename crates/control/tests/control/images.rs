@@ -329,7 +329,7 @@ mod claims {
             let said = PreloadReport {
                 generation,
                 done_bytes,
-                all_bytes: 100,
+                total_bytes: 100,
                 end,
                 has_no_cache: false,
             };

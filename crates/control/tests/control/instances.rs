@@ -136,12 +136,24 @@ fn controllers_with_folders_of_their_own_are_one_cluster() {
         let pair = Pair::new(url).await;
         let [first, second] = &pair.controls;
         let (one, other) = (
-            first.begin(first.local_host()).await.expect("answered"),
-            second.begin(second.local_host()).await.expect("answered"),
+            first
+                .host(first.local_host())
+                .begin()
+                .await
+                .expect("answered"),
+            second
+                .host(second.local_host())
+                .begin()
+                .await
+                .expect("answered"),
         );
         assert_eq!(one.id, other.id);
         assert_eq!(one.owner, other.owner, "the same place");
-        first.register_units(&units(1)).await.expect("registered");
+        first
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         first
             .volumes()
             .create(small("disk", 1))
@@ -160,7 +172,11 @@ fn controllers_with_folders_of_their_own_are_one_cluster() {
         let [first, second] = pair.shut_down().await;
         for folder in [&second, &first] {
             let control = start(folder.path(), &url).await.expect("starts");
-            let again = control.begin(control.local_host()).await.expect("answered");
+            let again = control
+                .host(control.local_host())
+                .begin()
+                .await
+                .expect("answered");
             assert_eq!(again.owner, one.owner);
         }
     });
@@ -269,7 +285,11 @@ fn a_database_that_was_copied_is_not_taken_for_the_original() {
     run(async |server, url| {
         let folder = folder();
         let control = start(folder.path(), &url).await.expect("starts");
-        let before = control.begin(control.local_host()).await.expect("answered");
+        let before = control
+            .host(control.local_host())
+            .begin()
+            .await
+            .expect("answered");
         control.shut_down().await;
         drop(control);
         empty(&server, "scree0").await;
@@ -290,7 +310,11 @@ fn a_database_that_was_copied_is_not_taken_for_the_original() {
         };
         let control = Control::start(World::real(1), accepted).await;
         let control = control.expect("starts");
-        let after = control.begin(control.local_host()).await.expect("answered");
+        let after = control
+            .host(control.local_host())
+            .begin()
+            .await
+            .expect("answered");
         assert_ne!(after.owner.database, before.owner.database);
         assert!(after.owner.generation > before.owner.generation);
         control.shut_down().await;
@@ -373,7 +397,11 @@ fn copysets_are_planned_once_whoever_plans() {
         for turn in 0..8 {
             let control = pair.controls[turn % 2].clone();
             asked.push(tokio::spawn(async move {
-                control.register_units(&units(6)).await.expect("registered");
+                control
+                    .unit_registry()
+                    .register_all(&units(6))
+                    .await
+                    .expect("registered");
                 for replicas in 1..=4 {
                     let volume = small(&format!("disk-{turn}-{replicas}"), replicas);
                     control.volumes().create(volume).await.expect("made");
@@ -403,7 +431,8 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
     run(async |mut server, url| {
         let pair = Pair::new(url).await;
         pair.controls[0]
-            .register_units(&units(1))
+            .unit_registry()
+            .register_all(&units(1))
             .await
             .expect("registered");
         for (turn, control) in pair.controls.iter().enumerate() {
@@ -464,7 +493,11 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
     run(async |_server, url| {
         let pair = Pair::new(url.clone()).await;
         let [control, _] = &pair.controls;
-        control.register_units(&units(1)).await.expect("registered");
+        control
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         let mut other = PgConnection::connect(&url).await.expect("it is ready");
         let alone = "BEGIN; LOCK TABLE turns IN EXCLUSIVE MODE";
         other.execute(alone).await.expect("nobody has it");
@@ -511,7 +544,11 @@ fn a_controller_whose_connections_are_cut_connects_again() {
     run(async |server, url| {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
-        control.register_units(&units(1)).await.expect("registered");
+        control
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         for turn in 0..5 {
             server
                 .execute(
@@ -531,7 +568,11 @@ fn a_database_that_takes_no_changes_is_read_and_says_so() {
     run(async |server, url| {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
-        control.register_units(&units(1)).await.expect("registered");
+        control
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         control
             .volumes()
             .create(small("disk", 1))

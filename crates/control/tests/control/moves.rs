@@ -3,7 +3,7 @@
 use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::{Lease, LeaseSalt};
-use control::database::{AttachmentRow, Database, DatabaseError, Follower, Principal, Reach};
+use control::database::{AttachmentRow, Database, DatabaseError, Principal, Reach, Successor};
 use world::Millis;
 
 use crate::calls;
@@ -83,15 +83,15 @@ impl Rows {
         kept.await.expect("asked")
     }
 
-    fn to(&self, host: usize) -> Follower {
-        Follower {
+    fn to(&self, host: usize) -> Successor {
+        Successor {
             id: AttachmentId::from_u128(number()),
             host: self.hosts[host],
             vm: None,
         }
     }
 
-    async fn start(&self, to: &Follower) -> Result<AttachmentRow, DatabaseError> {
+    async fn start(&self, to: &Successor) -> Result<AttachmentRow, DatabaseError> {
         let database = &self.database;
         let id = self.attached.id;
         database
@@ -161,7 +161,7 @@ mod claims {
     pub async fn follows(rows: Rows) {
         let next = rows.to(1);
         let moving = rows.start(&next).await.expect("asked");
-        assert_eq!(moving.follower.as_ref(), Some(&next));
+        assert_eq!(moving.successor.as_ref(), Some(&next));
         assert!(!moving.is_wanted && moving.state == AttachmentState::Detaching);
         // The same again changes nothing, and has no other id.
         assert_eq!(rows.start(&rows.to(1)).await.expect("the same"), moving);
@@ -192,7 +192,7 @@ mod claims {
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].id, there[0].host), (next.id, rows.hosts[1]));
         assert!(there[0].is_wanted && there[0].epoch.is_none());
-        assert_eq!(there[0].asked_by, Some(rows.principal.party.id));
+        assert_eq!(there[0].requested_by, Some(rows.principal.party.id));
         rows.nobody_else_gets_it().await;
         // Said once more, nothing follows twice.
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
@@ -207,7 +207,7 @@ mod claims {
         let late = calls::answer(&rows.database, &reach, late).await;
         assert!(late.expect_err("it has let go").is_fenced());
         let done = rows.start(&rows.to(1)).await.expect("it is done");
-        assert_eq!(done.follower, Some(next));
+        assert_eq!(done.successor, Some(next));
     }
 
     pub async fn is_called_off(rows: Rows) {
@@ -222,7 +222,7 @@ mod claims {
         // To another one after all.
         let other = rows.start(&rows.to(2)).await.expect("asked");
         assert_eq!(
-            other.follower.as_ref().map(|next| next.host),
+            other.successor.as_ref().map(|next| next.host),
             Some(rows.hosts[2])
         );
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
@@ -231,7 +231,7 @@ mod claims {
             .cancel_move(&rows.principal, id)
             .await
             .expect("in time");
-        assert!(stays.is_wanted && stays.follower.is_none());
+        assert!(stays.is_wanted && stays.successor.is_none());
         assert!(!rows.report(0, &other, AttachmentState::Detached).await);
         assert!(rows.report(0, &stays, AttachmentState::Attached).await);
 
@@ -254,7 +254,7 @@ mod claims {
             .attachments()
             .detach(&rows.principal, id, true)
             .await;
-        assert_eq!(forced.expect("asked").follower, None);
+        assert_eq!(forced.expect("asked").successor, None);
         let late = Millis(NOW.0 + LEASE_MS);
         let ended = database
             .hosts()
@@ -278,7 +278,7 @@ mod claims {
         let [there] = &rows.there().await[..] else {
             panic!("one attachment");
         };
-        assert!(there.is_wanted && there.follower.is_none());
+        assert!(there.is_wanted && there.successor.is_none());
     }
 
     pub async fn stays(rows: Rows) {

@@ -91,7 +91,11 @@ impl Scene {
             url: "file:///unit".to_owned(),
             is_disabled: false,
         };
-        control.register_units(&[unit]).await.expect("taken in");
+        control
+            .unit_registry()
+            .register_all(&[unit])
+            .await
+            .expect("taken in");
         let authority = authority::open(&world, folder.path(), "").expect("founded");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
@@ -347,7 +351,7 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
         .iter()
         .map(|line| {
             let word = |key: &str| line[key].as_str().expect("text").to_owned();
-            (word("who"), word("action"), word("target"))
+            (word("principal"), word("action"), word("target"))
         })
         .collect();
     let line = |who: &str, action: &str, target: &str| {

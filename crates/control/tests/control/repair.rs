@@ -578,9 +578,9 @@ mod claims {
         assert!(said.contains("file:///1 (unit-"), "{said}");
         assert!(said.contains("may be missing something"), "{said}");
         assert!(said.contains("since it began to drain"), "{said}");
-        let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
+        let said = remove(2, Removal::DataLossAccepted, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
-        assert!(said.contains("given_up: 1"), "{said}");
+        assert!(said.contains("copysets_lost: 1"), "{said}");
         let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
         scene.is_repaired().await;

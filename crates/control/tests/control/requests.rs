@@ -55,14 +55,14 @@ async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
     let (status, refused) = post(&scene, &alice, "/v1/volumes", "k1", &other).await;
     assert_eq!(
         (status, &refused["code"]),
-        (409, &json!("idempotency-conflict"))
+        (409, &json!("idempotency_conflict"))
     );
     let (status, _) = post(&scene, &bob, "/v1/volumes", "k1", &other).await;
     assert_eq!(status, 201, "a key is its user's own");
     let (status, refused) = post(&scene, &alice, "/v1/snapshots", "k1", &new).await;
     assert_eq!(
         (status, &refused["code"]),
-        (422, &json!("invalid-argument")),
+        (422, &json!("invalid_argument")),
         "{refused}"
     );
 
@@ -387,7 +387,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
     };
     make("one", 1 << 20, 201).await;
     let refused = make("large", 4 << 20, 403).await;
-    assert_eq!(refused["code"], "quota-exceeded");
+    assert_eq!(refused["code"], "quota_exceeded");
     make("two", 1 << 20, 201).await;
     let grow = async |size: u64, status| {
         let request = "POST /v1/volumes/two/grow";
@@ -406,7 +406,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
             .await
     };
     snapshot("first", 201).await;
-    assert_eq!(snapshot("second", 403).await["code"], "quota-exceeded");
+    assert_eq!(snapshot("second", 403).await["code"], "quota_exceeded");
     let shown = scene
         .ask(principal, "GET /v1/projects/alice", Value::Null, 200)
         .await;
@@ -490,7 +490,7 @@ async fn a_user_has_so_many_read_only_attachments_on_a_host(scene: Scene) {
     }
     let last = READ_ONLY_ATTACHMENTS_MAX;
     let refused = attach(principal, "h1", last, 403).await;
-    assert_eq!(refused["code"], "quota-exceeded");
+    assert_eq!(refused["code"], "quota_exceeded");
     // The same again is no other; another host, or another user, is.
     let again = attach(principal, "h1", 0, 202).await;
     attach(principal, "h2", last, 202).await;
@@ -521,7 +521,7 @@ async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
     let requests = [("POST /v1/snapshots", take), (grow_it, grow)];
     for (request, body) in &requests {
         let told = scene.ask(principal, request, body.clone(), 403).await;
-        assert_eq!(told["code"], "quota-exceeded");
+        assert_eq!(told["code"], "quota_exceeded");
         assert!(told["detail"].as_str().expect("text").contains("\"red\""));
     }
     for (right, requests) in [("snapshot", &requests[..1]), ("administer", &requests[..])] {
@@ -529,7 +529,7 @@ async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
         scene.ask(principal, "POST /v1/grants", grant, 201).await;
         for (request, body) in requests {
             let told = scene.ask(Some(&bob), request, body.clone(), 403).await;
-            assert_eq!(told["code"], "quota-exceeded");
+            assert_eq!(told["code"], "quota_exceeded");
             let detail = told["detail"].as_str().expect("text");
             let is_told = detail.contains("red") || detail.contains(char::is_numeric);
             assert!(!is_told, "{detail}");
@@ -650,7 +650,7 @@ async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
             false => Value::Null,
         };
         let refused = scene.ask(principal, request, body, 400).await;
-        assert_eq!(refused["code"], "invalid-argument", "{request}");
+        assert_eq!(refused["code"], "invalid_argument", "{request}");
     }
     assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
     for request in ["GET /v1/audit?limit=0", "GET /v1/audit?limit=1001"] {

@@ -1,7 +1,7 @@
 //! What is claimed of audits of volumes, on both databases.
 
 use api::host::AuditReport;
-use api::types::{AuditFound, AuditPlacement};
+use api::types::{AuditPlacement, AuditResult};
 use api::words::{AuditState, Right};
 use base::{AuditId, GrantId, UnitId};
 use catalog::VersionKey;
@@ -206,7 +206,7 @@ mod claims {
         };
         let shown = show().await.expect("there");
         assert_eq!((shown.state, shown.done_bytes), (AuditState::Running, 4096));
-        let mut found = AuditFound::default();
+        let mut found = AuditResult::default();
         found.blocks.all = 4096;
         assert!(say(host, Some(Ok(found.clone())), NOW).await);
         let shown = show().await.expect("there");
@@ -321,7 +321,7 @@ mod claims {
     async fn end(rows: &Rows, id: AuditId, at: Millis) {
         let report = AuditReport {
             done_bytes: 0,
-            end: Some(Ok(AuditFound::default())),
+            end: Some(Ok(AuditResult::default())),
         };
         let database = &rows.database;
         let kept = database

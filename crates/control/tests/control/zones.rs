@@ -47,7 +47,7 @@ async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene:
     let root = Some(&scene.root);
     let new = json!({"name": "disk", "size": 1 << 20, "replicas": 2, "strict_zones": true});
     let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
-    assert_eq!(made["notice"], Value::Null, "{made}");
+    assert_eq!(made["message"], Value::Null, "{made}");
     let zones: BTreeMap<UnitId, String> = units(&scene)
         .await
         .iter()
@@ -79,7 +79,7 @@ async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene:
     // What was planned before stays, and is told.
     let said = put_zone(&scene, "store-3", json!("a"), 200).await;
     assert!(
-        said["notice"].to_string().contains("two in one zone"),
+        said["message"].to_string().contains("two in one zone"),
         "{said}"
     );
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
@@ -89,7 +89,7 @@ async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene:
     );
     let said = put_zone(&scene, "store-3", Value::Null, 200).await;
     assert_eq!(
-        (&said["zone"], &said["notice"]),
+        (&said["zone"], &said["message"]),
         (&Value::Null, &Value::Null)
     );
 }
@@ -109,7 +109,10 @@ async fn a_volume_with_too_few_zones_is_made_with_a_word_or_refused_if_that_is_w
     );
     new["strict_zones"] = json!(false);
     let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
-    assert!(made["notice"].to_string().contains("there are 2"), "{made}");
+    assert!(
+        made["message"].to_string().contains("there are 2"),
+        "{made}"
+    );
 }
 
 async fn a_zone_of_no_unit_or_without_a_name_is_refused(scene: Scene) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent::audits::open_listing;
 use agent::folder::key_locations;
 use agent::keys::{KeyEntry, KeyLocations};
-use api::types::{Audit, AuditFound, AuditHeld, AuditVolume, Volume};
+use api::types::{Audit, AuditBytes, AuditResult, AuditVolume, Volume};
 use api::words::AuditState;
 use base::report::percent;
 use base::size::about_bytes as bytes;
@@ -70,7 +70,8 @@ impl Session {
             (false, false) => self.followed(&path, audit, arguments, &mut ends).await?,
         };
         if audit.state == AuditState::Error.as_str() {
-            let why = audit.reason.as_deref().unwrap_or("the host gave no reason");
+            let why = audit.message.as_ref();
+            let why = why.map_or("the host gave no reason", |message| &message.text);
             return Err(Failure::new(format!(
                 "the audit failed on host {}: {why}",
                 audit.host
@@ -82,9 +83,9 @@ impl Session {
                 &format!("the list of files is encrypted with the volume's key: {why}"),
             );
         }
-        if let Err(failure) = audit.found.as_ref().map_or(Ok(()), check) {
+        if let Err(failure) = audit.result.as_ref().map_or(Ok(()), check) {
             print_notice(self.format, &format!("the result is not shown: {failure}"));
-            audit.found = None;
+            audit.result = None;
         }
         for notice in notices(&audit) {
             print_notice(self.format, &notice);
@@ -154,7 +155,7 @@ impl Session {
                 Ok(now) => {
                     audit = now;
                     attempts_left = ATTEMPTS_MAX;
-                    let (done, all) = (bytes(audit.done_bytes), bytes(audit.all_bytes));
+                    let (done, all) = (bytes(audit.done_bytes), bytes(audit.total_bytes));
                     progress.say(format!(
                         "{id}: {} reads {name}: {done} of {all}",
                         audit.host
@@ -227,7 +228,7 @@ fn list(audits: &[Audit]) -> String {
             or_dash(audit.principal.as_ref()),
             audit.host.clone(),
             bytes(audit.done_bytes),
-            bytes(audit.all_bytes),
+            bytes(audit.total_bytes),
             time(&audit.created),
             or_dash(audit.ended.as_deref().map(time)),
         ]);
@@ -251,7 +252,7 @@ fn open(
     };
     let opened = match places {
         None if audit
-            .found
+            .result
             .as_ref()
             .is_none_or(|found| found.sealed.is_none()) =>
         {
@@ -266,7 +267,7 @@ fn open(
         }
     };
     audit.key = None;
-    if let (Some(found), Some(listing)) = (&mut audit.found, opened?) {
+    if let (Some(found), Some(listing)) = (&mut audit.result, opened?) {
         found.listing = listing;
         found.sealed = None;
     }
@@ -283,7 +284,7 @@ fn notices(audit: &Audit) -> Vec<String> {
             bytes(journal)
         ));
     }
-    let Some(found) = &audit.found else {
+    let Some(found) = &audit.result else {
         return notices;
     };
     for system in &found.listing.file_systems {
@@ -305,11 +306,11 @@ fn notices(audit: &Audit) -> Vec<String> {
 }
 
 /// Checks that the numbers of a result are consistent, since a host wrote them.
-fn check(found: &AuditFound) -> Result<(), Failure> {
-    let sum = |held: &AuditHeld| {
+fn check(found: &AuditResult) -> Result<(), Failure> {
+    let sum = |held: &AuditBytes| {
         let parts = held.readable.checked_add(held.sealed)?;
-        let parts = parts.checked_add(held.other)?;
-        (parts <= held.all).then_some(())
+        let parts = parts.checked_add(held.altered)?;
+        (parts <= held.total).then_some(())
     };
     let lengths = || {
         let mut all = (0_u64, 0_u64);
@@ -318,7 +319,7 @@ fn check(found: &AuditFound) -> Result<(), Failure> {
             all = (all.0.checked_add(bytes)?, all.1.checked_add(alike.files)?);
         }
         let files = &found.files;
-        let is_whole = files.whole_bytes <= files.content.readable;
+        let is_whole = files.readable_bytes <= files.content.readable;
         (all.1 <= FILES_MAX && is_whole).then_some(())
     };
     let held = [&found.blocks, &found.map, &found.files.content];
@@ -334,19 +335,19 @@ fn shown(audited: &AuditReport, volume: &str) -> String {
     };
     let (compromised, all) = (audit.placement.compromised, audit.placement.units);
     let mut text = format!("{of}; {compromised} of {all} units are assumed to be compromised\n");
-    let Some(found) = &audit.found else {
+    let Some(found) = &audit.result else {
         return text;
     };
     let mut table = Table::new(&["WHAT", "ALL", "READABLE", "", "SEALED", "", "OTHER"]);
-    let mut row = |what: &str, held: &AuditHeld| {
+    let mut row = |what: &str, held: &AuditBytes| {
         table.row(vec![
             what.to_owned(),
-            bytes(held.all),
+            bytes(held.total),
             bytes(held.readable),
-            share(held.readable, held.all),
+            share(held.readable, held.total),
             bytes(held.sealed),
-            share(held.sealed, held.all),
-            bytes(held.other),
+            share(held.sealed, held.total),
+            bytes(held.altered),
         ]);
     };
     row("blocks", &found.blocks);
@@ -358,7 +359,7 @@ fn shown(audited: &AuditReport, volume: &str) -> String {
         text += &format!(
             "\nFiles: {} readable as a whole ({}), {} in part, {} not at all\n",
             files.whole,
-            bytes(files.whole_bytes),
+            bytes(files.readable_bytes),
             files.part,
             files.none
         );
@@ -384,7 +385,7 @@ pub fn share(part: u64, all: u64) -> String {
     }
 }
 
-fn listed(found: &AuditFound) -> Table {
+fn listed(found: &AuditResult) -> Table {
     let mut table = Table::new(&["READABLE", "SEALED", "OF", "FILE"]);
     for file in &found.listing.listed {
         table.row(vec![
@@ -406,9 +407,9 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
+    pub(in super::super) fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditResult {
         let all = lengths.iter().map(|(length, count)| length * count).sum();
-        let mut found = AuditFound {
+        let mut found = AuditResult {
             listing: AuditListing {
                 lengths: lengths
                     .iter()
@@ -419,10 +420,10 @@ pub(super) mod tests {
                     .collect(),
                 ..AuditListing::default()
             },
-            ..AuditFound::default()
+            ..AuditResult::default()
         };
         found.files.none = lengths.iter().map(|(_, count)| count).sum();
-        found.files.whole_bytes = whole_bytes;
+        found.files.readable_bytes = whole_bytes;
         found.files.content.all = all;
         found
     }
@@ -439,7 +440,7 @@ pub(super) mod tests {
         }
     }
 
-    fn audited(found: Option<AuditFound>) -> AuditReport {
+    fn audited(found: Option<AuditResult>) -> AuditReport {
         let audit = Audit {
             id: "audit-1".to_owned(),
             volume: "vol-1".to_owned(),
@@ -452,8 +453,8 @@ pub(super) mod tests {
             host: "h1".to_owned(),
             state: AuditState::Done.as_str().to_owned(),
             done_bytes: 8192,
-            all_bytes: 8192,
-            reason: None,
+            total_bytes: 8192,
+            message: None,
             created: "2026-01-02T03:04:05.678Z".to_owned(),
             ended: Some("2026-01-02T03:04:06Z".to_owned()),
             found,
@@ -471,7 +472,7 @@ pub(super) mod tests {
     fn files_are_shown_without_a_prediction() {
         let text = shown(&audited(Some(found(&[(4096, 100)], 0))), "v");
         assert!(text.contains("100 not at all"), "{text}");
-        let text = shown(&audited(Some(AuditFound::default())), "v");
+        let text = shown(&audited(Some(AuditResult::default())), "v");
         assert!(!text.contains("Files:"), "{text}");
     }
 
@@ -488,7 +489,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_inconsistent_result_is_refused() {
-        let fits = |found: &AuditFound| check(found).is_ok();
+        let fits = |found: &AuditResult| check(found).is_ok();
         assert!(fits(&found(&[(4096, 100)], 0)));
         // More is readable than exists.
         let mut odd = found(&[(4096, 100)], 0);
@@ -499,7 +500,7 @@ pub(super) mod tests {
         odd.files.content.sealed = 1;
         assert!(!fits(&odd));
         // There is not enough memory for so many files.
-        let mut odd = AuditFound::default();
+        let mut odd = AuditResult::default();
         odd.listing.lengths.push(AuditLength {
             bytes: 0,
             files: u64::MAX,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::types::{Audit, AuditFound, AuditPlacement, Volume};
+use api::types::{Audit, AuditPlacement, AuditResult, Volume};
 use api::words::Encryption;
 use base::report::{Table, percent};
 use lab::leakage::{FileList, Placement, Redundancy, Simulation, Striping, estimate};
@@ -104,7 +104,7 @@ pub struct AuditPrediction {
 /// once `stop` is set.
 pub fn predicted(
     real: &AuditPlacement,
-    found: &AuditFound,
+    found: &AuditResult,
     is_sealed: bool,
     stop: &AtomicBool,
 ) -> Result<Option<AuditPrediction>, Failure> {
@@ -193,7 +193,7 @@ fn redundancy(real: &AuditPlacement) -> Redundancy {
 }
 
 /// A table of the result and the prediction.
-pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
+pub fn compared(predicted: &AuditPrediction, found: &AuditResult) -> String {
     let mut table = Table::new(&["", "BLOCKS", "LEAKS", "95 OF 100 TRIALS"]);
     let blocks = found.blocks;
     let there = match predicted.sealed {

@@ -149,14 +149,14 @@ fn filters(chain: &Chain) -> String {
 fn elsewhere(filters: &[ChainFilter]) -> String {
     let elsewhere = filters
         .iter()
-        .filter(|one| !matches!(&*one.runs, "" | "inline"));
+        .filter(|one| !matches!(&*one.placement, "" | "inline"));
     let lines = elsewhere.map(|one| {
-        let at = one.at.as_deref().map(|at| format!(" {at}"));
+        let at = one.target.as_deref().map(|at| format!(" {at}"));
         let without = match one.on_failure.as_deref() {
             Some("bypass") => "the disk works without it",
             _ => "the disk fails without it",
         };
-        let (name, runs) = (&one.name, &one.runs);
+        let (name, runs) = (&one.name, &one.placement);
         format!("  {name}: {runs}{}; {without}\n", at.unwrap_or_default())
     });
     lines.collect()

@@ -298,7 +298,7 @@ fn audit(lines: &[AuditEntry]) -> String {
     for line in lines {
         table.row(vec![
             line.time.clone(),
-            line.who.clone(),
+            line.principal.clone(),
             or_dash(line.address.as_deref()),
             line.action.clone(),
             line.target.clone(),

@@ -178,7 +178,7 @@ impl Session {
             let path = format!("/v1/volumes/{}", segment(&volume.id)?);
             match self.client.get::<Volume>(&path).await {
                 Ok(left) => volume = left,
-                Err(ClientError::Refused(problem)) if problem.code == "not-found" => {
+                Err(ClientError::Refused(problem)) if problem.code == "not_found" => {
                     volume.state = DELETED.to_owned();
                 }
                 Err(error) => return Err(error.into()),
@@ -318,11 +318,8 @@ fn show(volume: &Volume) -> String {
             row("reads wait", why.clone());
         }
     }
-    if let Some(reason) = &volume.reason {
-        row("reason", reason.clone());
-    }
-    if let Some(notice) = &volume.notice {
-        row("notice", notice.clone());
+    if let Some(message) = &volume.message {
+        row("message", message.text.clone());
     }
     table.to_string()
 }

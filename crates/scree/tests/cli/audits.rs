@@ -97,7 +97,7 @@ fn number(value: &Value) -> u64 {
 
 /// What is said of each file.
 fn listed(audit: &Value, of: &str) -> BTreeMap<String, u64> {
-    let listed = audit["found"]["listed"].as_array();
+    let listed = audit["result"]["listed"].as_array();
     let listed = listed.map_or(&[][..], |listed| listed).iter();
     let told = listed.map(|file| {
         let path = file["path"].as_str().expect("it has a name").to_owned();
@@ -132,14 +132,14 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
         let told = audit(&host, "open", names);
         let expected = readable(&blocks_on(&host, units));
         assert_eq!(listed(&told, "readable"), expected, "{names}");
-        let files = &told["found"]["files"];
+        let files = &told["result"]["files"];
         let is_whole = |(path, bytes): &(&String, &u64)| all[*path].len() as u64 == **bytes;
         let (whole_now, part_now): (Vec<_>, Vec<_>) = expected.iter().partition(is_whole);
-        assert_eq!(number(&files["whole"]), whole_now.len() as u64);
+        assert_eq!(number(&files["readable"]), whole_now.len() as u64);
         assert_eq!(number(&files["part"]), part_now.len() as u64);
         let bytes: u64 = whole_now.iter().map(|(_, bytes)| **bytes).sum();
         assert_eq!(number(&files["whole_bytes"]), bytes);
-        assert_eq!(number(&files["content"]["all"]), bytes_all);
+        assert_eq!(number(&files["content"]["total"]), bytes_all);
         assert_eq!(
             number(&files["content"]["readable"]),
             expected.values().sum::<u64>()
@@ -166,10 +166,10 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
     assert!(sealed.len() > 60, "{sealed:?}");
     let is_part = |(path, bytes): (&String, &u64)| *bytes <= all[path].len() as u64;
     assert!(sealed.iter().all(is_part), "its wrapping key is here");
-    assert_eq!(number(&told["found"]["files"]["none"]), 119);
+    assert_eq!(number(&told["result"]["files"]["unreadable"]), 119);
     let brief = host.json(&["privacy", "audit", "sealed", "--units", "u1"]);
-    assert!(brief["found"].get("listed").is_none(), "{brief}");
-    assert_eq!(number(&told["found"]["map"]["readable"]), 0);
+    assert!(brief["result"].get("listed").is_none(), "{brief}");
+    assert_eq!(number(&told["result"]["map"]["readable"]), 0);
     assert_eq!(
         (
             &told["predicted"]["leak_ratio"],
@@ -245,9 +245,9 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
     written(&host, "sealed", &image, &["--replicas", "1"]);
     let told = audit(&host, "sealed", "u1,u2");
     assert_eq!(listed(&told, "sealed").len(), 119, "{told:#}");
-    assert_eq!(told["found"]["sealed"], Value::Null);
+    assert_eq!(told["result"]["sealed"], Value::Null);
     assert!(
-        !told["found"]["lengths"]
+        !told["result"]["lengths"]
             .as_array()
             .expect("a list")
             .is_empty()
@@ -277,8 +277,11 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
     );
     assert!(!said.out.contains("/many/"), "{}", said.out);
     let told = host.json(&elsewhere);
-    assert!(told["found"]["sealed"]["letter"].is_string(), "{told:#}");
-    assert_eq!(number(&told["found"]["files"]["none"]), 119);
+    assert!(
+        told["result"]["sealed"]["sealed_report"].is_string(),
+        "{told:#}"
+    );
+    assert_eq!(number(&told["result"]["files"]["unreadable"]), 119);
     fs::write(&keys, name(&key)).expect("written");
     assert_eq!(listed(&host.json(&elsewhere), "sealed").len(), 119);
 

@@ -133,7 +133,7 @@ fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
     wait_until("what the store does is known", || {
         let facts = host.json(&["unit", "show", &shown])["facts"].clone();
         let facts = facts.as_array().expect("a list").clone();
-        let held = |fact: &&Value| fact["holds"] == json!(true);
+        let held = |fact: &&Value| fact["present"] == json!(true);
         facts.len() == 2 && facts.iter().filter(held).count() >= 1
     });
     host.json(&[
@@ -325,7 +325,7 @@ fn wrong_credentials_are_told_and_right_ones_bring_the_unit_back() {
     host.start();
     let unit = host.json(&["unit", "list"])[0].clone();
     assert_ne!(unit["state"], json!("healthy"));
-    let reason = unit["reason"].as_str().expect("text");
+    let reason = unit["message"]["text"].as_str().expect("text");
     assert!(reason.contains("SignatureDoesNotMatch"), "{reason}");
     host.kill();
     host.environment = right;

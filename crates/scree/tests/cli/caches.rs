@@ -123,7 +123,7 @@ fn what_a_filter_has_recorded_is_simulated() {
 /// What the cache of the only host says of a volume's blocks: from its file, and from units.
 fn asked(site: &Site) -> (u64, u64) {
     let load = site.locally(&["top"]);
-    let asked = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["active"];
+    let asked = &load[0]["volumes"][0]["engine"]["cache"]["lookups"]["active"];
     let count = |place: &str| asked[place].as_u64().expect("a number");
     (count("file"), count("units"))
 }

@@ -10,7 +10,7 @@ use crate::service::{Site, qemu_io};
 /// How many blocks of images the only open volume had of its host's cache, and of units.
 fn asked(site: &Site) -> (u64, u64) {
     let load = site.locally(&["top"]);
-    let asked = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["image"];
+    let asked = &load[0]["volumes"][0]["engine"]["cache"]["lookups"]["image"];
     let count = |place: &str| asked[place].as_u64().expect("a number");
     (count("file"), count("units"))
 }
@@ -47,7 +47,7 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     );
     let bytes = Value::from(2 << 20);
     assert_eq!(
-        (&preload["done_bytes"], &preload["all_bytes"]),
+        (&preload["done_bytes"], &preload["total_bytes"]),
         (&bytes, &bytes)
     );
     wait_until("all of it is kept", || kept(&site) == (512, 0));
@@ -120,7 +120,10 @@ fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
     assert_eq!(states(&begun), ["done", "waiting"]);
     site.locally(&["host", "disable", "h2"]);
     let listed = site.locally(&["image", "list"]);
-    assert_eq!(listed[0]["preloads"][1]["reason"], "the host is disabled");
+    assert_eq!(
+        listed[0]["preloads"][1]["message"]["text"],
+        "the host is disabled"
+    );
     refused(&named, "h2 has not read it: the host is disabled");
     for process in [agent, first, second, controller] {
         process.stop();

@@ -72,7 +72,10 @@ impl Hosts {
         let all = self.site.locally(&["attachment", "list"]);
         let all = all.as_array().expect("a list");
         assert_eq!(all.len(), 1, "{all:?}");
-        all[0]["note"].as_str().unwrap_or_default().to_owned()
+        all[0]["message"]["text"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 }
 
@@ -171,7 +174,7 @@ fn a_host_with_another_folder_goes_on_from_the_newest_version_and_says_so() {
     let mut wrong = other.agent(0);
     wait_until("it says what is missing", || {
         let all = other.site.locally(&["attachment", "list"]);
-        let reason = all[0]["reason"].as_str().unwrap_or_default();
+        let reason = all[0]["message"]["text"].as_str().unwrap_or_default();
         all[0]["state"] == "error" && reason.contains("out of reach")
     });
     assert!(!other.io(0, &["read 0 4k"]));

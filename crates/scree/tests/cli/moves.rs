@@ -70,7 +70,7 @@ fn a_volume_moves_whole_whoever_is_killed_on_the_way() {
     second.kill();
     let [id, ..] = attached(&site);
     let asked = site.locally(&["attachment", "move", &id, "--host", "h1", "--no-wait"]);
-    assert_eq!(asked["follower"]["host"], "h1");
+    assert_eq!(asked["successor"]["host"], "h1");
     controller.kill();
     let controller = site.controller();
     let refused = site.try_scree(&["--dir", &site.text("c"), "volume", "delete", "disk"]);

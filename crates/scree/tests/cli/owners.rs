@@ -242,7 +242,7 @@ fn users_have_give_and_hide_what_is_theirs() {
     ] {
         let is_there = log
             .iter()
-            .any(|line| line["who"] == who && line["action"] == action);
+            .any(|line| line["principal"] == who && line["action"] == action);
         assert!(is_there, "{action} by {who}: {log:?}");
     }
 }

@@ -142,7 +142,7 @@ fn failures_are_json_where_results_would_be() {
         document["error"].clone()
     };
     let missing = error(host.run(&["volume", "show", "nothing", "-o", "json"]));
-    assert_eq!(missing["code"], "not-found");
+    assert_eq!(missing["code"], "not_found");
     let message = missing["message"].as_str().expect("text");
     assert!(message.contains("does not exist"), "{message}");
     let unserved = scree(&["--dir", "/nonexistent", "status", "-o", "json"]);

@@ -15,7 +15,11 @@ fn attach(host: &Host, volume: &str, guest: &Guest, more: &[&str]) {
     let attachment = host.json(&arguments);
     assert_eq!(attachment["state"], "attached", "{attachment}");
     assert_eq!(attachment["device"], serial(host, volume).as_str());
-    assert_eq!(attachment["note"], serde_json::Value::Null, "{attachment}");
+    assert_eq!(
+        attachment["message"],
+        serde_json::Value::Null,
+        "{attachment}"
+    );
 }
 
 fn detach(host: &Host, volume: &str, guest: &Guest) {
@@ -216,7 +220,7 @@ fn a_vm_that_dies_during_attach_is_an_error_until_it_is_back() {
     });
     guest.kill();
     wait_until("its end is noticed", || {
-        shown("state") == "error" && shown("reason").to_string().contains("does not run")
+        shown("state") == "error" && shown("message").to_string().contains("does not run")
     });
     guest.start_again();
     wait_until("it is plugged", || shown("state") == "attached");

@@ -6,6 +6,7 @@
 //! * A host gets no lease on a volume whose journal it cannot reach, unless the lease of the
 //!   journal's host was ended by force. The new attachment then says what happened to the journal.
 
+use api::words::MessageCode;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::NamedJournal;
 use sqlx::any::AnyRow;
@@ -92,15 +93,16 @@ async fn note(
     change: &mut AnyConnection,
     volume: VolumeId,
     host: PartyId,
-    note: &str,
+    text: &str,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE attachments SET note = $1 WHERE volume = $2 AND host = $3 \
+        "UPDATE attachments SET notice = $1, notice_code = $4 WHERE volume = $2 AND host = $3 \
          AND access = 'read-write' AND state <> 'detached'",
     )
-    .bind(note)
+    .bind(text)
     .bind(volume.to_string())
     .bind(host.to_string())
+    .bind(MessageCode::DetachedByForce.as_str())
     .execute(change)
     .await?;
     Ok(())

@@ -8,8 +8,8 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use crate::database::catalog::deleted_volumes;
 use crate::database::repair::degraded;
-use crate::database::volumes::delete;
 use crate::database::{Catalog, DatabaseError, ObjectKind, Reach};
 
 impl Catalog<'_> {
@@ -99,7 +99,7 @@ impl Catalog<'_> {
                     .bind(id)
                     .execute(&mut *change)
                     .await?;
-                delete::forget_departed(&mut change).await
+                deleted_volumes::forget_clean(&mut change).await
             })
             .await
     }

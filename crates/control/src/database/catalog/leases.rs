@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use crate::database::attach::{journals, reports};
-use crate::database::catalog::{frees, versions};
+use crate::database::catalog::{frees, version_rows, versions};
 use crate::database::keys::lineages;
 use crate::database::repair::{degraded, in_flight};
 use crate::database::rows::{self, VolumeRow};
@@ -208,7 +208,7 @@ impl Catalog<'_> {
             lineages::note_salt(&mut change, lineage, epoch, salt).await?;
             let keys = lineages::keys_of(&mut change, lineage).await?;
             let head = match head {
-                Some(key) => Some(versions::version_of(&mut change, key).await?),
+                Some(key) => Some(version_rows::version_of(&mut change, key).await?),
                 None => None,
             };
             let leftovers = leftovers_of(&mut change, volume, epoch).await?;
@@ -252,7 +252,7 @@ impl Catalog<'_> {
                 }
                 if holder.head == Some(version.key) {
                     // The answer to an earlier call was lost.
-                    let there = versions::version_of(&mut change, version.key).await?;
+                    let there = version_rows::version_of(&mut change, version.key).await?;
                     if there == *version {
                         return Ok(());
                     }

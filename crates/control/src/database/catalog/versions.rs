@@ -9,9 +9,10 @@ use catalog::{Neighbours, StoredVersion, VersionKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use crate::database::catalog::deleted_volumes;
 use crate::database::catalog::frees::{Parts, note_free};
+use crate::database::catalog::version_rows::{not_found, version_of};
 use crate::database::keys::lineages::{self, forget_lineages};
-use crate::database::volumes::delete;
 use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
 
 /// How many heads, snapshots and readers name version ($1, $2).
@@ -38,24 +39,6 @@ pub struct VersionRow {
     pub is_read: bool,
     /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,
-}
-
-pub(in crate::database) async fn version_of(
-    connection: &mut AnyConnection,
-    key: VersionKey,
-) -> Result<StoredVersion, DatabaseError> {
-    let row = sqlx::query("SELECT * FROM versions WHERE volume = $1 AND number = $2")
-        .bind(key.volume.to_string())
-        .bind(key.number.cast_signed())
-        .fetch_optional(connection)
-        .await?
-        .ok_or_else(|| not_found(key))?;
-    rows::stored_version(&row)
-}
-
-fn not_found(key: VersionKey) -> DatabaseError {
-    let name = format_args!("{} of {}", key.number, key.volume);
-    DatabaseError::not_found(ObjectKind::Version, name)
 }
 
 pub(in crate::database) async fn insert(
@@ -259,7 +242,7 @@ impl Catalog<'_> {
                     .await?;
                 let of = Some((key.volume, &lineages[..]));
                 note_free(&mut change, of, not_before, parts).await?;
-                delete::forget_departed(&mut change).await?;
+                deleted_volumes::forget_clean(&mut change).await?;
                 forget_lineages(&mut change).await
             })
             .await?;

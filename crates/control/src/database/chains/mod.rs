@@ -94,16 +94,6 @@ impl ChainRows {
     }
 }
 
-/// The chain in the columns of an attachment.
-pub(in crate::database) fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, DatabaseError> {
-    let id = rows::spelt_if_any(row, "chain")?;
-    let key = |id| {
-        let revision = rows::number(row, "chain_revision")?;
-        Ok(ChainKey { id, revision })
-    };
-    id.map(key).transpose()
-}
-
 /// Deletes the chains of a volume that changes its owner or is deleted.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,

@@ -10,12 +10,13 @@
 //!   has expired.
 
 use api::host::{Access, Fenced, HeldLease, Renewal, Renewed, Report};
+use api::words::MessageCode;
 use base::size::about_bytes;
 use base::{AttachmentId, PartyId, VolumeId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 use crate::database::attach::attachments::{AttachmentRow, attachment_row};
 use crate::database::attach::journals;
@@ -148,12 +149,13 @@ impl Hosts<'_> {
                     let reason =
                         take_away(&mut change, &attachment, &unresponsive, &report).await?;
                     sqlx::query(
-                        "UPDATE attachments SET state = 'detached', reason = $1, ended_ms = $2, \
+                        "UPDATE attachments SET state = 'detached', problem = $1, problem_code = $4, ended_ms = $2, \
                      uri = NULL, tcp_uri = NULL, generation = generation + 1 WHERE id = $3",
                     )
                     .bind(reason)
                     .bind(now.0)
                     .bind(attachment.id.to_string())
+                    .bind(MessageCode::DetachedByForce.as_str())
                     .execute(&mut *change)
                     .await?;
                     hosts::clean(&mut change).await?;
@@ -170,7 +172,7 @@ fn unresponsive(host: &str, heard: Option<i64>) -> String {
     match heard {
         Some(heard) => format!(
             "host {host:?}, which last reported at {}",
-            spell_time(Millis(heard))
+            rfc3339(Millis(heard))
         ),
         None => format!("host {host:?}, which has never reported"),
     }
@@ -220,7 +222,7 @@ pub(in crate::database) async fn where_it_is(
         Some(head) => {
             let created = Millis(head.try_get("created_ms")?);
             let number = rows::number(&head, "number")?;
-            format!("at version {number} of {}", spell_time(created))
+            format!("at version {number} of {}", rfc3339(created))
         }
     })
 }

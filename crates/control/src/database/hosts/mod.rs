@@ -134,7 +134,7 @@ impl Hosts<'_> {
                 )
                 .bind(host.to_string())
                 .bind(now.0)
-                .bind(report.look.cast_signed())
+                .bind(report.report_number.cast_signed())
                 .bind(text)
                 .bind(report.free_bytes.map(u64::cast_signed))
                 .execute(&mut *change)
@@ -300,7 +300,7 @@ impl Hosts<'_> {
             .map(|row| {
                 Ok(Task {
                     id: row.try_get("id")?,
-                    what: read(row.try_get("request")?)?,
+                    kind: read(row.try_get("request")?)?,
                 })
             })
             .collect()

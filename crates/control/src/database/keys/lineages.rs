@@ -6,7 +6,7 @@ use base::{KeyId, Lineage, PartyId, VolumeId};
 use catalog::{LeaseSalt, LineageKey, VersionKey, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 
-use crate::database::catalog::versions::version_of;
+use crate::database::catalog::version_rows::version_of;
 use crate::database::keys::wrapping_keys;
 use crate::database::{DatabaseError, Keys, ObjectKind, Reach, rows};
 

@@ -22,7 +22,7 @@ pub struct RepairRow {
     /// Whether members that are in sync are compared as well.
     pub is_scrub: bool,
     /// Slots of which no copy is as it was put, when they were read last.
-    pub rotten: u64,
+    pub damaged: u64,
     /// Why the last attempt failed.
     pub problem: Option<String>,
 }
@@ -79,7 +79,7 @@ impl Repair<'_> {
                     all: rows::number(row, "repair_all")?,
                 },
                 is_scrub: rows::number(row, "scrub_requested")? > 0,
-                rotten: rows::number(row, "corrupt_slots")?,
+                damaged: rows::number(row, "corrupt_slots")?,
                 problem: row.try_get("repair_problem")?,
             })
         };

@@ -9,10 +9,10 @@ use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use crate::database::catalog::deleted_volumes;
 use crate::database::repair::degraded::segment_of;
 use crate::database::repair::{in_flight, suspicions};
 use crate::database::units::{self, draining};
-use crate::database::volumes::delete;
 use crate::database::{Database, DatabaseError, hosts, rows};
 
 /// After a failure, repair is retried after this time in milliseconds, and after twice as long each
@@ -168,14 +168,14 @@ impl Repair<'_> {
             let task = task_of(&mut change, copyset, 0, now).await?;
             let looked_at = task.as_ref().map(changed_of).unwrap_or_default();
             let is_looked_at = |unit: &&UnitId| looked_at.contains(unit);
-            for unit in end.lacking.iter().filter(is_looked_at) {
+            for unit in end.out_of_sync.iter().filter(is_looked_at) {
                 lacks(&mut change, copyset, *unit, now).await?;
             }
-            for (unit, missed) in &end.whole {
+            for (unit, missed) in &end.in_sync {
                 becomes_whole(&mut change, copyset, *unit, *missed, now).await?;
             }
-            let brought = end.brought.as_ref().unwrap_or(&looked_at);
-            let is_unfinished = |unit: &&UnitId| !end.whole.iter().any(|(whole, _)| whole == *unit);
+            let brought = end.copied_to.as_ref().unwrap_or(&looked_at);
+            let is_unfinished = |unit: &&UnitId| !end.in_sync.iter().any(|(whole, _)| whole == *unit);
             let unfinished: Vec<UnitId> = brought.iter().filter(is_unfinished).copied().collect();
             in_flight::know_nothing(&mut change, copyset, &unfinished).await?;
             in_flight::forget_unneeded(&mut change).await?;
@@ -189,14 +189,14 @@ impl Repair<'_> {
                     .bind(last)
                     .execute(&mut *change)
                     .await?;
-                delete::forget_departed(&mut change).await?;
+                deleted_volumes::forget_clean(&mut change).await?;
             }
             let tries: i64 =
                 sqlx::query_scalar("SELECT repair_tries FROM copysets WHERE number = $1")
                     .bind(number)
                     .fetch_one(&mut *change)
                     .await?;
-            let is_lasting = !end.full.is_empty() || end.rotten > 0;
+            let is_lasting = !end.full.is_empty() || end.damaged > 0;
             let retry_ms = match (&end.problem, is_lasting) {
                 (None, _) => 0,
                 (Some(_), false) => (RETRY_MS << tries.clamp(0, 8)).min(RETRY_MS_MAX),
@@ -216,7 +216,7 @@ impl Repair<'_> {
             .bind(end.problem.as_deref().map(shortened))
             .bind(i64::from(end.scrubbed))
             .bind(now.0)
-            .bind(end.rotten.cast_signed())
+            .bind(end.damaged.cast_signed())
             .bind(i64::from(end.compared))
             .bind(i64::from(is_filling))
             .execute(&mut *change)
@@ -230,8 +230,13 @@ impl Repair<'_> {
 
 /// Refuses a report that names more units than a copyset has.
 fn must_be_short(end: &RepairOutcome) -> Result<(), DatabaseError> {
-    let brought = end.brought.as_ref().map_or(0, Vec::len);
-    let named = [end.whole.len(), end.lacking.len(), end.full.len(), brought];
+    let brought = end.copied_to.as_ref().map_or(0, Vec::len);
+    let named = [
+        end.in_sync.len(),
+        end.out_of_sync.len(),
+        end.full.len(),
+        brought,
+    ];
     match named.iter().max() {
         Some(most) if *most > REPAIR_UNITS_MAX => Err(DatabaseError::Refused {
             reason: format!("{most} units are more than a copyset has"),

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::database::tenancy::{parties, principal, rights};
+use crate::database::tenancy::{party_rows, principal, rights};
 use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, rows, volumes};
 
 /// The object of a grant.
@@ -232,7 +232,7 @@ impl Grants<'_> {
                 if let Object::Volume(id) = new.object {
                     rights::refuse_if_deleting(&volumes::by_id(&mut change, id).await?)?;
                 }
-                let user = parties::party_of(&mut change, &new.user).await?;
+                let user = party_rows::party_of(&mut change, &new.user).await?;
                 sqlx::query(
                     "INSERT INTO grants (id, object, party, right_name, vm, created_ms) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",

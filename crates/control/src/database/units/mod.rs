@@ -1,5 +1,6 @@
 //! The cluster, its units, and its table of copysets.
 
+pub(in crate::database) mod decide;
 pub(in crate::database) mod draining;
 
 use api::unit::SECOND_PLACE_MS;

@@ -6,7 +6,7 @@ use catalog::{Erasure, VersionKey};
 use sqlx::AnyConnection;
 use world::Millis;
 
-use crate::database::catalog::versions;
+use crate::database::catalog::version_rows;
 use crate::database::rows::{self, SnapshotState, VolumeRow};
 use crate::database::tenancy::principal;
 use crate::database::tenancy::quotas::{Addition, account_of, check_quota};
@@ -172,7 +172,7 @@ async fn start_of(
     match snapshot.state {
         SnapshotState::Completed(None) => Ok(Start::default()),
         SnapshotState::Completed(Some(key)) => {
-            let version = versions::version_of(connection, key).await?;
+            let version = version_rows::version_of(connection, key).await?;
             Ok(Start {
                 head: Some(key),
                 epoch: version.epoch,

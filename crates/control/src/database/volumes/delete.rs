@@ -1,12 +1,13 @@
 //! Deleting a volume. It stays in state `deleting` until its host has cleaned up, and is then
 //! removed. The host that had it last is remembered until its versions are removed, too.
 
+use api::types::Message;
+use api::words::MessageCode;
 use base::VolumeId;
-use sqlx::AnyConnection;
 use world::Millis;
 
 use crate::database::attach::reports;
-use crate::database::catalog::frees;
+use crate::database::catalog::{deleted_volumes, frees};
 use crate::database::keys::lineages;
 use crate::database::tenancy::grants;
 use crate::database::tenancy::rights::check_volume;
@@ -66,7 +67,8 @@ impl Volumes<'_> {
                     let reason = format!("{volume} is in use, or was deleted");
                     return Err(DatabaseError::Refused { reason });
                 }
-                reports::fence(&mut change, volume, now, "its volume was deleted").await?;
+                let problem = Message::new(MessageCode::VolumeDeleted, "its volume was deleted");
+                reports::fence(&mut change, volume, now, &problem).await?;
                 hosts::clean(&mut change).await?;
                 snapshots::give_up(&mut change, volume, "its volume was deleted").await?;
                 tags::forget(&mut change, &volume.to_string()).await?;
@@ -124,7 +126,7 @@ impl Volumes<'_> {
                 }
                 frees::free_closed(&mut change, volume).await?;
                 grants::forget_gone(&mut change, volume).await?;
-                forget_departed(&mut change).await?;
+                deleted_volumes::forget_clean(&mut change).await?;
                 lineages::forget_lineages(&mut change).await
             })
             .await?;
@@ -133,19 +135,4 @@ impl Volumes<'_> {
         }
         Ok(())
     }
-}
-
-/// Forgets deleted volumes of which nothing is left to clean.
-pub(in crate::database) async fn forget_departed(
-    change: &mut AnyConnection,
-) -> Result<(), DatabaseError> {
-    sqlx::query(
-        "DELETE FROM deleted_volumes WHERE \
-         NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = deleted_volumes.volume) \
-         AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = deleted_volumes.volume) \
-         AND NOT EXISTS (SELECT 1 FROM degraded_segments t WHERE t.volume = deleted_volumes.volume)",
-    )
-    .execute(change)
-    .await?;
-    Ok(())
 }

@@ -16,7 +16,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
 use crate::database::attach::{attachments, journals};
-use crate::database::catalog::versions;
+use crate::database::catalog::version_rows;
 use crate::database::rows::{self, VolumeRow};
 use crate::database::tenancy::quotas::{Addition, check_membership, check_quota};
 use crate::database::tenancy::rights::{check_volume, refuse_if_deleting, volume_for};
@@ -213,7 +213,7 @@ impl Volumes<'_> {
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
                 let row = check_volume(&mut change, principal, volume, need).await?;
-                versions::version_of(&mut change, head).await?;
+                version_rows::version_of(&mut change, head).await?;
                 let changed = sqlx::query(
                     "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
              restores = restores + 1, journal_next = journal_next + $4 \

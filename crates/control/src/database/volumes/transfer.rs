@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use crate::database::attach::attachments;
 use crate::database::rows::VolumeRow;
 use crate::database::tenancy::quotas::{Addition, account_of, check_quota};
-use crate::database::tenancy::{parties, rights};
+use crate::database::tenancy::{party_rows, rights};
 use crate::database::volumes::{self, create};
 use crate::database::{DatabaseError, Need, ObjectKind, PartyRow, Principal, Volumes, chains};
 
@@ -37,7 +37,7 @@ impl Volumes<'_> {
                 let subject = Subject::new(Kind::User, user).map_err(|_| {
                     DatabaseError::not_found(ObjectKind::User, format_args!("{user:?}"))
                 })?;
-                let party = parties::party_of(&mut change, &subject).await?;
+                let party = party_rows::party_of(&mut change, &subject).await?;
                 refuse_if_in_use(&mut change, &volume, party.id).await?;
                 let account = account_for(&mut change, principal, &party, project).await?;
                 if volume.owner != Some(party.id) {

@@ -1,0 +1,79 @@
+//! Counters of API requests, by route, method and class of the status.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// The upper bounds of the histogram, in seconds. The last ones are for requests that wait.
+const SECONDS: [f64; 9] = [0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    method: &'static str,
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    method: &'static str,
+    route: String,
+    status: &'static str,
+}
+
+/// The counts of API requests.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    ended: Family<Ended, Counter>,
+    took: Family<Route, Histogram, fn() -> Histogram>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            ended: Family::default(),
+            took: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+        }
+    }
+}
+
+impl Requests {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "scree_http_requests",
+            "Requests to the API that were answered, by route and class of the status",
+            self.ended.clone(),
+        );
+        registry.register(
+            "scree_http_request_duration_seconds",
+            "How long they took; those that wait by design as long as they waited",
+            self.took.clone(),
+        );
+    }
+
+    /// Counts a request that was answered with `status` after `took`.
+    pub fn record(&self, method: &'static str, route: String, status: StatusCode, took: Duration) {
+        let status = match status.as_u16() / 100 {
+            1 => "1xx",
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            _ => "5xx",
+        };
+        let labels = Route {
+            method,
+            route: route.clone(),
+        };
+        self.took.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = Ended {
+            method,
+            route,
+            status,
+        };
+        self.ended.get_or_create(&labels).inc();
+    }
+}
