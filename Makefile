@@ -103,7 +103,7 @@ scripts: ## check the shell scripts and the Python ones
 	done
 
 openapi: ## write docs/openapi.json anew, from the handlers
-	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_is
+	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_matches
 
 references: ## write docs/reference/{cli,configuration,metrics}.md from the sources
 	@SCREE_WRITE_REFERENCES=1 cargo test -q -p scree --bin scree -- --include-ignored reference::

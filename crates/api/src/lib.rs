@@ -23,4 +23,4 @@ pub mod vm;
 pub mod words;
 
 pub use client::{Address, Client, ClientError};
-pub use profile::{Profile, ProfileError};
+pub use profile::{CertificateFiles, Profile, ProfileError};

@@ -35,7 +35,7 @@ pub type Claim = (&'static str, fn(&dyn Fixture));
 pub const CLAIMS: &[Claim] = &[
     (
         "a_lease_is_newer_than_all_before_and_fences_them",
-        a_lease_is_newer_and_fences,
+        a_new_lease_has_a_higher_epoch_and_fences_the_old_one,
     ),
     (
         "a_commit_needs_the_head_it_was_made_for",
@@ -46,8 +46,8 @@ pub const CLAIMS: &[Claim] = &[
         a_refused_commit_changes_nothing,
     ),
     (
-        "a_lease_brings_the_last_commit",
-        a_lease_brings_the_last_commit,
+        "a_lease_returns_the_last_committed_version",
+        a_lease_returns_the_last_committed_version,
     ),
     (
         "no_serial_is_handed_out_twice",
@@ -154,7 +154,7 @@ fn a_named_journal_is_brought(fixture: &dyn Fixture) {
         let refused = catalog.acquire(volume, SALT, elsewhere);
         assert!(matches!(refused, Err(CatalogError::JournalAway { .. })));
     }
-    // Nobody got a lease by that.
+    // No lease was granted by that.
     for _ in 0..2 {
         let named = catalog.name_journal(volume, second.epoch, Some(FOLDER));
         named.expect("its lease holds, and it may be asked twice");
@@ -179,7 +179,7 @@ fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
     let named = catalog.name_journal(volume, first.epoch, Some(FOLDER));
     named.expect("its lease holds");
     fixture.take_away(volume);
-    // As long as nobody has gone on without it, it is there for who reaches it.
+    // Until a host has continued without the journal, a host that reaches it gets it.
     for folder in [None, Some(OTHER_FOLDER), Some(FOLDER)] {
         let lease = catalog.acquire(volume, SALT, folder).expect("a lease");
         let epoch = lease.journal.map(|named| named.epoch);
@@ -217,7 +217,7 @@ fn is_not_found<T>(result: Result<T, CatalogError>) -> bool {
     matches!(result, Err(CatalogError::NotFound { .. }))
 }
 
-fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
+fn a_new_lease_has_a_higher_epoch_and_fences_the_old_one(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let old = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -271,7 +271,7 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
     );
 }
 
-fn a_lease_brings_the_last_commit(fixture: &dyn Fixture) {
+fn a_lease_returns_the_last_committed_version(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let first = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -508,10 +508,10 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     let gone = catalog.remove_version(keys[1], &second, Millis(0), &plan());
     assert!(is_refused(gone.clone()) || is_not_found(gone), "it is gone");
     assert_eq!(all_due(catalog, 0).len(), 1, "nothing was noted");
-    let anew = catalog.neighbours(keys[2]).expect("there");
+    let current = catalog.neighbours(keys[2]).expect("there");
     catalog
-        .remove_version(keys[2], &anew, Millis(0), &plan())
-        .expect("planned anew");
+        .remove_version(keys[2], &current, Millis(0), &plan())
+        .expect("planned with the current neighbors");
     let _ = lease;
 }
 
@@ -550,7 +550,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
         let both = plan(&[(0, 1), (0, 2), (0, 9)]);
         assert_eq!(gather(ids[1], &[segment(0)]), both, "also of the other");
     }
-    // Of what is appended to nobody gives anything back, and it is kept all the same.
+    // Appended plans are kept even if none of their slots was gathered.
     let mut open = commit(&lease, keys.last().copied(), 5);
     open.open_segments = vec![OpenSegment {
         segment: segment(0),

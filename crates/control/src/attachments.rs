@@ -71,7 +71,7 @@ pub struct MoveRequest {
     pub vm: Option<String>,
 }
 
-/// Refuses what names no VM.
+/// Refuses a text that is not the address of a VM.
 fn check_vm(vm: Option<&str>) -> Result<(), ControlError> {
     match vm.map(VmAddress::from_str) {
         Some(Err(error)) => Err(ControlError::invalid("vm", error.to_string())),

@@ -151,17 +151,17 @@ impl AuthorizedRequest {
     pub async fn default_host(&self) -> Result<PartyId, ControlError> {
         let hosts = self.hosts().await?;
         let since = self.unresponsive_before().await?;
-        let there: Vec<&HostRow> = hosts
+        let responsive: Vec<&HostRow> = hosts
             .iter()
             .filter(|host| host.heard.is_some_and(|heard| heard > since))
             .collect();
-        // It has an agent, also if that is slow to answer.
+        // The local host counts if it has an agent, even if that is slow to answer.
         let is_local = |host: &&HostRow| host.host == self.local_host() && host.heard.is_some();
         let local = hosts.iter().find(is_local);
-        match (local, there.as_slice()) {
+        match (local, responsive.as_slice()) {
             (Some(local), _) => Ok(local.host),
             (None, [one]) => Ok(one.host),
-            (None, []) => Err(self.nobody_there(&hosts)),
+            (None, []) => Err(self.no_host_reports(&hosts)),
             (None, several) => {
                 let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
                 let names = names.join(", ");
@@ -174,9 +174,9 @@ impl AuthorizedRequest {
     /// The responsive hosts that the principal may use.
     ///
     /// # Errors
-    /// [`ControlError::Forbidden`] if none is for the principal; [`ControlError::Unavailable`] if
-    /// none of those is heard of.
-    pub(crate) async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
+    /// [`ControlError::Forbidden`] if the principal may use no host; [`ControlError::Unavailable`]
+    /// if none of them reports.
+    pub(crate) async fn responsive_hosts(&self) -> Result<Vec<PartyId>, ControlError> {
         let hosts = self.hosts().await?;
         let since = self.unresponsive_before().await?;
         let is_there = |host: &&HostRow| host.heard.is_some_and(|heard| heard > since);
@@ -187,17 +187,17 @@ impl AuthorizedRequest {
             .collect();
         match there.is_empty() {
             false => Ok(there),
-            true => Err(self.nobody_there(&hosts)),
+            true => Err(self.no_host_reports(&hosts)),
         }
     }
 
     /// The error if the principal may use no responsive host.
-    fn nobody_there(&self, hosts: &[HostRow]) -> ControlError {
+    fn no_host_reports(&self, hosts: &[HostRow]) -> ControlError {
         let party = &self.principal.party;
         if !party.is_administrator && hosts.is_empty() {
             return ControlError::Forbidden {
                 reason: format!(
-                    "no host is for you; an administrator can give you one: `scree grant add {} \
+                    "you may not use any host; an administrator can grant you one: `scree grant add {} \
                      use --host HOST`",
                     party.subject.name()
                 ),

@@ -16,11 +16,11 @@ use crate::host_request::HostRequest;
 const CHANGE_MS: u64 = 60_000;
 
 /// How long a host may read, in milliseconds: as long as its certificate is valid. It has the keys
-/// of what it reads, and continues while no controller answers.
+/// anyway, and continues while no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// What one answer names at most, less one want: lines, ranges and segments, eight or
-/// sixteen bytes each. The first want is answered in any case.
+/// The largest number of lineage tags, ranges and segments in one answer, of 8 or 16 bytes each. The
+/// want that exceeds it is still answered.
 const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
 /// Signs the capabilities of one host at one moment.
@@ -39,12 +39,12 @@ impl HostRequest<'_> {
     /// [`ControlError`].
     pub async fn capabilities(self, ask: &SignCapabilities) -> Result<Capabilities, ControlError> {
         if ask.wants.len() > WANTS_MAX {
-            let reason = format!("a host asks for {WANTS_MAX} at a time at most");
+            let reason = format!("a host may request {WANTS_MAX} capabilities at a time");
             return Err(ControlError::invalid("wants", reason));
         }
         let different: HashSet<&Want> = ask.wants.iter().collect();
         if different.len() < ask.wants.len() {
-            let reason = "a host asks for each but once".to_owned();
+            let reason = "a capability may be requested only once in a call".to_owned();
             return Err(ControlError::invalid("wants", reason));
         }
         let now = self.now().await?;
@@ -60,7 +60,7 @@ impl HostRequest<'_> {
         let mut items = 0;
         for want in &ask.wants {
             if items >= ANSWER_ITEMS_MAX {
-                let reason = "there is no room for it in one answer; ask for it apart";
+                let reason = "the answer is full; request this capability in another call";
                 answers.push(Err(reason.to_owned()));
                 continue;
             }
@@ -82,7 +82,7 @@ impl HostRequest<'_> {
         Ok(answers)
     }
 
-    /// What a want is good for, and how long.
+    /// The scopes that a want gets, and how long they are valid in milliseconds.
     async fn scopes(
         self,
         reach: &Reach,
@@ -114,7 +114,7 @@ impl HostRequest<'_> {
                 let rights = database.repair().rights(reach.host, copyset, now).await?;
                 let Some(units) = rights else {
                     let reason =
-                        format!("copyset {} is not this host's to repair", copyset.number());
+                        format!("copyset {} is not repaired by this host", copyset.number());
                     return Err(DatabaseError::Refused { reason });
                 };
                 let copysets = vec![copyset];
@@ -126,7 +126,7 @@ impl HostRequest<'_> {
                 let frees = parts.map(|segments| Scope::Free {
                     segments: segments.to_vec(),
                 });
-                // A daemon frees of what may be read.
+                // A daemon frees only in lineages that may be read.
                 let reads = reads(cluster, &rights.lineages);
                 (reads.into_iter().chain(frees).collect(), CHANGE_MS)
             }

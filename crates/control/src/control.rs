@@ -20,7 +20,7 @@ use world::{World, host};
 use crate::authority::{self, AuthorityFileError, Expect};
 use crate::database::{Database, DatabaseError, PostgresUrl};
 use crate::error::ControlError;
-use crate::folder::{Folder, LookForRemains};
+use crate::folder::{FindLeftovers, Folder};
 use crate::health::state::Health;
 use crate::ownership::{self, Claim};
 use crate::parties::Parties;
@@ -34,8 +34,8 @@ pub struct Settings {
     pub folder: PathBuf,
     /// The PostgreSQL database; `None`: SQLite in the data directory.
     pub database: Option<PostgresUrl>,
-    /// Looks for files in the data directory that a used database leaves.
-    pub remains: LookForRemains,
+    /// Looks for files in the data directory that only a used database leaves.
+    pub remains: FindLeftovers,
     /// How many versions are kept, and for how long.
     pub retention: Retention,
     /// How long the slots of a removed version are kept, as a protection against mistakes.
@@ -51,7 +51,7 @@ pub struct Settings {
     pub replace_after: Duration,
     /// Whether the database was restored from a backup, and what is newer is lost.
     pub restored_database: bool,
-    /// Whether the authority in the data directory, or a new one, replaces the cluster's.
+    /// Whether the authority in the data directory, or a new one, replaces the cluster's authority.
     pub new_authority: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Inner {
     pub folder: Folder,
     pub database: Database,
     pub cluster: ClusterId,
-    pub vouch: WrappedKey,
+    pub lease_count_key: WrappedKey,
     /// The owner as which hosts use the units.
     pub claim: Claim,
     pub retention: Retention,
@@ -107,7 +107,7 @@ pub(crate) struct Inner {
 
 fn ended_early(error: JoinError) -> ControlError {
     ControlError::Internal {
-        reason: format!("a task ended before its time: {error}; see the log"),
+        reason: format!("a task ended unexpectedly: {error}; see the log"),
     }
 }
 
@@ -129,7 +129,8 @@ impl Control {
                 Database::connect(url).await?
             }
         };
-        let (cluster, vouch) = cluster_of(&world, &folder, &database, &settings.remains).await?;
+        let (cluster, lease_count_key) =
+            cluster_of(&world, &folder, &database, &settings.remains).await?;
         let restored = settings.restored_database;
         let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
         let authority = authority_of(&world, &folder, &database, cluster, &settings).await?;
@@ -148,7 +149,7 @@ impl Control {
                 folder,
                 database,
                 cluster,
-                vouch,
+                lease_count_key,
                 claim,
                 retention: settings.retention,
                 grace: settings.grace,
@@ -185,8 +186,8 @@ impl Control {
         }
     }
 
-    /// Runs an operation to its end even if the caller is canceled: a client that disconnects must
-    /// not leave an operation half-way.
+    /// Runs an operation to completion even if the caller is canceled: a client that disconnects
+    /// must not leave an operation half done.
     pub(crate) async fn to_completion<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
@@ -271,26 +272,26 @@ async fn cluster_of(
     world: &World,
     folder: &Folder,
     database: &Database,
-    remains: &LookForRemains,
+    remains: &FindLeftovers,
 ) -> Result<(ClusterId, WrappedKey), StartError> {
     if let Some(cluster) = database.cluster().get().await? {
-        return Ok((cluster.id, cluster.vouch));
+        return Ok((cluster.id, cluster.lease_count_key));
     }
     folder.check_new(remains)?;
     folder.sync(world)?;
     let id = ClusterId::from_u128(world.random.u128());
-    let mut vouch = vec![0; 32];
-    world.random.fill(&mut vouch);
+    let mut lease_count_key = vec![0; 32];
+    world.random.fill(&mut lease_count_key);
     database
         .cluster()
-        .create(id, &vouch, world.clock.wall())
+        .create(id, &lease_count_key, world.clock.wall())
         .await?;
     // Another controller may have created it first.
-    let founded = database.cluster().get().await?;
-    let founded = founded.ok_or_else(|| DatabaseError::Damaged {
+    let created = database.cluster().get().await?;
+    let created = created.ok_or_else(|| DatabaseError::Damaged {
         what: "the cluster that was just created is missing".to_owned(),
     })?;
-    Ok((founded.id, founded.vouch))
+    Ok((created.id, created.lease_count_key))
 }
 
 /// The cluster's authority. Where there may be several controllers, it must be the recorded one; a
@@ -341,7 +342,7 @@ pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
     let settings = Settings {
         folder: folder.to_owned(),
         database: None,
-        remains: Box::new(|| Ok(crate::folder::Remains::default())),
+        remains: Box::new(|| Ok(crate::folder::Leftovers::default())),
         retention: Retention::default(),
         grace: Duration::ZERO,
         lease: None,

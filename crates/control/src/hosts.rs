@@ -66,7 +66,7 @@ impl HostRequest<'_> {
             id: inner.cluster,
             owner: self.owner().await?,
             takes_over: inner.claim.takes_over,
-            lease_count_key: inner.vouch.clone(),
+            lease_count_key: inner.lease_count_key.clone(),
             lease_ms: inner
                 .lease
                 .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
@@ -149,12 +149,12 @@ impl HostRequest<'_> {
     /// [`ControlError`].
     pub async fn keep_report(self, report: &Report) -> Result<(), ControlError> {
         let host = self.host;
-        let now = self.heard(self.now().await)?;
+        let now = self.note_loss(self.now().await)?;
         let kept = self.inner.database.hosts().record_report(host, report, now);
-        self.heard(kept.await.map_err(ControlError::from))?;
+        self.note_loss(kept.await.map_err(ControlError::from))?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
-        self.tend_jobs().await
+        self.reconcile_jobs().await
     }
 
     /// Renews the leases of `host`, which is alive.

@@ -17,7 +17,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub(crate) async fn tend_jobs(&self) -> Result<(), ControlError> {
+    pub(crate) async fn reconcile_jobs(&self) -> Result<(), ControlError> {
         let now = self.now().await?;
         match self.end_unresponsive(now).await {
             Ok(()) | Err(DatabaseError::Full(_) | DatabaseError::ReadOnly(_)) => Ok(()),
@@ -40,7 +40,7 @@ impl Control {
 
     /// Passes on the result of recording a report. If recording failed, other reports may have been
     /// lost as well.
-    pub(crate) fn heard<T>(&self, kept: Result<T, ControlError>) -> Result<T, ControlError> {
+    pub(crate) fn note_loss<T>(&self, kept: Result<T, ControlError>) -> Result<T, ControlError> {
         if matches!(kept, Err(ControlError::Unavailable { .. })) {
             let monotonic = self.inner.world.clock.monotonic();
             self.inner.reception.was_lost(monotonic);
@@ -61,8 +61,8 @@ impl Control {
             (
                 Job::Audit,
                 format!(
-                    "the host said nothing of it for {minutes} minutes: it is away, or its agent \
-                     knows no audits"
+                    "the host said nothing of it for {minutes} minutes: it is unavailable, or its agent \
+                     does not support audits"
                 ),
             ),
         ] {
@@ -72,7 +72,9 @@ impl Control {
                 .await?
             {
                 0 => {}
-                ended => tracing::warn!(ended, ?job, reason, "hosts do not what was asked"),
+                ended => {
+                    tracing::warn!(ended, ?job, reason, "jobs of unresponsive hosts were ended")
+                }
             }
         }
         Ok(())

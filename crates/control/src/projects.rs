@@ -67,7 +67,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// The projects that the principal is in; all, for an administrator.
+    /// The principal's projects; for an administrator, all projects.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -93,7 +93,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// Sets how much a project may have.
+    /// Sets the quota of a project.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -129,7 +129,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// Deletes a project that has nothing.
+    /// Deletes an empty project.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -152,8 +152,8 @@ impl Projects<'_> {
         match project.name == local(Kind::User).name() {
             false => Ok(()),
             true => Err(ControlError::conflict(
-                "project \"local\" is that of the controller's own machine, which makes its \
-                 volumes on its account; set its quota to 0 if it is to have none",
+                "project \"local\" belongs to the controller's own machine, whose volumes are charged to \
+                 it; set its quota to 0 if it should have none",
             )),
         }
     }
@@ -183,15 +183,15 @@ impl Grants<'_> {
         let object = self.object(&request.object, need).await?;
         let is_host = matches!(object, Object::Host(_));
         if is_host && request.right != Right::Use {
-            let reason = "on a host there is only the right to `use` it";
+            let reason = "the only right on a host is `use`";
             return Err(ControlError::invalid("right", reason));
         }
         if matches!(object, Object::Snapshot(_)) && request.right != Right::Read {
-            let reason = "on a snapshot there is only the right to `read` it";
+            let reason = "the only right on a snapshot is `read`";
             return Err(ControlError::invalid("right", reason));
         }
         if request.vm.is_some() && !is_host {
-            let reason = "VMs are named with hosts only";
+            let reason = "`vm` is allowed only with a host";
             return Err(ControlError::invalid("vm", reason));
         }
         let vm = request.vm.unwrap_or_default();
@@ -237,7 +237,7 @@ impl Grants<'_> {
             .await?)
     }
 
-    /// Takes a right away. What is attached stays so.
+    /// Revokes a right. Existing attachments stay.
     ///
     /// # Errors
     /// [`ControlError`].

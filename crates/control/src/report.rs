@@ -13,25 +13,25 @@ use crate::error::ControlError;
 pub struct Report {
     /// The cluster.
     pub cluster: ClusterId,
-    /// How many volumes there are.
+    /// The number of volumes.
     pub volumes: u64,
-    /// How many of them are exported.
+    /// The number of exported volumes.
     pub exported: u64,
-    /// How many snapshots.
+    /// The number of snapshots.
     pub snapshots: u64,
-    /// How many units.
+    /// The number of units.
     pub units: u64,
-    /// How many of them are healthy.
+    /// The number of healthy units.
     pub units_healthy: u64,
     /// The space that segments take on all units, in bytes.
     pub bytes: u64,
     /// Journal bytes that wait to be destaged.
     pub journal_used_bytes: u64,
-    /// Removed versions whose slots wait to be freed.
+    /// The number of removed versions whose slots wait to be freed.
     pub pending_frees: u64,
-    /// Segments with slots that have fewer copies than they should.
+    /// The number of segments with slots that have fewer copies than they should.
     pub degraded_segments: u64,
-    /// How many such slots there are at most: some may have been freed since.
+    /// An upper bound of the number of such slots: some may have been freed since.
     pub degraded_blocks: u64,
     /// What needs attention, one sentence each.
     pub problems: Vec<String>,

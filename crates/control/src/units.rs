@@ -380,7 +380,7 @@ impl Units<'_> {
         };
         let hint = "it adds the unit when it can, and `scree unit list` shows it then";
         let JobOutput::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
-            return Err(not_asked());
+            return Err(wrong_output());
         };
         self.get(&unit.id.to_string()).await
     }
@@ -553,7 +553,7 @@ fn default_replicas(units: usize) -> u8 {
 }
 
 /// The error if a host's answer does not match the job.
-pub(crate) fn not_asked() -> ControlError {
+pub(crate) fn wrong_output() -> ControlError {
     ControlError::Internal {
         reason: "the host has done something else than it was asked".to_owned(),
     }
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_unit_the_worst_counts_that_any_host_says_also_in_words_of_a_later_version() {
+    fn the_worst_reported_state_of_a_unit_counts_also_if_it_is_unknown() {
         assert_eq!(said(&[]).state(), UnitState::Unknown);
         let worse = [
             "healthy",
@@ -658,7 +658,7 @@ mod tests {
     /// A repaired unit was once shown as broken while a host that had reported it so was
     /// unresponsive.
     #[test]
-    fn what_a_unresponsive_host_said_of_a_unit_counts_if_no_other_says_anything() {
+    fn the_report_of_an_unresponsive_host_counts_if_there_is_no_other() {
         let repaired = said(&[(100, "missing"), (101, "healthy")]);
         assert!(repaired.is_healthy());
         assert_eq!((repaired.read_bytes, repaired.written_bytes), (6, 10));
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {
+    fn the_free_space_of_an_unresponsive_host_stops_counting() {
         let least = |hosts: &[HostRow]| least_free(hosts, UNRESPONSIVE_BEFORE);
         let (gone, never) = (host(Some(100), Some(5)), host(None, Some(0)));
         let (there, roomy) = (host(Some(101), Some(70)), host(Some(200), Some(80)));

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_that_hangs_does_not_affect_the_others() {
+    async fn a_hanging_part_does_not_affect_the_others() {
         let monitor = monitor([("a", true, true), ("b", false, false)]);
         let reasons = monitor.reasons().await;
         assert_eq!(reasons, ["a: it does not answer"]);
@@ -372,7 +372,7 @@ mod tests {
 
     /// A second scrape once waited for the hanging part of the first before it asked any part.
     #[tokio::test(start_paused = true)]
-    async fn two_scrapes_at_once_both_have_the_metrics_of_parts_that_do_not_hang() {
+    async fn concurrent_scrapes_both_get_the_metrics_of_responsive_parts() {
         let monitor = monitor([("a", false, true), ("b", false, false)]);
         let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
         for text in [one, other] {

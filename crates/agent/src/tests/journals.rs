@@ -56,7 +56,12 @@ async fn state(scree: &Scree, id: AttachmentId) -> (AttachmentState, String) {
         .get(id, Duration::from_secs(60))
         .await;
     let row = view.expect("there").row;
-    (row.state, row.observed.problem.map_or_else(String::new, |why| why.text))
+    (
+        row.state,
+        row.observed
+            .problem
+            .map_or_else(String::new, |why| why.text),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

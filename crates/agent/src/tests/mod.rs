@@ -152,7 +152,8 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let control = rig.start().await;
     let urls: Vec<String> = control
         .control
-        .unit_registry().all()
+        .unit_registry()
+        .all()
         .await
         .expect("known")
         .into_iter()

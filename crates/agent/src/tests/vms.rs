@@ -76,7 +76,12 @@ async fn detach(scree: &Scree, id: AttachmentId, force: bool) -> AttachmentView 
 }
 
 fn is_busy(view: &AttachmentView) {
-    let reason = view.row.observed.problem.as_ref().map_or("", |why| &why.text);
+    let reason = view
+        .row
+        .observed
+        .problem
+        .as_ref()
+        .map_or("", |why| &why.text);
     assert_eq!(view.row.state, AttachmentState::Busy, "{view:?}");
     assert!(reason.contains("booted"), "{reason}");
 }

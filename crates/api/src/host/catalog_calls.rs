@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_has_a_name_of_its_own_and_a_limit() {
+    fn each_call_has_a_unique_name_and_a_size_limit() {
         let names = ControllerCall::NAMES.iter().chain(CatalogCall::NAMES);
         let mut seen = std::collections::HashSet::new();
         for name in names {
@@ -176,9 +176,9 @@ mod tests {
         assert_eq!(HostCall::body_bytes_max(Commit::NAME), Some(256 << 20));
     }
 
-    /// It was read into memory as a tree, of 256 MiB by whoever sent that.
+    /// A call of 256 MiB was once read into memory as a tree of values.
     #[test]
-    fn fields_that_a_call_does_not_have_are_ignored() {
+    fn unknown_fields_of_a_call_are_ignored() {
         // A number that no type holds: only keeping it would find that out.
         let json = br#"{"x":[[0],[1e999]],"id":7,"joined":0}"#;
         let call = CatalogCall::read("freed", json)

@@ -21,6 +21,6 @@ pub struct Cleaning {
 pub struct Deleted {
     /// The volume.
     pub volume: VolumeId,
-    /// What is to be swept before the volume is forgotten.
+    /// The segments to sweep before the volume is removed.
     pub leftovers: Leftovers,
 }

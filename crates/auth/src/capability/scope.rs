@@ -69,7 +69,7 @@ pub enum Scope {
         /// On which units they may be changed; on the others they are read.
         units: Vec<UnitId>,
     },
-    /// To note on units how many leases were given: so many, and no more.
+    /// To record the lease count on units, up to this number.
     Count {
         /// As the database has it.
         leases: u64,

@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_signed_is_read_back_and_nothing_else(
+        fn signed_capabilities_round_trip_and_altered_ones_are_refused(
             scope in scopes(),
             flip in any::<prop::sample::Index>(),
             bit in 0..8_u32,
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_anybody_signed_are_read_without_harm(
+        fn arbitrary_signed_bytes_are_parsed_safely(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             let key = SigningKey::derive(b"secret");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_capabilities_are_refused_with_their_reason() {
+    fn malformed_capabilities_are_refused_with_a_reason() {
         let key = SigningKey::derive(b"secret");
         let read = of(Scope::Read {
             lineage_tags: vec![LineageTag(1)],

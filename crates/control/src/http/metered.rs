@@ -72,7 +72,7 @@ mod tests {
 
     /// It was counted within the bound once, and what took longest was in no number.
     #[tokio::test]
-    async fn what_is_given_up_is_counted_too() {
+    async fn requests_that_time_out_are_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         let control = started_in(folder.path()).await;
         let forever = get(|| async { std::future::pending::<()>().await });

@@ -21,10 +21,10 @@ impl Volumes<'_> {
     /// Replaces the tags of a volume.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
+    /// [`ControlError::Invalid`] for an invalid tag ([`parse::tags`]);
     /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the volume; [`ControlError::Conflict`] if it is being
-    /// deleted, or the name is not clear.
+    /// deleted, or the name is ambiguous.
     pub async fn set_tags(self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
         let database = &self.request.inner.database;
@@ -42,10 +42,10 @@ impl Volumes<'_> {
     /// the next attachment.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a size is none; [`ControlError::NotFound`];
-    /// [`ControlError::Forbidden`] if the principal does not administer the volume, or is no
-    /// administrator of the cluster and its journal is to be of another length;
-    /// [`ControlError::Conflict`] if it is being deleted, or the name is not clear.
+    /// [`ControlError::Invalid`] for an invalid size; [`ControlError::NotFound`];
+    /// [`ControlError::Forbidden`] if the principal does not administer the volume, or changes
+    /// the journal's length without being an administrator of the cluster;
+    /// [`ControlError::Conflict`] if it is being deleted, or the name is ambiguous.
     pub async fn set_settings(
         self,
         name: &str,
@@ -69,8 +69,8 @@ impl Volumes<'_> {
     /// [`ControlError::Forbidden`] if the principal neither owns it nor is an
     /// administrator; [`ControlError::Exists`] if the user has a volume or snapshot of
     /// that name; [`ControlError::QuotaExceeded`] of the project;
-    /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
-    /// already, or no project is named or shared on whose account it could be.
+    /// [`ControlError::Conflict`] if it is being deleted or attached, or no project is named that it
+    /// could be charged to.
     pub async fn transfer(
         self,
         name: &str,
@@ -89,12 +89,12 @@ impl Volumes<'_> {
     /// Grows a volume. Existing connections see the new size when they ask for it.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if the size is none that a volume can have, or not
-    /// larger than it is; [`ControlError::NotFound`], [`ControlError::Forbidden`] (also
-    /// if its owner has left its project); [`ControlError::QuotaExceeded`];
-    /// [`ControlError::NoCapacity`] if the units could never be enough;
-    /// [`ControlError::Conflict`] if it is being deleted. That its host has not said
-    /// yet that clients see the new size is a notice, and no error.
+    /// [`ControlError::Invalid`] if the size is invalid or not larger than the current one;
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] (also if its owner has left its
+    /// project); [`ControlError::QuotaExceeded`];
+    /// [`ControlError::NoCapacity`] if it would exceed the limit on the total size;
+    /// [`ControlError::Conflict`] if it is being deleted. If its host has not
+    /// reported yet that clients see the new size, the answer has a notice.
     pub async fn grow(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
@@ -109,7 +109,7 @@ impl Volumes<'_> {
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
-                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: make a \
+                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: create a \
                  smaller one and copy)",
                 row.name,
                 exact_bytes(row.size_bytes)
@@ -145,7 +145,7 @@ impl Volumes<'_> {
                 self.seen(row.id).await?,
                 Some(Message::new(
                     MessageCode::GrowthPending,
-                    "its host has not said yet that clients see the new size",
+                    "its host has not reported yet that clients see the new size",
                 )),
             ),
         };
@@ -181,7 +181,7 @@ impl Volumes<'_> {
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
         match self.seen(row.id).await {
             Ok(view) => Ok(view),
-            // The cleaner was faster.
+            // It was cleaned and removed meanwhile.
             Err(ControlError::NotFound { .. }) => {
                 let projects = self.projects_known().await?;
                 let row = VolumeRow {
@@ -197,7 +197,7 @@ impl Volumes<'_> {
     /// Waits until a volume that is being deleted is removed, or `wait` has passed.
     ///
     /// # Errors
-    /// Only those of the database: that it is still there is none.
+    /// Only those of the database. A volume that still exists is not an error.
     pub async fn wait_deleted(self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
         let gone = self.request.until(wait, || async {
             match self.request.inner.database.volumes().get(id).await {

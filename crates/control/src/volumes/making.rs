@@ -19,13 +19,13 @@ impl Volumes<'_> {
     /// Creates a volume.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is none, or
-    /// does not fit the snapshot; [`ControlError::NotFound`] (the snapshot, the
+    /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is invalid, or does not
+    /// match the snapshot; [`ControlError::NotFound`] (the snapshot, the
     /// project); [`ControlError::Exists`]; [`ControlError::QuotaExceeded`];
-    /// [`ControlError::NoCapacity`] if the units could never be enough;
-    /// [`ControlError::Conflict`] if the snapshot is not completed, it is not clear on
-    /// whose account it should be, or what was made under the idempotency key is gone;
-    /// [`ControlError::IdempotencyConflict`] if that was another request.
+    /// [`ControlError::NoCapacity`] if it would exceed the limit on the total size;
+    /// [`ControlError::Conflict`] if the snapshot is not completed, it is ambiguous which
+    /// project it is charged to, or the object of the idempotency key was deleted;
+    /// [`ControlError::IdempotencyConflict`] if the key was used for another request.
     pub async fn create(self, request: CreateVolume) -> Result<VolumeView, ControlError> {
         self.request
             .to_completion(
@@ -64,7 +64,7 @@ impl Volumes<'_> {
         };
         let (size_bytes, block_size, encryption) = shape_of(&request, encryption, origin.as_ref())?;
         if request.replicas.is_some() && erasure.is_some() {
-            let reason = "a volume has replicas or erasure, and not both";
+            let reason = "give `replicas` or `erasure`, not both";
             return Err(ControlError::invalid("erasure", reason.to_owned()));
         }
         let replicas = match (request.replicas, erasure) {
@@ -106,7 +106,7 @@ impl Volumes<'_> {
             encryption,
             replicas,
             erasure,
-            // By its name the wrapped key is bound to the volume.
+            // The wrapped key is bound to the volume by its lineage's number.
             lineage: Lineage::from_u128(id.as_u128()),
             settings,
             origin: origin.map(|snapshot| snapshot.id),

@@ -150,13 +150,13 @@ impl Rows {
 }
 
 #[test]
-fn vms_share_a_volume_read_only_and_one_that_writes_is_alone() {
-    on_sqlite(claims::vms_share_a_volume_read_only_and_one_that_writes_is_alone);
+fn readers_share_a_volume_and_a_writer_excludes_them() {
+    on_sqlite(claims::readers_share_a_volume_and_a_writer_excludes_them);
 }
 
 #[test]
-fn a_late_word_about_an_older_wish_changes_nothing() {
-    on_sqlite(claims::a_late_word_about_an_older_wish_changes_nothing);
+fn a_report_on_an_older_generation_changes_nothing() {
+    on_sqlite(claims::a_report_on_an_older_generation_changes_nothing);
 }
 
 #[test]
@@ -170,35 +170,35 @@ fn a_journal_is_out_of_reach_until_its_lease_is_ended_by_force() {
 }
 
 #[test]
-fn a_volume_that_was_closed_has_no_journal() {
-    on_sqlite(claims::a_volume_that_was_closed_has_no_journal);
+fn a_closed_volume_has_no_named_journal() {
+    on_sqlite(claims::a_closed_volume_has_no_named_journal);
 }
 
 #[test]
-fn a_host_that_gives_a_journal_up_leaves_word_of_it() {
-    on_sqlite(claims::a_host_that_gives_a_journal_up_leaves_word_of_it);
+fn a_host_that_gives_up_a_journal_reports_what_was_lost() {
+    on_sqlite(claims::a_host_that_gives_up_a_journal_reports_what_was_lost);
 }
 
 #[test]
-fn what_was_ended_by_force_is_not_so_after_the_next_restore() {
-    on_sqlite(claims::what_was_ended_by_force_is_not_so_after_the_next_restore);
+fn a_forced_detachment_does_not_outlast_the_next_restore() {
+    on_sqlite(claims::a_forced_detachment_does_not_outlast_the_next_restore);
 }
 
 #[test]
-fn the_room_that_a_host_sees_is_known_without_its_report() {
-    on_sqlite(claims::the_room_that_a_host_sees_is_known_without_its_report);
+fn the_free_space_of_a_host_is_stored_beside_its_report() {
+    on_sqlite(claims::the_free_space_of_a_host_is_stored_beside_its_report);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
         &server,
-        claims::vms_share_a_volume_read_only_and_one_that_writes_is_alone,
+        claims::readers_share_a_volume_and_a_writer_excludes_them,
     );
     on_postgres(
         &server,
-        claims::a_late_word_about_an_older_wish_changes_nothing,
+        claims::a_report_on_an_older_generation_changes_nothing,
     );
     on_postgres(
         &server,
@@ -208,18 +208,18 @@ fn all_of_it_is_so_on_postgresql() {
         &server,
         claims::a_journal_is_out_of_reach_until_its_lease_is_ended_by_force,
     );
-    on_postgres(&server, claims::a_volume_that_was_closed_has_no_journal);
+    on_postgres(&server, claims::a_closed_volume_has_no_named_journal);
     on_postgres(
         &server,
-        claims::a_host_that_gives_a_journal_up_leaves_word_of_it,
+        claims::a_host_that_gives_up_a_journal_reports_what_was_lost,
     );
     on_postgres(
         &server,
-        claims::what_was_ended_by_force_is_not_so_after_the_next_restore,
+        claims::a_forced_detachment_does_not_outlast_the_next_restore,
     );
     on_postgres(
         &server,
-        claims::the_room_that_a_host_sees_is_known_without_its_report,
+        claims::the_free_space_of_a_host_is_stored_beside_its_report,
     );
     on_postgres(&server, |rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await.expect("asked");
@@ -239,7 +239,7 @@ fn leases_on_sqlite_are_measured_by_this_machines_clock() {
 mod claims {
     use super::*;
 
-    pub async fn vms_share_a_volume_read_only_and_one_that_writes_is_alone(rows: Rows) {
+    pub async fn readers_share_a_volume_and_a_writer_excludes_them(rows: Rows) {
         let one = rows.attach(Some("libvirt:one"), Access::ReadOnly).await;
         let one = one.expect("asked");
         let two = rows.attach(Some("libvirt:two"), Access::ReadOnly).await;
@@ -271,7 +271,7 @@ mod claims {
         }
     }
 
-    pub async fn a_late_word_about_an_older_wish_changes_nothing(rows: Rows) {
+    pub async fn a_report_on_an_older_generation_changes_nothing(rows: Rows) {
         let asked = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         let asked = asked.expect("asked");
         let ended = rows
@@ -321,7 +321,7 @@ mod claims {
         let renewed = renewed.expect("heard");
         assert!(renewed.lost.is_empty() && renewed.fenced.is_empty());
 
-        // Nobody asked for it: nothing is taken, however unresponsive the host is.
+        // Without a request by force nothing is taken, however unresponsive the host is.
         let late = Millis(heard.0 + 100 * LEASE_MS);
         let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
@@ -360,13 +360,13 @@ mod claims {
         let refused = calls::answer(database, &reach, call).await;
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
-        // Whoever has it next is told what it opens with.
+        // The next attachment says which version it opens with.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         assert_eq!(next.note, Some(reason));
         assert_ne!(next.id, asked.id);
     }
 
-    pub async fn the_room_that_a_host_sees_is_known_without_its_report(rows: Rows) {
+    pub async fn the_free_space_of_a_host_is_stored_beside_its_report(rows: Rows) {
         let database = &rows.database;
         let host = async || {
             let of = database.hosts().all().await.expect("read").into_iter();
@@ -403,7 +403,7 @@ mod claims {
     /// Both restores make a row of the same id. The second one kept that the
     /// first was to end by force: a host that was unresponsive for ten seconds lost
     /// the volume again, and with it what was in its journal.
-    pub async fn what_was_ended_by_force_is_not_so_after_the_next_restore(rows: Rows) {
+    pub async fn a_forced_detachment_does_not_outlast_the_next_restore(rows: Rows) {
         let database = &rows.database;
         let restore = async || {
             let moved = database.catalog().move_ahead(1, rows.host, Millis(7));
@@ -458,7 +458,7 @@ mod claims {
             "{reason}"
         );
 
-        // Whoever has it next is told what becomes of that: by which folder
+        // The next attachment says what happens to the journal: by which folder
         // it has as it opens, and not before.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         assert_eq!(next.note, Some(reason.clone()));
@@ -481,7 +481,7 @@ mod claims {
         assert!(reason.contains("that host's journal only"), "{reason}");
     }
 
-    pub async fn a_volume_that_was_closed_has_no_journal(rows: Rows) {
+    pub async fn a_closed_volume_has_no_named_journal(rows: Rows) {
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
@@ -514,7 +514,7 @@ mod claims {
         assert!(lease.journal.is_some());
     }
 
-    pub async fn a_host_that_gives_a_journal_up_leaves_word_of_it(rows: Rows) {
+    pub async fn a_host_that_gives_up_a_journal_reports_what_was_lost(rows: Rows) {
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;

@@ -676,7 +676,7 @@ async fn a_user_without_hosts_is_told_that_no_host_is_granted_to_them(scene: Sce
     }
     let refused = scene.ask(alice, &preload, json!({"hosts": []}), 403).await;
     let why = refused["detail"].as_str().expect("words");
-    assert!(why.contains("no host is for you"), "{why}");
+    assert!(why.contains("you may not use any host"), "{why}");
 }
 
 async fn a_revoked_right_is_refused_from_the_next_request_on(scene: Scene) {

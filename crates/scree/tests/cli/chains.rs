@@ -109,7 +109,7 @@ fn a_policy_that_makes_no_sense_changes_nothing() {
         (
             "disk",
             "vm = \"web\"\n[[filter]]\nkind = \"fault\"\n",
-            "names no VM",
+            "is not the address of a VM",
         ),
     ] {
         let said = host.apply_chain(volume, filters);

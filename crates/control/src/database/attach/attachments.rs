@@ -72,7 +72,7 @@ pub struct Successor {
     pub id: AttachmentId,
     /// The host.
     pub host: PartyId,
-    /// The VM that it is plugged into; none for a plain export.
+    /// The VM that it is plugged into; `None` for a plain export.
     pub vm: Option<String>,
 }
 
@@ -156,7 +156,7 @@ fn observed(row: &AnyRow) -> Result<ObservedAttachment, DatabaseError> {
     })
 }
 
-/// The chain in the columns of an attachment.
+/// Reads the active chain from a row of `attachments`.
 fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, DatabaseError> {
     let id = rows::spelt_if_any(row, "chain")?;
     let key = |id| {
@@ -203,7 +203,7 @@ pub(in crate::database) async fn writer_of(
     Ok(writer.map(|one| one.host))
 }
 
-/// Whether it is attached anywhere, or not yet detached.
+/// Whether a volume is attached anywhere, or not detached yet.
 pub(in crate::database) async fn is_attached(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -260,7 +260,7 @@ impl Attachments<'_> {
             .collect()
     }
 
-    /// Those of one host.
+    /// The attachments of one host that are not detached.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -295,7 +295,7 @@ impl Attachments<'_> {
     }
 }
 
-/// The attachment with this id, if `principal` may see it, and so end it.
+/// The attachment with this id, if `principal` may see it, and so detach it.
 pub(in crate::database) async fn attachment_named(
     connection: &mut AnyConnection,
     principal: &Principal,
@@ -310,8 +310,8 @@ pub(in crate::database) async fn attachment_named(
     }
 }
 
-/// Whether `principal` may see an attachment, and so end it: their own, or of a
-/// volume that they administer.
+/// Whether `principal` may see an attachment, and so detach it: their own, or of a volume that
+/// they administer.
 pub(in crate::database) async fn may_see(
     connection: &mut AnyConnection,
     principal: &Principal,

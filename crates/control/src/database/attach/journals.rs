@@ -49,12 +49,12 @@ async fn of(
 }
 
 impl Journal {
-    /// What a new lease of `host`, which reaches the folders `reached`, gets of the journal.
+    /// The named journal, for a new lease of `host`, which reaches the folder `reached`.
     ///
     /// # Errors
-    /// [`DatabaseError::JournalAway`] if that is another one, and the journal
-    /// was not taken from its host.
-    pub(in crate::database) async fn brought(
+    /// [`DatabaseError::JournalAway`] if the journal is in another folder and the lease of its host
+    /// was not ended by force.
+    pub(in crate::database) async fn for_lease(
         self,
         change: &mut AnyConnection,
         volume: VolumeId,
@@ -123,7 +123,7 @@ pub(in crate::database) async fn take_away(
                  which it keeps aside"
             ));
         }
-        // A later holder has acknowledged nothing.
+        // A later holder has acknowledged no write.
         Some(Journal {
             taken: Some(before),
             ..
@@ -141,7 +141,7 @@ pub(in crate::database) async fn take_away(
     Ok(taken)
 }
 
-/// Forgets the journal: everything is in versions, or was discarded.
+/// Clears the named journal: everything is in versions, or was discarded.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,

@@ -13,13 +13,13 @@ use world::Millis;
 use crate::database::attach::attachments::{
     AttachmentRow, Successor, administers, attachment_named, attachment_of,
 };
-use crate::database::attach::requests::wish;
+use crate::database::attach::requests::set_desired;
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{check_host, check_volume};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts, rows};
 
 /// Creates the successor of an attachment that is detached now.
-pub(in crate::database) async fn follow(
+pub(in crate::database) async fn create_successor(
     change: &mut AnyConnection,
     old: AttachmentId,
     now: Millis,
@@ -97,7 +97,7 @@ impl Attachments<'_> {
                      be nowhere; move it to another one, or detach it here and attach it there"
                 ));
             }
-            wish(&mut change, &old, false, false).await?;
+            set_desired(&mut change, &old, false, false).await?;
             sqlx::query(
                 "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
                  successor_requested_by = $4 WHERE id = $5",
@@ -147,7 +147,7 @@ impl Attachments<'_> {
                         successor.id
                     ));
                 }
-                wish(&mut change, &old, true, false).await?;
+                set_desired(&mut change, &old, true, false).await?;
                 let volume = audit_log::volume(&mut change, old.volume).await?;
                 let to =
                     audit_log::place(&mut change, successor.host, successor.vm.as_deref()).await?;

@@ -86,12 +86,12 @@ impl Attachments<'_> {
                     if access == Access::ReadWrite {
                         let volume: VolumeId = rows::spelt(&kept, "volume")?;
                         snapshots::settle(&mut change, volume).await?;
-                        // Without a lease it has not touched the journal.
+                        // Without a lease the host did not write the journal.
                         if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
                             journals::forget(&mut change, volume).await?;
                         }
                         if let Some(problem) = &report.problem {
-                            // It was discarded: say what was lost.
+                            // The journal was discarded: record what was lost.
                             let at = lease_terms::where_it_is(&mut change, volume).await?;
                             sqlx::query("UPDATE attachments SET problem = $1 WHERE id = $2")
                                 .bind(format!("{problem}: the volume is {at}"))
@@ -100,7 +100,7 @@ impl Attachments<'_> {
                                 .await?;
                         }
                     }
-                    moves::follow(&mut change, id, now).await?;
+                    moves::create_successor(&mut change, id, now).await?;
                     hosts::clean(&mut change).await?;
                     hosts::assign(&mut change, host).await?;
                 }
@@ -171,8 +171,8 @@ pub(in crate::database) async fn fence(
     Ok(())
 }
 
-/// Has every volume opened and closed once on the host that had it last, or else on `host`, so that
-/// what its journal holds becomes a version.
+/// Requests that every volume is opened and closed once on the host that had it last, or else on
+/// `host`, so that what its journal holds becomes a version.
 ///
 /// The attachment's id is derived from the volume's. A row that exists is left from an earlier
 /// restore and has ended. It is reset: earlier requests and reports, and above all a forced detach,

@@ -14,7 +14,7 @@ use crate::database::tenancy::rights::{check_host, check_volume, refuse_if_delet
 use crate::database::tenancy::{audit_log, principal};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts};
 
-/// An attachment to be created.
+/// A new attachment.
 #[derive(Debug, Clone)]
 pub struct NewAttachment {
     /// The id.
@@ -23,9 +23,9 @@ pub struct NewAttachment {
     pub volume: VolumeId,
     /// The host.
     pub host: PartyId,
-    /// The VM that it is plugged into; none for a plain export.
+    /// The VM that it is plugged into; `None` for a plain export.
     pub vm: Option<String>,
-    /// Whether it may write.
+    /// Whether it may be written.
     pub access: Access,
     /// When it is requested.
     pub created: Millis,
@@ -36,7 +36,7 @@ impl Attachments<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and [`DatabaseError::Forbidden`] if the volume, the
-    /// host or the VM is not for the principal; [`DatabaseError::Refused`] if the volume is
+    /// host or the VM may not be used by the principal; [`DatabaseError::Refused`] if the volume is
     /// attached in another way, or being deleted; [`DatabaseError::Quota`] of read-only
     /// attachments; [`DatabaseError::OtherRequest`].
     pub async fn attach(
@@ -67,7 +67,7 @@ impl Attachments<'_> {
                 if let Some(same) = same
                     && !may_see(&mut change, principal, same).await?
                 {
-                    let reason = format!("volume {name:?} is attached so by another user");
+                    let reason = format!("volume {name:?} is attached there by another user");
                     return Err(DatabaseError::Refused { reason });
                 }
                 let place = audit_log::place(&mut change, new.host, new.vm.as_deref()).await?;
@@ -77,7 +77,7 @@ impl Attachments<'_> {
                     principal.note_made(&mut change, same.id).await?;
                     if !same.desired.is_attached || same.observed.state != AttachmentState::Attached
                     {
-                        wish(&mut change, same, true, false).await?;
+                        set_desired(&mut change, same, true, false).await?;
                     }
                     return attachment_of(&mut change, same.id).await;
                 }
@@ -120,7 +120,7 @@ impl Attachments<'_> {
                 if attachment.observed.state != AttachmentState::Detached {
                     // A forced detach stays forced.
                     let is_forced = is_forced || attachment.desired.is_forced;
-                    wish(&mut change, &attachment, false, is_forced).await?;
+                    set_desired(&mut change, &attachment, false, is_forced).await?;
                     let how = if is_forced { " by force" } else { "" };
                     let volume = audit_log::volume(&mut change, attachment.volume).await?;
                     let vm = attachment.vm.as_deref();
@@ -151,13 +151,13 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
              --cancel` cancels that",
             id = attachment.id
         ),
-        (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
+        (false, None) => format!("volume {name:?} is still being closed; try again soon"),
         (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
     }
 }
 
 /// Changes the desired state of an attachment. A move is canceled.
-pub(in crate::database) async fn wish(
+pub(in crate::database) async fn set_desired(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
     is_wanted: bool,

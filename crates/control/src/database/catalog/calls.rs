@@ -14,7 +14,7 @@ impl Answer {
     /// The answer to a call `C`.
     ///
     /// # Panics
-    /// If the type of the answer cannot be written as JSON, which none of them is.
+    /// If the answer cannot be serialized as JSON, which is possible for no type of answer.
     #[must_use]
     pub fn new<C: Call>(answer: &C::Answer) -> Self {
         Self(serde_json::to_vec(answer).expect("answers can be written as JSON"))
@@ -29,14 +29,14 @@ impl Answer {
         Self(serde_json::to_vec(&answer).expect("errors can be written as JSON"))
     }
 
-    /// Its bytes.
+    /// The JSON text.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// The answer to a call of the catalog. That it is the one of this call is what `C` is for.
+/// The answer to a catalog call of type `C`.
 fn json<T, C>(_: &C, done: Result<T, DatabaseError>) -> Answer
 where
     C: Call<Answer = CatalogAnswer<T>>,
@@ -44,7 +44,7 @@ where
     Answer::new::<C>(&done.map_err(CatalogError::from))
 }
 
-/// What the engine asks of its catalog.
+/// The engine's catalog.
 #[derive(Clone, Copy, Debug)]
 pub struct Catalog<'a> {
     pub(in crate::database) database: &'a Database,

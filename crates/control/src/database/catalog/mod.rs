@@ -1,4 +1,4 @@
-//! What the engine asks of its catalog: leases, versions, segment serials, frees.
+//! The engine's catalog: leases, versions, segment serials, frees.
 //!
 //! * `calls`: dispatches a host's call; `reach`: which objects a host may read and change
 //! * `leases`, `versions`, `version_rows`, `frees`, `deleted_volumes`, `counters`

@@ -1,8 +1,8 @@
-//! Versions: what is kept of volumes, and what may go.
+//! Versions: listing, reading and removing them.
 //!
-//! A version is removed only while no head, no snapshot and no reader names it, and
-//! what is around it is as the caller has seen it. Their keys are [`crate::database::keys::lineages`],
-//! the room of removed ones [`crate::database::catalog::frees`].
+//! A version is removed only while no head, no snapshot and no reader names it, and its neighbors
+//! are those that the caller saw. [`lineages`](crate::database::keys::lineages) has their keys,
+//! [`frees`](crate::database::catalog::frees) the slots of removed versions.
 
 use base::{Lineage, VolumeId};
 use catalog::{Neighbours, StoredVersion, VersionKey};
@@ -15,7 +15,7 @@ use crate::database::catalog::version_rows::{not_found, version_of};
 use crate::database::keys::lineages::{self, forget_lineages};
 use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
 
-/// How many heads, snapshots and readers name version ($1, $2).
+/// The number of heads, snapshots and readers that name version ($1, $2).
 const NEEDED: &str = "SELECT \
      (SELECT COUNT(*) FROM volumes WHERE head_volume = $1 AND head_number = $2) \
      + (SELECT COUNT(*) FROM snapshots WHERE version_volume = $1 AND version_number = $2) \
@@ -29,13 +29,13 @@ const NEEDED: &str = "SELECT \
 /// A version in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionRow {
-    /// The name.
+    /// The key.
     pub key: VersionKey,
     /// When it was committed.
     pub created: Millis,
-    /// It is the head of some volume.
+    /// Whether it is the head of a volume.
     pub is_head: bool,
-    /// Some host shows it read-only, reads it into its cache, or audits it.
+    /// Whether a host shows it read-only, preloads it, or audits it.
     pub is_read: bool,
     /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,

@@ -58,8 +58,8 @@ impl Hosts<'_> {
             .await
     }
 
-    /// Renews the leases of `host`. Returns which of them it has lost, and which of its journals
-    /// are no longer needed.
+    /// Renews the leases of `host`. Returns the leases that it has lost, and the
+    /// journals that are no longer needed.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -80,7 +80,7 @@ impl Hosts<'_> {
                     }
                 }
                 for volume in &renewal.journals {
-                    // The raw row: one that is damaged elsewhere counts, too.
+                    // The raw row, since a row with damage in other columns counts as well.
                     let epoch: Option<i64> = sqlx::query_scalar(
                         "SELECT epoch FROM volumes v WHERE id = $1 AND deleting = 0 AND NOT EXISTS \
                      (SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.host = $2 \
@@ -200,12 +200,12 @@ async fn take_away(
         .iter()
         .find(|one| one.attachment == attachment.id);
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
-    let left = left.map_or_else(String::new, |left| format!(" ({left} when it last said)"));
+    let left = left.map_or_else(String::new, |left| format!(" ({left} by its last report)"));
     let taken = format!("taken by force from {unresponsive}: the volume is {at}");
     journals::take_away(change, volume, &taken, &left).await
 }
 
-/// At which version a volume is, in words.
+/// The version that a volume is at, as text.
 pub(in crate::database) async fn where_it_is(
     connection: &mut AnyConnection,
     volume: VolumeId,

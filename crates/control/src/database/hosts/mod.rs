@@ -118,7 +118,7 @@ impl Hosts<'_> {
         now: Millis,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(report).map_err(|error| DatabaseError::Refused {
-            reason: format!("the report cannot be kept: {error}"),
+            reason: format!("the report cannot be stored: {error}"),
         })?;
         let text = &text;
         self.database
@@ -215,8 +215,8 @@ impl Hosts<'_> {
         .collect()
     }
 
-    /// Requests a fresh report from the hosts that have reported after `since`; returns how many
-    /// they are.
+    /// Requests a fresh report from the hosts that have reported after `since`. Returns their
+    /// number.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -331,7 +331,7 @@ impl Hosts<'_> {
         answer: &JobResult,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(answer).map_err(|error| DatabaseError::Refused {
-            reason: format!("the answer cannot be kept: {error}"),
+            reason: format!("the answer cannot be stored: {error}"),
         })?;
         let text = &text;
         self.database
@@ -383,7 +383,7 @@ impl Hosts<'_> {
 
 fn task_text(what: &JobKind) -> Result<String, DatabaseError> {
     serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
-        reason: format!("the task cannot be kept: {error}"),
+        reason: format!("the job cannot be stored: {error}"),
     })
 }
 

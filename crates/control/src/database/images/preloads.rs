@@ -34,20 +34,20 @@ async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), Da
     })
 }
 
-/// How far a host is with an image.
+/// The progress of a host with an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreloadRow {
     /// The image.
     pub volume: VolumeId,
-    /// What the host is called.
+    /// The host's name.
     pub host_name: String,
-    /// How far it is.
+    /// The state.
     pub state: PreloadState,
     /// How much it has read, in bytes.
     pub done_bytes: u64,
     /// How much there is to read, in bytes, if it was reported.
     pub total_bytes: Option<u64>,
-    /// Why it did not read it to its end.
+    /// Why it failed or was skipped.
     pub message: Option<String>,
     /// When it was requested.
     pub created: Millis,
@@ -61,9 +61,9 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal administers
-    /// the volume and may read it, and each host is for them; [`DatabaseError::Refused`] if it
-    /// is no image, nothing was written to it yet, it is being deleted, its name is not clear,
-    /// or a host was never heard of.
+    /// the volume and may read it, and may use each host; [`DatabaseError::Refused`] if it is
+    /// not an image, was never destaged, is being deleted, its name is ambiguous, or a host has never
+    /// reported.
     pub async fn begin_preloads(
         self,
         principal: &Principal,
@@ -167,7 +167,7 @@ impl Images<'_> {
             .await
     }
 
-    /// What a host is to read into its cache.
+    /// The images that a host should read into its cache.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -231,7 +231,7 @@ impl Images<'_> {
             .await
     }
 
-    /// How far hosts are with some images.
+    /// The preloads of some images, by image.
     ///
     /// # Errors
     /// [`DatabaseError`].

@@ -17,11 +17,11 @@ pub struct RepairRow {
     pub members: Vec<(UnitId, String)>,
     /// The name of the host that repairs it.
     pub repairer: Option<String>,
-    /// How far that is.
+    /// Its progress.
     pub progress: RepairProgress,
     /// Whether members that are in sync are compared as well.
     pub is_scrub: bool,
-    /// Slots of which no copy is as it was put, when they were read last.
+    /// The number of slots of which the last scrub found no intact copy.
     pub damaged: u64,
     /// Why the last attempt failed.
     pub problem: Option<String>,

@@ -37,11 +37,11 @@ impl Volumes<'_> {
     }
 
     /// Begins to delete a volume: its name becomes free, its head is released, its writer is
-    /// fenced, and what its journal still holds is discarded. Its snapshots stay.
+    /// fenced, and the content of its journal is discarded. Its snapshots stay.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
-    /// [`DatabaseError::Refused`] if it is in use, or on its way out already.
+    /// [`DatabaseError::Refused`] if it is in use, or being deleted already.
     pub async fn begin_delete(
         self,
         principal: &Principal,
@@ -70,7 +70,7 @@ impl Volumes<'_> {
                 let problem = Message::new(MessageCode::VolumeDeleted, "its volume was deleted");
                 reports::fence(&mut change, volume, now, &problem).await?;
                 hosts::clean(&mut change).await?;
-                snapshots::give_up(&mut change, volume, "its volume was deleted").await?;
+                snapshots::fail_pending(&mut change, volume, "its volume was deleted").await?;
                 tags::forget(&mut change, &volume.to_string()).await?;
                 chains::forget(&mut change, volume).await?;
                 images::forget(&mut change, &row).await?;
@@ -101,11 +101,11 @@ impl Volumes<'_> {
                     .bind(volume.to_string())
                     .fetch_optional(&mut *change)
                     .await?;
-                // It was done before, or is another host's.
+                // It was removed before, or another host cleans it.
                 if deleting.is_none() || !reach.cleans(&mut change, volume).await? {
                     return Ok(false);
                 }
-                // The host that cleans what is left of it.
+                // Record the host that cleans what is left of it.
                 sqlx::query(
                     "INSERT INTO deleted_volumes (volume, last_host) VALUES ($1, $2) \
                  ON CONFLICT (volume) DO UPDATE SET last_host = excluded.last_host",
