@@ -71,9 +71,9 @@ pub enum ProfileError {
     /// The file cannot be read or written.
     #[error("cannot use {path}: {source}", path = path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Other users can read the file.
@@ -83,17 +83,17 @@ pub enum ProfileError {
         path = path.display()
     )]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// The file's mode.
         mode: u32,
     },
     /// The file is not a profile, or not a certificate.
     #[error("{path} cannot be used: {why}", path = path.display())]
     Bad {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// What is wrong.
         why: String,
     },
     /// A URL is not valid.
@@ -102,15 +102,15 @@ pub enum ProfileError {
     /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No key could be made.
+    /// A key could not be created.
     #[error(transparent)]
     Key(#[from] AuthorityError),
     /// The server refused the request, or did not answer.
     #[error("{url}: {source}")]
     Server {
-        /// Which server.
+        /// The server.
         url: String,
-        /// What it said.
+        /// The client's error.
         source: ClientError,
     },
     /// The server has another authority than expected.
@@ -119,11 +119,11 @@ pub enum ProfileError {
          cluster, or the connection is intercepted; ask the administrator who issued the token"
     )]
     OtherAuthority {
-        /// Which server.
+        /// The server.
         url: String,
-        /// What it has.
+        /// The fingerprint of its authority.
         found: String,
-        /// What it should have.
+        /// The expected fingerprint.
         expected: String,
     },
 }
@@ -139,7 +139,7 @@ pub struct CertificateFiles<'a> {
 
 impl Profile {
     /// Joins a cluster as the party that `token` was issued for. The authority of the controllers at
-    /// `urls` must have this fingerprint. One of them is asked.
+    /// `urls` must have this fingerprint. The first that answers is used.
     ///
     /// # Errors
     /// [`ProfileError`].
@@ -167,8 +167,7 @@ impl Profile {
         Self::join_trusting(urls, token, view.certificate).await
     }
 
-    /// As [`Profile::join`], at a controller whose certificate `authority` (PEM)
-    /// has signed.
+    /// As [`Profile::join`], with controllers whose certificates `authority` (PEM) has signed.
     ///
     /// # Errors
     /// [`ProfileError`].

@@ -1,6 +1,5 @@
 //! The requests of a unit daemon to a controller (docs/internals/unit-daemons.md): JSON under
-//! `/v1/unit`,
-//! authenticated as the unit.
+//! `/v1/unit`, authenticated as the unit.
 //!
 //! ```text
 //! POST /v1/unit/begin     reports where it listens; answers with its configuration

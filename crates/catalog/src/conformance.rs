@@ -1,8 +1,7 @@
-//! What every implementation of [`Catalog`] must hold, as claims to be run
-//! against one: the database here, and the simulator's.
+//! The conformance suite of [`Catalog`]: claims that are run against the database and against the
+//! catalog in memory.
 //!
-//! Each claim is given a new, empty catalog behind a [`Fixture`]; it panics
-//! where the catalog breaks its word.
+//! Each claim gets a new, empty catalog behind a [`Fixture`], and panics if the catalog violates it.
 
 use crate::LeaseSalt;
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
 use base::{CopysetId, JournalFolderId, Lineage, Location, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
-/// A catalog, and what its owner's side can do to it.
+/// A catalog, with the changes that users and operators make.
 pub trait Fixture {
     /// The catalog.
     fn catalog(&self) -> &dyn Catalog;
@@ -22,7 +21,7 @@ pub trait Fixture {
     fn snapshot(&self, volume: VolumeId) -> SnapshotId;
     /// A volume that starts from a completed snapshot.
     fn clone_of(&self, snapshot: SnapshotId) -> VolumeId;
-    /// Forgets a snapshot.
+    /// Deletes a snapshot.
     fn delete_snapshot(&self, snapshot: SnapshotId);
     /// Takes the volume from its host, by force.
     fn take_away(&self, volume: VolumeId);
@@ -31,7 +30,7 @@ pub trait Fixture {
 /// A claim, by name.
 pub type Claim = (&'static str, fn(&dyn Fixture));
 
-/// All of them.
+/// All claims.
 pub const CLAIMS: &[Claim] = &[
     (
         "a_lease_is_newer_than_all_before_and_fences_them",
@@ -76,11 +75,11 @@ pub const CLAIMS: &[Claim] = &[
         dead_slots_are_gathered,
     ),
     (
-        "a_named_journal_is_brought_to_those_who_reach_it",
+        "a_named_journal_is_given_to_hosts_that_reach_it",
         a_named_journal_is_brought,
     ),
     (
-        "a_journal_that_was_given_up_is_in_nobodys_way",
+        "a_journal_that_was_given_up_blocks_no_lease",
         a_journal_that_was_given_up,
     ),
 ];
@@ -197,7 +196,7 @@ fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
     let refused = catalog.acquire(volume, SALT, None);
     assert!(
         matches!(refused, Err(CatalogError::JournalAway { .. })),
-        "what was given up was another one"
+        "the journal that was given up was another one"
     );
 }
 
@@ -336,7 +335,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     let expected: Vec<u64> = (early.start + 2..early.end).chain(late.clone()).collect();
     assert_eq!(left, expected);
 
-    // The second lease's own are not leftovers, and it sweeps only others'.
+    // The second lease's own segments are not leftovers; it sweeps those of earlier leases.
     let mut version = commit(&second, Some(version.version.key), 2);
     let own = catalog.reserve_serials(volume, second.epoch, 1);
     version.open_segments = vec![OpenSegment {
@@ -348,7 +347,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     assert_eq!(
         third.leftovers.open_segments.len(),
         2,
-        "nothing is forgotten before the sweep"
+        "leftovers are kept until they are swept"
     );
     catalog.swept(volume, third.epoch).expect("swept");
     let fourth = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -362,7 +361,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     let mut second = commit(&lease, Some(keys[0]), 2);
     second.pins = vec![snapshot];
     catalog.commit(&second).expect("commits");
-    // The parent goes on under later epochs, with its own key.
+    // The parent continues under later epochs, with its own key.
     catalog.acquire(lease.volume, SALT, None).expect("a lease");
 
     let clone = fixture.clone_of(snapshot);
@@ -422,13 +421,13 @@ fn removing_reparents(fixture: &dyn Fixture) {
         .remove_version(keys[0], &first, Millis(5), &plan())
         .expect("not needed");
     assert_eq!(catalog.version(keys[2]).expect("kept").parent, None);
-    // The line goes on, by the epoch and the head alone.
+    // Commits continue, by the epoch and the head alone.
     catalog
         .commit(&commit(&lease, Some(keys[2]), 4))
         .expect("on the head");
 }
 
-/// One slot is to be freed.
+/// A plan that frees one slot.
 fn plan() -> Vec<u8> {
     plan_of(7)
 }
@@ -544,7 +543,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
         FreePlan::decode(&gathered).expect("a plan")
     };
     let all = [segment(0), segment(1), segment(2)];
-    // What another free names is not this one's to gather.
+    // Slots of another free are not gathered by this one.
     assert_eq!(gather(ids[0], &all), plans[0]);
     for _ in 0..2 {
         let both = plan(&[(0, 1), (0, 2), (0, 9)]);
@@ -564,7 +563,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
     let frees = || -> Vec<i64> { all_due(catalog, 9).iter().map(|free| free.id).collect() };
     assert_eq!(frees(), ids, "it is still open");
     catalog.commit(&closed).expect("commits");
-    // Once nothing is appended any more, somebody is told to give it back.
+    // When the segments are closed, a free is due for them.
     let due = frees();
     assert_eq!(due.len(), 3, "{due:?}");
     assert_eq!(gather(due[2], &all), plan(&[(0, 1), (0, 2), (0, 9)]));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use api::host::calls::SignCapabilities;
 use api::host::{Capabilities, SignedBytes, WANTS_MAX, Want};
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, lineage_tag_of};
-use base::{ClusterId, Lineage, LineageTag, PartyId, VolumeId};
+use base::{ClusterId, Lineage, LineageTag, VolumeId};
 use world::Millis;
 
 use crate::database::{DatabaseError, LeaseRights, REPAIR_RIGHTS_MS, Reach};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::host::{Cluster, Owner};
+use api::host::Owner;
 use auth::SigningKey;
 use auth::{Authority, Kind};
 use base::{ClusterId, PartyId};

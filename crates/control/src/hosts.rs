@@ -10,7 +10,7 @@ use api::host::{
     Renewal, Renewed, Report,
 };
 use auth::Kind;
-use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
+use base::{AttachmentId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
 use world::Millis;
@@ -316,7 +316,6 @@ impl HostRequest<'_> {
     /// Answers a call of the engine's catalog that `host` makes. That the database cannot be
     /// asked is an answer as well.
     pub async fn answer(self, call: CatalogCall) -> Answer {
-        let host = self.host;
         if matches!(call, CatalogCall::Acquire(_))
             && let Err(error) = self.note_heard().await
         {
@@ -374,8 +373,7 @@ impl HostRequest<'_> {
 
     /// What `host` may reach now.
     async fn reach(self) -> Result<Reach, ControlError> {
-        let host = self.host;
-        Ok(Reach::new(host, self.now().await?))
+        Ok(Reach::new(self.host, self.now().await?))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use api::host::PreloadReport;
 use api::words::ImageMark;
-use base::{PartyId, VolumeId};
+use base::VolumeId;
 
 use crate::authorized_request::AuthorizedRequest;
 use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};

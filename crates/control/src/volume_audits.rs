@@ -215,7 +215,7 @@ impl Audits<'_> {
         if let Some(attachment) = has_it {
             return Ok((attachment.host, true));
         }
-        let there = self.request.hosts_there().await?;
+        let there = self.request.responsive_hosts().await?;
         let last = row.last_host.filter(|host| there.contains(host));
         Ok((last.unwrap_or(there[0]), false))
     }

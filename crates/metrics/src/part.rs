@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use world::{Millis, host};
 
@@ -100,17 +101,20 @@ impl Monitor {
     /// Adds a part that has started.
     pub fn add(&self, part: Arc<dyn Part>) {
         let measuring = tokio::sync::Mutex::default();
-        lock(&self.inner.parts).push(Arc::new(MonitoredPart { part, measuring }));
+        self.inner
+            .parts
+            .lock()
+            .push(Arc::new(MonitoredPart { part, measuring }));
     }
 
     /// Sets the time at which the certificate that this process uses as `server` or `client`
     /// ends.
     pub fn set_certificate(&self, used_as: &'static str, ends: Millis) {
-        lock(&self.inner.certificates).insert(used_as, ends);
+        self.inner.certificates.lock().insert(used_as, ends);
     }
 
     fn parts(&self) -> Vec<Arc<MonitoredPart>> {
-        lock(&self.inner.parts).clone()
+        self.inner.parts.lock().clone()
     }
 
     /// Why this process cannot do its work, each as `part: reason`.
@@ -181,7 +185,7 @@ impl Monitor {
             "When the process started, since 1970",
             seconds(self.inner.started),
         );
-        let certificates = lock(&self.inner.certificates).clone();
+        let certificates = self.inner.certificates.lock().clone();
         own.gauge(
             "scree_certificate_expiry_timestamp_seconds",
             "When the certificate that this process uses ends, since 1970",
@@ -222,11 +226,6 @@ async fn ask<T: Send + 'static>(
             Err(error) => tracing::error!(%error, "health check of a part failed"),
         }
     }
-}
-
-/// Locks a mutex whose content stays sound if a thread panics in between.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn ready(State(monitor): State<Monitor>) -> Response {

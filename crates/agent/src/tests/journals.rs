@@ -57,7 +57,7 @@ async fn state(scree: &Scree, id: AttachmentId) -> (AttachmentState, String) {
         .await;
     let row = view.expect("there").row;
     (
-        row.state,
+        row.observed.state,
         row.observed
             .problem
             .map_or_else(String::new, |why| why.text),

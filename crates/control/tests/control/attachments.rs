@@ -3,6 +3,8 @@
 use api::host::{
     Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Report,
 };
+use api::types::Message;
+use api::words::MessageCode;
 use auth::Kind;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::{CatalogError, Lease, LeaseSalt};
@@ -114,7 +116,7 @@ impl Rows {
             .get(asked.id)
             .await
             .expect("there");
-        row.reason.expect("a reason")
+        row.observed.problem.expect("a problem").text
     }
 
     async fn note(&self, asked: &AttachmentRow) -> Option<String> {
@@ -124,7 +126,7 @@ impl Rows {
             .get(asked.id)
             .await
             .expect("there");
-        row.note
+        row.observed.notice.map(|notice| notice.text)
     }
 
     async fn report(&self, asked: &AttachmentRow, state: AttachmentState) -> bool {
@@ -138,7 +140,7 @@ impl Rows {
         reason: Option<&str>,
     ) -> bool {
         let report = AttachmentReport {
-            reason: reason.map(str::to_owned),
+            problem: reason.map(|why| Message::new(MessageCode::CloseFailed, why)),
             ..fresh::report(asked, state)
         };
         let kept =
@@ -289,12 +291,12 @@ mod claims {
             .detach(&rows.principal, asked.id, false)
             .await
             .expect("there");
-        assert_eq!(again.state, AttachmentState::Detaching);
+        assert_eq!(again.observed.state, AttachmentState::Detaching);
         assert!(!rows.report(&ended, AttachmentState::Detached).await);
         // It may be wanted once more instead.
         let wanted = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         let wanted = wanted.expect("the same");
-        assert!(wanted.id == asked.id && wanted.is_wanted && !wanted.is_forced);
+        assert!(wanted.id == asked.id && wanted.desired.is_attached && !wanted.desired.is_forced);
         assert!(!rows.report(&again, AttachmentState::Detached).await);
         assert!(rows.report(&wanted, AttachmentState::Attached).await);
     }
@@ -330,15 +332,15 @@ mod claims {
             .detach(&rows.principal, asked.id, true)
             .await
             .expect("there");
-        assert_eq!(forced.state, AttachmentState::Detaching);
+        assert_eq!(forced.observed.state, AttachmentState::Detaching);
         for (after, taken) in [(LEASE_MS - 1, vec![]), (LEASE_MS, vec![asked.id])] {
             let now = Millis(heard.0 + after);
             let ended = database.hosts().end_forced(LEASE_MS, now).await;
             assert_eq!(ended.expect("looked"), taken);
         }
         let row = database.attachments().get(asked.id).await.expect("there");
-        assert_eq!(row.state, AttachmentState::Detached);
-        let reason = row.reason.expect("a reason");
+        assert_eq!(row.observed.state, AttachmentState::Detached);
+        let reason = row.observed.problem.expect("a problem").text;
         assert!(reason.contains("the volume is empty"), "{reason}");
         assert!(!rows.report(&forced, AttachmentState::Attached).await);
 
@@ -362,7 +364,7 @@ mod claims {
 
         // The next attachment says which version it opens with.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        assert_eq!(next.note, Some(reason));
+        assert_eq!(next.observed.notice.map(|notice| notice.text), Some(reason));
         assert_ne!(next.id, asked.id);
     }
 
@@ -376,7 +378,7 @@ mod claims {
         assert_eq!((host().await.free_bytes, host().await.heard), (None, None));
         for (heard, free_bytes) in [(1, Some(u64::MAX)), (2, Some(0)), (3, None), (4, Some(7))] {
             let report = Report {
-                look: 9,
+                report_number: 9,
                 free_bytes,
                 problems: vec!["one".to_owned()],
                 ..Report::default()
@@ -419,17 +421,21 @@ mod claims {
         let first = restore().await;
         rows.take(&first).await;
         let taken = database.attachments().get(first.id).await.expect("there");
-        assert!(taken.ended.is_some() && taken.is_forced);
+        assert!(taken.ended.is_some() && taken.desired.is_forced);
 
         let again = restore().await;
         assert_eq!(again.id, first.id);
-        assert_eq!(again.state, AttachmentState::Detaching);
-        assert!(!again.is_forced && again.ended.is_none() && again.reason.is_none());
+        assert_eq!(again.observed.state, AttachmentState::Detaching);
+        assert!(
+            !again.desired.is_forced && again.ended.is_none() && again.observed.problem.is_none()
+        );
         let late = Millis(100 * LEASE_MS);
         let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
         // What was said of the wishes before counts for nothing.
-        assert!(again.generation > taken.generation && again.reported == 0);
+        assert!(
+            again.desired.generation > taken.desired.generation && again.observed.generation == 0
+        );
         for late in [&first, &taken] {
             assert!(!rows.report(late, AttachmentState::Detached).await);
         }
@@ -461,7 +467,8 @@ mod claims {
         // The next attachment says what happens to the journal: by which folder
         // it has as it opens, and not before.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        assert_eq!(next.note, Some(reason.clone()));
+        let notice = next.observed.notice.map(|notice| notice.text);
+        assert_eq!(notice, Some(reason.clone()));
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         assert_eq!(lease.journal.map(|named| named.epoch), Some(1));
         let note = Some(format!("{reason} and is replayed"));
@@ -500,7 +507,7 @@ mod claims {
             .acquire_with(None)
             .await
             .expect("nothing is in the way");
-        assert_eq!((lease.journal, &next.note), (None, &None));
+        assert_eq!((lease.journal, &next.observed.notice), (None, &None));
 
         // One that takes no lease leaves the journal as it is.
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
@@ -528,7 +535,10 @@ mod claims {
         assert!(kept.await);
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let note = "it is gone: the volume is empty, as it was created";
-        assert_eq!(next.note.as_deref(), Some(note));
+        assert_eq!(
+            next.observed.notice.map(|notice| notice.text).as_deref(),
+            Some(note)
+        );
         let lease = rows
             .acquire_with(None)
             .await

@@ -101,10 +101,10 @@ impl Called {
                 .await
                 .expect("there");
             let report = AttachmentReport {
-                generation: asked.generation,
+                generation: asked.desired.generation,
                 state: AttachmentState::Detached,
-                reason: None,
-                note: None,
+                problem: None,
+                notice: None,
                 device: None,
                 chain: None,
                 chain_problem: None,
@@ -1052,7 +1052,7 @@ fn a_database_that_was_moved_ahead_grants_no_number_twice() {
         .block_on(sqlite.database.attachments().of_volume(volume));
     let of = of.expect("read");
     assert!(
-        of[0].epoch.is_some() && !of[0].is_wanted,
+        of[0].epoch.is_some() && !of[0].desired.is_attached,
         "its journal may be younger"
     );
 }

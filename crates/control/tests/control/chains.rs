@@ -157,7 +157,10 @@ mod claims {
         assert_eq!((first.revision, is_news), (1, true));
         assert!(rows.serial().await > before, "its host hears of it");
         let wish = rows.row(&asked).await;
-        assert!(wish.generation > asked.generation && wish.state == asked.state);
+        assert!(
+            wish.desired.generation > asked.desired.generation
+                && wish.observed.state == asked.observed.state
+        );
         let late = report(&asked, AttachmentState::Attached);
         let database = &rows.database;
         let late = database
@@ -174,8 +177,8 @@ mod claims {
             .record_report(rows.host, asked.id, &said, NOW);
         assert!(kept.await.expect("heard"));
         let shown = rows.row(&asked).await;
-        assert_eq!(shown.chain, Some(first.key()));
-        assert_eq!(shown.chain_problem.as_deref(), Some("none"));
+        assert_eq!(shown.observed.chain, Some(first.key()));
+        assert_eq!(shown.observed.chain_problem.as_deref(), Some("none"));
 
         let before = rows.serial().await;
         let (again, is_news) = rows.apply(None, "one").await.expect("kept");
@@ -198,7 +201,7 @@ mod claims {
             .nothing_open(rows.host)
             .await
             .expect("kept");
-        assert_eq!(rows.row(&asked).await.chain, None);
+        assert_eq!(rows.row(&asked).await.observed.chain, None);
     }
 
     pub async fn the_chain_of_a_vm_takes_precedence_over_the_general_one(rows: Rows) {

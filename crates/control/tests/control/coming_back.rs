@@ -126,7 +126,7 @@ mod claims {
         }
         // It goes on to be known as long as nothing was brought.
         let end = RepairOutcome {
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             problem: Some("it is away".to_owned()),
             ..RepairOutcome::default()
         };
@@ -135,7 +135,7 @@ mod claims {
         assert_eq!(read_of(&task, 1), Some(read));
         // Something was, and it is not whole.
         let end = RepairOutcome {
-            brought: Some(vec![unit(1)]),
+            copied_to: Some(vec![unit(1)]),
             problem: Some("it went away".to_owned()),
             ..RepairOutcome::default()
         };
@@ -191,7 +191,7 @@ mod claims {
             .expect("still to be compared");
         let end = RepairOutcome {
             compared: true,
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             ..RepairOutcome::default()
         };
         assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
@@ -201,7 +201,7 @@ mod claims {
         assert_eq!(read_of(&task, 1), None);
         // When it has been read that is over.
         let end = RepairOutcome {
-            whole: task.missed,
+            in_sync: task.missed,
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, later, end).await);

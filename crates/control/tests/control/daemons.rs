@@ -101,7 +101,7 @@ async fn a_reachable_unit_is_removed_as_lost_only_if_its_daemon_is_disabled(scen
         "bytes": null, "free_bytes": null, "read_bytes": 0, "written_bytes": 0, "facts": [],
     });
     let report = json!({"report": {
-        "look": 0, "units": [found], "volumes": [], "free_bytes": null, "problems": [],
+        "report_number": 0, "units": [found], "volumes": [], "free_bytes": null, "problems": [],
     }})
     .to_string();
     let told = scene
@@ -147,8 +147,8 @@ async fn a_daemon_may_make_only_its_own_calls(scene: Scene) {
     scene.ask(Some(&daemon), BEGIN, json!({}), 401).await;
 }
 
-fn at(url: &str, place: &str) -> Value {
-    json!({"url": url, "place": place.repeat(32)})
+fn at(url: &str, folder: &str) -> Value {
+    json!({"url": url, "folder": folder.repeat(32)})
 }
 
 /// The two moved it back and forth every 30 s.

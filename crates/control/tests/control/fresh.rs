@@ -136,7 +136,7 @@ pub fn attachment(
 /// What a host says that has come so far with what was `asked`.
 pub fn report(asked: &AttachmentRow, state: AttachmentState) -> AttachmentReport {
     AttachmentReport {
-        generation: asked.generation,
+        generation: asked.desired.generation,
         state,
         problem: None,
         notice: None,

@@ -342,7 +342,7 @@ mod claims {
             let all = database.images().preloads_of(std::iter::once(volume)).await;
             let all = all.expect("read").remove(&volume).unwrap_or_default();
             let all = all.into_iter();
-            all.map(|one| (one.host_name, one.state, one.done_bytes, one.reason))
+            all.map(|one| (one.host_name, one.state, one.done_bytes, one.message))
                 .collect::<Vec<_>>()
         };
         let is = |state, done_bytes, reason: Option<&str>| {
@@ -393,7 +393,7 @@ mod claims {
             let all = database.images().preloads_of(std::iter::once(volume)).await;
             let all = all.expect("read").remove(&volume).unwrap_or_default();
             let all = all.into_iter();
-            all.map(|one| (one.state, one.reason, one.ended.map(|ended| ended.0)))
+            all.map(|one| (one.state, one.message, one.ended.map(|ended| ended.0)))
                 .collect::<Vec<_>>()
         };
         let wrong = |why: &str, at| (PreloadState::Error, Some(why.to_owned()), Some(at));

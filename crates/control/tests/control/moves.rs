@@ -164,8 +164,8 @@ mod claims {
     pub async fn follows(rows: Rows) {
         let next = rows.to(1);
         let moving = rows.start(&next).await.expect("asked");
-        assert_eq!(moving.successor.as_ref(), Some(&next));
-        assert!(!moving.is_wanted && moving.state == AttachmentState::Detaching);
+        assert_eq!(moving.desired.successor.as_ref(), Some(&next));
+        assert!(!moving.desired.is_attached && moving.observed.state == AttachmentState::Detaching);
         // The same again changes nothing, and has no other id.
         assert_eq!(rows.start(&rows.to(1)).await.expect("the same"), moving);
         rows.no_other_host_gets_it().await;
@@ -194,7 +194,7 @@ mod claims {
         let there = rows.there().await;
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].id, there[0].host), (next.id, rows.hosts[1]));
-        assert!(there[0].is_wanted && there[0].epoch.is_none());
+        assert!(there[0].desired.is_attached && there[0].epoch.is_none());
         assert_eq!(there[0].requested_by, Some(rows.principal.party.id));
         rows.no_other_host_gets_it().await;
         // Said once more, nothing follows twice.
@@ -210,7 +210,7 @@ mod claims {
         let late = calls::answer(&rows.database, &reach, late).await;
         assert!(late.expect_err("it has let go").is_fenced());
         let done = rows.start(&rows.to(1)).await.expect("it is done");
-        assert_eq!(done.successor, Some(next));
+        assert_eq!(done.desired.successor, Some(next));
     }
 
     pub async fn is_called_off(rows: Rows) {
@@ -225,7 +225,7 @@ mod claims {
         // To another one after all.
         let other = rows.start(&rows.to(2)).await.expect("asked");
         assert_eq!(
-            other.successor.as_ref().map(|next| next.host),
+            other.desired.successor.as_ref().map(|next| next.host),
             Some(rows.hosts[2])
         );
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
@@ -234,7 +234,7 @@ mod claims {
             .cancel_move(&rows.principal, id)
             .await
             .expect("in time");
-        assert!(stays.is_wanted && stays.successor.is_none());
+        assert!(stays.desired.is_attached && stays.desired.successor.is_none());
         assert!(!rows.report(0, &other, AttachmentState::Detached).await);
         assert!(rows.report(0, &stays, AttachmentState::Attached).await);
 
@@ -257,7 +257,7 @@ mod claims {
             .attachments()
             .detach(&rows.principal, id, true)
             .await;
-        assert_eq!(forced.expect("asked").successor, None);
+        assert_eq!(forced.expect("asked").desired.successor, None);
         let late = Millis(NOW.0 + LEASE_MS);
         let ended = database
             .hosts()
@@ -281,7 +281,7 @@ mod claims {
         let [there] = &rows.there().await[..] else {
             panic!("one attachment");
         };
-        assert!(there.is_wanted && there.successor.is_none());
+        assert!(there.desired.is_attached && there.desired.successor.is_none());
     }
 
     pub async fn stays(rows: Rows) {

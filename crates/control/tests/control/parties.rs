@@ -403,7 +403,7 @@ async fn a_host_may_send_a_long_report() {
     let scene = Scene::new().await;
     let host = scene.member("hosts", "h1").await;
     let long = "x".repeat(4 << 20);
-    let report = |look: Value, problems: &[&str]| json!({"report": {"look": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems}});
+    let report = |look: Value, problems: &[&str]| json!({"report": {"report_number": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems}});
     let tell = "POST /v1/host/rpc/report-host";
     let told = scene.ask(Some(&host), tell, report(json!(0), &[&long]), 200);
     told.await;

@@ -54,7 +54,7 @@ mod claims {
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
         assert_eq!(scene.look(0, unresponsive).await, None);
         let end = RepairOutcome {
-            whole: task.missed,
+            in_sync: task.missed,
             ..RepairOutcome::default()
         };
         assert!(
@@ -77,7 +77,7 @@ mod claims {
         };
         let many: Vec<UnitId> = (0..2000).map(unit).collect();
         let long = RepairOutcome {
-            brought: Some(many),
+            copied_to: Some(many),
             ..RepairOutcome::default()
         };
         let refused = scene.call(0, NOW, call(long)).await;
@@ -87,7 +87,7 @@ mod claims {
         );
         assert!(scene.look(0, NOW).await.is_some(), "it still has it");
         let wordy = RepairOutcome {
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
             ..RepairOutcome::default()
         };
@@ -212,7 +212,7 @@ mod claims {
         scene.suspicion(0, false).await;
         scene.take(0, NOW).await.expect("filling");
         let end = RepairOutcome {
-            lacking: vec![unit(0), unit(1)],
+            out_of_sync: vec![unit(0), unit(1)],
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);

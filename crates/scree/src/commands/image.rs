@@ -223,6 +223,9 @@ fn far(one: &Preload) -> String {
 
 #[cfg(test)]
 mod tests {
+    use api::types::Message;
+    use api::words::MessageCode;
+
     use super::*;
 
     fn preload(state: &str, done_bytes: u64, total_bytes: Option<u64>) -> Preload {

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 
 use base::UnitId;
-use catalog::copysets;
+use catalog::{Copyset, copysets};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -150,7 +150,9 @@ impl Units<'_> {
                 let action = decide(unit, DesiredUnit::Removed(removal), &observed);
                 suspicions::try_again(&mut change, unit).await?;
                 let (copysets, copysets_lost) = apply(&mut change, action, now).await?;
-                for set in &observed.copysets {
+                let is_member =
+                    |set: &&Copyset| set.member_states().any(|(member, _)| member == unit);
+                for set in observed.copysets.iter().filter(is_member) {
                     drop_member(&mut change, set.id, unit).await?;
                 }
                 forget_unit(&mut change, unit, now).await?;
