@@ -305,7 +305,7 @@ impl UnitRegistry<'_> {
         }
         let plan = |all: &[UnitRow], existing: &[Copyset]| self.plan(all, redundancy, existing);
         // There is rarely anything to add, and reading first avoids a write transaction.
-        if !is_dry_run && !plan(&units, self.copysets().await?).is_empty() {
+        if !is_dry_run && !plan(&units, &self.copysets().await?).is_empty() {
             let now = self.inner.world.clock.wall();
             self.inner.database.units().plan(&[], plan, now).await?;
         }
@@ -428,7 +428,7 @@ impl Units<'_> {
         if self.request.is_dry_run() {
             return Ok((unit, None));
         }
-        self.request.plan_over(&[]).await?;
+        self.request.unit_registry().plan_over(&[]).await?;
         Ok((unit, self.request.unit_registry().shared_zones().await?))
     }
 }
@@ -620,7 +620,7 @@ mod tests {
                 units: vec![UnitReport {
                     id: row.id,
                     state: (*word).to_owned(),
-                    reason: None,
+                    problem: None,
                     segments: None,
                     bytes: None,
                     free_bytes: None,

@@ -332,7 +332,7 @@ fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]
 }
 
 /// The only unit whose URL ends with this text.
-fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
+fn with_last_part<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
     let is_it = |unit: &&UnitRow| unit.url.rsplit('/').next() == Some(name);
     let mut found = units.iter().filter(is_it);
     found.next().filter(|_| found.next().is_none())

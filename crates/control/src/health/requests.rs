@@ -55,6 +55,24 @@ impl Requests {
         );
     }
 
+    /// The number of requests to `route` that were answered with a status of the class `status`.
+    #[cfg(test)]
+    pub fn answered(&self, method: &'static str, route: &str, status: &'static str) -> u64 {
+        let ended = Ended {
+            method,
+            route: route.to_owned(),
+            status,
+        };
+        self.ended.get_or_create(&ended).get()
+    }
+
+    /// Whether the durations of requests to `route` are counted.
+    #[cfg(test)]
+    pub fn is_timed(&self, method: &'static str, route: &str) -> bool {
+        let route = route.to_owned();
+        self.took.get(&Route { method, route }).is_some()
+    }
+
     /// Counts a request that was answered with `status` after `took`.
     pub fn record(&self, method: &'static str, route: String, status: StatusCode, took: Duration) {
         let status = match status.as_u16() / 100 {

@@ -182,10 +182,10 @@ fn shown(view: ChainView) -> Chain {
             vm: one.vm,
             revision: served.map(|chain| chain.revision),
             // A volume that is not served is not served through the chain.
-            problem: one
-                .observed
-                .chain_problem
-                .or(one.observed.problem.filter(|_| served.is_none())),
+            problem: one.observed.chain_problem.or_else(|| {
+                let problem = one.observed.problem.filter(|_| served.is_none());
+                problem.map(|problem| problem.text)
+            }),
         }
     });
     Chain {

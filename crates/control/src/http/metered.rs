@@ -87,13 +87,10 @@ mod tests {
         assert_eq!(response.status().as_u16(), 503);
         let (method, route) = ("GET", "/v1/volumes/{volume}".to_owned());
         let requests = &control.inner.health.requests;
-        let ended = Ended {
-            method,
-            route: route.clone(),
-            status: "5xx",
-        };
-        assert_eq!(requests.ended.get_or_create(&ended).get(), 1);
-        let took = requests.took.get(&Route { method, route });
-        assert!(took.is_some(), "how long it took is not counted");
+        assert_eq!(requests.answered(method, &route, "5xx"), 1);
+        assert!(
+            requests.is_timed(method, &route),
+            "how long it took is not counted"
+        );
     }
 }

@@ -80,7 +80,11 @@ fn two_guests_share_one_volume_read_only_and_swap_their_own() {
         &["volume", "delete", "motions"],
         &["scree detach motions"],
     );
-    host.refuses(1, &["attach", "first", "--vm", "xen:one"], &["is not the address of a VM"]);
+    host.refuses(
+        1,
+        &["attach", "first", "--vm", "xen:one"],
+        &["is not the address of a VM"],
+    );
 
     for guest in [&mut *one, &mut *two] {
         assert_eq!(
