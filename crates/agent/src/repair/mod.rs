@@ -214,7 +214,7 @@ impl Repair {
             if found.lacking.is_empty() || is_stuck {
                 let end = outcome(&task, found, &copied_to);
                 let is_well = end.problem.is_none();
-                if !end.whole.is_empty() || !is_well {
+                if !end.in_sync.is_empty() || !is_well {
                     let (number, problem) = (copyset.number(), &end.problem);
                     tracing::info!(copyset = number, copied, problem, "copyset was repaired");
                 }

@@ -98,12 +98,12 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
         let both = audited(&scree, &[&units[0], &units[1]]).await;
         let one = audited(&scree, &[&units[0]]).await;
         assert_eq!((one.placement.units, one.placement.compromised), (2, 1));
-        let [both, one] = [both, one].map(|view| view.row.found.expect("found"));
+        let [both, one] = [both, one].map(|view| view.row.result.expect("found"));
         let all = 40 * 4096;
         match seal {
             Encryption::None => {
                 let held = |readable| AuditBytes {
-                    all,
+                    total: all,
                     readable,
                     ..AuditBytes::default()
                 };
@@ -116,7 +116,7 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
                 assert!(one.blocks.sealed < all);
             }
         }
-        assert!(both.map.all > 0 && both.map.other == 0);
+        assert!(both.map.total > 0 && both.map.altered == 0);
         // There is no file system.
         let systems = both.listing.file_systems;
         match seal {
@@ -159,7 +159,7 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     end(scree).await;
     fs::rename(&gone, rig.unit(1)).expect("moved");
     let scree = rig.start().await;
-    let found = audited(&scree, &[&units[0], &units[1]]).await.row.found;
+    let found = audited(&scree, &[&units[0], &units[1]]).await.row.result;
     assert_eq!(found.expect("it is back").blocks.sealed, 40 * 4096);
     end(scree).await;
 }

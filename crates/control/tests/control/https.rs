@@ -78,7 +78,7 @@ async fn a_client_without_tls_gets_an_answer_and_a_silent_one_blocks_no_other() 
     plain.shutdown().await.expect("shut");
     plain.read_to_string(&mut answer).await.expect("answered");
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    assert!(answer.contains("speaks HTTPS only"), "{answer}");
+    assert!(answer.contains("serves HTTPS only"), "{answer}");
     let mut garbage = TcpStream::connect(server.address).await.expect("taken");
     garbage
         .write_all(&[0x16, 3, 1, 255, 255, 0, 0])

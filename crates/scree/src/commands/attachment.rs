@@ -39,6 +39,7 @@ impl Session {
             state => {
                 let why = attachment
                     .message
+                    .map(|message| message.text)
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
                     "volume {volume} is not attached yet: {why}; that is tried again until \
@@ -65,6 +66,7 @@ impl Session {
             state => {
                 let why = attachment
                     .message
+                    .map(|message| message.text)
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
                     "volume {} is not detached yet: {why}; the host keeps trying",
@@ -183,6 +185,7 @@ impl Session {
         }
         let why = attachment
             .message
+            .map(|message| message.text)
             .unwrap_or_else(|| format!("it is {} after {WAIT_SECONDS} s", attachment.state));
         let help = match to {
             // Once the old host has released the volume, the move cannot be canceled.

@@ -355,13 +355,13 @@ fn shown(audited: &AuditReport, volume: &str) -> String {
     row("files", &found.files.content);
     text += &format!("\n{table}");
     let files = &found.files;
-    if [files.whole, files.part, files.none] != [0; 3] {
+    if [files.readable, files.partly_readable, files.unreadable] != [0; 3] {
         text += &format!(
             "\nFiles: {} readable as a whole ({}), {} in part, {} not at all\n",
-            files.whole,
+            files.readable,
             bytes(files.readable_bytes),
-            files.part,
-            files.none
+            files.partly_readable,
+            files.unreadable
         );
     }
     #[cfg(feature = "lab")]
@@ -391,7 +391,7 @@ fn listed(found: &AuditResult) -> Table {
         table.row(vec![
             file.content.readable.to_string(),
             file.content.sealed.to_string(),
-            file.content.all.to_string(),
+            file.content.total.to_string(),
             match &file.path {
                 Some(path) => path.clone(),
                 None => format!("inode {}", or_dash(Some(file.inode))),
@@ -422,9 +422,9 @@ pub(super) mod tests {
             },
             ..AuditResult::default()
         };
-        found.files.none = lengths.iter().map(|(_, count)| count).sum();
+        found.files.unreadable = lengths.iter().map(|(_, count)| count).sum();
         found.files.readable_bytes = whole_bytes;
-        found.files.content.all = all;
+        found.files.content.total = all;
         found
     }
 

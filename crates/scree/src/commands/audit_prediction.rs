@@ -40,7 +40,7 @@ impl Session {
         ends: &mut Ends,
     ) -> Option<AuditPrediction> {
         let is_sealed = volume.encryption != Encryption::None.as_str();
-        let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
+        let (placement, found) = (audit.placement.clone(), audit.result.clone()?);
         let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
         let _progress = Progress::start("comparing what was found with the model");
         let done = in_time(PREDICTED_WITHIN, ends.come(), predict).await;
@@ -119,9 +119,9 @@ pub fn predicted(
         .collect();
     let counts = &found.files;
     let count = counts
-        .whole
-        .saturating_add(counts.part)
-        .saturating_add(counts.none);
+        .readable
+        .saturating_add(counts.partly_readable)
+        .saturating_add(counts.unreadable);
     // The lengths of files of an encrypted volume need its key, but do not matter.
     if count == 0 || (files.lengths().is_empty() && !is_sealed) {
         return Ok(None);
@@ -156,8 +156,8 @@ pub fn predicted(
     ratios.sort_unstable_by(f64::total_cmp);
     let unlikely = TRIALS * UNLIKELY_OF_1000 / 1000;
     let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
-    let of_files = found.files.content.all.max(1) as f64;
-    let is = found.files.whole_bytes as f64 / of_files;
+    let of_files = found.files.content.total.max(1) as f64;
+    let is = found.files.readable_bytes as f64 / of_files;
     // Rounding of ratios.
     let slack = 1e-9;
     let part = |is_it: &dyn Fn(f64) -> bool| {
@@ -203,8 +203,8 @@ pub fn compared(predicted: &AuditPrediction, found: &AuditResult) -> String {
     let files = &found.files;
     table.row(vec![
         "found".to_owned(),
-        share(there, blocks.all),
-        share(files.whole_bytes, files.content.all),
+        share(there, blocks.total),
+        share(files.readable_bytes, files.content.total),
         match predicted.agrees {
             true => "agrees".to_owned(),
             false => "does not agree".to_owned(),

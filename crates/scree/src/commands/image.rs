@@ -128,7 +128,7 @@ fn unread(asked: &[Preload], are_named: bool) -> Option<String> {
     });
     let one = wrong.next()?;
     let why = one.message.as_ref();
-    let why = why.map_or("the host gave no reason", |message| &message.text);
+    let why = why.map_or("the host gave no reason", |message| message.text.as_str());
     let more = match wrong.count() {
         0 => String::new(),
         more => format!(" (and {more} more)"),

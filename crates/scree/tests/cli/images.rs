@@ -138,9 +138,9 @@ fn what_is_not_to_be_had_of_images_is_said() {
     host.refuses(
         1,
         &["image", "preload", "disk"],
-        &["is no base image", "scree image mark"],
+        &["is not a base image", "scree image mark"],
     );
-    host.refuses(1, &["image", "unpin", "disk"], &["is no base image"]);
+    host.refuses(1, &["image", "unpin", "disk"], &["is not a base image"]);
     host.refuses(1, &["image", "mark", "none"], &["none"]);
     let pinned = host.json(&["image", "pin", "disk"]);
     assert_eq!(pinned["pinned"], true);
