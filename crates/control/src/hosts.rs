@@ -282,7 +282,6 @@ impl HostRequest<'_> {
     /// # Errors
     /// [`ControlError`].
     pub async fn cleaning(self, busy: &[VolumeId]) -> Result<Cleaning, ControlError> {
-        let host = self.host;
         let database = &self.inner.database;
         let reach = self.reach().await?;
         let volumes = database.volumes().all().await?;

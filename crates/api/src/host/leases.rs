@@ -1,4 +1,4 @@
-//! Renewal of leases: a host renews its leases, and learns which of them it has lost.
+//! Renewal of leases: a host renews its leases, and learns of those that it has lost.
 
 use base::{AttachmentId, VolumeId};
 use serde::{Deserialize, Serialize};

@@ -36,12 +36,10 @@ mod volume_audits;
 mod volumes;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-use auth::Peer;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;

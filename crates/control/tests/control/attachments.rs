@@ -364,7 +364,10 @@ mod claims {
 
         // The next attachment says which version it opens with.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        assert_eq!(next.observed.notice.map(|notice| notice.text), Some(reason));
+        assert_eq!(
+            next.observed.notice.clone().map(|notice| notice.text),
+            Some(reason)
+        );
         assert_ne!(next.id, asked.id);
     }
 
@@ -467,7 +470,7 @@ mod claims {
         // The next attachment says what happens to the journal: by which folder
         // it has as it opens, and not before.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        let notice = next.observed.notice.map(|notice| notice.text);
+        let notice = next.observed.notice.clone().map(|notice| notice.text);
         assert_eq!(notice, Some(reason.clone()));
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         assert_eq!(lease.journal.map(|named| named.epoch), Some(1));
@@ -536,7 +539,11 @@ mod claims {
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let note = "it is gone: the volume is empty, as it was created";
         assert_eq!(
-            next.observed.notice.map(|notice| notice.text).as_deref(),
+            next.observed
+                .notice
+                .clone()
+                .map(|notice| notice.text)
+                .as_deref(),
             Some(note)
         );
         let lease = rows

@@ -618,8 +618,7 @@ async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
     );
 }
 
-/// Whoever cloned a snapshot and attached the clone nowhere gave the keys of its
-/// parents to every host.
+/// A clone that is attached nowhere once made the keys of its parents available to every host.
 #[tokio::test]
 async fn a_clone_that_no_host_had_gives_no_host_the_keys_of_its_parents() {
     let (scene, _folder) = on_sqlite(Stage::Detached).await;

@@ -218,7 +218,7 @@ impl Scene {
         let share = |(segment, lacking): (SegmentId, &[u128])| DegradedShare {
             segment,
             slots: 1,
-            out_of_sync: lacking.iter().copied().map(unit).collect(),
+            lacking: lacking.iter().copied().map(unit).collect(),
         };
         let commit = VersionCommit {
             version: StoredVersion {

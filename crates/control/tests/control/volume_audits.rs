@@ -333,9 +333,10 @@ mod claims {
 
     pub async fn a_clone_is_audited_by_its_parents_version(rows: Rows) {
         let (database, host) = (&rows.database, rows.hosts[1]);
+        let asked = new(host);
         let begun = database
             .audits()
-            .begin(&rows.principal, "second", &new(host), NOW);
+            .begin(&rows.principal, "second", &asked, NOW);
         let begun = begun.await.map(drop);
         assert!(begun.is_ok(), "its parent's version is its own: {begun:?}");
     }
@@ -403,9 +404,9 @@ mod claims {
         ];
         let shown = database.audits().find(&root, &volume, first, NOW).await;
         assert!(matches!(shown, Err(DatabaseError::Forbidden { .. })));
-        assert_eq!(deleted(&root, first).await.expect("deleted").found, None);
+        assert_eq!(deleted(&root, first).await.expect("deleted").result, None);
         let own = deleted(&reader, second).await.expect("their own");
-        assert!(own.found.is_some());
+        assert!(own.result.is_some());
         // The right to read is taken away, and another one left.
         let (snapshotter, _) = given(&rows, "other", Right::Snapshot).await;
         let refused = deleted(&snapshotter, third).await;
@@ -425,7 +426,7 @@ mod claims {
         let taken = database.grants().delete(owner, &right.to_string()).await;
         taken.expect("taken away");
         let own = deleted(&reader, third).await.expect("still their own");
-        assert_eq!(own.found, None);
+        assert_eq!(own.result, None);
     }
 
     pub async fn audits_are_listed_with_their_requesters(rows: Rows) {
@@ -449,7 +450,7 @@ mod claims {
         let newest_first: Vec<AuditId> = listed.iter().map(|audit| audit.id).collect();
         assert_eq!(newest_first, [ids[2], ids[1], ids[0]]);
         assert_eq!(listed[1].state, AuditState::Done);
-        assert_eq!(listed[1].found, None, "that is said when it is shown");
+        assert_eq!(listed[1].result, None, "that is said when it is shown");
         // As it was when it was asked for, whatever the units and the journal have by now.
         for audit in &listed {
             assert_eq!(audit.placement, Some(placement()));

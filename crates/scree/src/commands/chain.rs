@@ -258,8 +258,8 @@ mod tests {
             |name: &str, runs: &str, at: Option<&str>, on_failure: Option<&str>| ChainFilter {
                 name: name.to_owned(),
                 kind: "monitor".to_owned(),
-                runs: runs.to_owned(),
-                at: at.map(str::to_owned),
+                placement: runs.to_owned(),
+                target: at.map(str::to_owned),
                 on_failure: on_failure.map(str::to_owned),
             };
         let filters = [

@@ -6,8 +6,8 @@
 //! * Every other change of the desired state cancels the move.
 
 use api::host::{Access, AttachmentState};
-use base::{AttachmentId, PartyId};
-use sqlx::{AnyConnection, Row as _};
+use base::AttachmentId;
+use sqlx::AnyConnection;
 use world::Millis;
 
 use crate::database::attach::attachments::{

@@ -13,7 +13,7 @@ use crate::database::catalog::deleted_volumes;
 use crate::database::catalog::frees::{Parts, note_free};
 use crate::database::catalog::version_rows::{not_found, version_of};
 use crate::database::keys::lineages::{self, forget_lineages};
-use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
+use crate::database::{Catalog, DatabaseError, Reach, rows};
 
 /// The number of heads, snapshots and readers that name version ($1, $2).
 const NEEDED: &str = "SELECT \
