@@ -26,6 +26,7 @@ pub mod chains;
 pub mod control;
 pub mod daemons;
 pub mod database;
+mod declared_metrics;
 pub mod error;
 pub mod folder;
 mod health;
@@ -53,6 +54,7 @@ pub mod volumes;
 
 pub use authorized_request::AuthorizedRequest;
 pub use control::{Control, Settings};
+pub use declared_metrics::ALL as METRICS;
 pub use error::ControlError;
 pub use host_request::HostRequest;
 pub use parties::Parties;

@@ -9,6 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::declared_metrics::{HTTP_REQUEST_DURATION, HTTP_REQUESTS};
+
 /// The upper bounds of the histogram, in seconds. The last ones are for requests that wait.
 const SECONDS: [f64; 9] = [0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0];
 
@@ -43,16 +45,8 @@ impl Default for Requests {
 
 impl Requests {
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "scree_http_requests",
-            "Requests to the API that were answered, by route and class of the status",
-            self.ended.clone(),
-        );
-        registry.register(
-            "scree_http_request_duration_seconds",
-            "How long they took; those that wait by design as long as they waited",
-            self.took.clone(),
-        );
+        HTTP_REQUESTS.register(registry, self.ended.clone());
+        HTTP_REQUEST_DURATION.register(registry, self.took.clone());
     }
 
     /// The number of requests to `route` that were answered with a status of the class `status`.
