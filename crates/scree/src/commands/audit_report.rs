@@ -236,7 +236,7 @@ pub(super) mod tests {
             message: None,
             created: "2026-01-02T03:04:05.678Z".to_owned(),
             ended: Some("2026-01-02T03:04:06Z".to_owned()),
-            found,
+            result: found,
             key: None,
         };
         AuditReport {
