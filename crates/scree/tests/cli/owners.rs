@@ -275,7 +275,7 @@ fn changes_are_in_the_audit_log(users: &Users) {
     ] {
         let is_there = log
             .iter()
-            .any(|line| line["who"] == who && line["action"] == action);
+            .any(|line| line["principal"] == who && line["action"] == action);
         assert!(is_there, "{action} by {who}: {log:?}");
     }
 }

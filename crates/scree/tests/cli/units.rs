@@ -227,7 +227,7 @@ fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
         let units = host.json(&["unit", "list"]);
         let units = units.as_array().expect("a list").iter();
         let mut failing = units.filter(|unit| unit["state"] == "failing");
-        failing.any(|unit| unit["reason"].to_string().contains("symbolic link"))
+        failing.any(|unit| unit["message"].to_string().contains("symbolic link"))
     });
     host.qemu_io("disk", &["read -P 5 0 1M", "write -P 6 1M 1M", "flush"]);
     assert_eq!(host.stop(), 0);

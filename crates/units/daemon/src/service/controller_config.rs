@@ -73,12 +73,12 @@ pub(super) fn check(stored: &UnitCluster, answer: &UnitCluster) -> Result<(), Co
     }
     let (owner, known) = (&answer.owner, &stored.owner);
     if owner.generation < known.generation {
-        let place = owner.place.clone();
+        let place = owner.location.clone();
         return Err(ConfigRejected::Replaced { place });
     }
     let is_later = owner.generation > known.generation;
     if !is_later && owner.database != known.database && !answer.takes_over {
-        let place = owner.place.clone();
+        let place = owner.location.clone();
         return Err(ConfigRejected::Copy { place });
     }
     Ok(())
@@ -98,7 +98,7 @@ pub(super) fn owner(cluster: &UnitCluster) -> Owner {
     Owner {
         database: cluster.owner.database,
         generation: cluster.owner.generation,
-        place: cluster.owner.place.clone(),
+        place: cluster.owner.location.clone(),
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
             owner: host::Owner {
                 database: DatabaseId::from_u128(1),
                 generation: 7,
-                place: "c1".to_owned(),
+                location: "c1".to_owned(),
             },
             takes_over: false,
             authority: String::new(),

@@ -257,7 +257,7 @@ impl Service {
         let inner = &self.inner;
         let begin = BeginUnit {
             url: Some(inner.url.clone()),
-            place: Some(inner.place.clone()),
+            folder: Some(inner.place.clone()),
         };
         let (answer, now) = report(&inner.world, &inner.client, &begin).await?;
         let known = inner.cluster.lock().clone();

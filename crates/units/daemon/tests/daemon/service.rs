@@ -61,7 +61,7 @@ impl Controller {
             owner: Owner {
                 database: DatabaseId::from_u128(1),
                 generation: 1,
-                place: "c1".to_owned(),
+                location: "c1".to_owned(),
             },
             takes_over: false,
             authority: site.authority.certificate_pem().to_owned(),
@@ -279,7 +279,7 @@ async fn a_daemon_that_no_controller_takes_in_does_not_start() {
     controller.refuses_urls.store(false, Ordering::SeqCst);
     start(&site).await.expect("started").shut_down().await;
     let asked = controller.asked.lock().expect("no panic").clone();
-    let places: Vec<_> = asked.iter().filter_map(|one| one.place.clone()).collect();
+    let places: Vec<_> = asked.iter().filter_map(|one| one.folder.clone()).collect();
     assert_eq!(places.len(), 2);
     assert_eq!(places[0], places[1], "drawn for the folder");
 }
@@ -292,7 +292,7 @@ async fn a_copied_folder_is_another_place() {
     let place = async || {
         start(&site).await.expect("started").shut_down().await;
         let asked = controller.asked.lock().expect("no panic");
-        let last = asked.iter().rev().find_map(|one| one.place.clone());
+        let last = asked.iter().rev().find_map(|one| one.folder.clone());
         last.expect("it said so")
     };
     let first = place().await;
