@@ -245,7 +245,7 @@ fn a_remote_filter_is_known_by_its_key_and_may_restart() {
     let other = format!("sha256:{}", "0".repeat(64));
     let said = host.apply_chain("disk", &policy(&other));
     let all = format!("{}{}", said.out, said.error);
-    assert!(all.contains("it has the key sha256:"), "{all}");
+    assert!(all.contains("the server has the key sha256:"), "{all}");
     applied(&host, &policy(&key));
 
     let fio = verified(&uri);

@@ -288,7 +288,7 @@ fn a_relay_that_exits_reports_writes_that_only_its_journal_has() {
             .read_to_string(&mut error)
             .expect("text");
         assert_eq!(relay.0.wait().expect("it ends").code(), Some(1), "{error}");
-        assert!(error.contains("the journal has it"), "{error}");
+        assert!(error.contains("the journal has them"), "{error}");
         fs::remove_file(&trouble).expect("removed");
     }
 }
@@ -338,7 +338,7 @@ fn filters_with_state_have_one_relay() {
     let journal = path(&folder.join("journal"));
     let active = ["--active", "--journal", &journal];
     let error = refused(folder, &[&with[..], &active].concat());
-    assert!(error.contains("there would be two"), "{error}");
+    assert!(error.contains("--active adds a second one"), "{error}");
 }
 
 /// A client without a minimal block size sends requests that the server refuses.
