@@ -3,21 +3,11 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::host::{CommandOutput, scree, wait_until};
+use crate::host::{CommandOutput, Running, scree, wait_until};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
-
-/// A process that is killed when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn qemu_nbd(folder: &Path) -> Running {
     let (image, socket) = (folder.join("image"), folder.join("server"));
