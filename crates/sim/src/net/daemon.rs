@@ -160,7 +160,7 @@ impl Daemon {
             .with_segment_data_bytes(self.params.segment_bytes)
             .with_open_segments(8)
             .with_undelete(UndeletePolicy {
-                time: self.params.keeps,
+                window: self.params.keeps,
                 ..UndeletePolicy::default()
             });
         let config = KeeperConfig {

@@ -72,7 +72,7 @@ async fn what_a_compromised_host_has_destroyed_is_brought_back_while_no_daemon_r
     let fate = |serial| {
         let mut segments = restored.segments.iter();
         let found = segments.find(|one| one.segment == segment(serial));
-        found.map(|one| (one.whole, one.slots, one.gone))
+        found.map(|one| (one.whole, one.slots, one.lost))
     };
     assert_eq!(fates.len(), 4, "{restored:?}");
     assert_eq!(fate(10), Some((SegmentFate::Present, 1, 0)));

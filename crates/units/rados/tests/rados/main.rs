@@ -85,10 +85,10 @@ fn all_asynchronous_reads_complete_even_if_the_unit_is_dropped() {
         data: &data,
     })
     .expect("put");
-    let (tell, callback) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let mut begun = 0;
     for slot in 0..512 {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let run = SlotRun {
             segment: segment(1),
             first: Slot(slot),
@@ -97,13 +97,13 @@ fn all_asynchronous_reads_complete_even_if_the_unit_is_dropped() {
         let done = move |read: Result<unit::ReadSlots<'_>, UnitError>| {
             let is_right =
                 read.is_ok_and(|slots| slots.iter(4096).eq([(&[7; 16], &[9; 4096][..])]));
-            tell.send(is_right).expect("somebody waits");
+            sender.send(is_right).expect("the test is waiting");
         };
         begun += usize::from(unit.read_async(run, 4096, Box::new(done)));
     }
     assert_eq!(begun, 512);
-    drop((unit, tell));
-    let ended: Vec<bool> = told.iter().collect();
+    drop((unit, sender));
+    let ended: Vec<bool> = receiver.iter().collect();
     assert_eq!(ended, vec![true; 512]);
 }
 
