@@ -232,7 +232,7 @@ impl Agent {
         parts.caching.set_unpins(desired.unpins);
         parts.repair.set_compare_count(desired.compare);
         parts.cleaning.set_serial(desired.clean);
-        parts.reporter.set_requested(desired.look);
+        parts.reporter.set_requested(desired.report_number);
     }
 
     /// Closes every volume, also one that is being opened, so that all writes are in versions on

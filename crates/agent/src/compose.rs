@@ -345,7 +345,7 @@ async fn open_shared_journals(
 }
 
 fn lease_count_key(cluster: &Cluster) -> Result<LeaseCountKey, StartError> {
-    let bytes = cluster.vouch.0.as_slice().try_into();
+    let bytes = cluster.lease_count_key.0.as_slice().try_into();
     let bytes: &[u8; 32] = bytes.map_err(|_| StartError::LeaseCountKey)?;
     Ok(LeaseCountKey::new(bytes))
 }

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use api::host::{Assignment, AttachmentState};
+use api::types::Message;
+use api::words::MessageCode;
 use base::{VolumeId, with_causes};
 
 use super::AttachError;
@@ -38,7 +40,8 @@ impl WorkerState {
             format!("; the volume has stopped: {why}")
         });
         let why = format!("{why}; {FILTERS_UNFINISHED}{stopped}");
-        self.report(assignment, AttachmentState::Busy, Some(why))
+        let problem = Message::new(MessageCode::FilterWritesPending, why);
+        self.report(assignment, AttachmentState::Busy, Some(problem))
             .await;
         NextStep::After(LOOK_EVERY)
     }
@@ -64,23 +67,28 @@ impl WorkerState {
             Ok(()) => {
                 tracing::info!(%volume, vm, "agent unplugged disk from VM");
                 self.observed.is_unplugged = true;
-                (self.seen_in_vm, self.device, self.note) = (None, None, None);
+                (self.seen_in_vm, self.device, self.notice) = (None, None, None);
                 NextStep::Decide
             }
             Err(why) if assignment.forced => {
                 tracing::warn!(%volume, why, "agent removes disk from VM by force");
-                self.note = Some(format!(
-                    "O errors there until its guest lets go: {why}/O errors there until its guest lets go: {why}"
-                ));
+                self.notice = Some(by_force(format!(
+                    "removed by force; the VM gets I/O errors until its guest releases the disk: \
+                     {why}"
+                )));
                 self.observed.findings.has_unplug_failed = true;
                 NextStep::Decide
             }
             Err(why) => {
                 // The volume is served as before.
                 let stopped = self.maintain_engine(assignment, attached).await;
-                let why = stopped.unwrap_or(why);
+                let (code, why) = match stopped {
+                    Some(stopped) => (MessageCode::VolumeStopped, stopped),
+                    None => (MessageCode::DiskInUse, why),
+                };
                 tracing::warn!(%volume, why, "agent could not unplug disk from VM");
-                self.report(assignment, AttachmentState::Busy, Some(why))
+                let problem = Message::new(code, why);
+                self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
                 self.retry_later()
             }
@@ -97,7 +105,7 @@ impl WorkerState {
             tracing::warn!(volume = %assignment.volume, why, "agent detaches volume by force");
             let lost =
                 format!("detached by force, without the last writes through its filters: {why}");
-            self.note = Some(joined(Some(lost), self.note.take()));
+            self.notice = Message::joined([by_force(lost)].into_iter().chain(self.notice.take()));
         }
         self.note_closed(&attached);
         let epoch = attached.epoch();
@@ -147,7 +155,8 @@ impl WorkerState {
                     "the content of its filters is unknown: {}; {FILTERS_UNFINISHED}",
                     with_causes(&error)
                 );
-                self.report(assignment, AttachmentState::Busy, Some(why))
+                let problem = Message::new(MessageCode::FilterWritesPending, why);
+                self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
                 self.retry_later()
             }
@@ -194,7 +203,7 @@ impl WorkerState {
             {
                 let why = format!("detached by force, without the last flushed writes: {error}");
                 tracing::warn!(%volume, why, "agent detaches volume by force");
-                self.report(assignment, AttachmentState::Detached, Some(why))
+                self.report(assignment, AttachmentState::Detached, Some(by_force(why)))
                     .await;
                 NextStep::Wait
             }
@@ -209,7 +218,8 @@ impl WorkerState {
                     assignment.name
                 );
                 tracing::error!(%volume, why, "agent did not close volume cleanly");
-                self.report(assignment, AttachmentState::Busy, Some(why))
+                let problem = Message::new(MessageCode::CloseFailed, why);
+                self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
                 self.retry_later()
             }
@@ -237,7 +247,7 @@ impl WorkerState {
             "{why}; the writes are applied if this host has the volume again through the same \
              filters before any other host"
         );
-        self.note = Some(joined(self.note.take(), Some(left)));
+        self.notice = Message::joined(self.notice.take().into_iter().chain([by_force(left)]));
     }
 
     /// Closes a volume for a shutdown. Returns whether all writes are in versions.
@@ -262,8 +272,7 @@ impl WorkerState {
     }
 }
 
-/// Joins two notes with a semicolon.
-fn joined(first: Option<String>, second: Option<String>) -> String {
-    let notes: Vec<String> = first.into_iter().chain(second).collect();
-    notes.join("; ")
+/// The message about a volume or a disk that was detached by force.
+fn by_force(text: String) -> Message {
+    Message::new(MessageCode::DetachedByForce, text)
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use api::host::calls::ReportSnapshot;
 use api::host::{Access, Assignment, AttachmentState};
+use api::types::Message;
+use api::words::MessageCode;
 use base::{SnapshotId, VolumeId, with_causes};
 use volume::Volume;
 
@@ -30,9 +32,10 @@ impl WorkerState {
         attached.follow_image(assignment.image);
         let caching = &self.parts.caching;
         caching.bound_share(volume, assignment.cache_max_bytes);
-        let why = self.maintain_engine(assignment, attached).await;
-        if why.is_some() {
-            self.report(assignment, AttachmentState::Error, why).await;
+        if let Some(why) = self.maintain_engine(assignment, attached).await {
+            let problem = Message::new(MessageCode::VolumeStopped, why);
+            self.report(assignment, AttachmentState::Error, Some(problem))
+                .await;
             return NextStep::After(LOOK_EVERY);
         }
         self.maintain_chain(assignment, attached).await;
@@ -45,7 +48,8 @@ impl WorkerState {
             }
             Err(why) => {
                 tracing::warn!(%volume, why, "agent could not plug disk into VM");
-                self.report(assignment, AttachmentState::Error, Some(why))
+                let problem = Message::new(MessageCode::VmUnavailable, why);
+                self.report(assignment, AttachmentState::Error, Some(problem))
                     .await;
                 self.retry_later()
             }
@@ -65,16 +69,16 @@ impl WorkerState {
         if !self.chain.is_change_due(assignment, clock.monotonic()) {
             return;
         }
-        match self.parts.filters.exchange(assignment, attached).await {
+        match self.parts.filters.replace(assignment, attached).await {
             Ok(()) => {
                 let chain = desired_chain(assignment);
                 let revision = chain.map(|chain| chain.revision);
-                tracing::info!(%volume, revision, "agent reconfigured filter chain");
+                tracing::info!(%volume, revision, "agent replaced filters");
                 self.chain = ChainState::served(chain);
             }
             Err(error) => {
                 let why = with_causes(&error);
-                tracing::warn!(%volume, why, "agent could not reconfigure filter chain");
+                tracing::warn!(%volume, why, "agent could not replace filters");
                 self.chain.note_failure(assignment, why, clock.monotonic());
             }
         }
@@ -100,7 +104,8 @@ impl WorkerState {
                 }
                 self.seen_in_vm = Some(now);
                 self.device = serial(assignment).ok().map(|serial| serial.to_string());
-                self.note = (!plugged.waits_for_server).then(|| DOES_NOT_WAIT.to_owned());
+                self.notice = (!plugged.waits_for_server)
+                    .then(|| Message::new(MessageCode::VmDoesNotReconnect, DOES_NOT_WAIT));
                 Ok(())
             }
             // The monitor may be in use for now; the VM still has the disk.
@@ -123,7 +128,7 @@ impl WorkerState {
         assignment: &Assignment,
         attached: &Arc<Attached>,
     ) -> Option<String> {
-        let due = assignment.cuts.iter().copied();
+        let due = assignment.snapshots.iter().copied();
         let due: Vec<SnapshotId> = due.filter(|one| !self.snapshots.contains(one)).collect();
         let size_bytes = assignment.size_bytes;
         let is_grown = assignment.access == Access::ReadWrite && size_bytes > self.size_bytes;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{Assignment, AttachmentReport, AttachmentState};
+use api::types::Message;
 use base::{SnapshotId, VolumeId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -137,7 +138,7 @@ pub(super) struct WorkerState {
     journal_lost_for: Option<u64>,
     pub chain: ChainState,
     /// A message for the report that is not an error.
-    pub note: Option<String>,
+    pub notice: Option<Message>,
     /// The serial by which the VM knows the disk.
     pub device: Option<String>,
     /// The last report that a controller accepted.
@@ -160,7 +161,7 @@ impl WorkerState {
             is_journal_quarantined: false,
             journal_lost_for: None,
             chain: ChainState::default(),
-            note: None,
+            notice: None,
             device: None,
             reported: None,
         }
@@ -292,7 +293,8 @@ impl WorkerState {
                 }
                 let volume = assignment.volume;
                 tracing::error!(%volume, name = assignment.name, why, "agent could not open volume");
-                self.report(assignment, AttachmentState::Error, Some(why))
+                let problem = Message::new(error.message_code(), why);
+                self.report(assignment, AttachmentState::Error, Some(problem))
                     .await;
                 self.retry_later()
             }

@@ -2,7 +2,7 @@
 //! encrypted under a key of the volume. Controllers and their database hold only counts and sums
 //! (docs/explanation/threat-model.md).
 
-use api::types::{Audit, AuditFound, AuditListing, AuditSealed};
+use api::types::{Audit, AuditListing, AuditResult, AuditSealed};
 use base::{AuditId, KeyId, Lineage, with_causes};
 use catalog::{LineageKey, WrappedKey};
 use volume::seal::{BadSealedReport, DataKey, KeyError, SealedReport};
@@ -36,11 +36,11 @@ pub enum SealedError {
 
 /// Moves all findings about files, except counts, into a sealed report that is bound to this audit.
 pub(super) fn sealed(
-    mut found: AuditFound,
+    mut found: AuditResult,
     id: AuditId,
     own: (Lineage, &DataKey),
     random: &dyn Random,
-) -> AuditFound {
+) -> AuditResult {
     let listing = std::mem::take(&mut found.listing);
     let mut text = serde_json::to_vec(&listing).expect("findings are valid JSON");
     // JSON parsers ignore trailing blanks.
@@ -49,7 +49,7 @@ pub(super) fn sealed(
     found.sealed = Some(AuditSealed {
         lineage: own.0.to_string(),
         salt: sealed_report.salt,
-        letter: sealed_report.sealed,
+        sealed_report: sealed_report.sealed,
     });
     found
 }
@@ -64,7 +64,7 @@ pub fn open_listing(
     locations: KeyLocations,
     audit: &Audit,
 ) -> Result<Option<AuditListing>, SealedError> {
-    let found = audit.found.as_ref();
+    let found = audit.result.as_ref();
     let Some(sealed) = found.and_then(|found| found.sealed.as_ref()) else {
         return Ok(None);
     };
@@ -93,7 +93,7 @@ pub fn open_listing(
     let own = host.sealing_key(&[key])?.ok_or(SealedError::NotEncrypted)?;
     let report = SealedReport {
         salt: sealed.salt,
-        sealed: sealed.letter.clone(),
+        sealed: sealed.sealed_report.clone(),
     };
     let text = report.open((own.0, &own.1), &audit.id)?;
     Ok(Some(serde_json::from_slice(&text)?))

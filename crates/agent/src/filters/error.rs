@@ -1,6 +1,6 @@
 //! Errors of filter chains.
 
-use chain::ExchangeError;
+use chain::HotSwapError;
 use chain_policy::PolicyError;
 use nbd::ExportGone;
 
@@ -14,9 +14,9 @@ pub enum ChainError {
         "this host cannot parse the policy of the chain; it may be older than the controller: {0}"
     )]
     Policy(#[from] PolicyError),
-    /// The chain could not be reconfigured; the former filters stay.
+    /// The hot swap of the filters failed; the former ones stay in use.
     #[error(transparent)]
-    Exchange(#[from] ExchangeError),
+    HotSwap(#[from] HotSwapError),
     /// Too many journals are quarantined.
     #[error("{0}")]
     Quarantined(String),

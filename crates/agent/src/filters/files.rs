@@ -197,7 +197,7 @@ impl FilterFiles {
         let (disk, folder) = (self.disk(), self.context.folder.chain(volume));
         let tidied = blocking(move || tidy(&disk, &folder, &owners, trace_bytes)).await;
         if let Ok(Err(error)) = tidied {
-            // The next reconfiguration retries.
+            // The next hot swap retries.
             tracing::warn!(%volume, %error, "agent could not remove files of former filters");
         }
     }

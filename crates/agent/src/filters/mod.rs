@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, EventSink, Exchange, NoPrograms, Programs, SizeRule,
-    StateFolder, Surroundings, Tenure, Unlimited, build,
+    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HotSwap,
+    KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
 use nbd::client::Departed;
@@ -62,7 +63,7 @@ pub struct FilterSettings {
     /// Memory that the filters of a chain may use together, in bytes.
     pub memory: u64,
     /// The disk space in the data directory that the filters of a volume may use.
-    pub room: chain::Room,
+    pub disk_limits: chain::DiskLimits,
 }
 
 /// The filters of the volumes of this host.
@@ -76,7 +77,7 @@ pub(crate) struct Filters {
     journals: FilterJournals,
     notes: FilterNotes,
     /// Derives the keys of tenants' filters.
-    derivations: Arc<Derivations>,
+    key_derivations: Arc<KeyDerivations>,
     /// The orphaned connections of filters, by tenant.
     orphaned: Mutex<HashMap<String, Arc<Departed>>>,
 }
@@ -108,7 +109,7 @@ impl Filters {
         open: Arc<OpenVolumes>,
     ) -> Self {
         let identity = FilterIdentity::new(Arc::clone(&context), controller);
-        let derivations = Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)));
+        let key_derivations = KeyDerivations::new(Arc::new(ThreadPool::new(KEY_DERIVATIONS_MAX)));
         Self {
             settings,
             leases,
@@ -117,7 +118,7 @@ impl Filters {
             files: FilterFiles::new(&context),
             journals: FilterJournals::new(&context),
             notes: FilterNotes::new(&context),
-            derivations: Arc::new(derivations),
+            key_derivations: Arc::new(key_derivations),
             orphaned: Mutex::default(),
             context,
         }
@@ -136,7 +137,7 @@ impl Filters {
     }
 
     /// Replaces the filters of a served volume by the desired ones.
-    pub async fn exchange(
+    pub async fn replace(
         &self,
         assignment: &Assignment,
         attached: &Arc<Attached>,
@@ -167,7 +168,7 @@ impl Filters {
         // Later filters must know that the volume was written without them.
         attached.set_chain_turn(self.new_turn());
         if attached.epoch().is_some() {
-            let trace_bytes = self.settings.room.trace_bytes;
+            let trace_bytes = self.settings.disk_limits.trace_bytes;
             let none = FileOwners::default();
             self.files.tidy(assignment.volume, none, trace_bytes).await;
         }
@@ -187,44 +188,46 @@ impl Filters {
             Some(chain) => {
                 let policy = self.policy(assignment, chain).await?;
                 owners = FileOwners::of(&policy);
-                let tenure = Tenure {
+                let history = ChainHistory {
                     epoch: attached.epoch(),
-                    turn,
-                    follows: attached.chain_turn(),
+                    chain: turn,
+                    predecessor: attached.chain_turn(),
                     restores: attached.lease().and_then(|lease| lease.restores),
-                    since: attached.lease().map(|lease| lease.since),
+                    epoch_first: attached.lease().map(|lease| lease.since),
                 };
                 let context = self
-                    .filter_context(assignment, chain, attached, tenure)
+                    .filter_context(assignment, chain, attached, history)
                     .await?;
                 Some((policy, context))
             }
             None => None,
         };
         let (tell, ended) = oneshot::channel();
-        let exchange = move |wake| Exchange {
+        let swap = move |wake| HotSwap {
             filters: filters.map_or_else(Vec::new, |(policy, context)| {
-                build(&policy, &Surroundings { wake, ..context })
+                let mut context = context;
+                context.attachment.wake = wake;
+                build_filters(&policy, &context)
             }),
             rule,
-            told: Box::new(move |ended| {
+            on_swapped: Box::new(move |ended| {
                 // The receiver may have stopped waiting.
                 let _ = tell.send(ended);
             }),
         };
         let served = Arc::clone(attached);
-        blocking(move || served.exchange(exchange)).await??;
+        blocking(move || served.hot_swap(swap)).await??;
         match ended.await {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportGone.into()),
         }
         attached.set_chain_turn(turn);
         if attached.epoch().is_some() {
-            let trace_bytes = self.settings.room.trace_bytes;
+            let trace_bytes = self.settings.disk_limits.trace_bytes;
             let volume = assignment.volume;
             self.files.tidy(volume, owners, trace_bytes).await;
         }
-        // New clients see the geometry of the disk after the exchange.
+        // New clients see the geometry of the disk after the hot swap.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
     }
@@ -260,8 +263,8 @@ impl Filters {
         assignment: &Assignment,
         chain: &DesiredChain,
         attached: &Attached,
-        tenure: Tenure,
-    ) -> Result<Surroundings, ChainError> {
+        history: ChainHistory,
+    ) -> Result<FilterContext, ChainError> {
         let (world, folder) = (&self.context.world, &self.context.folder);
         let state = folder.chain(assignment.volume);
         let (disk, made) = (Arc::clone(&world.disk), state.clone());
@@ -270,30 +273,34 @@ impl Filters {
         let events = attached
             .events_or_start(|| EventLog::start(world, &folder.events(), assignment.volume));
         let keys = FilterKeys::of_tenant(world, &folder.filter_keys(), &chain.tenant);
-        Ok(Surroundings {
-            clock: Arc::clone(&world.clock),
-            pool: Arc::clone(&world.pool),
-            derivations: Arc::clone(&self.derivations),
-            memory_max: self.settings.memory,
-            tenure,
-            lease: self.lease(assignment),
-            room: self.settings.room,
-            random: Arc::clone(&world.random),
-            keys: Arc::new(keys),
-            wake: Wake::noop(),
-            whose: Arc::new(Attribution {
-                tenant: chain.tenant.clone(),
-                vm: assignment.vm.clone(),
-                volume: assignment.name.clone(),
-                volume_id: Some(assignment.volume.to_string()),
-            }),
-            events: Arc::clone(events) as Arc<dyn EventSink>,
-            targets: Arc::new(self.targets(chain, watcher.clone())),
-            programs: self.programs(watcher),
-            state: Some(StateFolder {
-                disk: Arc::clone(&world.disk),
-                path: state,
-            }),
+        Ok(FilterContext {
+            host: chain::HostContext {
+                clock: Arc::clone(&world.clock),
+                pool: Arc::clone(&world.pool),
+                key_derivations: Arc::clone(&self.key_derivations),
+                random: Arc::clone(&world.random),
+                programs: self.programs(watcher.clone()),
+            },
+            attachment: AttachmentContext {
+                memory_max: self.settings.memory,
+                wake: Wake::noop(),
+                attribution: Arc::new(Attribution {
+                    tenant: chain.tenant.clone(),
+                    vm: assignment.vm.clone(),
+                    volume: assignment.name.clone(),
+                    volume_id: Some(assignment.volume.to_string()),
+                }),
+                events: Arc::clone(events) as Arc<dyn EventSink>,
+                keys: Arc::new(keys),
+                targets: Arc::new(self.targets(chain, watcher)),
+                history,
+                lease: self.lease(assignment),
+                disk_limits: self.settings.disk_limits,
+                state: Some(StateFolder {
+                    disk: Arc::clone(&world.disk),
+                    path: state,
+                }),
+            },
         })
     }
 
@@ -328,7 +335,7 @@ impl Filters {
                 term,
                 clock: Arc::clone(&self.context.world.clock),
             }),
-            None => Arc::new(Unlimited),
+            None => Arc::new(UnlimitedLease),
         }
     }
 

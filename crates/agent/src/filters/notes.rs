@@ -6,11 +6,11 @@
 //!  D/chains/vol-…/served     {"attachment", "chain", "next"}
 //!  D/chains/vol-…/leases     the consecutive leases of this host
 //!
-//!  open ─▶ note chain ─▶ admit clients ─▶ note chain, next ─▶ reconfigure ─▶ next is chain
+//!  open ─▶ note chain ─▶ admit clients ─▶ note chain, next ─▶ hot swap ─▶ next is chain
 //! ```
 //!
-//! Invariants: no client is admitted before the filters are noted, and no chain is reconfigured
-//! before the next one is noted. The note is removed when the volume is closed.
+//! Invariants: no client is admitted before the filters are noted, and no chain is replaced before
+//! the next one is noted. The note is removed when the volume is closed.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};

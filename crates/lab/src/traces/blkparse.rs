@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use trace::{Outcome, Record, Verb};
+use base::ByteRange;
+use trace::{OpKind, Outcome, Record};
 
 use super::foreign::range;
 use super::in_flight::InFlight;
@@ -34,7 +35,7 @@ struct Event<'a> {
     device: &'a str,
     action: Action,
     time_ns: u64,
-    verb: Verb,
+    kind: OpKind,
     /// Offset and length in bytes; 0 for a flush.
     range: (u64, u64),
     is_fua: bool,
@@ -44,7 +45,7 @@ struct Event<'a> {
 impl<'a> Event<'a> {
     /// The lane in which requests are merged and completed.
     fn lane(&self) -> (&'a str, &'static str) {
-        (self.device, self.verb.name())
+        (self.device, self.kind.name())
     }
 }
 
@@ -89,24 +90,24 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
     // A leading F is a flush before the request, a trailing one makes it durable when it completes.
     let is_flush = rwbs.starts_with('F');
     let own = rwbs.trim_start_matches('F');
-    let verb = match own.chars().next() {
-        Some('R') => Some(Verb::Read),
-        Some('W') => Some(Verb::Write),
-        Some('D') => Some(Verb::Trim),
+    let kind = match own.chars().next() {
+        Some('R') => Some(OpKind::Read),
+        Some('W') => Some(OpKind::Write),
+        Some('D') => Some(OpKind::Trim),
         _ => None,
     };
-    let (verb, range) = match (verb, &words[7..]) {
-        (Some(verb), [sector, "+", count, ..]) => {
+    let (kind, range) = match (kind, &words[7..]) {
+        (Some(kind), [sector, "+", count, ..]) => {
             let bytes = |word: &str| word.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES);
             let both = bytes(sector).zip(bytes(count));
             let range = both.and_then(|(offset, length)| range(offset, length));
-            (verb, range.ok_or("the sectors are invalid")?)
+            (kind, range.ok_or("the sectors are invalid")?)
         }
         // Without sectors; a completion may have an offset before the brackets.
-        (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (Verb::Flush, (0, 0)),
+        (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (OpKind::Flush, (0, 0)),
         // On the device, a flush completes like a write.
-        (Some(Verb::Write), [_, name, ..]) if action == Action::Complete && is_bracket(name) => {
-            (Verb::Flush, (0, 0))
+        (Some(OpKind::Write), [_, name, ..]) if action == Action::Complete && is_bracket(name) => {
+            (OpKind::Flush, (0, 0))
         }
         // A command that is passed through to the device: a number of bytes, or its text.
         (_, [name, ..] | [_, name, ..]) if is_bracket(name) => return Ok(None),
@@ -117,7 +118,7 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         device,
         action,
         time_ns,
-        verb,
+        kind,
         range,
         is_fua: own.contains('F'),
         has_failed: action == Action::Complete && words.last().is_some_and(|one| *one != "[0]"),
@@ -149,7 +150,11 @@ fn foreign(events: &[Event<'_>]) -> ForeignTrace {
     for event in events {
         let (device, begins) = devices[event.device];
         if event.action == begins {
-            let mut record = Record::plain(event.verb, event.time_ns, event.range);
+            let mut record = Record::plain(
+                event.kind,
+                event.time_ns,
+                ByteRange::new(event.range.0, event.range.1),
+            );
             record.is_fua = event.is_fua;
             open.begin(event.lane(), event.range, records.len());
             records.push(record);
@@ -199,7 +204,7 @@ mod tests {
         let records = read_foreign(text).expect("a trace").records;
         let summary = records.iter();
         summary
-            .map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+            .map(|one| (one.kind.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 
@@ -362,7 +367,7 @@ mod tests {
                     8,0 0 5 1.7 9 Q FWFS 8 + 8 [x]\n8,0 0 6 1.8 9 C WFS 8 + 8 [0]\n";
         assert_eq!(latencies(text), [600_000_000, 200_000_000, 100_000_000]);
         let records = read_foreign(text).expect("a trace").records;
-        assert!(records[2].is_fua && records[2].verb == Verb::Write);
+        assert!(records[2].is_fua && records[2].kind == OpKind::Write);
         assert!(!records[0].is_fua);
     }
 

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use trace::{Record, Verb};
+use base::ByteRange;
+use trace::{OpKind, Record};
 
 use super::foreign::range;
 use super::{ForeignError, ForeignTrace};
@@ -39,21 +40,21 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
             let word = words.next().ok_or_else(|| wrong(what))?;
             word.parse().map_err(|_| wrong(what))
         };
-        let verb = match action {
+        let kind = match action {
             "wait" if !has_time => {
                 now_us = now_us.saturating_add(number("the pause is missing")?);
                 continue;
             }
             // Write-back of a range of a file; only writes are requested from a disk.
             "add" | "open" | "close" | "sync_file_range" => continue,
-            "read" => Verb::Read,
-            "write" => Verb::Write,
-            "trim" => Verb::Trim,
-            "sync" | "datasync" | "syncfs" => Verb::Flush,
+            "read" => OpKind::Read,
+            "write" => OpKind::Write,
+            "trim" => OpKind::Trim,
+            "sync" | "datasync" | "syncfs" => OpKind::Flush,
             _ => return Err(wrong("the action is unknown")),
         };
-        let range = match verb {
-            Verb::Flush => (0, 0),
+        let range = match kind {
+            OpKind::Flush => (0, 0),
             _ => range(
                 number("the offset is missing")?,
                 number("the length is missing")?,
@@ -62,7 +63,11 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
         };
         let disks = files.len() as u32;
         disk_of.push(*files.entry(file).or_insert(disks));
-        records.push(Record::plain(verb, now_us.saturating_mul(1000), range));
+        records.push(Record::plain(
+            kind,
+            now_us.saturating_mul(1000),
+            ByteRange::new(range.0, range.1),
+        ));
     }
     let mut disks: Vec<(&str, u32)> = files.into_iter().collect();
     disks.sort_unstable_by_key(|(_, disk)| *disk);
@@ -83,7 +88,7 @@ mod tests {
     fn summarized(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
         let summary = records.iter();
         summary
-            .map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+            .map(|one| (one.kind.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 
@@ -129,7 +134,7 @@ mod tests {
     /// A log that Scree itself writes.
     #[test]
     fn an_exported_log_is_read_back() {
-        let wrote = Record::plain(Verb::Write, 3_000_000, (8192, 4096));
+        let wrote = Record::plain(OpKind::Write, 3_000_000, ByteRange::new(8192, 4096));
         let line = iolog_line(3000, "disk", &wrote).expect("a line");
         let begin = iolog_file(0, "disk", &["add", "open"]);
         let text = format!("{IOLOG_HEAD}\n{begin}{line}");
