@@ -69,16 +69,16 @@ impl Work {
         if !self.chain.is_to_change(assignment, clock.monotonic()) {
             return;
         }
-        match self.parts.filters.exchange(assignment, attached).await {
+        match self.parts.filters.replace(assignment, attached).await {
             Ok(()) => {
                 let chain = desired_chain(assignment);
                 let revision = chain.map(|chain| chain.revision);
-                tracing::info!(%volume, revision, "filters exchanged");
+                tracing::info!(%volume, revision, "filters replaced");
                 self.chain = ChainState::served(chain);
             }
             Err(error) => {
                 let why = with_causes(&error);
-                tracing::warn!(%volume, why, "filters were not exchanged");
+                tracing::warn!(%volume, why, "filters were not replaced");
                 self.chain.note_failure(assignment, why, clock.monotonic());
             }
         }

@@ -255,15 +255,15 @@ fn unusable_buckets_are_refused_with_a_remedy() {
         ("s3://no-such-bucket/a", &["NoSuchBucket"][..]),
         (
             "s3://bucket/full",
-            &["it holds", "something", "nothing below it"],
+            &["it holds", "something", "an empty prefix"],
         ),
         (
             "s3://bucket/others",
-            &["is a unit of cluster-", "never taken over"],
+            &["is a unit of cluster-", "cannot be taken over"],
         ),
         (
             "s3://bucket/others/within",
-            &["lies in", "prefix of its own"],
+            &["is within", "prefix outside it"],
         ),
         ("s3://bucket//a", &["empty"]),
         ("ftp://host/a", &["s3://"]),

@@ -74,7 +74,7 @@ impl Unreachable {
 }
 
 impl Link for Unreachable {
-    fn ask(&self, _: &Request<'_>, done: Done) {
+    fn send(&self, _: &Request<'_>, done: Done) {
         done(Err(Arc::new(io::Error::other(self.0.clone()))));
     }
 }
