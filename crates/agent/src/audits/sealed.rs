@@ -5,7 +5,7 @@
 use api::types::{Audit, AuditFound, AuditListing, AuditSealed};
 use base::{AuditId, KeyId, Lineage, with_causes};
 use catalog::{LineageKey, WrappedKey};
-use volume::seal::{BadSealedReport, DataKey, KeyError, SealedReport};
+use volume::seal::{BadSealedReport, DataKey, KeyError, ReportKey, SealedReport};
 use world::{Random, World};
 
 use crate::keys::{HostKeys, KeyLocations};
@@ -44,7 +44,11 @@ pub(super) fn sealed(
     let mut text = serde_json::to_vec(&listing).expect("it has nothing but text and numbers");
     // Blanks after JSON are ignored.
     text.resize(text.len().next_multiple_of(REPORT_BYTES), b' ');
-    let letter = SealedReport::seal(own, &id.to_string(), text, random);
+    let key = ReportKey {
+        lineage: own.0,
+        data_key: own.1,
+    };
+    let letter = SealedReport::seal(key, &id.to_string(), text, random);
     found.sealed = Some(AuditSealed {
         lineage: own.0.to_string(),
         salt: letter.salt,
@@ -94,6 +98,10 @@ pub fn open_listing(
         salt: sealed.salt,
         sealed: sealed.letter.clone(),
     };
-    let text = letter.open((own.0, &own.1), &audit.id)?;
+    let key = ReportKey {
+        lineage: own.0,
+        data_key: &own.1,
+    };
+    let text = letter.open(key, &audit.id)?;
     Ok(Some(serde_json::from_slice(&text)?))
 }

@@ -71,7 +71,7 @@ impl Log {
                         let plain = vec![block as u8; self.journal.block_size().bytes()];
                         let sealer = keyring.of_epoch(self.epoch);
                         self.journal
-                            .append(sealer, BlockIndex(block), sequence, &plain)
+                            .append(sealer, BlockIndex(block), sequence, plain.as_slice().into())
                             .expect("well");
                     }
                     self.writes.push((sequence, block, count));
@@ -181,7 +181,7 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
                     keyring.of_epoch(1),
                     BlockIndex(record),
                     sequence,
-                    &[7; 4096],
+                    [7; 4096].as_slice().into(),
                 )
                 .expect("well");
             writes.push((sequence, record, 0));

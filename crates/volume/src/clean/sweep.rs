@@ -50,8 +50,8 @@ enum Part {
     Copies,
     /// Data with parity: freed slots mark padding while the segment exists.
     Data,
-    /// From generation 1 on the slot after the rows says of what they are made. Whoever
-    /// sweeps late, after another one, finds it: the segment was given back meanwhile.
+    /// From generation 1 on, the slot after the rows holds their masks. A second sweep of
+    /// the same leftovers finds it if slots were reclaimed in between, and must keep it.
     Parity,
 }
 

@@ -51,17 +51,17 @@ impl FetchTarget {
         }
     }
 
-    fn locations(&self) -> Vec<Location> {
-        match self {
-            Self::Blocks(blocks) | Self::Readahead(blocks) => blocks
-                .iter()
-                .filter_map(|(_, source)| match source {
-                    Source::Slot(entry) => Some(entry.location),
-                    _ => None,
-                })
-                .collect(),
-            Self::Pages(pages) => pages.iter().map(|(_, entry)| entry.location).collect(),
-        }
+    /// The locations on units that are read.
+    fn locations(&self) -> impl Iterator<Item = Location> + '_ {
+        let (blocks, pages) = match self {
+            Self::Blocks(blocks) | Self::Readahead(blocks) => (&blocks[..], &[][..]),
+            Self::Pages(pages) => (&[][..], &pages[..]),
+        };
+        let blocks = blocks.iter().filter_map(|(_, source)| match source {
+            Source::Slot(entry) => Some(entry.location),
+            Source::Zero | Source::Journal(_) => None,
+        });
+        blocks.chain(pages.iter().map(|(_, entry)| entry.location))
     }
 }
 
@@ -180,7 +180,7 @@ impl Reader {
             }
             let exclude: Vec<UnitId> = targets.units.iter().map(|(id, _)| *id).collect();
             let table = &self.table;
-            let mut wanted = parked.wanted.locations().into_iter();
+            let mut wanted = parked.wanted.locations();
             let others = wanted.any(|location| table.has_alternative(location, &exclude));
             if others && self.hedges.started < HEDGES_FREE + self.hedges.readings / HEDGE_ONE_IN {
                 self.hedges.started += 1;

@@ -15,7 +15,7 @@ use super::unavailable::ReadFailure;
 use super::write::Change;
 use crate::journal::{Journal, JournalSlot};
 use crate::map::{Entry, PAGE_BYTES, Page, Position};
-use crate::scatter::{Piece, data_piece};
+use crate::scatter::{Buffers, Piece, data_piece};
 use crate::seal::Address;
 
 /// Blocks read at once: bounds an owner's scratch memory.
@@ -34,6 +34,14 @@ pub struct Scratch {
     plain: Vec<u8>,
     /// Hits in the host's cache.
     tally: Tally,
+}
+
+/// A block as it was read: its ciphertext, and what opens it.
+struct SealedBlock<'a> {
+    block: u64,
+    sequence: base::Sequence,
+    tag: Tag,
+    sealed: &'a [u8],
 }
 
 impl Reader {
@@ -179,8 +187,13 @@ impl Reader {
                 return Ok(false);
             };
             let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
-            let entry = (placed.sequence, placed.tag);
-            if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
+            let sealed = SealedBlock {
+                block,
+                sequence: placed.sequence,
+                tag: placed.tag,
+                sealed,
+            };
+            if !self.open_into(offset, out, &sealed, &mut scratch.plain) {
                 return Ok(false);
             }
         }
@@ -239,8 +252,13 @@ impl Reader {
                 let (entry, index) = scratch.slots[start + turn];
                 let block = scratch.sources[index].0;
                 let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
-                let entry = (entry.sequence, scratch.tags[turn]);
-                if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
+                let sealed = SealedBlock {
+                    block,
+                    sequence: entry.sequence,
+                    tag: scratch.tags[turn],
+                    sealed,
+                };
+                if !self.open_into(offset, out, &sealed, &mut scratch.plain) {
                     // Another copy may open: the read that waits tries it.
                     return Ok(false);
                 }
@@ -288,11 +306,16 @@ impl Reader {
             let (block, piece) = piece(*slot);
             let (range, within) = self.part_of(offset, out.len(), block);
             let out = &mut out[range];
-            if out.len() == block_bytes {
-                return view.read_now(keyring, &piece, (sealed, out), tally);
-            }
-            if !view.read_now(keyring, &piece, (sealed, plain), tally) {
+            let is_whole = out.len() == block_bytes;
+            let buffers = Buffers {
+                sealed,
+                plain: if is_whole { &mut *out } else { plain },
+            };
+            if !view.read_now(keyring, &piece, buffers, tally) {
                 return false;
+            }
+            if is_whole {
+                return true;
             }
             out.copy_from_slice(&plain[within..within + out.len()]);
             true
@@ -305,21 +328,28 @@ impl Reader {
         &self,
         offset: u64,
         out: &mut [u8],
-        block: u64,
-        (sequence, tag): (base::Sequence, Tag),
-        sealed: &[u8],
+        of: &SealedBlock<'_>,
         plain: &mut Vec<u8>,
     ) -> bool {
-        let (range, within) = self.part_of(offset, out.len(), block);
+        let SealedBlock {
+            block,
+            sequence,
+            tag,
+            sealed,
+        } = of;
+        let (range, within) = self.part_of(offset, out.len(), *block);
         let sealer = self.fetcher.keyring.of_epoch(sequence.epoch());
-        let address = Address::data(BlockIndex(block));
+        let address = Address::data(BlockIndex(*block));
         if range.len() == sealed.len() {
             return sealer
-                .open(address, sequence, &tag, sealed, &mut out[range])
+                .open(address, *sequence, tag, sealed, &mut out[range])
                 .is_ok();
         }
         plain.resize(sealed.len(), 0);
-        if sealer.open(address, sequence, &tag, sealed, plain).is_err() {
+        if sealer
+            .open(address, *sequence, tag, sealed, plain)
+            .is_err()
+        {
             return false;
         }
         let length = range.len();
@@ -371,7 +401,11 @@ impl Reader {
                 return false;
             };
             let mut tally = Tally::default();
-            let is_read = view.read_now(keyring, &piece, (&mut sealed, plain), &mut tally);
+            let buffers = Buffers {
+                sealed: &mut sealed,
+                plain,
+            };
+            let is_read = view.read_now(keyring, &piece, buffers, &mut tally);
             view.count(&tally);
             return is_read;
         }

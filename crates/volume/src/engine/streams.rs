@@ -3,7 +3,7 @@
 //!
 //! It knows block numbers and nothing else. Streams are told apart by where they
 //! continue, so streams of one connection may be interleaved, and those of several
-//! do not disturb each other.
+//! connections do not disturb each other.
 
 use std::ops::Range;
 

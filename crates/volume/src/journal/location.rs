@@ -1,4 +1,4 @@
-//! Where journals lie, and which of them a lease continues.
+//! [`JournalLocation`]: the path of a lease's journal, and of the one that it continues.
 //!
 //! A host that has its journals for itself uses one name for each volume, and
 //! each lease's file replaces the previous one. In a folder that several hosts

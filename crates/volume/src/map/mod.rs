@@ -28,7 +28,7 @@ mod walk;
 
 pub use entry::Entry;
 pub use merge::{MergeError, PageSink, merge};
-pub use overlay::{Found, Overlay};
+pub use overlay::{BlockMap, Found, Overlay};
 pub use page::{PAGE_BYTES, PAGE_ENTRIES, Page};
 pub use page_cache::{PageBudget, PageCache};
 pub use tree::{FetchPages, Level, Lookup, Position, Root};

@@ -201,8 +201,7 @@ impl CopyJob<'_> {
             let tags = &mut content.tags[at - first..end - first];
             let data = &mut content.data[(at - first) * slot_bytes..(end - first) * slot_bytes];
             if let Err(error) = self.read(source, at, tags, data) {
-                // Another one may have it. One that was freed just now is seen by the
-
+                // Another member may have it; if it was just freed, the next pass finds that.
                 self.on.unresponsive.insert(source);
                 failed = Some(error);
                 continue;

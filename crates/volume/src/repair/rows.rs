@@ -251,7 +251,7 @@ impl Rows<'_> {
             }
             let made = loop {
                 let enough = columns.len() >= usize::from(data);
-                let made = enough.then(|| self.rebuilt((at, row), &columns));
+                let made = enough.then(|| self.rebuilt(at, row, &columns));
                 match (made.flatten(), parities.pop()) {
                     (Some(made), _) => break Some(made),
                     (None, Some(parity)) => {
@@ -302,10 +302,11 @@ impl Rows<'_> {
         member.is_some_and(|member| self.on.members[member].state == MemberState::Rebuilding)
     }
 
-    /// Row `row`, which is number `at` of `columns`, as the member is to have it.
+    /// The member's part of row `row`, which is number `at` of `columns`.
     pub(super) fn rebuilt(
         &self,
-        (at, row): (usize, usize),
+        at: usize,
+        row: usize,
         columns: &BTreeMap<u8, Vec<SlotContent>>,
     ) -> Option<MemberPart> {
         let place = self.on.members[self.on.to].place;

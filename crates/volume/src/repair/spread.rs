@@ -150,7 +150,7 @@ impl<'a> SegmentSpread<'a> {
         let others = (0..self.members.len()).filter(|index| *index != self.to);
         let others = others.filter(|index| self.copies[*index].is_some());
         let look = |index: usize| match self.members[index].unit.segment_slots(self.segment) {
-            Ok(told) => (index, Some(Copy::of(&told))),
+            Ok(report) => (index, Some(Copy::of(&report))),
             Err(UnitError::NoSegment { .. }) => (index, Some(Copy::default())),
             Err(_) => (index, None),
         };

@@ -475,9 +475,9 @@ impl Placer {
     }
 }
 
-/// The number of segments for `count` pieces where some are written whole: each
-/// has [`WHOLE_BYTES_MIN`] on every member if there is that much, on no more
-/// copysets than the width, but on so many that hardly any fills up.
+/// The number of segments for `count` pieces where some are written whole: each has at
+/// least [`WHOLE_BYTES_MIN`] on every member, if there is that much. At most as many as the
+/// width, unless more are needed so that hardly any fills up.
 fn segments_wanted(config: &PlacerConfig, count: usize) -> usize {
     let row_slots = config.layout.row_slots() as usize;
     let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1) * row_slots;

@@ -11,6 +11,7 @@ use world::Pool;
 
 use super::layout::Layout;
 use super::ledger::OpenSegments;
+use super::read::MemberRun;
 use crate::catalog::{Copyset, MemberState};
 
 /// A unit in a copyset.
@@ -363,20 +364,20 @@ impl Store {
         })
     }
 
-    /// Starts to read a run of slots from the best copy that is not to be excluded;
-    /// `done` is called with the result, on any thread. Returns `false` if no read
-    /// was started; then `done` is not called. The run's slots are numbered as on
-    /// the member at `place`, or on every member.
+    /// Starts to read a run of slots from the best copy that is not on a unit to
+    /// `exclude`; `done` is called with the result, on any thread. Returns `false` if no
+    /// read was started; then `done` is not called.
     pub fn start_read(
         &self,
         table: &Table,
-        (place, run): (Option<u8>, SlotRun),
+        run: MemberRun,
         slot_bytes: u32,
         exclude: &[UnitId],
         done: ReadDone,
     ) -> bool {
-        let best = table.available_at(run.segment, place, exclude);
-        best.is_some_and(|member| member.unit.read_async(run, slot_bytes, done))
+        let MemberRun { place, slots } = run;
+        let best = table.available_at(slots.segment, place, exclude);
+        best.is_some_and(|member| member.unit.read_async(slots, slot_bytes, done))
     }
 
     /// Frees slots on every copy of a segment without parity.
