@@ -346,10 +346,7 @@ impl Reader {
                 .is_ok();
         }
         plain.resize(sealed.len(), 0);
-        if sealer
-            .open(address, *sequence, tag, sealed, plain)
-            .is_err()
-        {
+        if sealer.open(address, *sequence, tag, sealed, plain).is_err() {
             return false;
         }
         let length = range.len();

@@ -46,7 +46,11 @@ fn one_bad_file_excludes_no_member_from_the_pass() {
         found.expect("nothing stops it")
     };
     let found = repair(&rig);
-    assert_eq!(found.in_sync, [], "the target is missing slots of one segment");
+    assert_eq!(
+        found.in_sync,
+        [],
+        "the target is missing slots of one segment"
+    );
     assert!(!found.problems.is_empty());
     let (first, second, third) = (rig.kept(2, 1), rig.kept(2, 2), rig.kept(2, 3));
     assert_eq!(

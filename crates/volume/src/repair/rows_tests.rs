@@ -140,9 +140,7 @@ pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
         });
         put.and_then(|()| target.sync(&[segment])).expect("put");
         if !report.freed.is_empty() {
-            target
-                .free(segment, &report.freed, false)
-                .expect("freed");
+            target.free(segment, &report.freed, false).expect("freed");
         }
     }
 }

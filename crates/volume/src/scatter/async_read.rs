@@ -9,7 +9,7 @@ use unit::{ReadSlots, UnitError};
 
 use super::read::{Piece, Run, runs_of};
 use super::store::Store;
-use super::view::CacheView;
+use super::view::{Buffers, CacheView};
 use crate::seal::Keyring;
 
 /// Called with the content of all pieces, concatenated; `None` if any was not read.
@@ -201,7 +201,11 @@ impl AtHand {
         let (mut missing, mut tally) = (Vec::new(), Tally::default());
         for (index, piece) in pieces.iter().enumerate() {
             let plain = &mut found[index * length..][..length];
-            if !view.read_now(keyring, piece, (&mut sealed, plain), &mut tally) {
+            let buffers = Buffers {
+                sealed: &mut sealed,
+                plain,
+            };
+            if !view.read_now(keyring, piece, buffers, &mut tally) {
                 if view.is_in_file(piece) {
                     return None;
                 }

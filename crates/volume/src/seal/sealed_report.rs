@@ -36,12 +36,7 @@ pub struct BadSealedReport;
 impl SealedReport {
     /// Seals `text` about a subject.
     #[must_use]
-    pub fn seal(
-        key: ReportKey<'_>,
-        about: &str,
-        mut text: Vec<u8>,
-        random: &dyn Random,
-    ) -> Self {
+    pub fn seal(key: ReportKey<'_>, about: &str, mut text: Vec<u8>, random: &dyn Random) -> Self {
         let mut salt = [0; 32];
         random.fill(&mut salt);
         aead(key.data_key, &salt)
@@ -118,17 +113,11 @@ mod tests {
         for at in 0..report.sealed.len() {
             let mut altered = report.clone();
             altered.sealed[at] ^= 1;
-            assert_eq!(
-                open(&altered, key, "audit-1"),
-                Err(BadSealedReport)
-            );
+            assert_eq!(open(&altered, key, "audit-1"), Err(BadSealedReport));
         }
         let mut altered = report.clone();
         altered.salt[0] ^= 1;
-        assert_eq!(
-            open(&altered, key, "audit-1"),
-            Err(BadSealedReport)
-        );
+        assert_eq!(open(&altered, key, "audit-1"), Err(BadSealedReport));
         let again = SealedReport::seal(key, "audit-1", text, &random);
         assert_ne!(again.salt, report.salt, "each has a key of its own");
     }

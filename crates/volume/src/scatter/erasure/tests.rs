@@ -40,7 +40,11 @@ fn padding_is_freed_before_it_is_committed() {
             .zip(of_segment)
             .for_each(|(all, own)| *all += own);
     }
-    assert_eq!(live[..4].iter().sum::<u32>(), 18, "the number of blocks put");
+    assert_eq!(
+        live[..4].iter().sum::<u32>(),
+        18,
+        "the number of blocks put"
+    );
     assert_eq!(live[4..], [6, 6], "one for each row");
 }
 

@@ -190,7 +190,9 @@ fn whole_segments_are_few_and_long_and_are_assigned_once() {
         (100_000, 50..=56, 1024),
     ] {
         for _ in 0..8 {
-            let shares = placer.assign(count, &store.table(), random).expect("assigned");
+            let shares = placer
+                .assign(count, &store.table(), random)
+                .expect("assigned");
             assert!(few.contains(&shares.len()), "{count}: {}", shares.len());
             let assigned: usize = shares.iter().map(|share| share.items.len()).sum();
             assert_eq!(assigned, count);
@@ -299,7 +301,9 @@ fn whole_rows_are_assigned_to_few_segments_that_are_long_on_every_member() {
         let mut placer = placer_of(&simulation, &store, 1, Layout::new(erasure));
         let mut seen = std::collections::BTreeSet::new();
         for (count, few) in [(1, 1), (20, 1), (2047, 1), (2048, 2), (12_801, 12)] {
-            let shares = placer.assign(count, &store.table(), random).expect("assigned");
+            let shares = placer
+                .assign(count, &store.table(), random)
+                .expect("assigned");
             assert_eq!(shares.len(), few, "{count}");
             let mut assigned: Vec<usize> = Vec::new();
             for share in &shares {
