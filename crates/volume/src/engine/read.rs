@@ -36,6 +36,19 @@ pub struct Scratch {
     tally: Tally,
 }
 
+/// The number of slots, from the first one on, that are adjacent on units.
+#[inline]
+fn adjacent_slots(slots: &[(Entry, usize)]) -> usize {
+    let first = slots[0].0.location;
+    let is_next = |(count, (entry, _)): &(u64, &(Entry, usize))| {
+        entry.location.bits() == first.bits() + count && entry.location.segment() == first.segment()
+    };
+    (0..)
+        .zip(slots.iter().take(RUN_BLOCKS_MAX))
+        .take_while(is_next)
+        .count()
+}
+
 /// A block as it was read: its ciphertext, and what opens it.
 struct SealedBlock<'a> {
     block: u64,
@@ -217,18 +230,7 @@ impl Reader {
         let mut start = 0;
         while start < scratch.slots.len() {
             let first = scratch.slots[start].0.location;
-            let next_to = |slots: &[(Entry, usize)], count: usize| {
-                let location = slots[start + count].0.location;
-                location.bits() == first.bits() + count as u64
-                    && location.segment() == first.segment()
-            };
-            let mut count = 1;
-            while start + count < scratch.slots.len()
-                && count < RUN_BLOCKS_MAX
-                && next_to(&scratch.slots, count)
-            {
-                count += 1;
-            }
+            let count = adjacent_slots(&scratch.slots[start..]);
             scratch.sealed.resize(count * block_bytes, 0);
             scratch.tags.resize(count, [0; 16]);
             let run = SlotRun {
@@ -369,6 +371,7 @@ impl Reader {
         }
     }
 
+    /// Reads a map page into the cache of pages, if that needs no waiting.
     pub fn load_page_now(&mut self, position: Position, entry: Entry) -> bool {
         let mut plain = Box::new([0; PAGE_BYTES]);
         let is_read = self.read_page_now(position, entry, &mut *plain);
@@ -531,26 +534,10 @@ impl Reader {
                 offset,
                 length,
             } => {
-                let out = match content.len() == length {
-                    true => content,
-                    false => {
-                        // The blocks are consecutive; cut off what was not requested.
-                        let block_bytes = self.fetcher.block_size.bytes() as u64;
-                        let within = (offset % block_bytes) as usize;
-                        content[within..within + length].to_vec()
-                    }
-                };
-                self.ready.push(Completion {
-                    token,
-                    result: Ok(Outcome::Data(out)),
-                });
+                let data = self.requested_part(offset, length, content);
+                self.complete(token, Outcome::Data(data));
             }
-            PendingRequest::Prefetch { token, .. } => {
-                self.ready.push(Completion {
-                    token,
-                    result: Ok(Outcome::Done),
-                });
-            }
+            PendingRequest::Prefetch { token, .. } => self.complete(token, Outcome::Done),
             PendingRequest::Change(change) => {
                 let blocks = content.chunks_exact(self.fetcher.block_size.bytes());
                 let edges = wanted.iter().zip(blocks);
@@ -563,6 +550,24 @@ impl Reader {
         None
     }
 
+    fn complete(&mut self, token: Token, outcome: Outcome) {
+        self.ready.push(Completion {
+            token,
+            result: Ok(outcome),
+        });
+    }
+
+    /// The requested bytes of consecutive blocks.
+    fn requested_part(&self, offset: u64, length: usize, content: Vec<u8>) -> Vec<u8> {
+        if content.len() == length {
+            return content;
+        }
+        let block_bytes = self.fetcher.block_size.bytes() as u64;
+        let within = (offset % block_bytes) as usize;
+        content[within..within + length].to_vec()
+    }
+
+    /// Map pages were read, or could not be.
     pub fn on_pages(
         &mut self,
         id: u64,
@@ -590,6 +595,7 @@ impl Reader {
         }
     }
 
+    /// Fails a request.
     pub fn fail(&mut self, waiting: &PendingRequest, error: IoError) {
         if let PendingRequest::Readahead { piece, .. } = waiting {
             return self.end_ahead(*piece);

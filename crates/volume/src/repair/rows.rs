@@ -201,8 +201,8 @@ impl Rows<'_> {
         Ok(content)
     }
 
-    /// Works out rows for the member. Returns how many of them cannot be; what is wrong
-    /// with one that cannot say is left in `failed`.
+    /// Adds rows of the member to `content`. Returns the number of rows that cannot be
+    /// recovered; the error of a member that does not answer is put in `failed`.
     fn make(
         &mut self,
         rows: Range<usize>,
@@ -229,7 +229,7 @@ impl Rows<'_> {
         let mut parities: Vec<u8> = (data..self.erasure.members())
             .filter(|other| *other != place && self.parity_at(*other).is_some())
             .collect();
-        // The last one is read first.
+        // `parities` is read from its end.
         parities.sort_by_key(|other| std::cmp::Reverse((self.is_filled(*other), *other)));
         let mut lost = 0;
         for (at, row) in rows.clone().enumerate() {
@@ -249,18 +249,14 @@ impl Rows<'_> {
                 content.made_of(&Masks::whole(self.erasure, 1));
                 continue;
             }
-            let made = loop {
-                let enough = columns.len() >= usize::from(data);
-                let made = enough.then(|| self.rebuilt(at, row, &columns));
-                match (made.flatten(), parities.pop()) {
-                    (Some(made), _) => break Some(made),
-                    (None, Some(parity)) => {
-                        let column = self.column(parity, &rows, failed)?;
-                        columns.insert(parity, column);
-                    }
-                    (None, None) => break None,
-                }
-            };
+            // Parity is read only as far as it is needed.
+            let mut made = self.rebuilt_from(at, row, &columns);
+            while made.is_none()
+                && let Some(parity) = parities.pop()
+            {
+                columns.insert(parity, self.column(parity, &rows, failed)?);
+                made = self.rebuilt_from(at, row, &columns);
+            }
             let Some(mut made) = made else {
                 lost += 1;
                 content.add(row, SlotContent::Freed, self.on.slot_bytes);
@@ -274,6 +270,17 @@ impl Rows<'_> {
             }
         }
         Ok(lost)
+    }
+
+    /// As [`Rows::rebuilt`]; `None` if fewer columns are known than a row has data slots.
+    fn rebuilt_from(
+        &self,
+        at: usize,
+        row: usize,
+        columns: &BTreeMap<u8, Vec<SlotContent>>,
+    ) -> Option<MemberPart> {
+        let is_enough = columns.len() >= usize::from(self.erasure.data());
+        is_enough.then(|| self.rebuilt(at, row, columns)).flatten()
     }
 
     /// Whether a row was never committed: its parity was freed as well.
