@@ -216,11 +216,6 @@ impl Volume {
         self.destage.commit_requested = false;
         let checkpoint = self.checkpoint.adopt();
         let adopts_checkpoint = checkpoint.is_some();
-        let mut tail = Vec::new();
-        if !adopts_checkpoint {
-            tail.extend_from_slice(&self.tail_old);
-        }
-        tail.extend_from_slice(&self.tail_young);
         let job = Job {
             env: Arc::clone(&self.env),
             journal: self.journal.file().clone(),
@@ -232,7 +227,7 @@ impl Volume {
             },
             parent: self.head,
             root: checkpoint.unwrap_or_else(|| self.reader.layers.root.clone()),
-            tail,
+            tail: self.tail.of_version(adopts_checkpoint),
             adopts_checkpoint,
         };
         self.number_next += 1;
@@ -297,7 +292,7 @@ impl Volume {
         self.counters.versions += 1;
         self.counters.blocks_destaged += delta.data_len() as u64;
         self.reader.layers.young.extend(&delta, |_, entry| entry);
-        self.tail_young.extend(pages);
+        self.tail.extend(pages);
         let front = self.reader.layers.frozen.pop_front();
         debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &point)));
         self.head = Some(commit.version.key);

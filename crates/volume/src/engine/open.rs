@@ -25,7 +25,7 @@ use super::layers::Layers;
 use super::lease::LeaseState;
 use super::map_preload::MapPreload;
 use super::reader::Reader;
-use super::volume::{Counters, Env, Volume};
+use super::volume::{Counters, Env, TailPages, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
 use crate::journal::{
@@ -227,8 +227,7 @@ impl Volume {
             destage,
             checkpoint: CheckpointState::new(env.placer(PAGE_BYTES as u32, replicas, layout)),
             env,
-            tail_old: Vec::new(),
-            tail_young: base.tail,
+            tail: TailPages::new(base.tail),
             last_sequence: writes.last_sequence,
             head,
             number_next,
