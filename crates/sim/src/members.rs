@@ -185,7 +185,7 @@ impl Members {
     ) -> bool {
         let mut state = self.state();
         state.under_way.remove(&copyset);
-        for unit in &found.lacking {
+        for unit in &found.incomplete {
             state.record_missed(copyset, *unit, &SuspectUnit::All);
         }
         state.suspect_all(copyset, |unit| {

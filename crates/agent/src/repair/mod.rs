@@ -207,11 +207,11 @@ impl Repair {
                 return Ok(false);
             };
             copied += found.copied_bytes;
-            copied_to.extend(found.lacking.iter().copied());
+            copied_to.extend(found.incomplete.iter().copied());
             self.totals.add(&found);
             // A member that was helped is compared again, whatever the problems of others.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
-            if found.lacking.is_empty() || is_stuck {
+            if found.incomplete.is_empty() || is_stuck {
                 let end = outcome(&task, found, &copied_to);
                 let is_well = end.problem.is_none();
                 if !end.whole.is_empty() || !is_well {
@@ -342,7 +342,7 @@ fn outcome(
         whole: seen
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),
-        lacking: found.lacking.into_iter().collect(),
+        lacking: found.incomplete.into_iter().collect(),
         brought: Some(copied_to.iter().copied().collect()),
         compared: task.compare && found.is_complete,
         scrubbed: task.scrub && found.is_complete,

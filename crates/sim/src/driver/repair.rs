@@ -162,9 +162,9 @@ impl Maintenance {
             context.summary.repaired += 1;
             let (number, depth) = (copyset.number(), plan.depth);
             trace!(context, "{number} {depth:?}: {found:?} of {set:?}");
-            restored.extend(found.lacking.iter().copied());
+            restored.extend(found.incomplete.iter().copied());
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
-            if !found.lacking.is_empty() && !is_stuck {
+            if !found.incomplete.is_empty() && !is_stuck {
                 continue;
             }
             if !set.draining.is_empty() && !volumes.quiesce(context)? {

@@ -1,4 +1,4 @@
-//! [`TestVolumes`]: the volumes of a run, and what their owners ask of them.
+//! [`TestVolumes`]: the volumes of a run, and the requests of their owners.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

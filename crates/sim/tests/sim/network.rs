@@ -284,7 +284,7 @@ fn repair_once(bench: &Bench, copyset: CopysetId) -> PassReport {
     );
     network.capability_cache().end_repair(copyset);
     let found = passed.expect("nothing stops it");
-    members.end_repair(copyset, &missed, &found, &found.lacking);
+    members.end_repair(copyset, &missed, &found, &found.incomplete);
     found
 }
 

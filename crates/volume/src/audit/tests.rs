@@ -305,7 +305,7 @@ impl Rig {
         all
     }
 
-    /// The blocks whose content lies in the files of some units, at the places of slots.
+    /// The blocks whose content is in the files of some units, at the places of slots.
     fn found(&self, units: &[u8]) -> BTreeSet<u64> {
         let bytes = self.files(units);
         let slots: BTreeSet<&[u8]> = bytes.chunks_exact(SLOT_BYTES as usize).collect();

@@ -14,7 +14,7 @@ use crate::scatter::Store;
 ///
 /// # Errors
 /// That of the first unit that failed; the others were swept. Then the sweep is to
-/// be repeated, for orphans may still lie there.
+/// be repeated, for orphans may still be there.
 pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     let table = store.table();
     let mut swept = Ok(());

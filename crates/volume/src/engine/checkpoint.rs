@@ -39,7 +39,7 @@ pub struct CheckpointState {
     replaced: Vec<Entry>,
 }
 
-/// New pages and where they lie.
+/// New pages and where they are.
 type NewPages = Vec<(Entry, Arc<Page>)>;
 
 /// A merged tree that waits to become the volume's.

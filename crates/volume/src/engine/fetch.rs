@@ -198,7 +198,7 @@ impl Fetcher {
     }
 }
 
-/// A block as a piece, if it lies on units.
+/// A block as a piece, if it is on units.
 fn block_piece((block, source): &(BlockIndex, Source)) -> Option<Piece> {
     match source {
         Source::Slot(entry) => Some(data_piece(*block, *entry)),

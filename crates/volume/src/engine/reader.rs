@@ -115,7 +115,7 @@ impl Reader {
         hedge.into_iter().chain(retry).min()
     }
 
-    /// Checks that a range lies within the volume.
+    /// Checks that a range is within the volume.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] if it does not.
@@ -174,7 +174,7 @@ impl Reader {
         size.block_at(offset).0..size.block_at(offset + length - 1).0 + 1
     }
 
-    /// Where `block` lies in a buffer for the bytes from `offset` on, and the offset
+    /// Where `block` is in a buffer for the bytes from `offset` on, and the offset
     /// within the block at which that part begins.
     #[inline]
     pub fn part_of(&self, offset: u64, length: usize, block: u64) -> (Range<usize>, usize) {

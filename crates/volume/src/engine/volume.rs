@@ -53,7 +53,7 @@ impl Env {
     }
 }
 
-/// An attached volume: a [`base::BlockDevice`] whose blocks lie on units.
+/// An attached volume: a [`base::BlockDevice`] whose blocks are on units.
 pub struct Volume {
     pub(super) env: Arc<Env>,
     pub(super) reader: Reader,

@@ -3,7 +3,7 @@
 //! ```text
 //!  0       4096                       4096 + payload_blocks * block
 //!  ┌────────┬─────────┬─────────┬─────────┐
-//!  │ header │ block 0 │ block 1 │ block … │   sealed, as they will lie in
+//!  │ header │ block 0 │ block 1 │ block … │   sealed, as they will be in
 //!  └────────┴─────────┴─────────┴─────────┘   segments
 //!
 //!  header, 8 bytes to a row:

@@ -39,7 +39,7 @@ impl JournalSpec {
     }
 }
 
-/// Where a block's ciphertext lies in the journal.
+/// Where a block's ciphertext is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalSlot {
     /// Offset in the file, in bytes.
@@ -71,7 +71,7 @@ pub struct Journal {
     /// Log position of the next byte.
     head: u64,
     /// Everything before this log position is durable. It is written in every
-    /// record, so that recovery can tell the end of a log from rot.
+    /// record, so that recovery can distinguish the end of a log from rot.
     durable: u64,
     /// Sealed records that are not in the file yet; they end at `head`.
     batch: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The map: volume block → where its sealed block lies (HVSTO §III-B).
+//! The map: volume block → where its sealed block is (HVSTO §III-B).
 //!
 //! Three levels of pages, addressed directly: no search, no chain. Every page
 //! has 256 entries of 16 bytes, is sealed, and is scattered like data.
@@ -11,7 +11,7 @@
 //!                 └ (location, sequence)
 //! ```
 //!
-//! Over the tree lies an [`Overlay`]: what was destaged since the last
+//! On top of the tree is an [`Overlay`]: what was destaged since the last
 //! checkpoint. It is the tail of the version, in memory. A checkpoint merges
 //! it into new pages ([`merge`]); nothing is overwritten.
 //!

@@ -25,7 +25,7 @@ fn a_deleted_segment_keeps_no_member_from_being_in_sync() {
     // Nor does it in a comparison: no member can have it, so none is missing it.
     let found = once(&rig, &standing(&rig, &[]), Depth::Compare);
     assert!(found.rotten > 0 && found.is_complete);
-    assert_eq!((found.in_sync.len(), found.lacking.len()), (6, 0));
+    assert_eq!((found.in_sync.len(), found.incomplete.len()), (6, 0));
     let parity = open(&rig.simulation, 5);
     assert!(!parity.list().expect("listed").contains(&deleted));
 }
@@ -48,11 +48,14 @@ fn a_deleted_segment_on_an_in_sync_member_keeps_no_member_from_being_in_sync() {
             replaced(&mut rig, lost);
             let of = standing(&rig, &[(NEW, Rebuilding)]);
             let first = once(&rig, &of, Depth::Rebuild);
-            let found = match first.lacking.is_empty() {
+            let found = match first.incomplete.is_empty() {
                 true => first,
                 false => once(&rig, &of, Depth::Rebuild),
             };
-            assert_eq!((found.in_sync.len(), found.lacking.len()), (all.into(), 0));
+            assert_eq!(
+                (found.in_sync.len(), found.incomplete.len()),
+                (all.into(), 0)
+            );
             assert!(found.rotten > 0, "it is reported");
             let listed = open(&rig.simulation, NEW).list().expect("listed");
             assert!(!listed.contains(&deleted), "no content was invented");

@@ -171,7 +171,7 @@ fn rot_without_an_intact_copy_ends_a_scrub_and_is_counted() {
     ] {
         let found = rig.pass(&states, &all_committed(), depth);
         assert_eq!((found.rotten, found.is_complete), (1, true), "{found:?}");
-        assert!(found.lacking.is_empty() && found.in_sync.len() == 2);
+        assert!(found.incomplete.is_empty() && found.in_sync.len() == 2);
         assert!(!found.problems.is_empty(), "it is reported");
     }
     // While a member that may have it is unavailable, the scrub is not complete.
@@ -232,12 +232,12 @@ fn only_suspect_segments_of_a_rebuilding_member_are_read() {
         passed.expect("nothing stops it")
     };
     let found = pass(Depth::Rebuild);
-    assert_eq!(found.lacking, [UnitId::from_u128(1)].into());
+    assert_eq!(found.incomplete, [UnitId::from_u128(1)].into());
     let found = pass(Depth::Rebuild);
     assert_eq!(found.in_sync, [0, 1].map(UnitId::from_u128));
     let rotten = |serial| rig.units[1].scrub(segment(serial)).expect("read").len();
     assert_eq!([rotten(1), rotten(3)], [1, 0], "segment 1 was not read");
     let found = pass(Depth::Scrub);
-    assert_eq!(found.lacking, [UnitId::from_u128(1)].into());
+    assert_eq!(found.incomplete, [UnitId::from_u128(1)].into());
     assert_eq!(rotten(1), 0);
 }

@@ -76,7 +76,7 @@ pub(super) fn repair(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> P
     for _ in 0..4 {
         let found = once(rig, of, depth);
         assert_eq!(found.problems, BTreeSet::new());
-        if found.lacking.is_empty() {
+        if found.incomplete.is_empty() {
             return found;
         }
     }
@@ -462,7 +462,7 @@ fn one_in_sync_member_alone_is_not_enough_with_parity() {
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
     let found = Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace);
     let found = found.expect("nothing stops it");
-    assert_eq!((found.in_sync, found.lacking.len()), (Vec::new(), 0));
+    assert_eq!((found.in_sync, found.incomplete.len()), (Vec::new(), 0));
     for place in [2, 3, 4, 5] {
         rig.simulation.disk.heal(&folder(place));
     }

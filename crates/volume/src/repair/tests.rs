@@ -139,7 +139,7 @@ impl Rig {
         for _ in 0..4 {
             let found = self.pass(states, &all_committed(), depth);
             assert_eq!(found.problems, BTreeSet::new());
-            if found.lacking.is_empty() {
+            if found.incomplete.is_empty() {
                 let number = |id: &UnitId| id.as_u128() as usize;
                 return found.in_sync.iter().map(number).collect();
             }
@@ -316,13 +316,13 @@ fn uncommitted_slots_are_not_copied() {
     let uncommitted = Uncommitted::new(open, vec![reserved], 9);
     let states = [InSync, Rebuilding];
     let found = rig.pass(&states, &uncommitted, Depth::Rebuild);
-    assert_eq!(found.lacking.len(), 1);
+    assert_eq!(found.incomplete.len(), 1);
     assert_eq!(rig.kept(1, 1), [0, 1, 2, 3]);
     for serial in [2, 3, 9] {
         assert_eq!(rig.kept(1, serial), [] as [u16; 0]);
     }
     let found = rig.pass(&states, &uncommitted, Depth::Rebuild);
-    assert_eq!((found.lacking.len(), found.in_sync.len()), (0, 2));
+    assert_eq!((found.incomplete.len(), found.in_sync.len()), (0, 2));
     // The slots were committed since, without that member.
     assert_eq!(rig.repair(&states, Depth::Rebuild), [0, 1].into());
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());

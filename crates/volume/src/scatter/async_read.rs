@@ -39,7 +39,7 @@ struct State {
     done: Option<OnRead>,
 }
 
-/// Starts to read and open `pieces`, which all lie in slots of `slot_bytes`: each
+/// Starts to read and open `pieces`, which are all in slots of `slot_bytes`: each
 /// from the cache, if that needs no waiting, or from its best copy that is not on a
 /// unit to `exclude`. `done` is called on any thread; if a piece could not be read,
 /// a read that waits may try the other copies.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every byte that is judged was just read from a compromised unit, never from another unit or
-//! a cache. A unit that does not answer is an error: what lies there is unknown.
+//! a cache. A unit that does not answer is an error: what is there is unknown.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub enum CompromisedError {
     },
 }
 
-/// What `compromised` units alone reveal of these pieces, which all lie in slots of
+/// What `compromised` units alone reveal of these pieces, which are all in slots of
 /// `slot_bytes`; in their order.
 ///
 /// # Errors

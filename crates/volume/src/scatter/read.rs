@@ -22,7 +22,7 @@ const RUN_SLOTS_MAX: u16 = 256;
 /// Pieces that one task reads from the cache one after another.
 const CACHED_AT_ONCE: usize = 8;
 
-/// A sealed piece: where it lies and what it must be.
+/// A sealed piece: where it is and what it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Its location and sequence.
@@ -52,7 +52,7 @@ pub enum ReadError {
     },
 }
 
-/// Reads and opens `pieces`, which all lie in slots of `slot_bytes`, in parallel;
+/// Reads and opens `pieces`, which are all in slots of `slot_bytes`, in parallel;
 /// from units to `exclude` only what no other unit has. Results are in order.
 pub fn read_pieces(
     store: &Arc<Store>,
@@ -64,7 +64,8 @@ pub fn read_pieces(
     read_pieces_through(None, store, keyring, slot_bytes, pieces, exclude)
 }
 
-/// As [`read_pieces`], through a cache: it is asked first, and offered what was read.
+/// As [`read_pieces`], through a cache: pieces are looked up there first, and offered to it
+/// when read.
 pub fn read_pieces_through(
     view: Option<&CacheView>,
     store: &Arc<Store>,
@@ -240,19 +241,19 @@ impl RunRead {
             Some(place) => table.members_at(copyset, place),
         };
         let Some(erasure) = table.layout(copyset).erasure() else {
-            reading.ask_each(&members);
+            reading.request_each(&members);
             return reading.results();
         };
         let (last, first): (Vec<&Member>, Vec<&Member>) = members
             .into_iter()
             .partition(|member| self.exclude.contains(&member.id));
-        reading.ask_each(&first);
+        reading.request_each(&first);
         if !reading.is_done() {
             let (members, pool) = (table.members(copyset), &*self.store.pool);
             let rows = RowReader::new(pool, members, erasure, segment, self.slot_bytes);
             reading.recover(rows.excluding(&self.exclude));
         }
-        reading.ask_each(&last);
+        reading.request_each(&last);
         reading.results()
     }
 }
@@ -268,7 +269,7 @@ struct Reading<'a> {
     wanted: &'a [Piece],
     found: Vec<Option<Vec<u8>>>,
     damaged: Vec<bool>,
-    /// The error of the unit that was asked last.
+    /// The error of the unit that was queried last.
     reason: String,
     /// Whether any unit failed for a reason that may pass.
     is_transient: bool,
@@ -280,12 +281,12 @@ impl Reading<'_> {
     }
 
     /// Reads from each of these members in turn what those before it did not give.
-    fn ask_each(&mut self, members: &[&Member]) {
+    fn request_each(&mut self, members: &[&Member]) {
         for member in members {
             if self.is_done() {
                 break;
             }
-            self.ask(member);
+            self.request(member);
         }
     }
 
@@ -322,7 +323,7 @@ impl Reading<'_> {
 
     /// Reads the whole run; if that fails, slot by slot, unless the unit itself is
     /// failing: one that does not respond would time out for each slot.
-    fn ask(&mut self, member: &Member) {
+    fn request(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
         let mut data = vec![0; count * length];
@@ -335,12 +336,12 @@ impl Reading<'_> {
                 }
             }
             Err(error) if count == 1 || error.affects_whole_unit() => {}
-            Err(_) => self.ask_slots(member, &mut tags[..1], &mut data[..length]),
+            Err(_) => self.request_slots(member, &mut tags[..1], &mut data[..length]),
         }
     }
 
     /// Reads slot by slot what is missing; `tags` and `data` are buffers.
-    fn ask_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
+    fn request_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
                 continue;

@@ -51,7 +51,7 @@ pub fn reclaim(
 /// parity that is.
 ///
 /// # Errors
-/// That of the first unit that failed; then the call is to be repeated, which is no
+/// The error of the first unit that failed; then the call must be repeated, which is no
 /// error.
 pub fn reclaim_if(
     members: &[Member],
@@ -475,7 +475,7 @@ fn look(
     if stat_of(member, segment)?.is_none() {
         return Ok(None);
     }
-    match Masks::ask(&*member.unit, segment, erasure, parity) {
+    match Masks::read(&*member.unit, segment, erasure, parity) {
         Err(UnitError::NoSegment { .. }) => Ok(None),
         other => other.map(Some),
     }
