@@ -198,7 +198,7 @@ impl Link {
     /// Shows a capability. If the last connection failed, the next one begins with it.
     pub fn show(&self, capability: &[u8]) {
         if !self.queue.lock().is_unavailable {
-            self.enqueue(&Request::Show(capability), ignored());
+            self.enqueue(&Request::Present(capability), ignored());
             self.pump();
         }
     }
@@ -307,7 +307,7 @@ impl Link {
         for capability in self.params.capability_cache.capabilities() {
             connection.last_tag += 1;
             let tag = connection.last_tag;
-            Request::Show(&capability).encode(tag, &mut connection.out);
+            Request::Present(&capability).encode(tag, &mut connection.out);
             let until = clock.monotonic() + WORK_TIMEOUT;
             connection.conversation.expect(tag, until, ignored());
         }
@@ -504,7 +504,7 @@ impl Link {
 }
 
 impl unit_remote::Link for Link {
-    fn ask(&self, request: &Request<'_>, done: Done) {
+    fn send(&self, request: &Request<'_>, done: Done) {
         self.params.capability_cache.renew();
         if let Some(error) = self.pause_error() {
             return done(Err(error));
@@ -513,7 +513,7 @@ impl unit_remote::Link for Link {
         self.pump();
     }
 
-    fn try_ask(&self, request: &Request<'_>, done: Done) -> bool {
+    fn try_send(&self, request: &Request<'_>, done: Done) -> bool {
         if self.pause_error().is_some() {
             return false;
         }
@@ -528,7 +528,7 @@ impl unit_remote::Link for Link {
 /// The time after which a daemon that has not answered counts as unavailable.
 fn timeout_of(verb: Verb) -> Duration {
     match verb {
-        Verb::Show => SHOW_TIMEOUT,
+        Verb::Present => SHOW_TIMEOUT,
         Verb::Sync | Verb::Free | Verb::Delete | Verb::List | Verb::Replace | Verb::Scrub => {
             WORK_TIMEOUT
         }

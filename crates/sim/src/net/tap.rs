@@ -153,7 +153,7 @@ impl Tap {
     /// Observes requests.
     pub fn requests(&mut self, bytes: &[u8]) {
         self.frames.extend(bytes);
-        while let Ok(Some(frame)) = self.frames.cut() {
+        while let Ok(Some(frame)) = self.frames.pop() {
             let Ok(request) = Request::decode(frame.code, frame.body) else {
                 return;
             };
@@ -169,7 +169,7 @@ impl Tap {
                 Request::Replace { part, .. } => Change::of_one("replace", part.segment, true),
                 other => {
                     let request = match other {
-                        Request::Show(signed) => ObservedRequest::Show(signed.to_vec()),
+                        Request::Present(signed) => ObservedRequest::Show(signed.to_vec()),
                         Request::Read { run, slot_bytes } => {
                             ObservedRequest::Read { run, slot_bytes }
                         }
@@ -195,7 +195,7 @@ impl Tap {
         let mut frames = Frames::new(BODY_BYTES_MAX);
         frames.extend(bytes);
         bytes.clear();
-        while let Ok(Some(frame)) = frames.cut() {
+        while let Ok(Some(frame)) = frames.pop() {
             let request = self.requests.remove(&frame.tag);
             let is_done = frame.code == Status::Done as u16;
             let mut body = frame.body.to_vec();
