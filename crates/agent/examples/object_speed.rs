@@ -23,7 +23,9 @@ use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
 use unit_object::ObjectUnit;
 use volume::catalog::copysets::{self, Zones};
 use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
-use volume::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};
+use volume::scatter::{
+    Layout, Ledger, MemberRun, Placer, PlacerConfig, Progress, Serials, Source, place,
+};
 use volume::{LeaseTerm, Store};
 use world::World;
 
@@ -196,7 +198,11 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
             // The results of the last reads are not needed.
             let _ = tell.send(asked.elapsed());
         });
-        assert!(store.start_read(&store.table(), (None, run), SLOT_BYTES, &[], done));
+        let run = MemberRun {
+            place: None,
+            slots: run,
+        };
+        assert!(store.start_read(&store.table(), run, SLOT_BYTES, &[], done));
     };
     (0..at_once).for_each(|_| ask());
     let mut times = Vec::new();

@@ -1,5 +1,5 @@
-//! Looking at what lies on units and in journals, past the engine: what each
-//! version names, what units keep, which nonces were used for what.
+//! The audit: reads versions, units and journals without the engine, and compares them: the
+//! slots that versions name, the slots that units keep, and the use of nonces.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -22,23 +22,23 @@ use crate::machine::Machine;
 use crate::model::{Blocks, content};
 
 /// A version, read without the engine.
-pub struct Walked {
-    /// What each block is, holes left out.
+pub struct WalkedVersion {
+    /// The entry of each block that is not a hole.
     pub blocks: BTreeMap<u64, Entry>,
-    /// Map and tail pages.
+    /// The entries of map and tail pages.
     pub pages: Vec<Entry>,
     keyring: Arc<Keyring>,
     keys: Vec<LineageKey>,
     slot_bytes: u32,
 }
 
-impl Walked {
-    /// Every slot it names.
+impl WalkedVersion {
+    /// The entries of all slots that the version names.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.blocks.values().chain(&self.pages).copied()
     }
 
-    /// Under whose key something of this epoch was sealed.
+    /// The lineage whose key sealed this sequence.
     fn lineage_of(&self, sequence: Sequence) -> Lineage {
         lineage_of(&self.keys, sequence)
     }
@@ -53,11 +53,11 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Walks all of a version.
+/// Walks the whole map of a version.
 ///
 /// # Errors
-/// If a page cannot be had.
-pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<Walked> {
+/// The first page that cannot be read.
+pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<WalkedVersion> {
     use volume::catalog::Catalog as _;
     let keys = machine.catalog.memory.keys(version.lineage).map_err(text)?;
     let keyring = machine.keyring(&keys);
@@ -73,7 +73,7 @@ pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<Walked> {
         decode_tail_page(&page.map_err(text)?, &mut overlay).map_err(text)?;
     }
     let mut pages = StoredPages::new(Arc::clone(&machine.audited), Arc::clone(&keyring), 256);
-    let mut walked = Walked {
+    let mut walked = WalkedVersion {
         blocks: BTreeMap::new(),
         pages: record.tail,
         keyring,
@@ -82,18 +82,17 @@ pub fn walk(machine: &Machine, version: &StoredVersion) -> Check<Walked> {
     };
     walk_tree(&mut pages, &record.root, &mut walked)?;
     for zero in overlay.zeroes() {
-        let dead: Vec<u64> = walked.blocks.range(zero).map(|(block, _)| *block).collect();
-        dead.iter().for_each(|block| {
+        let zeroed: Vec<u64> = walked.blocks.range(zero).map(|(block, _)| *block).collect();
+        zeroed.iter().for_each(|block| {
             walked.blocks.remove(block);
         });
     }
-    // Named by the tree and overwritten in the tail: still held by the tree's
-    // page, but by no block.
+    // A tree entry that the tail overwrites stays in its page, but is no block's any more.
     walked.blocks.extend(overlay.blocks());
     Ok(walked)
 }
 
-fn walk_tree(pages: &mut StoredPages, root: &Root, walked: &mut Walked) -> Check {
+fn walk_tree(pages: &mut StoredPages, root: &Root, walked: &mut WalkedVersion) -> Check {
     let mut level: Vec<(Position, Entry)> = Vec::new();
     for (index, entry) in root.entries().iter().enumerate() {
         let position = Position {
@@ -126,11 +125,11 @@ fn walk_tree(pages: &mut StoredPages, root: &Root, walked: &mut Walked) -> Check
     Ok(())
 }
 
-/// What a version holds.
+/// Reads the content of a version.
 ///
 /// # Errors
-/// If a block cannot be read.
-pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
+/// The first block that cannot be read.
+pub fn read_version(machine: &Machine, walked: &WalkedVersion) -> Check<Blocks> {
     let piece = |(block, entry): (&u64, &Entry)| Piece {
         entry: *entry,
         address: Address::data(BlockIndex(*block)),
@@ -149,26 +148,26 @@ pub fn read_version(machine: &Machine, walked: &Walked) -> Check<Blocks> {
         .collect()
 }
 
-/// What lies on a unit.
+/// The content of a unit.
 #[derive(Default)]
-pub struct Kept {
-    /// The slots that are not free, as the unit numbers them.
+pub struct UnitContent {
+    /// The slots that are not freed, by the unit's own numbers.
     slots: BTreeMap<Location, Tag>,
-    /// Files that cannot be read: what a power failure leaves of a put that failed.
+    /// Segments with an unreadable file: leftovers of a failed put and a power failure.
     torn: Vec<SegmentId>,
 }
 
-/// What lies on a unit.
+/// Reads the content of a unit from its files.
 ///
 /// # Errors
-/// If a file cannot be read.
-pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
-    let mut kept = Kept::default();
+/// The first file that cannot be read.
+pub fn unit_content(machine: &Machine, unit: usize) -> Check<UnitContent> {
+    let mut content = UnitContent::default();
     let (_, unit_now) = &machine.units[unit];
     let segments = unit_now.list().map_err(text)?;
     let disk = machine.unit_disk(unit);
     let mut files = disk.files_under(&machine.unit_path(unit).join("segments"));
-    // What a crash left of a replacement is removed in time.
+    // Drafts that a crash has left are removed later.
     files.retain(|(path, _)| !path.to_string_lossy().contains(".draft-"));
     if files.len() != segments.len() {
         return Err(format!(
@@ -181,24 +180,26 @@ pub fn kept_slots(machine: &Machine, unit: usize) -> Check<Kept> {
         let bytes = read_file(&*disk, &path, length)?;
         let Ok((header, entries)) = format::parse(&bytes) else {
             let id = |segment: &SegmentId| path.ends_with(segment.to_string());
-            kept.torn.extend(segments.iter().find(|it| id(it)));
+            content.torn.extend(segments.iter().find(|it| id(it)));
             continue;
         };
         for (slot, entry) in (0_u16..).zip(entries) {
             match entry.state {
                 format::SlotState::Kept => {
-                    kept.slots
+                    content
+                        .slots
                         .insert(Location::new(header.segment, Slot(slot)), entry.tag);
                 }
                 format::SlotState::Unknown => {
-                    kept.slots
+                    content
+                        .slots
                         .insert(Location::new(header.segment, Slot(slot)), [0xff; 16]);
                 }
                 _ => {}
             }
         }
     }
-    Ok(kept)
+    Ok(content)
 }
 
 fn read_file(disk: &dyn Disk, path: &Path, length: u64) -> Check<Vec<u8>> {
@@ -208,17 +209,17 @@ fn read_file(disk: &dyn Disk, path: &Path, length: u64) -> Check<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Every use of a nonce that was ever seen, and the tag that came of it.
+/// The nonces that were used so far, each with the tag that it was used for.
 #[derive(Default)]
 pub struct Nonces {
     seen: HashMap<(Lineage, u64), Tag>,
 }
 
 impl Nonces {
-    /// Takes note of a use.
+    /// Records the use of a nonce.
     ///
     /// # Errors
-    /// If the nonce was used for something else.
+    /// An earlier use of the nonce for another content.
     pub fn note(&mut self, lineage: Lineage, sequence: Sequence, tag: Tag) -> Check {
         match self.seen.insert((lineage, sequence.bits()), tag) {
             Some(before) if before != tag => {
@@ -228,7 +229,7 @@ impl Nonces {
         }
     }
 
-    /// Looks at a version record.
+    /// Records the nonce of a version record.
     ///
     /// # Errors
     /// As [`Nonces::note`].
@@ -239,7 +240,7 @@ impl Nonces {
         self.note(version.lineage, sequence, tag)
     }
 
-    /// Looks at every record in a journal, also those of earlier laps.
+    /// Records the nonces of all records in a journal, also those of earlier laps.
     ///
     /// # Errors
     /// As [`Nonces::note`].
@@ -267,63 +268,93 @@ impl Nonces {
     }
 }
 
-/// The copysets, by their numbers.
-struct Sets(BTreeMap<CopysetId, Copyset>);
+/// The current copysets, by id.
+struct Copysets(BTreeMap<CopysetId, Copyset>);
 
-impl Sets {
+impl Copysets {
     fn of(machine: &Machine) -> Self {
         let sets = machine.catalog.members.copysets().into_iter();
         Self(sets.map(|set| (set.id, set)).collect())
     }
 
-    /// Units that hold a segment, in order.
+    /// The members of a segment's copyset, in order.
     fn members(&self, segment: SegmentId) -> &[UnitId] {
         let set = self.0.get(&segment.copyset());
         set.map_or(&[], |set| &set.members)
     }
 
-    /// How they hold it.
+    /// The layout of a segment.
     fn layout(&self, segment: SegmentId) -> Layout {
         let set = self.0.get(&segment.copyset());
         Layout::new(set.and_then(Copyset::erasure))
     }
 }
 
-/// Which of its copyset's members a unit is.
-fn place_of(sets: &Sets, unit: UnitId, segment: SegmentId) -> Option<usize> {
-    let mut members = sets.members(segment).iter();
+/// A unit's place in the copyset of a segment; `None` if it is not a member.
+fn place_of(copysets: &Copysets, unit: UnitId, segment: SegmentId) -> Option<usize> {
+    let mut members = copysets.members(segment).iter();
     members.position(|member| *member == unit)
 }
 
-/// Which of a segment's slots a unit keeps there; `None` if it is parity.
-fn in_segment(sets: &Sets, unit: UnitId, kept: Location) -> Option<Location> {
-    let layout = sets.layout(kept.segment());
+/// The location, within its segment, of a slot that a unit keeps; `None` for parity.
+fn in_segment(copysets: &Copysets, unit: UnitId, kept: Location) -> Option<Location> {
+    let layout = copysets.layout(kept.segment());
     if layout.erasure().is_none() {
         return Some(kept);
     }
-    let (place, data) = (place_of(sets, unit, kept.segment())?, layout.row_slots());
+    let (place, data) = (
+        place_of(copysets, unit, kept.segment())?,
+        layout.row_slots(),
+    );
     let slot = u32::from(kept.slot().0) * data + place as u32;
     let is_data = (place as u32) < data;
     is_data.then(|| Location::new(kept.segment(), Slot(slot as u16)))
 }
 
-/// Compares what units keep with what `versions` name.
+/// Compares the slots that units keep with those that `versions` name.
 ///
-/// Every copy of every slot must be there, but of segments of which the catalog was told
-/// that they are degraded, since a unit was away while they were put.
-///
-/// Of segments that some unit had when it was put back to an earlier state (`ghosts`)
-/// what was freed or deleted since may be there, and a file that a crash had cut short.
+/// Every copy of every named slot must be there, except of segments that the catalog lists
+/// as degraded, because a unit was unavailable during their put. Other slots must not be
+/// there, except of segments that `reappeared` on a unit that was rolled back: these may
+/// also have a truncated file.
 ///
 /// # Errors
-/// What is kept and not named, or named and not kept.
+/// The first slot that is kept and not named, or named and not kept.
 pub fn compare(
     machine: &Machine,
-    versions: &[Walked],
+    versions: &[WalkedVersion],
     nonces: &mut Nonces,
-    ghosts: &BTreeSet<SegmentId>,
+    reappeared: &BTreeSet<SegmentId>,
 ) -> Check {
-    let mut named: BTreeMap<Location, (Lineage, Sequence)> = BTreeMap::new();
+    let named = named_slots(versions)?;
+    let mut comparison = Comparison {
+        copies: named.keys().map(|location| (*location, 0)).collect(),
+        named,
+        gathered: gathered_slots(machine),
+        degraded: machine.catalog.memory.degraded().into_keys().collect(),
+        was_degraded: machine.catalog.members.was_degraded(),
+        copysets: Copysets::of(machine),
+        reappeared,
+    };
+    for (number, (id, _)) in machine.units.iter().enumerate() {
+        if machine.removed.contains(&number) {
+            continue;
+        }
+        let unit = ComparedUnit {
+            number,
+            id: *id,
+            content: unit_content(machine, number)?,
+        };
+        comparison.check_torn(&unit)?;
+        comparison.check_kept(&unit, nonces)?;
+        comparison.count_copies(&unit)?;
+    }
+    comparison.check_copies()
+}
+
+/// The slots that versions name, with what is sealed in each.
+fn named_slots(versions: &[WalkedVersion]) -> Check<BTreeMap<Location, (Lineage, Sequence)>> {
+    let mut named = BTreeMap::new();
     for version in versions {
         for entry in version.entries() {
             let sealed = (version.lineage_of(entry.sequence), entry.sequence);
@@ -334,88 +365,127 @@ pub fn compare(
             }
         }
     }
-    let mut copies: BTreeMap<Location, usize> =
-        named.keys().map(|location| (*location, 0)).collect();
-    let gathered: BTreeSet<Location> = machine
-        .catalog
-        .memory
-        .dead()
-        .segments()
-        .flat_map(|(segment, slots)| {
-            slots
-                .into_iter()
-                .map(move |slot| Location::new(segment, slot))
-        })
-        .collect();
-    let degraded = machine.catalog.memory.degraded();
-    let sets = Sets::of(machine);
-    for (number, (unit, _)) in machine.units.iter().enumerate() {
-        if machine.removed.contains(&number) {
-            continue;
+    Ok(named)
+}
+
+/// Dead slots that wait in the catalog until their segment is worth reclaiming.
+fn gathered_slots(machine: &Machine) -> BTreeSet<Location> {
+    let dead = machine.catalog.memory.dead();
+    let slots = dead.segments().flat_map(|(segment, slots)| {
+        slots
+            .into_iter()
+            .map(move |slot| Location::new(segment, slot))
+    });
+    slots.collect()
+}
+
+/// A unit and its content.
+struct ComparedUnit {
+    number: usize,
+    id: UnitId,
+    content: UnitContent,
+}
+
+/// A comparison of units with versions.
+struct Comparison<'a> {
+    named: BTreeMap<Location, (Lineage, Sequence)>,
+    /// The number of copies found of each named slot; with parity, of members that have the
+    /// slot or its parity.
+    copies: BTreeMap<Location, usize>,
+    gathered: BTreeSet<Location>,
+    /// The segments that are degraded now.
+    degraded: BTreeSet<SegmentId>,
+    /// The segments that were ever degraded.
+    was_degraded: BTreeSet<SegmentId>,
+    copysets: Copysets,
+    reappeared: &'a BTreeSet<SegmentId>,
+}
+
+impl Comparison<'_> {
+    /// Checks that unreadable files belong to segments whose put has failed.
+    fn check_torn(&self, unit: &ComparedUnit) -> Check {
+        let mut torn = unit.content.torn.iter();
+        let is_known = |segment: &&SegmentId| {
+            self.was_degraded.contains(segment) || self.reappeared.contains(segment)
+        };
+        match torn.find(|segment| !is_known(segment)) {
+            None => Ok(()),
+            Some(segment) => Err(format!(
+                "unit {} cannot read {segment}, which is not degraded",
+                unit.number
+            )),
         }
-        let Kept { slots: kept, torn } = kept_slots(machine, number)?;
-        let was_degraded = machine.catalog.members.was_degraded();
-        let is_known =
-            |segment: &&SegmentId| was_degraded.contains(segment) || ghosts.contains(segment);
-        if let Some(segment) = torn.iter().find(|segment| !is_known(segment)) {
-            return Err(format!(
-                "unit {number} cannot read {segment}, and nobody was told"
-            ));
-        }
-        for (location, tag) in &kept {
-            let Some(location) = in_segment(&sets, *unit, *location) else {
+    }
+
+    /// Checks that the slots of a unit are named or wait to be freed.
+    fn check_kept(&self, unit: &ComparedUnit, nonces: &mut Nonces) -> Check {
+        for (location, tag) in &unit.content.slots {
+            let Some(location) = in_segment(&self.copysets, unit.id, *location) else {
                 continue;
             };
-            // An empty one takes room until its segment goes.
+            // An empty slot stays until its segment is deleted.
             if *tag == [0; 16] {
                 continue;
             }
-            let Some((lineage, sequence)) = named.get(&location) else {
-                if gathered.contains(&location) || ghosts.contains(&location.segment()) {
-                    continue;
+            match self.named.get(&location) {
+                Some((lineage, sequence)) => nonces.note(*lineage, *sequence, *tag)?,
+                None if self.gathered.contains(&location)
+                    || self.reappeared.contains(&location.segment()) => {}
+                None => {
+                    return Err(format!(
+                        "unit {} keeps {location:?}, which no version names",
+                        unit.number
+                    ));
                 }
-                return Err(format!(
-                    "unit {number} keeps {location:?}, which no version names"
-                ));
-            };
-            nonces.note(*lineage, *sequence, *tag)?;
+            }
         }
-        for (location, copies) in &mut copies {
-            let Some(place) = place_of(&sets, *unit, location.segment()) else {
+        Ok(())
+    }
+
+    /// Counts the copies of named slots on a unit.
+    fn count_copies(&mut self, unit: &ComparedUnit) -> Check {
+        for (location, copies) in &mut self.copies {
+            let segment = location.segment();
+            let Some(place) = place_of(&self.copysets, unit.id, segment) else {
                 continue;
             };
-            let layout = sets.layout(location.segment());
+            let layout = self.copysets.layout(segment);
             let home = layout.home(location.slot());
             let data = layout.row_slots() as usize;
-            // On its own member, and with those that have its row's parity.
-            let is_there = home
+            // The slot is on its own member; the parity of its row on the parity members.
+            let is_expected = home
                 .place
                 .is_none_or(|home| place == usize::from(home) || place >= data);
-            if !is_there {
+            if !is_expected {
                 continue;
             }
-            if kept.contains_key(&Location::new(location.segment(), home.slot)) {
+            let own = Location::new(segment, home.slot);
+            if unit.content.slots.contains_key(&own) {
                 *copies += 1;
-            } else if !degraded.contains_key(&location.segment()) {
-                return Err(format!("unit {number} has lost {location:?}"));
+            } else if !self.degraded.contains(&segment) {
+                return Err(format!("unit {} has lost {location:?}", unit.number));
             }
         }
+        Ok(())
     }
-    for (location, copies) in copies {
-        let segment = location.segment();
-        if copies == 0 {
-            return Err(format!("no unit keeps {location:?}, which a version names"));
+
+    /// Checks that every named slot has all its copies, unless its segment is degraded.
+    fn check_copies(&self) -> Check {
+        for (location, copies) in &self.copies {
+            let segment = location.segment();
+            if *copies == 0 {
+                return Err(format!("no unit keeps {location:?}, which a version names"));
+            }
+            let required = match self.copysets.layout(segment).erasure() {
+                Some(erasure) => 1 + usize::from(erasure.parity()),
+                None => self.copysets.members(segment).len(),
+            };
+            if *copies < required && !self.degraded.contains(&segment) {
+                return Err(format!(
+                    "{location:?} has {copies} of {required} copies, and its segment is not degraded"
+                ));
+            }
         }
-        let erasure = sets.layout(segment).erasure();
-        let wanted = match erasure {
-            Some(erasure) => 1 + usize::from(erasure.parity()),
-            None => sets.members(segment).len(),
-        };
-        if copies < wanted && !degraded.contains_key(&segment) {
-            return Err(format!(
-                "{location:?} has {copies} copies, and nobody was told"
-            ));
-        }
+        Ok(())
     }
-    Ok(())
 }

@@ -1,7 +1,6 @@
-//! A catalog that tells the driver what was committed, and sometimes does not
-//! answer.
+//! [`WatchedCatalog`]: a catalog that records commits for the driver, and sometimes fails.
 //!
-//! It outlives every process, as a database with synchronous commits does.
+//! It outlives every process, like a database with synchronous commits.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,11 +19,11 @@ use world::simulated::SimulatedRandom;
 use crate::members::Members;
 use crate::net::capabilities::CapabilityCache;
 
-/// A catalog that is watched.
+/// A catalog in memory, with faults and a record of commits.
 pub struct WatchedCatalog {
-    /// What it watches.
+    /// The catalog, without faults.
     pub memory: Arc<MemoryCatalog>,
-    /// Who is whole.
+    /// The states of members.
     pub members: Arc<Members>,
     random: SimulatedRandom,
     state: Mutex<State>,
@@ -33,17 +32,17 @@ pub struct WatchedCatalog {
 #[derive(Default)]
 struct State {
     commits: Vec<VersionCommit>,
-    /// Also those that were refused: they were sealed all the same.
+    /// The records of all commits, also of refused ones: their nonces were used.
     records: Vec<StoredVersion>,
     unavailable_one_in: u64,
-    /// So many commits are refused.
+    /// The number of commits to refuse because members have changed.
     members_changed: u64,
-    /// Where what an answer gives the right to do is put.
+    /// The capability cache of the current process: answers grant capabilities.
     capability_cache: Option<Arc<CapabilityCache>>,
 }
 
 impl WatchedCatalog {
-    /// An empty catalog that answers.
+    /// An empty catalog without faults.
     #[must_use]
     pub fn new(random: SimulatedRandom, copysets: Vec<Copyset>) -> Self {
         Self {
@@ -54,9 +53,9 @@ impl WatchedCatalog {
         }
     }
 
-    /// The same catalog as another host reaches it.
+    /// The same catalog for another host, with faults of its own.
     #[must_use]
-    pub fn beside(&self, random: SimulatedRandom) -> Self {
+    pub fn for_another_host(&self, random: SimulatedRandom) -> Self {
         Self {
             memory: Arc::clone(&self.memory),
             members: Arc::clone(&self.members),
@@ -68,7 +67,7 @@ impl WatchedCatalog {
         self.state.lock()
     }
 
-    /// From now on a process with this capability_cache asks, if any.
+    /// Sets the capability cache of the current process.
     pub fn set_capability_cache(&self, capability_cache: Option<Arc<CapabilityCache>>) {
         self.state().capability_cache = capability_cache;
     }
@@ -77,17 +76,17 @@ impl WatchedCatalog {
         self.state().capability_cache.clone()
     }
 
-    /// What was committed since this was last asked.
+    /// Takes the commits since the last call.
     pub fn take_commits(&self) -> Vec<VersionCommit> {
         std::mem::take(&mut self.state().commits)
     }
 
-    /// The versions that somebody tried to commit since this was last asked.
+    /// Takes the version records of all attempted commits since the last call.
     pub fn take_records(&self) -> Vec<StoredVersion> {
         std::mem::take(&mut self.state().records)
     }
 
-    /// Lets one in `count` calls fail; none if zero.
+    /// Makes one of `one_in` calls fail; none if zero.
     pub fn set_unavailable(&self, one_in: u64) {
         self.state().unavailable_one_in = one_in;
     }
@@ -97,19 +96,20 @@ impl WatchedCatalog {
         self.state().members_changed = count;
     }
 
-    /// Whether a commit that was not carried out before is refused.
+    /// Whether to refuse a commit, unless it was carried out before.
     fn have_members_changed(&self, commit: &VersionCommit) -> bool {
         let key = commit.version.key;
         if self.memory.head(key.volume) == Some(key) {
             return false;
         }
         let mut state = self.state();
-        let is_told = state.members_changed > 0;
+        let is_requested = state.members_changed > 0;
         state.members_changed = state.members_changed.saturating_sub(1);
-        is_told || self.random.one_in(state.unavailable_one_in)
+        is_requested || self.random.one_in(state.unavailable_one_in)
     }
 
-    /// Fails now and then; half of those calls are carried out all the same.
+    /// Makes a call, which sometimes fails; half of the failed calls are carried out all the
+    /// same.
     fn call<T>(
         &self,
         act: impl FnOnce(&MemoryCatalog) -> Result<T, CatalogError>,
@@ -136,11 +136,11 @@ impl Catalog for WatchedCatalog {
     ) -> Result<Lease, CatalogError> {
         let lease = self.call(|memory| memory.acquire(volume, salt, journals))?;
         if let Some(capability_cache) = self.capability_cache() {
-            capability_cache.leased(volume, lease.epoch);
+            capability_cache.request_lease(volume, lease.epoch);
             lease
                 .keys
                 .iter()
-                .for_each(|key| capability_cache.reads(key.lineage));
+                .for_each(|key| capability_cache.request_read(key.lineage));
         }
         Ok(lease)
     }
@@ -169,7 +169,8 @@ impl Catalog for WatchedCatalog {
             }));
             serials.push(serial_next..u64::MAX);
             memory.commit(commit)?;
-            self.members.note(commit, &SuspectUnit::Serials(serials));
+            self.members
+                .record_commit(commit, &SuspectUnit::Serials(serials));
             self.state().commits.push(commit.clone());
             Ok(())
         })
@@ -183,7 +184,7 @@ impl Catalog for WatchedCatalog {
     ) -> Result<Range<u64>, CatalogError> {
         let serials = self.call(|memory| memory.reserve_serials(volume, epoch, count))?;
         if let Some(capability_cache) = self.capability_cache() {
-            capability_cache.leased(volume, epoch);
+            capability_cache.request_lease(volume, epoch);
         }
         Ok(serials)
     }
@@ -203,7 +204,7 @@ impl Catalog for WatchedCatalog {
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
         let keys = self.call(|memory| memory.keys(lineage))?;
         if let Some(capability_cache) = self.capability_cache() {
-            capability_cache.reads(lineage);
+            capability_cache.request_read(lineage);
         }
         Ok(keys)
     }

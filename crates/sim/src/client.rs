@@ -1,13 +1,13 @@
-//! A client of an attached volume: it keeps the contract of a frontend, has
-//! several requests in flight, and compares every answer with the model.
+//! [`Client`]: the client of an attached volume. It follows the contract of the NBD server,
+//! has several requests in flight, and compares every answer with the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, BlockSize, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Started,
-    Token, ZeroMode,
+    BlockDevice, BlockSize, ByteRange, Completion, Durability, Extent, ExtentKind, IoError,
+    Outcome, Request, Started, Token, ZeroMode,
 };
 use volume::{READS_WAIT_MAX, Volume};
 use world::Clock;
@@ -16,29 +16,30 @@ use world::simulated::SimulatedClock;
 use crate::Check;
 use crate::model::{Edit, Timeline, content};
 
-/// A volume that is attached.
+/// An attached volume and its requests.
 pub struct Client {
     /// The volume.
     pub volume: Volume,
     block_size: BlockSize,
     clock: Arc<SimulatedClock>,
-    requests: BTreeMap<Token, Request>,
-    /// When these were asked for, and some that were answered at once.
-    asked: BTreeMap<Token, Duration>,
+    requests: BTreeMap<Token, PendingRequest>,
+    /// When these requests were started, and some that were answered at once.
+    started: BTreeMap<Token, Duration>,
     token_next: Token,
-    /// Operations up to here were acknowledged, or are at least in the
-    /// journal's file.
+    /// Operations up to this boundary are in the journal's file.
     pub committed: usize,
-    /// No further request is made.
+    /// Whether the volume is being closed: requests may fail.
     pub is_closing: bool,
-    /// Nothing is lacking but what is away: what cannot be read has waited for it.
+    /// Whether reads may fail only after they have waited for unavailable units: nothing is
+    /// damaged or lost.
     pub must_wait: bool,
 }
 
-enum Request {
+/// A request that was not answered at once. `since` is the newest boundary when it was
+/// started, `covers` the boundary that is durable once it is answered.
+enum PendingRequest {
     Read {
-        offset: u64,
-        length: u64,
+        range: ByteRange,
         since: usize,
     },
     Extents {
@@ -49,35 +50,35 @@ enum Request {
     Flush {
         covers: usize,
     },
-    /// Admitted, and waiting to be durable.
+    /// A change that is admitted and waits to be durable.
     Durable {
         covers: usize,
     },
-    /// Waiting for the rest of the blocks that it covers in part.
+    /// A change that waits for the rest of the blocks that it covers in part.
     Parked {
         edit: Edit,
         durability: Durability,
     },
 }
 
-/// What the client knows of the volume beyond one attachment.
+/// The state of a volume that outlives an attachment.
 #[derive(Debug, Default)]
-pub struct Past {
-    /// What was admitted, in order.
+pub struct VolumeHistory {
+    /// The admitted operations.
     pub timeline: Timeline,
-    /// Operations up to here survive every crash.
+    /// Operations up to this boundary survive every crash.
     pub durable: usize,
     /// The volume's size in bytes.
     pub size_bytes: u64,
 }
 
 impl Client {
-    /// A client of `volume`, which holds what `past` says.
+    /// A client of `volume`, whose content is the newest state of `history`.
     #[must_use]
     pub fn new(
         volume: Volume,
         block_size: BlockSize,
-        past: &Past,
+        history: &VolumeHistory,
         clock: Arc<SimulatedClock>,
     ) -> Self {
         Self {
@@ -85,15 +86,15 @@ impl Client {
             block_size,
             clock,
             requests: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            started: BTreeMap::new(),
             token_next: 1,
-            committed: past.timeline.len(),
+            committed: history.timeline.len(),
             is_closing: false,
             must_wait: false,
         }
     }
 
-    /// How many requests are in flight.
+    /// The number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.requests.len()
@@ -107,85 +108,66 @@ impl Client {
 
     fn token(&mut self) -> Token {
         self.token_next += 1;
-        self.asked.insert(self.token_next, self.clock.monotonic());
+        self.started.insert(self.token_next, self.clock.monotonic());
         self.token_next
     }
 
     fn has_parked(&self) -> bool {
         self.requests
             .values()
-            .any(|request| matches!(request, Request::Parked { .. }))
+            .any(|request| matches!(request, PendingRequest::Parked { .. }))
     }
 
     fn blocks_written(&self) -> u64 {
         self.volume.status().counters.blocks_written
     }
 
-    /// Makes a change. Returns whether the volume took it.
+    /// Starts a change. Returns `false` if it was not started, or refused for a reason that
+    /// is allowed.
     pub fn change(
         &mut self,
-        past: &mut Past,
+        history: &mut VolumeHistory,
         edit: &Edit,
         durability: Durability,
         may_fail: bool,
     ) -> Check<bool> {
-        let settled = edit.clone().settled(self.block_size, past.size_bytes);
-        let has_edges = settled.has_edges(self.block_size);
-        // The order in which several parked changes are admitted does not
-        // show from outside.
+        let resolved = edit.clone().resolved(self.block_size, history.size_bytes);
+        let has_edges = resolved.has_edges(self.block_size);
+        // The order in which several parked changes are admitted is not visible from
+        // outside.
         if has_edges && self.has_parked() {
             return Ok(false);
         }
         let token = self.token();
         let was_stopped = self.is_stopped();
         let written = self.blocks_written();
-        let started = match edit {
-            Edit::Write(offset, data) => self
-                .volume
-                .start(base::Request::write(token, *offset, data, durability)),
-            Edit::Zero(offset, length) => {
-                let mode = ZeroMode {
-                    durability,
-                    may_punch: true,
-                    fast_only: false,
-                };
-                self.volume
-                    .start(base::Request::write_zeroes(token, *offset, *length, mode))
-            }
-            Edit::Trim(offset, length) => self
-                .volume
-                .start(base::Request::trim(token, *offset, *length, durability)),
-        };
+        let started = self.start_change(token, edit, durability);
         let is_admitted = match &started {
             Started::Done => true,
             Started::Pending => !has_edges || self.blocks_written() != written,
             Started::Busy => false,
-            // It may lie in the journal in part.
+            // A part of it may be in the journal.
             Started::Failed(_) => !was_stopped && self.is_stopped(),
         };
         if is_admitted {
-            self.admit(past, &settled);
+            self.admit(history, &resolved);
         }
         match started {
             Started::Done if durability == Durability::Durable => {
                 Err("a durable write was done at once".to_owned())
             }
             Started::Done => Ok(true),
-            Started::Pending if is_admitted => {
-                self.requests.insert(
-                    token,
-                    Request::Durable {
-                        covers: past.timeline.len(),
-                    },
-                );
-                Ok(true)
-            }
             Started::Pending => {
-                let parked = Request::Parked {
-                    edit: settled,
-                    durability,
+                let request = match is_admitted {
+                    true => PendingRequest::Durable {
+                        covers: history.timeline.len(),
+                    },
+                    false => PendingRequest::Parked {
+                        edit: resolved,
+                        durability,
+                    },
                 };
-                self.requests.insert(token, parked);
+                self.requests.insert(token, request);
                 Ok(true)
             }
             Started::Busy => Ok(false),
@@ -193,204 +175,218 @@ impl Client {
                 Ok(false)
             }
             Started::Failed(IoError::NoSpace(_) | IoError::Unavailable(_)) if may_fail => Ok(false),
-            Started::Failed(error) => {
-                Err(format!("{edit:.0?} failed: {error}", edit = edit.range()))
-            }
+            Started::Failed(error) => Err(format!("{:?} failed: {error}", edit.range())),
         }
     }
 
-    fn admit(&self, past: &mut Past, edit: &Edit) {
-        let operation = past.timeline.operation(edit, self.block_size);
-        past.timeline.push(operation);
-    }
-
-    /// Reads a range; the answer may come now or later.
-    pub fn read(&mut self, past: &Past, offset: u64, length: u64, may_fail: bool) -> Check {
-        let token = self.token();
-        let mut out = vec![0xee; length as usize];
-        let since = past.timeline.len();
-        match self
-            .volume
-            .start(base::Request::read(token, offset, &mut out))
-        {
-            Started::Done => self.check_data(past, offset, &out, since),
-            Started::Pending => {
-                self.requests.insert(
-                    token,
-                    Request::Read {
-                        offset,
-                        length,
-                        since,
-                    },
-                );
-                Ok(())
+    fn start_change(&mut self, token: Token, edit: &Edit, durability: Durability) -> Started {
+        let request = match edit {
+            Edit::Write { offset, data } => Request::write(token, *offset, data, durability),
+            Edit::Zero(ByteRange { offset, length }) => {
+                let mode = ZeroMode {
+                    durability,
+                    may_punch: true,
+                    fast_only: false,
+                };
+                Request::write_zeroes(token, *offset, *length, mode)
             }
-            Started::Busy => Ok(()),
-            Started::Failed(error) => self.may_fail(&error, may_fail, "a read"),
-        }
+            Edit::Trim(ByteRange { offset, length }) => {
+                Request::trim(token, *offset, *length, durability)
+            }
+        };
+        self.volume.start(request)
     }
 
-    /// Asks for extents.
-    pub fn extents(&mut self, past: &Past, offset: u64, length: u64, may_fail: bool) -> Check {
+    fn admit(&self, history: &mut VolumeHistory, edit: &Edit) {
+        let operation = history.timeline.operation(edit, self.block_size);
+        history.timeline.push(operation);
+    }
+
+    /// Reads a range. The answer may come later.
+    pub fn read(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
         let token = self.token();
-        let mut runs = Vec::new();
-        let since = past.timeline.len();
-        match self
-            .volume
-            .start(base::Request::extents(token, offset, length, &mut runs))
-        {
-            Started::Done => self.check_extents(past, offset, &runs, since),
+        let mut out = vec![0xee; range.length as usize];
+        let since = history.timeline.len();
+        let request = Request::read(token, range.offset, &mut out);
+        match self.volume.start(request) {
+            Started::Done => self.check_data(history, range.offset, &out, since),
             Started::Pending => {
                 self.requests
-                    .insert(token, Request::Extents { offset, since });
+                    .insert(token, PendingRequest::Read { range, since });
                 Ok(())
             }
             Started::Busy => Ok(()),
-            Started::Failed(error) => self.may_fail(&error, may_fail, "extents"),
+            Started::Failed(error) => self.check_error(&error, may_fail, "a read"),
         }
     }
 
-    /// Hints at a read.
-    pub fn prefetch(&mut self, offset: u64, length: u64, may_fail: bool) -> Check {
+    /// Requests the extents of a range.
+    pub fn extents(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
+        let ByteRange { offset, length } = range;
         let token = self.token();
-        match self
-            .volume
-            .start(base::Request::prefetch(token, offset, length))
-        {
+        let mut runs = Vec::new();
+        let since = history.timeline.len();
+        let request = Request::extents(token, offset, length, &mut runs);
+        match self.volume.start(request) {
+            Started::Done => self.check_extents(history, offset, &runs, since),
             Started::Pending => {
-                self.requests.insert(token, Request::Prefetch);
+                self.requests
+                    .insert(token, PendingRequest::Extents { offset, since });
+                Ok(())
+            }
+            Started::Busy => Ok(()),
+            Started::Failed(error) => self.check_error(&error, may_fail, "extents"),
+        }
+    }
+
+    /// Prefetches a range.
+    pub fn prefetch(&mut self, range: ByteRange, may_fail: bool) -> Check {
+        let token = self.token();
+        let request = Request::prefetch(token, range.offset, range.length);
+        match self.volume.start(request) {
+            Started::Pending => {
+                self.requests.insert(token, PendingRequest::Prefetch);
                 Ok(())
             }
             Started::Done | Started::Busy => Ok(()),
-            Started::Failed(error) => self.may_fail(&error, may_fail, "a prefetch"),
+            Started::Failed(error) => self.check_error(&error, may_fail, "a prefetch"),
         }
     }
 
-    /// Makes what was acknowledged durable.
-    pub fn flush(&mut self, past: &mut Past) -> Check {
+    /// Flushes everything that was acknowledged.
+    pub fn flush(&mut self, history: &mut VolumeHistory) -> Check {
         let token = self.token();
         let covers = self.committed;
-        match self.volume.start(base::Request::flush(token)) {
+        match self.volume.start(Request::flush(token)) {
             Started::Done => {
-                past.durable = past.durable.max(covers);
+                history.durable = history.durable.max(covers);
                 Ok(())
             }
             Started::Pending => {
-                self.requests.insert(token, Request::Flush { covers });
+                self.requests
+                    .insert(token, PendingRequest::Flush { covers });
                 Ok(())
             }
             Started::Busy => Ok(()),
-            Started::Failed(error) => self.may_fail(&error, false, "a flush"),
+            Started::Failed(error) => self.check_error(&error, false, "a flush"),
         }
     }
 
     /// Ends a batch.
-    pub fn commit(&mut self, past: &Past) {
+    pub fn commit(&mut self, history: &VolumeHistory) {
         if self.volume.commit().is_ok() {
-            self.committed = past.timeline.len();
+            self.committed = history.timeline.len();
         }
     }
 
-    /// Collects answers.
-    pub fn poll(&mut self, past: &mut Past, may_fail: bool) -> Check {
+    /// Polls the volume and checks its completions.
+    pub fn poll(&mut self, history: &mut VolumeHistory, may_fail: bool) -> Check {
         let written = self.blocks_written();
         let mut completions = Vec::new();
         self.volume.poll(&mut completions);
         if self.blocks_written() != written {
-            self.admit_parked(past)?;
+            self.admit_parked(history)?;
         }
         if self.is_stopped() {
-            // The order in which a stopped volume lets go is nobody's concern.
+            // A stopped volume fails its requests in no particular order.
             completions.sort_by_key(|completion| completion.token);
         } else {
-            self.committed = past.timeline.len();
+            self.committed = history.timeline.len();
         }
         completions
             .into_iter()
-            .try_for_each(|completion| self.complete(past, completion, may_fail))
+            .try_for_each(|completion| self.complete(history, completion, may_fail))
     }
 
-    fn admit_parked(&mut self, past: &mut Past) -> Check {
+    fn admit_parked(&mut self, history: &mut VolumeHistory) -> Check {
         let found = self
             .requests
             .iter()
             .find_map(|(token, request)| match request {
-                Request::Parked { edit, durability } => Some((*token, edit.clone(), *durability)),
+                PendingRequest::Parked { edit, durability } => {
+                    Some((*token, edit.clone(), *durability))
+                }
                 _ => None,
             });
         let Some((token, edit, durability)) = found else {
-            return Err("blocks were written that nobody asked for".to_owned());
+            return Err("blocks were written without a request".to_owned());
         };
-        self.admit(past, &edit);
+        self.admit(history, &edit);
         let covers = match durability {
-            Durability::Durable => past.timeline.len(),
+            Durability::Durable => history.timeline.len(),
             Durability::Volatile => 0,
         };
-        self.requests.insert(token, Request::Durable { covers });
+        self.requests
+            .insert(token, PendingRequest::Durable { covers });
         Ok(())
     }
 
-    fn complete(&mut self, past: &mut Past, completion: Completion, may_fail: bool) -> Check {
+    fn complete(
+        &mut self,
+        history: &mut VolumeHistory,
+        completion: Completion,
+        may_fail: bool,
+    ) -> Check {
         let Completion { token, result } = completion;
         let Some(request) = self.requests.remove(&token) else {
-            return Err(format!("request {token} was answered twice, or never made"));
+            return Err(format!(
+                "request {token} was completed twice, or never started"
+            ));
         };
         self.check_wait(token, &request, &result)?;
         match (request, result) {
-            (
-                Request::Read {
-                    offset,
-                    length,
-                    since,
-                },
-                Ok(Outcome::Data(data)),
-            ) => {
-                if data.len() as u64 != length {
-                    return Err(format!("{} bytes came of {length}", data.len()));
+            (PendingRequest::Read { range, since }, Ok(Outcome::Data(data))) => {
+                if data.len() as u64 != range.length {
+                    return Err(format!("{} bytes came of {}", data.len(), range.length));
                 }
-                self.check_data(past, offset, &data, since)
+                self.check_data(history, range.offset, &data, since)
             }
-            (Request::Extents { offset, since }, Ok(Outcome::Extents(runs))) => {
-                self.check_extents(past, offset, &runs, since)
+            (PendingRequest::Extents { offset, since }, Ok(Outcome::Extents(runs))) => {
+                self.check_extents(history, offset, &runs, since)
             }
-            (Request::Flush { covers } | Request::Durable { covers }, Ok(Outcome::Done)) => {
-                past.durable = past.durable.max(covers);
+            (
+                PendingRequest::Flush { covers } | PendingRequest::Durable { covers },
+                Ok(Outcome::Done),
+            ) => {
+                history.durable = history.durable.max(covers);
                 Ok(())
             }
-            (Request::Prefetch, Ok(Outcome::Done)) => Ok(()),
-            (Request::Parked { .. }, Ok(_)) => {
+            (PendingRequest::Prefetch, Ok(Outcome::Done)) => Ok(()),
+            (PendingRequest::Parked { .. }, Ok(_)) => {
                 Err("a change was acknowledged and not admitted".to_owned())
             }
-            (_, Err(error)) => self.may_fail(&error, may_fail, "a request"),
-            (_, Ok(outcome)) => Err(format!("request {token} brought {outcome:?}")),
+            (_, Err(error)) => self.check_error(&error, may_fail, "a request"),
+            (_, Ok(outcome)) => Err(format!("request {token} has the outcome {outcome:?}")),
         }
     }
 
-    /// What only units have that are away is waited for.
+    /// Checks that a read which failed has waited for unavailable units.
     fn check_wait(
         &mut self,
         token: Token,
-        request: &Request,
+        request: &PendingRequest,
         result: &Result<Outcome, IoError>,
     ) -> Check {
-        let waited = self.clock.monotonic() - self.asked[&token];
+        let waited = self.clock.monotonic() - self.started[&token];
         let oldest = self.requests.keys().next().unwrap_or(&token);
-        self.asked = self.asked.split_off(oldest);
+        self.started = self.started.split_off(oldest);
         let reads = matches!(
             request,
-            Request::Read { .. } | Request::Extents { .. } | Request::Parked { .. }
+            PendingRequest::Read { .. }
+                | PendingRequest::Extents { .. }
+                | PendingRequest::Parked { .. }
         );
         match result {
-            Err(IoError::Unavailable(why))
+            Err(IoError::Unavailable(reason))
                 if reads && self.must_wait && !self.is_closing && waited < READS_WAIT_MAX =>
             {
-                Err(format!("a read failed after {waited:?}: {why}"))
+                Err(format!("a read failed after {waited:?}: {reason}"))
             }
             _ => Ok(()),
         }
     }
 
-    fn may_fail(&self, error: &IoError, may_fail: bool, what: &str) -> Check {
+    fn check_error(&self, error: &IoError, may_fail: bool, what: &str) -> Check {
         let is_allowed = match error {
             IoError::Stopped(_) => self.is_stopped() || self.is_closing,
             IoError::Damaged(_) | IoError::Unavailable(_) | IoError::NoSpace(_) => may_fail,
@@ -403,9 +399,9 @@ impl Client {
         }
     }
 
-    fn check_data(&self, past: &Past, offset: u64, data: &[u8], since: usize) -> Check {
+    fn check_data(&self, history: &VolumeHistory, offset: u64, data: &[u8], since: usize) -> Check {
         let block_bytes = self.block_size.bytes() as u64;
-        let until = past.timeline.len();
+        let until = history.timeline.len();
         let mut position = offset;
         while position < offset + data.len() as u64 {
             let block = position / block_bytes;
@@ -413,13 +409,15 @@ impl Client {
             let part = &data[(position - offset) as usize..(end - offset) as usize];
             let within = (position % block_bytes) as usize;
             let is_right = if part.len() == self.block_size.bytes() {
-                past.timeline.held(block, &content(part), since..=until)
+                history.timeline.had(block, &content(part), since..=until)
             } else {
-                past.timeline.held_part(block, within, part, since..=until)
+                history
+                    .timeline
+                    .had_part(block, within, part, since..=until)
             };
             if !is_right {
                 return Err(format!(
-                    "block {block}, bytes {within}+{}, is wrong: it is not what it held between {since} and {until}",
+                    "block {block}, bytes {within}+{}: the content is that of no boundary from {since} to {until}",
                     part.len()
                 ));
             }
@@ -428,9 +426,15 @@ impl Client {
         Ok(())
     }
 
-    fn check_extents(&self, past: &Past, offset: u64, runs: &[Extent], since: usize) -> Check {
+    fn check_extents(
+        &self,
+        history: &VolumeHistory,
+        offset: u64,
+        runs: &[Extent],
+        since: usize,
+    ) -> Check {
         if runs.is_empty() {
-            return Err("extents of nothing".to_owned());
+            return Err("no extents".to_owned());
         }
         let block_bytes = self.block_size.bytes() as u64;
         let mut position = offset;
@@ -441,10 +445,10 @@ impl Client {
             let end = position + run.length;
             if run.kind == ExtentKind::Hole {
                 let blocks = position / block_bytes..end.div_ceil(block_bytes);
-                let until = past.timeline.len();
-                for block in past.timeline.touched_in(blocks) {
-                    if !past.timeline.held(block, &None, since..=until) {
-                        return Err(format!("block {block} has data and is called a hole"));
+                let until = history.timeline.len();
+                for block in history.timeline.touched_in(blocks) {
+                    if !history.timeline.had(block, &None, since..=until) {
+                        return Err(format!("block {block} has data and is reported as a hole"));
                     }
                 }
             }

@@ -1,30 +1,30 @@
 //! The whole engine under one seed.
 //!
-//! A seed chooses a configuration, a few hundred operations and the faults
-//! between them; the engine runs on one thread, in a simulated world, and every
-//! answer is compared with a plain model ([`model`]). At the end everything is
-//! read without the engine ([`audit`]), and units must hold exactly what kept
-//! versions name. A seed that fails once fails every time.
+//! A seed chooses a configuration, a few hundred operations and the faults between them.
+//! The engine runs on one thread in a simulated world, and every answer is compared with a
+//! plain model ([`model`]). At the end everything is read without the engine ([`audit`]):
+//! units must hold exactly what kept versions name. A seed that fails once fails every
+//! time.
 //!
 //! ```text
-//!   driver ── steps, mishaps, expectations
+//!   driver ── steps, faults, expected content
 //!     ├─ client ─── the NBD server's contract with a volume
-//!     ├─ model ──── what a volume should hold
+//!     ├─ model ──── the content that a volume should have
 //!     ├─ machine ── units, journals, the process; crashes
 //!     ├─ catalog ── the database, which survives everything
 //!     ├─ members ── the states of members, as the database knows them
 //!     ├─ net ────── unit daemons, and a network that breaks
 //!     ├─ privacy ── what some units alone reveal of a version
-//!     └─ audit ──── what lies on units, read without the engine
+//!     └─ audit ──── the content of units, read without the engine
 //! ```
 //!
 //! Units die for good, are rolled back to an earlier state, and are drained; others
-//! replace them. The repairer runs concurrently, a pass at a time; between two of its
-//! calls to units, jobs run, slots are freed, and it may be killed. In the end all
-//! members are in sync, and each has every slot that it should have.
+//! replace them. The repairer runs concurrently, one pass at a time; between two of its
+//! calls to units, jobs run, slots are freed, and it may be killed. In the end all members
+//! are in sync, and each has every slot that it should have.
 //!
-//! In half of the runs each unit is on a machine of its own, behind the product's
-//! protocol, and the network breaks ([`net`]).
+//! In half of the runs each unit is on a machine of its own, behind the unit protocol, and
+//! the network breaks ([`net`]).
 //!
 //! `cargo run -p sim --release -- --seeds 0..10000` runs many seeds;
 //! `-- --seed 7 --trace` prints the steps of one. `-- --hosts` before these runs two
@@ -45,7 +45,7 @@ pub mod setup;
 /// The result of a check; the error says what was found instead.
 pub type Check<T = ()> = Result<T, String>;
 
-/// What a run did, to see that it did enough.
+/// Counts of what a run did: a run that did nothing shows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
     /// Operations of the simulated disk.
@@ -58,17 +58,17 @@ pub struct Summary {
     pub snapshots: u64,
     /// Versions removed.
     pub removed: u64,
-    /// Volumes set back.
+    /// Volumes restored to an earlier version.
     pub restores: u64,
     /// Crashes and kills.
     pub restarts: u64,
-    /// Units that died, were drained, or came back older.
+    /// Units that died, were drained, or were rolled back.
     pub replaced: u64,
-    /// Passes of the repairer that were gone through with.
+    /// Completed passes of the repairer.
     pub repaired: u64,
-    /// Blocks that hosts' caches had, where there are any.
+    /// Hits in hosts' caches.
     pub cached: u64,
-    /// On the network.
+    /// Events on the network.
     pub network: net::Counts,
 }
 
@@ -91,7 +91,7 @@ impl std::ops::AddAssign for Summary {
 /// Runs one seed.
 ///
 /// # Errors
-/// What did not hold.
+/// The first broken promise.
 pub fn run(seed: u64, is_traced: bool) -> Check<Summary> {
     driver::Run::new(seed, is_traced).all()
 }

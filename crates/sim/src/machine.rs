@@ -1,5 +1,5 @@
-//! The simulated machine: a disk with units and journals on it, and the
-//! process that uses them.
+//! [`Machine`]: the simulated host: a disk with units and journals, and the process that
+//! uses them.
 
 mod units;
 
@@ -29,8 +29,8 @@ use crate::net::Network;
 use crate::net::daemon::unit_path;
 use crate::setup::Setup;
 
-/// Where the journals of the first host lie.
-const HOST: &str = "/host";
+/// The folder of the first host's journals.
+const JOURNALS: &str = "/host";
 
 /// A machine and its current process.
 pub struct Machine {
@@ -50,32 +50,27 @@ pub struct Machine {
     pub audited: Arc<Store>,
     /// The same units, as the auditor sees them.
     audited_units: Vec<Arc<TrackedUnit>>,
-    /// Units that died, or are no longer a member of any copyset.
+    /// Units that died, or are no longer members of any copyset.
     pub removed: BTreeSet<usize>,
     cleaner: Cleaner,
-    wrapping: Arc<KeyEncryptionKey>,
-    config: VolumeConfig,
-    segment_bytes: u64,
-    /// The number of units, the first ones, that take whole segments only.
-    whole_units: usize,
+    config: HostConfig,
+    /// The folder of journals and the cache.
     folder: PathBuf,
     world: World,
-    cache_bytes: Option<u64>,
-    cache_memory_bytes: u64,
     /// The cache of the current process.
     cache: Arc<HostCache>,
-    /// The hits of earlier processes' caches.
+    /// Hits in the caches of earlier processes.
     cached: u64,
-    /// The network, if units are on machines of their own.
+    /// The network, if units are behind daemons.
     pub network: Option<Network>,
 }
 
-/// A unit as the engine gets it.
+/// A unit with its health.
 fn tracked(unit: &Arc<dyn Unit>, world: &World) -> Arc<TrackedUnit> {
     Arc::new(TrackedUnit::new(Arc::clone(unit), Arc::clone(&world.clock)))
 }
 
-/// A pool without threads: parallel work is done by the caller.
+/// A pool without threads: the caller does parallel work itself.
 struct CallerPool;
 
 impl Pool for CallerPool {
@@ -88,13 +83,81 @@ pub fn unit_id(number: usize) -> UnitId {
     UnitId::from_u128(number as u128 + 1)
 }
 
+/// The configuration that all hosts of a run share.
+#[derive(Clone)]
+struct HostConfig {
+    wrapping: Arc<KeyEncryptionKey>,
+    volume: VolumeConfig,
+    /// Size of a segment in bytes.
+    segment_bytes: u64,
+    /// The first units, this many, take whole segments only.
+    whole_units: usize,
+    cache_bytes: Option<u64>,
+    cache_memory_bytes: u64,
+}
+
+impl HostConfig {
+    fn new(setup: &Setup) -> Self {
+        Self {
+            wrapping: Arc::new(KeyEncryptionKey::from_bytes(&[7; 32])),
+            volume: VolumeConfig {
+                journal_bytes: setup.journal_bytes,
+                tail_entries_max: setup.tail_entries_max,
+                tail_pages_max: setup.tail_pages_max,
+                segment_bytes: setup.segment_bytes,
+                scatter_width: setup.scatter_width,
+                ..VolumeConfig::default()
+            },
+            segment_bytes: u64::from(setup.segment_bytes),
+            whole_units: setup.whole_units,
+            cache_bytes: setup.cache_bytes,
+            cache_memory_bytes: setup.cache_memory_bytes,
+        }
+    }
+}
+
+/// The parts of a host before its first process starts.
+struct HostParts {
+    simulation: Simulation,
+    world: World,
+    catalog: Arc<WatchedCatalog>,
+    network: Option<Network>,
+    config: HostConfig,
+    folder: PathBuf,
+}
+
+impl HostParts {
+    /// A machine without units.
+    fn assemble(self) -> Machine {
+        let store = Store::new(Arc::clone(&self.world.pool));
+        Machine {
+            cleaner: cleaner(&store, &self.catalog, &self.config.wrapping),
+            simulation: self.simulation,
+            catalog: self.catalog,
+            units: Vec::new(),
+            faulty: Vec::new(),
+            tracked: Vec::new(),
+            audited: Arc::clone(&store),
+            store,
+            audited_units: Vec::new(),
+            removed: BTreeSet::new(),
+            config: self.config,
+            folder: self.folder,
+            world: self.world,
+            cache: HostCache::new(0),
+            cached: 0,
+            network: self.network,
+        }
+    }
+}
+
 impl Machine {
     /// A machine with empty units.
     #[must_use]
     pub fn new(seed: u64, setup: &Setup) -> Self {
         let simulation = Simulation::new(seed);
         let world = simulation.world();
-        for folder in [HOST, "/units"] {
+        for folder in [JOURNALS, "/units"] {
             let made = world.disk.create_directory(folder.as_ref());
             made.and_then(|()| world.disk.sync_directory("/".as_ref()))
                 .expect("an empty disk takes folders");
@@ -102,22 +165,13 @@ impl Machine {
         simulation
             .disk
             .set_read_now_misses(setup.read_misses_one_in);
-        let at_once = SimulatedRandom::new(seed ^ 0xA7_0C4E);
+        let immediate = SimulatedRandom::new(seed ^ 0xA7_0C4E);
         simulation
             .pool
-            .set_immediate(setup.jobs_at_once_one_in, at_once);
+            .set_immediate(setup.jobs_at_once_one_in, immediate);
         let cluster = ClusterId::from_u128(1);
         let ids: Vec<UnitId> = (0..setup.units).map(unit_id).collect();
         let random = SimulatedRandom::new(seed);
-        let config = VolumeConfig {
-            journal_bytes: setup.journal_bytes,
-            tail_entries_max: setup.tail_entries_max,
-            tail_pages_max: setup.tail_pages_max,
-            segment_bytes: setup.segment_bytes,
-            scatter_width: setup.scatter_width,
-            ..VolumeConfig::default()
-        };
-        let store = Store::new(Arc::clone(&world.pool));
         let copysets = copysets::plan(
             &ids,
             &copysets::Zones::new(),
@@ -131,73 +185,44 @@ impl Machine {
         let network = setup
             .net
             .map(|net| Network::new(net, cluster, &simulation.clock, &catalog));
-        let wrapping = Arc::new(KeyEncryptionKey::from_bytes(&[7; 32]));
-        let mut machine = Self {
+        let parts = HostParts {
             simulation,
-            cleaner: cleaner(&store, &catalog, &wrapping),
-            catalog,
-            units: Vec::new(),
-            faulty: Vec::new(),
-            tracked: Vec::new(),
-            audited: Arc::clone(&store),
-            store,
-            audited_units: Vec::new(),
-            removed: BTreeSet::new(),
-            wrapping,
-            config,
-            segment_bytes: u64::from(setup.segment_bytes),
-            whole_units: setup.whole_units,
-            folder: PathBuf::from(HOST),
             world,
-            cache_bytes: setup.cache_bytes,
-            cache_memory_bytes: setup.cache_memory_bytes,
-            cache: HostCache::new(0),
-            cached: 0,
+            catalog,
             network,
+            config: HostConfig::new(setup),
+            folder: PathBuf::from(JOURNALS),
         };
+        let mut machine = parts.assemble();
         for number in 0..setup.units {
-            machine.make_unit(number).expect("made");
+            machine.create_unit(number).expect("created");
         }
         machine.start(setup.units);
         machine
     }
 
-    /// Another host with the same units and the same database. Its journals are in a
-    /// folder of its own; its clock starts with this one's and then runs on its own.
+    /// Another host with the same units and the same database. Its journals are in
+    /// `folder`; its clock starts with this host's and then runs on its own.
     #[must_use]
-    pub fn beside(&self, folder: &str) -> Self {
+    pub fn another_host(&self, folder: &str) -> Self {
         let simulation = self.simulation.beside();
         let world = simulation.world();
         let made = world.disk.create_directory(folder.as_ref());
         made.and_then(|()| world.disk.sync_directory("/".as_ref()))
             .expect("the disk takes folders");
-        let store = Store::new(Arc::clone(&world.pool));
-        let catalog = Arc::new(self.catalog.beside(simulation.random.split()));
+        let catalog = Arc::new(self.catalog.for_another_host(simulation.random.split()));
         let network = self.network.as_ref();
-        let network = network.map(|network| network.beside(&simulation.clock));
-        let mut machine = Self {
+        let network = network.map(|network| network.for_another_host(&simulation.clock));
+        let parts = HostParts {
             simulation,
-            cleaner: cleaner(&store, &catalog, &self.wrapping),
-            catalog,
-            units: Vec::new(),
-            faulty: Vec::new(),
-            tracked: Vec::new(),
-            audited: Arc::clone(&store),
-            store,
-            audited_units: Vec::new(),
-            removed: self.removed.clone(),
-            wrapping: Arc::clone(&self.wrapping),
-            config: self.config,
-            segment_bytes: self.segment_bytes,
-            whole_units: self.whole_units,
-            folder: PathBuf::from(folder),
             world,
-            cache_bytes: self.cache_bytes,
-            cache_memory_bytes: self.cache_memory_bytes,
-            cache: HostCache::new(0),
-            cached: 0,
+            catalog,
             network,
+            config: self.config.clone(),
+            folder: PathBuf::from(folder),
         };
+        let mut machine = parts.assemble();
+        machine.removed = self.removed.clone();
         machine.start(self.units.len());
         machine
     }
@@ -208,17 +233,17 @@ impl Machine {
         LeaseSalt::generate(&*self.world.random)
     }
 
-    /// Acquires the lease on an existing volume, with a catalog that is available.
+    /// Acquires the lease of a volume.
     ///
     /// # Panics
-    /// If either does not hold.
+    /// If the volume does not exist, or the catalog fails.
     #[must_use]
     pub fn acquire(&self, volume: VolumeId) -> Lease {
         let lease = self.catalog.acquire(volume, self.salt(), None);
-        lease.expect("it is there")
+        lease.expect("the volume exists")
     }
 
-    /// Opens the units in the current process.
+    /// Starts a process, which opens the units.
     fn start(&mut self, units: usize) {
         self.world = self.simulation.world();
         self.cached = self.cached();
@@ -230,14 +255,14 @@ impl Machine {
         self.tracked.clear();
         self.audited_units.clear();
         if let Some(network) = &mut self.network {
-            network.begin();
+            network.start_process();
             self.catalog
                 .set_capability_cache(Some(Arc::clone(network.capability_cache())));
         }
         for number in 0..units {
             self.open_unit(number);
         }
-        self.cleaner = cleaner(&self.store, &self.catalog, &self.wrapping);
+        self.cleaner = cleaner(&self.store, &self.catalog, &self.config.wrapping);
         self.set_tables();
     }
 
@@ -247,7 +272,7 @@ impl Machine {
         &self.cache
     }
 
-    /// The number of hits in its caches so far.
+    /// The number of cache hits so far, over all processes.
     #[must_use]
     pub fn cached(&self) -> u64 {
         let areas = self.cache.counts();
@@ -255,9 +280,10 @@ impl Machine {
         self.cached + hits.sum::<u64>()
     }
 
-    /// Opens the cache, whose file may have been damaged: that must have no effect.
+    /// Opens the cache. Its file is sometimes lost or damaged before, which must have no
+    /// effect.
     fn open_cache(&self) -> Arc<HostCache> {
-        let cache = HostCache::new(self.cache_memory_bytes);
+        let cache = HostCache::new(self.config.cache_memory_bytes);
         if let Some(file) = self.open_cache_file() {
             cache.use_file(file);
         }
@@ -265,11 +291,11 @@ impl Machine {
     }
 
     fn open_cache_file(&self) -> Option<Arc<Cache>> {
-        let bytes = self.cache_bytes?;
+        let bytes = self.config.cache_bytes?;
         let path = self.folder.join("cache");
         let (random, disk) = (&self.simulation.random, &self.simulation.disk);
         match random.below(4) {
-            // The file may be missing.
+            // The file is lost.
             0 => drop(world::Disk::remove(&**disk, &path)),
             1 => (0..16).for_each(|_| {
                 drop(disk.flip_bit(&path, random.below(bytes), random.below(8) as u8));
@@ -286,54 +312,54 @@ impl Machine {
         opened.ok().map(|(cache, _)| cache)
     }
 
-    /// Gives the stores the present members of copysets.
+    /// Updates the tables of the stores to the current members.
     pub fn set_tables(&self) {
         let copysets = self.catalog.members.copysets();
-        let of = |units: &[Arc<TrackedUnit>]| -> Vec<(UnitId, Arc<TrackedUnit>)> {
+        let present = |units: &[Arc<TrackedUnit>]| -> Vec<(UnitId, Arc<TrackedUnit>)> {
             let units = units.iter().cloned().enumerate();
             let there = units.filter(|(number, _)| !self.removed.contains(number));
             there
                 .map(|(number, unit)| (unit_id(number), unit))
                 .collect()
         };
-        self.store.set_table(of(&self.tracked), &copysets);
-        self.audited.set_table(of(&self.audited_units), &copysets);
+        self.store.set_table(present(&self.tracked), &copysets);
+        self.audited
+            .set_table(present(&self.audited_units), &copysets);
     }
 
-    /// Carries out a free that is due.
+    /// Carries out a free plan that is due.
     ///
     /// # Errors
     /// [`CleanError`].
     pub fn carry_out(&self, due: &PendingFree) -> Result<usize, CleanError> {
         if let Some(network) = &self.network {
-            network.capability_cache().frees(due);
+            network.capability_cache().request_free(due);
         }
         self.cleaner.carry_out(due)
     }
 
-    /// Sets the faults of a unit.
-    pub fn lie(&self, unit: usize, faults: InjectedFaults) {
+    /// Sets the faults of calls to a unit.
+    pub fn inject(&self, unit: usize, faults: InjectedFaults) {
         self.faulty[unit].set(faults);
     }
 
-    /// The number of reads that a unit has not answered.
+    /// The number of reads that a unit holds back.
     #[must_use]
-    pub fn kept_reads(&self, unit: usize) -> usize {
+    pub fn held_reads(&self, unit: usize) -> usize {
         self.faulty[unit].held()
     }
 
-    /// Looks again at the units that are not well, as somebody does now and
-    /// then; `at_once` also if it is not yet time.
+    /// Probes the units whose probe is due; if `at_once`, all that take no writes.
     pub fn probe(&self, at_once: bool) {
         for unit in &self.tracked {
             if unit.is_probe_due() || (at_once && !unit.can_write()) {
-                // What comes of it, the unit's health keeps.
+                // The unit's health records the result.
                 let _ = unit.probe();
             }
         }
     }
 
-    /// The machine loses power, and a new process starts.
+    /// The host loses power, and a new process starts.
     pub fn crash(&mut self) {
         self.simulation.crash();
         self.start(self.units.len());
@@ -345,9 +371,8 @@ impl Machine {
         self.start(self.units.len());
     }
 
-    /// The machine loses power together with `other`, which has a new process
-    /// already.
-    pub fn restart_beside(&mut self, other: &Self) {
+    /// The host has lost power together with `other`, whose new process already runs.
+    pub fn restart_with(&mut self, other: &Self) {
         self.simulation.restart_beside(&other.simulation);
         self.start(self.units.len());
     }
@@ -358,7 +383,7 @@ impl Machine {
         unit_path(number)
     }
 
-    /// Units that hold segments of a copyset, in order.
+    /// The members of a copyset, in order.
     #[must_use]
     pub fn members(&self, copyset: base::CopysetId) -> Vec<UnitId> {
         let copysets = self.catalog.members.copysets();
@@ -366,7 +391,7 @@ impl Machine {
         found.map_or_else(Vec::new, |set| set.members)
     }
 
-    /// How they hold them.
+    /// The layout of a copyset's segments.
     #[must_use]
     pub fn layout(&self, copyset: base::CopysetId) -> Layout {
         let copysets = self.catalog.members.copysets();
@@ -376,17 +401,17 @@ impl Machine {
 
     /// The folder of journals.
     #[must_use]
-    pub fn host(&self) -> PathBuf {
+    pub fn journal_folder(&self) -> PathBuf {
         self.folder.clone()
     }
 
-    /// A volume's journal.
+    /// The path of a volume's journal.
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.folder.join(format!("{volume}.journal"))
     }
 
-    /// A new lineage's key, or the word that it is not sealed.
+    /// The wrapped key of a new lineage; without a data key unless `is_sealed`.
     #[must_use]
     pub fn new_key(
         &self,
@@ -396,8 +421,8 @@ impl Machine {
     ) -> LineageKey {
         let key = DataKey::generate(random);
         let wrapped = match is_sealed {
-            true => self.wrapping.wrap(lineage, &key, random),
-            false => self.wrapping.wrap_none(lineage, random),
+            true => self.config.wrapping.wrap(lineage, &key, random),
+            false => self.config.wrapping.wrap_none(lineage, random),
         };
         LineageKey {
             lineage,
@@ -408,13 +433,13 @@ impl Machine {
         }
     }
 
-    /// Opens the keys of a lineage.
+    /// The keyring of a lineage.
     #[must_use]
     pub fn keyring(&self, keys: &[LineageKey]) -> Arc<Keyring> {
-        Arc::new(Keyring::unwrap(keys, &self.wrapping).expect("wrapped with this key"))
+        Arc::new(Keyring::unwrap(keys, &self.config.wrapping).expect("wrapped with this key"))
     }
 
-    /// Opens a volume under a lease.
+    /// Opens a volume under a lease that does not expire.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -423,8 +448,8 @@ impl Machine {
         self.open_until(lease, LeaseTerm::unlimited(), journal, false)
     }
 
-    /// Opens a volume under a lease that ends, maybe over another host's
-    /// journal.
+    /// Opens a volume under a lease with a term. `taken_over`: the journal may be another
+    /// host's.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -435,11 +460,11 @@ impl Machine {
         journal: PathBuf,
         taken_over: bool,
     ) -> Result<Volume, OpenError> {
-        let place = JournalLocation::of(&lease, &journal, None);
-        self.open_at(lease, term, place, taken_over)
+        let location = JournalLocation::of(&lease, &journal, None);
+        self.open_at(lease, term, location, taken_over)
     }
 
-    /// As [`Machine::open_until`], with the journal wherever it is.
+    /// As [`Machine::open_until`], with any location of the journal.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -462,12 +487,12 @@ impl Machine {
             lease,
             term,
             keyring,
-            config: self.config,
+            config: self.config.volume,
             pages: PageBudget::new(0),
         })
     }
 
-    /// A volume's way through the cache; part of it counts as an image's.
+    /// A volume's view of the cache. A random part of the volume counts as an image's.
     fn view(&self, volume: VolumeId) -> CacheView {
         let view = CacheView::new(Arc::clone(&self.cache), volume);
         let random = &self.simulation.random;
@@ -504,13 +529,14 @@ impl Machine {
         })
     }
 
-    /// The process's cleaner, which remembers what it saw.
+    /// The process's cleaner; clones share what it has read.
     #[must_use]
     pub fn cleaner(&self) -> Cleaner {
         self.cleaner.clone()
     }
 }
 
+/// A new cleaner.
 fn cleaner(
     store: &Arc<Store>,
     catalog: &Arc<WatchedCatalog>,

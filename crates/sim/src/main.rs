@@ -53,8 +53,8 @@ fn main() -> ExitCode {
         SEED.store(seed, Ordering::Relaxed);
         match std::panic::catch_unwind(|| run(seed, is_traced)) {
             Ok(Ok(summary)) => total += summary,
-            Ok(Err(why)) => {
-                println!("seed {seed}: {why}");
+            Ok(Err(error)) => {
+                println!("seed {seed}: {error}");
                 failed += 1;
             }
             Err(_) => failed += 1,

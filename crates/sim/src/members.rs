@@ -1,15 +1,16 @@
-//! What the database says of the members of copysets: the controllers' part of
-//! repair (docs/internals/repair.md), by the rules of `control::database`, without SQL.
+//! [`Members`]: the members of copysets as the database knows them. The controllers' part
+//! of repair (docs/internals/repair.md), by the rules of `control::database`, without SQL.
 //!
 //! Invariants:
 //!
-//! * Whoever a commit says has missed something, or became a member after what it was
-//!   put on was chosen, is filling from that commit on.
-//! * What of a filling member may be otherwise than it was put is known as it was when it
-//!   began to lack something, or it is anything: after a task that was broken off, or that
-//!   brought something and did not make it whole, and on a unit that is older.
-//! * A filling member is whole after a pass only if it has missed nothing since that
-//!   began; whom it replaces is no member from then on.
+//! * A member that missed writes by a commit's report, or that joined after the commit's
+//!   units were chosen, is rebuilding from that commit on.
+//! * The suspect segments of a rebuilding member are those that were being written when it
+//!   began to miss writes. All of its segments are suspect after a task that was
+//!   interrupted, or that restored something without bringing the member in sync, and on a
+//!   unit that was rolled back.
+//! * A rebuilding member is in sync after a pass only if it has missed nothing since the
+//!   pass began; the member that it replaces is removed then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,26 +25,26 @@ pub struct Members {
     state: Mutex<State>,
 }
 
-/// How many times members have missed something.
-pub type Missed = BTreeMap<UnitId, u64>;
+/// How often each member has missed writes.
+pub type MissedWrites = BTreeMap<UnitId, u64>;
 
 #[derive(Debug, Default)]
 struct State {
     copysets: Vec<Copyset>,
     missed: BTreeMap<(CopysetId, UnitId), u64>,
-    /// Of filling members; of others anything.
+    /// The suspect segments of rebuilding members. Entries of other members mean nothing.
     suspect: BTreeMap<(CopysetId, UnitId), SuspectUnit>,
-    /// Copysets whose repairer has not said that it is through.
+    /// Copysets with a repair that has begun and not ended.
     under_way: BTreeSet<CopysetId>,
-    /// Who became a member of a copyset that was there already, and as which one.
+    /// The members that joined an existing copyset, with the numbers of their joins.
     joined: BTreeMap<(CopysetId, UnitId), u64>,
     joined_last: u64,
-    /// Segments that some member ever lacked a part of.
+    /// Segments that were ever degraded.
     was_degraded: BTreeSet<SegmentId>,
 }
 
 impl State {
-    fn misses(&mut self, copyset: CopysetId, unit: UnitId, suspect: &SuspectUnit) {
+    fn record_missed(&mut self, copyset: CopysetId, unit: UnitId, suspect: &SuspectUnit) {
         let Some(set) = self.copysets.iter_mut().find(|set| set.id == copyset) else {
             return;
         };
@@ -59,15 +60,15 @@ impl State {
         *self.missed.entry((copyset, unit)).or_default() += 1;
     }
 
-    /// Of those that are being filled, anything may be otherwise than it was put.
-    fn know_nothing(&mut self, copyset: CopysetId, of: impl Fn(&UnitId) -> bool) {
+    /// Makes all segments suspect on the members that `is_affected` selects.
+    fn suspect_all(&mut self, copyset: CopysetId, is_affected: impl Fn(&UnitId) -> bool) {
         self.suspect
-            .retain(|(set, unit), _| *set != copyset || !of(unit));
+            .retain(|(set, unit), _| *set != copyset || !is_affected(unit));
     }
 }
 
 impl Members {
-    /// Copysets whose members are whole.
+    /// Copysets whose members are all in sync.
     #[must_use]
     pub fn new(copysets: Vec<Copyset>) -> Self {
         Self {
@@ -82,19 +83,20 @@ impl Members {
         self.state.lock()
     }
 
-    /// The copysets as they are now.
+    /// The current copysets.
     #[must_use]
     pub fn copysets(&self) -> Vec<Copyset> {
         self.state().copysets.clone()
     }
 
-    /// A version was committed; `in_flight` is what was on its way before.
-    pub fn note(&self, commit: &VersionCommit, in_flight: &SuspectUnit) {
+    /// Records a committed version. `in_flight` are the segments that were being written
+    /// before.
+    pub fn record_commit(&self, commit: &VersionCommit, in_flight: &SuspectUnit) {
         let mut state = self.state();
         for share in &commit.degraded {
             state.was_degraded.insert(share.segment);
             for unit in &share.lacking {
-                state.misses(share.segment.copyset(), *unit, in_flight);
+                state.record_missed(share.segment.copyset(), *unit, in_flight);
             }
         }
         let later: Vec<(CopysetId, UnitId)> = state
@@ -104,13 +106,13 @@ impl Members {
             .map(|(member, _)| *member)
             .collect();
         for (copyset, unit) in later {
-            state.misses(copyset, unit, in_flight);
+            state.record_missed(copyset, unit, in_flight);
         }
     }
 
-    /// A unit is older than it was: it may lack something in each of its copysets, but
-    /// where it is alone.
-    pub fn suspicion(&self, unit: UnitId) {
+    /// Records that a unit was rolled back: it is rebuilt in each of its copysets that has
+    /// another member.
+    pub fn suspect_unit(&self, unit: UnitId) {
         let mut state = self.state();
         let sets = state.copysets.iter();
         let its: Vec<CopysetId> = sets
@@ -118,26 +120,26 @@ impl Members {
             .map(|set| set.id)
             .collect();
         its.into_iter()
-            .for_each(|copyset| state.misses(copyset, unit, &SuspectUnit::All));
+            .for_each(|copyset| state.record_missed(copyset, unit, &SuspectUnit::All));
     }
 
-    /// Another unit takes the place of a member, which leaves, or is gone at once.
+    /// Replaces a member by another unit. The member drains, unless it `is_dead`.
     ///
     /// # Panics
-    /// If it is no member.
-    pub fn replace(&self, copyset: CopysetId, unit: UnitId, by: UnitId, is_gone: bool) {
+    /// If `unit` is not a member of the copyset.
+    pub fn replace(&self, copyset: CopysetId, unit: UnitId, by: UnitId, is_dead: bool) {
         let mut state = self.state();
         state.joined_last += 1;
         let joined = state.joined_last;
         let sets = &mut state.copysets;
         let set = sets.iter_mut().find(|set| set.id == copyset);
-        let set = set.expect("it is one of them");
+        let set = set.expect("the copyset exists");
         let place = set.members.iter().position(|member| *member == unit);
         let place = place.expect("it is a member");
         set.members[place] = by;
         set.rebuilding.retain(|member| *member != unit);
         set.rebuilding.push(by);
-        if !is_gone {
+        if !is_dead {
             let place = u8::try_from(place).expect("few");
             set.draining.push(DrainingMember { place, unit });
         }
@@ -146,15 +148,15 @@ impl Members {
         state.joined.insert((copyset, by), joined);
     }
 
-    /// How many times each member of a copyset has missed something.
+    /// How often each member of a copyset has missed writes.
     #[must_use]
-    pub fn missed(&self, copyset: CopysetId) -> Missed {
+    pub fn missed_writes(&self, copyset: CopysetId) -> MissedWrites {
         let state = self.state();
         let its = state.missed.iter().filter(|((set, _), _)| *set == copyset);
         its.map(|((_, unit), missed)| (*unit, *missed)).collect()
     }
 
-    /// What of a member that is filled may be otherwise than it was put.
+    /// The suspect segments of a rebuilding member.
     #[must_use]
     pub fn suspect(&self, copyset: CopysetId, unit: UnitId) -> SuspectUnit {
         let state = self.state();
@@ -162,62 +164,62 @@ impl Members {
         known.cloned().unwrap_or_default()
     }
 
-    /// Somebody begins to repair a copyset.
-    pub fn begin(&self, copyset: CopysetId) {
+    /// Begins the repair of a copyset.
+    pub fn begin_repair(&self, copyset: CopysetId) {
         let mut state = self.state();
         if !state.under_way.insert(copyset) {
-            // It was broken off, perhaps while it put something.
-            state.know_nothing(copyset, |_| true);
+            // The last repair was interrupted, perhaps during a put.
+            state.suspect_all(copyset, |_| true);
         }
     }
 
-    /// What the last pass of a task has found, which has `brought` something to those, that
-    /// began when members had `missed` so much. Returns
-    /// whether all are whole.
-    pub fn end(
+    /// Records the report of a task's last pass. `missed` is
+    /// [`Members::missed_writes`] from before that pass, `restored` are the members on which
+    /// the task restored something. Returns whether all members are in sync.
+    pub fn end_repair(
         &self,
         copyset: CopysetId,
-        missed: &Missed,
+        missed: &MissedWrites,
         found: &PassReport,
-        brought: &BTreeSet<UnitId>,
+        restored: &BTreeSet<UnitId>,
     ) -> bool {
         let mut state = self.state();
         state.under_way.remove(&copyset);
-        for unit in &found.lacking {
-            state.misses(copyset, *unit, &SuspectUnit::All);
+        for unit in &found.incomplete {
+            state.record_missed(copyset, *unit, &SuspectUnit::All);
         }
-        state.know_nothing(copyset, |unit| {
-            brought.contains(unit) && !found.in_sync.contains(unit)
+        state.suspect_all(copyset, |unit| {
+            restored.contains(unit) && !found.in_sync.contains(unit)
         });
         let is_same = |unit: &UnitId| state.missed.get(&(copyset, *unit)) == missed.get(unit);
-        let whole: Vec<UnitId> = found.in_sync.iter().copied().filter(is_same).collect();
+        let in_sync: Vec<UnitId> = found.in_sync.iter().copied().filter(is_same).collect();
         let Some(set) = state.copysets.iter_mut().find(|set| set.id == copyset) else {
             return false;
         };
-        for unit in whole {
+        for unit in in_sync {
             let place = set.members.iter().position(|member| *member == unit);
             set.rebuilding.retain(|member| *member != unit);
             set.draining
-                .retain(|leaving| Some(usize::from(leaving.place)) != place);
+                .retain(|draining| Some(usize::from(draining.place)) != place);
         }
-        is_whole(set)
+        is_in_sync(set)
     }
 
-    /// The copysets of which some member is not whole.
+    /// The copysets with a member that is not in sync.
     #[must_use]
     pub fn to_repair(&self) -> Vec<CopysetId> {
         let state = self.state();
-        let sets = state.copysets.iter().filter(|set| !is_whole(set));
+        let sets = state.copysets.iter().filter(|set| !is_in_sync(set));
         sets.map(|set| set.id).collect()
     }
 
-    /// Segments of which some put has failed on a member.
+    /// The segments of which some put has failed on a member.
     #[must_use]
     pub fn was_degraded(&self) -> BTreeSet<SegmentId> {
         self.state().was_degraded.clone()
     }
 
-    /// Whether each copyset of a unit has enough whole members besides.
+    /// Whether each copyset of a unit has enough other members that are in sync.
     #[must_use]
     pub fn can_lose(&self, unit: UnitId) -> bool {
         let state = self.state();
@@ -226,14 +228,14 @@ impl Members {
             .iter()
             .filter(|set| set.member_states().any(|(member, _)| member == unit));
         its.all(|set| {
-            let whole = set
+            let in_sync = set
                 .member_states()
                 .filter(|(member, state)| *member != unit && *state == MemberState::InSync);
-            whole.count() >= usize::from(set.data)
+            in_sync.count() >= usize::from(set.data)
         })
     }
 }
 
-fn is_whole(set: &Copyset) -> bool {
+fn is_in_sync(set: &Copyset) -> bool {
     set.rebuilding.is_empty() && set.draining.is_empty()
 }

@@ -1,65 +1,68 @@
-//! The plain model: what a volume should hold, and what it may hold after a
-//! crash.
+//! The plain model: the content that a volume should have, and the contents that it may
+//! have after a crash.
 //!
-//! A volume's past is a list of operations in the order in which they were
-//! admitted. A *boundary* `k` is the state after the first `k` of them. All
-//! that a crash, a lost journal or a snapshot may show is some boundary; only
-//! a crash of the power may cut through the operation at the boundary, for a
-//! write of several blocks is not promised to be atomic.
+//! A [`Timeline`] is the list of a volume's operations in the order of their admission.
+//! *Boundary* `k` is the state after the first `k` of them. After a crash, a lost journal
+//! or a snapshot the volume must be at some boundary. A power failure may also tear the
+//! operation after the boundary: a write of several blocks is not atomic.
 //!
-//! It must not know how the engine stores anything.
+//! The model must not know how the engine stores anything.
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
-use base::BlockSize;
+use base::{BlockSize, ByteRange};
 
 /// A block's content; `None` if it reads as zeroes.
 pub type Content = Option<Rc<[u8]>>;
 
-/// Blocks and what they hold. Blocks that are not named read as zeroes.
+/// Blocks and their contents. Blocks that are not listed read as zeroes.
 pub type Blocks = BTreeMap<u64, Content>;
 
-/// The content that `bytes` are.
+/// The content of a block with these bytes.
 #[must_use]
 pub fn content(bytes: &[u8]) -> Content {
     bytes.iter().any(|byte| *byte != 0).then(|| bytes.into())
 }
 
-/// What one operation made of each block that it changed.
+/// The blocks that one operation changed, with their new contents.
 #[derive(Debug, Default)]
 pub struct Operation {
     changes: Vec<(u64, Content)>,
 }
 
-/// A change as a client asks for it.
+/// A change as a client requests it.
 #[derive(Debug, Clone)]
 pub enum Edit {
-    /// These bytes from that offset on.
-    Write(u64, Rc<[u8]>),
-    /// Zeroes from an offset on, so many bytes.
-    Zero(u64, u64),
-    /// As [`Edit::Zero`], but blocks that are covered in part keep their
-    /// content.
-    Trim(u64, u64),
+    /// Writes bytes.
+    Write {
+        /// The first byte.
+        offset: u64,
+        /// The bytes.
+        data: Rc<[u8]>,
+    },
+    /// Zeroes a range.
+    Zero(ByteRange),
+    /// Zeroes a range, except blocks that it covers in part.
+    Trim(ByteRange),
 }
 
 impl Edit {
-    /// First byte and length.
+    /// The range that is changed.
     #[must_use]
-    pub fn range(&self) -> (u64, u64) {
+    pub fn range(&self) -> ByteRange {
         match self {
-            Self::Write(offset, data) => (*offset, data.len() as u64),
-            Self::Zero(offset, length) | Self::Trim(offset, length) => (*offset, *length),
+            Self::Write { offset, data } => ByteRange::new(*offset, data.len() as u64),
+            Self::Zero(range) | Self::Trim(range) => *range,
         }
     }
 
-    /// What it comes to for a volume of `size_bytes`: a trim is a zeroing of
-    /// whole blocks, and of the last one if the volume ends within it.
+    /// The edit with a trim resolved for a volume of `size_bytes`: it zeroes whole blocks,
+    /// and the last block also if the volume ends within it.
     #[must_use]
-    pub fn settled(self, size: BlockSize, size_bytes: u64) -> Self {
-        let Self::Trim(offset, length) = self else {
+    pub fn resolved(self, size: BlockSize, size_bytes: u64) -> Self {
+        let Self::Trim(ByteRange { offset, length }) = self else {
             return self;
         };
         let block_bytes = size.bytes() as u64;
@@ -68,18 +71,18 @@ impl Edit {
             end if end == size_bytes => end,
             end => end - end % block_bytes,
         };
-        Self::Zero(start.min(end), end.saturating_sub(start))
+        Self::Zero(ByteRange::new(start.min(end), end.saturating_sub(start)))
     }
 
-    /// Whether it changes a block in part, so that the engine must read it.
+    /// Whether a block is changed in part, so that the engine must read it first.
     #[must_use]
     pub fn has_edges(&self, size: BlockSize) -> bool {
-        let (offset, length) = self.range();
+        let ByteRange { offset, length } = self.range();
         length > 0 && (size.within(offset) != 0 || size.within(offset + length) != 0)
     }
 }
 
-/// The past of a volume.
+/// All operations of a volume, and its newest state.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     operations: Vec<Rc<Operation>>,
@@ -87,29 +90,29 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// How many operations there were: the newest boundary.
+    /// The number of operations: the newest boundary.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether nothing ever happened.
+    /// Whether there was no operation.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// What `block` holds now.
+    /// The newest content of `block`.
     #[must_use]
     pub fn now(&self, block: u64) -> &Content {
         self.now.get(&block).unwrap_or(&None)
     }
 
-    /// The operation that `edit`, settled, is if it is done now.
+    /// The operation that a resolved `edit` of the newest state is.
     #[must_use]
     pub fn operation(&self, edit: &Edit, size: BlockSize) -> Operation {
         let block_bytes = size.bytes() as u64;
-        let (offset, length) = edit.range();
+        let ByteRange { offset, length } = edit.range();
         let end = offset + length;
         if length == 0 {
             return Operation::default();
@@ -117,8 +120,8 @@ impl Timeline {
         let first = offset / block_bytes;
         let last = (end - 1) / block_bytes;
         let touched: Vec<u64> = match edit {
-            Edit::Write(..) => (first..=last).collect(),
-            // What was never written is zero already.
+            Edit::Write { .. } => (first..=last).collect(),
+            // Blocks that were never written are zero already.
             _ => self
                 .now
                 .range(first..=last)
@@ -135,8 +138,9 @@ impl Timeline {
             let target = &mut bytes
                 [(start - block * block_bytes) as usize..(stop - block * block_bytes) as usize];
             match edit {
-                Edit::Write(at, data) => {
-                    target.copy_from_slice(&data[(start - at) as usize..(stop - at) as usize]);
+                Edit::Write { offset, data } => {
+                    let (from, to) = (start - offset, stop - offset);
+                    target.copy_from_slice(&data[from as usize..to as usize]);
                 }
                 _ => target.fill(0),
             }
@@ -147,7 +151,7 @@ impl Timeline {
         }
     }
 
-    /// Takes an operation over.
+    /// Appends an operation.
     pub fn push(&mut self, operation: Operation) {
         for (block, content) in &operation.changes {
             self.now.insert(*block, content.clone());
@@ -155,15 +159,15 @@ impl Timeline {
         self.operations.push(Rc::new(operation));
     }
 
-    /// Whether `seen` is what `block` held at some boundary in `range`.
+    /// Whether `block` had the content `seen` at some boundary in `range`.
     #[must_use]
-    pub fn held(&self, block: u64, seen: &Content, range: RangeInclusive<usize>) -> bool {
+    pub fn had(&self, block: u64, seen: &Content, range: RangeInclusive<usize>) -> bool {
         self.states_of(block, range).any(|state| state == seen)
     }
 
-    /// As [`Timeline::held`], of the bytes of the block from `within` on.
+    /// As [`Timeline::had`], for the bytes of the block from `within` on.
     #[must_use]
-    pub fn held_part(
+    pub fn had_part(
         &self,
         block: u64,
         within: usize,
@@ -176,7 +180,7 @@ impl Timeline {
         })
     }
 
-    /// What `block` held at the boundaries in `range`.
+    /// The contents of `block` at the boundaries in `range`.
     fn states_of(
         &self,
         block: u64,
@@ -198,9 +202,8 @@ impl Timeline {
         self.now.range(range).map(|(block, _)| *block)
     }
 
-    /// The boundaries in `range` at which the volume held exactly `seen`. If
-    /// `torn`, the operation after the boundary may have changed some of its
-    /// blocks.
+    /// The boundaries in `range` at which the volume had exactly the contents `seen`. If
+    /// `torn`, the operation after the boundary may have changed some of its blocks.
     #[must_use]
     pub fn boundaries(
         &self,
@@ -210,7 +213,7 @@ impl Timeline {
     ) -> Vec<usize> {
         let mut allowed = vec![true; self.len() + 1];
         for (block, seen) in seen {
-            // The boundaries from `since` on hold what was compared last.
+            // The content that was compared last is that of the boundaries from `since` on.
             let (mut since, mut matches) = (0, seen.is_none());
             for (index, operation) in self.operations.iter().enumerate() {
                 let Some(content) = operation.of(*block) else {
@@ -234,7 +237,7 @@ impl Timeline {
         range.filter(|boundary| allowed[*boundary]).collect()
     }
 
-    /// Where the newest state and `seen` differ, for people.
+    /// The differences between the newest state and `seen`, for messages.
     #[must_use]
     pub fn explain(&self, seen: &Blocks) -> String {
         let mut text = String::new();
@@ -243,21 +246,21 @@ impl Timeline {
             .filter(|(block, seen)| self.now(**block) != *seen)
         {
             let since =
-                (0..=self.len()).filter(|boundary| self.held(*block, seen, *boundary..=*boundary));
+                (0..=self.len()).filter(|boundary| self.had(*block, seen, *boundary..=*boundary));
             text += &format!(
-                "\n    block {block} is as it was at {:?}",
+                "\n    block {block} has its content of boundaries {:?}",
                 since.collect::<Vec<_>>()
             );
         }
         text
     }
 
-    /// Forgets everything after `boundary`, where the volume is now found with
-    /// `seen`.
-    pub fn cut(&mut self, boundary: usize, seen: &Blocks) {
+    /// Forgets the operations after `boundary`. Contents of `seen` that differ from the
+    /// boundary's, since an operation was torn, become one more operation.
+    pub fn truncate(&mut self, boundary: usize, seen: &Blocks) {
         self.operations.truncate(boundary);
         let operations = std::mem::take(&mut self.operations);
-        // What it forgets is still looked at, and must not be found.
+        // Forgotten blocks stay listed, so that their content is checked: zeroes.
         self.now.values_mut().for_each(|content| *content = None);
         for operation in &operations {
             for (block, content) in &operation.changes {
@@ -284,13 +287,13 @@ impl Operation {
     }
 }
 
-/// A version of which it is known between which boundaries it was cut.
+/// A version, and the boundaries that may be its consistency point.
 #[derive(Debug, Clone)]
 pub struct Pinned {
-    /// The volume's past when the version was committed.
+    /// The volume's timeline when the version was committed.
     pub timeline: Timeline,
-    /// It is one of these boundaries.
+    /// The version is the state of one of these boundaries.
     pub boundaries: RangeInclusive<usize>,
-    /// The volume's size at the end of it, in bytes.
+    /// The volume's size in bytes at that time.
     pub size_bytes: u64,
 }

@@ -1,4 +1,5 @@
-//! What some units alone have of a version: [`volume::audit`] beside what else is known of it.
+//! Checks [`volume::audit`]: what some units alone reveal of a version, compared with the
+//! version as the auditor has read it.
 
 use base::UnitId;
 
@@ -7,19 +8,19 @@ use volume::catalog::{Catalog as _, StoredVersion};
 use volume::scatter::Exposure;
 
 use crate::Check;
-use crate::audit::Walked;
+use crate::audit::WalkedVersion;
 use crate::machine::Machine;
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// All units together have every block of a version that can be read, none of which says
-/// anything if it is sealed; and some of them have none of copysets that they are not in.
+/// Checks the exposure of every block of a version: all units together have it, sealed
+/// blocks reveal no content, and no unit has blocks of copysets that it is not in.
 ///
 /// # Errors
-/// What is not so.
-pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Check {
+/// The first block whose exposure is wrong.
+pub fn check(machine: &Machine, version: &StoredVersion, walked: &WalkedVersion) -> Check {
     let keys = machine.catalog.memory.keys(version.lineage).map_err(text)?;
     let keyring = machine.keyring(&keys);
     let table = machine.audited.table();
@@ -33,7 +34,7 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Che
             for one in batch.blocks {
                 let Some((block, entry)) = blocks.next().filter(|(block, _)| **block == one.block)
                 else {
-                    return Err(format!("an audit has come across block {}", one.block));
+                    return Err(format!("an audit found the unknown block {}", one.block));
                 };
                 let members = table.members(entry.location.segment().copyset());
                 let can_be = members
@@ -51,7 +52,7 @@ pub fn check(machine: &Machine, version: &StoredVersion, walked: &Walked) -> Che
             }
         }
         if let Some((block, _)) = blocks.next() {
-            return Err(format!("an audit has passed over block {block}"));
+            return Err(format!("an audit skipped block {block}"));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! What a seed runs: sizes, faults, and which parts of a volume are busy.
+//! [`Setup`]: the sizes and the possible faults of a run.
 //!
-//! Everything is small, so that a few hundred operations fill journals,
-//! segments and tails many times over.
+//! Everything is small, so that a few hundred operations fill journals, segments and tails
+//! many times over.
 
 use std::time::Duration;
 
@@ -9,102 +9,101 @@ use base::BlockSize;
 use volume::catalog::Erasure;
 use world::simulated::SimulatedRandom;
 
-/// What may go wrong in a run.
+/// The faults that are possible in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hazards {
-    /// The power fails in any operation of the disk.
+    /// The power fails, also within an operation of the disk.
     pub power: bool,
-    /// The process dies.
+    /// The process is killed.
     pub kill: bool,
-    /// Units are away, full, read-only, broken or slow for a while.
+    /// Units are unavailable, full, read-only, broken or slow for a while.
     pub units: bool,
-    /// Units err, and bring flipped bits and other slots' content.
-    pub lies: bool,
-    /// Bits turn over in segments.
+    /// Units return errors, flipped bits and the content of other slots.
+    pub falsified: bool,
+    /// Bits flip in segments.
     pub rot: bool,
-    /// The journal's disk is lost, fails to sync, or is full.
+    /// Journals are lost, fail to sync, or have no room.
     pub journal: bool,
-    /// The catalog does not answer.
+    /// The catalog is unavailable.
     pub catalog: bool,
-    /// Units die for good, come back older, and are drained.
+    /// Units die for good, are rolled back, and are drained.
     pub members: bool,
 }
 
 /// A network between host and units.
 #[derive(Debug, Clone, Copy)]
 pub struct NetSetup {
-    /// What chooses all that happens on it.
+    /// The seed of everything that happens on it.
     pub seed: u64,
-    /// For how long daemons keep what is freed.
-    pub keeps_freed: Duration,
-    /// Whether anything goes wrong on it.
+    /// How long daemons keep freed content.
+    pub undelete_window: Duration,
+    /// Whether it has faults.
     pub breaks: bool,
 }
 
 impl NetSetup {
-    /// Half of all runs have one: by their seed alone, so that the others choose what
-    /// they chose before there were any.
+    /// The network of seed `seed`: half of all runs have one. It is chosen by random
+    /// numbers of its own, so that those of the other parts do not depend on it.
     #[must_use]
     pub fn choose(seed: u64) -> Option<Self> {
         let random = SimulatedRandom::new(seed ^ 0x6e65_7477_6f72_6b21);
         let has_one = random.below(2) == 0;
-        let keeps_s = [0, 60, 24 * 3600][random.index(3)];
+        let window_s = [0, 60, 24 * 3600][random.index(3)];
         has_one.then(|| Self {
             seed: random.next(),
-            keeps_freed: Duration::from_secs(keeps_s),
+            undelete_window: Duration::from_secs(window_s),
             breaks: random.below(8) > 0,
         })
     }
 }
 
-/// One run.
+/// The configuration of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// How many units there are.
+    /// The number of units.
     pub units: usize,
-    /// To how many of them every put makes a whole segment.
+    /// The number of them that take whole segments only.
     pub whole_units: usize,
     /// Copies of each segment.
     pub replicas: u8,
-    /// What is in their place.
+    /// The erasure code in place of copies, if any.
     pub erasure: Option<Erasure>,
     /// Block size of the first volume and its clones.
     pub block_size: BlockSize,
     /// Whether volumes are sealed.
     pub is_sealed: bool,
-    /// Size of the first volume.
+    /// Size of the first volume in bytes.
     pub size_bytes: u64,
-    /// Size of the journal's ring.
+    /// Size of the journal's ring in bytes.
     pub journal_bytes: u64,
-    /// Size of a segment.
+    /// Size of a segment in bytes.
     pub segment_bytes: u32,
-    /// Over how many copysets a destage scatters.
+    /// The number of copysets with an open segment.
     pub scatter_width: usize,
-    /// How large the host's cache is, if it has one.
+    /// Size of the host's cache file in bytes; `None` without a file.
     pub cache_bytes: Option<u64>,
-    /// How much memory that has.
+    /// Memory of the host's cache in bytes.
     pub cache_memory_bytes: u64,
-    /// When a checkpoint is due.
+    /// Tail entries at which a checkpoint starts.
     pub tail_entries_max: usize,
-    /// Or when there are so many pages.
+    /// Tail pages at which a checkpoint starts.
     pub tail_pages_max: usize,
-    /// One in so many reads misses the page cache.
+    /// One of this many reads misses the page cache; none if zero.
     pub read_misses_one_in: u64,
-    /// One in so many jobs ends before whoever begins it goes on.
+    /// One of this many jobs runs at once, within the call that starts it; none if zero.
     pub jobs_at_once_one_in: u64,
-    /// How many steps the run takes.
+    /// The number of steps.
     pub steps: usize,
-    /// How often frees are put off: the grace period.
+    /// The grace period of frees, in milliseconds.
     pub grace_ms: i64,
-    /// What may go wrong.
+    /// The possible faults.
     pub hazards: Hazards,
-    /// Whether units are behind daemons.
+    /// The network, if units are behind daemons.
     pub net: Option<NetSetup>,
 }
 
 impl Setup {
-    /// A small machine on which nothing goes wrong by itself, for a test that
-    /// tells a story of its own.
+    /// A small machine without faults, for a test that injects its own.
     #[must_use]
     pub fn quiet(units: usize, replicas: u8) -> Self {
         Self {
@@ -131,7 +130,7 @@ impl Setup {
         }
     }
 
-    /// Chooses a run.
+    /// The setup that `random` chooses, without a network.
     #[must_use]
     pub fn choose(random: &SimulatedRandom) -> Self {
         let units = 1 + random.index(8);
@@ -149,7 +148,7 @@ impl Setup {
             2 => block_bytes * ((1 << 24) + random.below(1000)),
             _ => block_bytes * (66_000 + random.below(1 << 20)),
         } + unaligned;
-        // A write may take up to a quarter of the ring.
+        // A write may use up to a quarter of the ring.
         let journal_blocks = 32 + random.below(96);
         let no_hazards = random.below(5) == 0;
         let may = |one_in: u64| !no_hazards && random.below(one_in) == 0;
@@ -176,7 +175,7 @@ impl Setup {
                 power: may(2),
                 kill: may(2),
                 units: may(3),
-                lies: may(4),
+                falsified: may(4),
                 rot: may(6),
                 journal: may(4),
                 catalog: may(5),
@@ -184,25 +183,30 @@ impl Setup {
             },
             net: None,
         };
-        // Last, so that a seed has chosen all else as it did before.
-        let fitting: Vec<Erasure> = [(2, 1), (4, 2), (2, 2)]
-            .into_iter()
-            .filter_map(|(data, parity)| Erasure::new(data, parity))
-            .filter(|erasure| usize::from(erasure.members()) <= units)
-            .collect();
-        if !fitting.is_empty() && random.below(2) == 0 {
-            setup.erasure = Some(fitting[random.index(fitting.len())]);
-            setup.replicas = 1;
-        }
-        setup.hazards.members = !no_hazards && random.below(2) == 0;
-        setup.jobs_at_once_one_in = [0, 2, 10][random.index(3)];
-        setup.cache_bytes = (random.below(2) == 0).then_some(1 << 20);
-        setup.cache_memory_bytes = random.below(2) * (256 << 10);
+        setup.choose_extensions(random, !no_hazards);
         setup
     }
 
-    /// A byte offset where something interesting may happen: near the start,
-    /// near borders of map pages, near the end.
+    /// Chooses the rest of the setup: parity, changes of members, jobs, caches. These draws
+    /// come last, so that older seeds keep the rest of their setup.
+    fn choose_extensions(&mut self, random: &SimulatedRandom, has_hazards: bool) {
+        let fitting: Vec<Erasure> = [(2, 1), (4, 2), (2, 2)]
+            .into_iter()
+            .filter_map(|(data, parity)| Erasure::new(data, parity))
+            .filter(|erasure| usize::from(erasure.members()) <= self.units)
+            .collect();
+        if !fitting.is_empty() && random.below(2) == 0 {
+            self.erasure = Some(fitting[random.index(fitting.len())]);
+            self.replicas = 1;
+        }
+        self.hazards.members = has_hazards && random.below(2) == 0;
+        self.jobs_at_once_one_in = [0, 2, 10][random.index(3)];
+        self.cache_bytes = (random.below(2) == 0).then_some(1 << 20);
+        self.cache_memory_bytes = random.below(2) * (256 << 10);
+    }
+
+    /// A block in an area where errors are likely: near the start, near borders of map
+    /// pages, or near the end.
     #[must_use]
     pub fn hot_block(&self, random: &SimulatedRandom, size_bytes: u64) -> u64 {
         let blocks = self.block_size.blocks_in(size_bytes);

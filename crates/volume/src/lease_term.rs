@@ -1,4 +1,4 @@
-//! [`LeaseTerm`]: until when a lease lasts, as its holder knows.
+//! [`LeaseTerm`]: until when a lease lasts, as far as its holder knows.
 //!
 //! ```text
 //!  holder    renewal sent ────────────────── 8 s │ stalls: acknowledges nothing
@@ -33,7 +33,7 @@ pub struct LeaseTerm(Arc<Shared>);
 struct Shared {
     /// On the monotonic clock, in nanoseconds.
     ends_ns: AtomicU64,
-    /// Whether the owner has stalled and is to be woken by the next renewal. Other
+    /// Whether the owner has stalled and the next renewal must wake it. Other
     /// owners need no wake-up every two seconds.
     is_awaited: AtomicBool,
     wake: OnceLock<Wake>,

@@ -1,4 +1,4 @@
-//! Floor 4: the engine. A [`Volume`] is a disk whose sealed blocks lie
+//! Floor 4: the engine. A [`Volume`] is a disk whose sealed blocks are
 //! scattered over untrusted units.
 //!
 //! Its interface is small: [`Volume::open`], [`base::BlockDevice`],
@@ -13,7 +13,7 @@
 //! * [`journal`]: the write-back log on the host's SSD
 //! * [`seal`]: keys, nonces, tags
 //! * [`scatter`]: placing blocks on units, reading whichever copy opens
-//! * [`map`]: block → where its sealed block lies
+//! * [`map`]: block → where its sealed block is
 //! * [`version`]: committed states
 //! * [`engine`]: the owner of an attached volume
 //! * [`clean`]: freeing exactly what no version needs

@@ -5,7 +5,7 @@
 use api::types::{Audit, AuditListing, AuditResult, AuditSealed};
 use base::{AuditId, KeyId, Lineage, with_causes};
 use catalog::{LineageKey, WrappedKey};
-use volume::seal::{BadSealedReport, DataKey, KeyError, SealedReport};
+use volume::seal::{BadSealedReport, DataKey, KeyError, ReportKey, SealedReport};
 use world::{Random, World};
 
 use crate::keys::{HostKeys, KeyLocations};
@@ -45,7 +45,11 @@ pub(super) fn sealed(
     let mut text = serde_json::to_vec(&listing).expect("findings are valid JSON");
     // JSON parsers ignore trailing blanks.
     text.resize(text.len().next_multiple_of(REPORT_BYTES), b' ');
-    let sealed_report = SealedReport::seal(own, &id.to_string(), text, random);
+    let key = ReportKey {
+        lineage: own.0,
+        data_key: own.1,
+    };
+    let sealed_report = SealedReport::seal(key, &id.to_string(), text, random);
     found.sealed = Some(AuditSealed {
         lineage: own.0.to_string(),
         salt: sealed_report.salt,
@@ -95,6 +99,10 @@ pub fn open_listing(
         salt: sealed.salt,
         sealed: sealed.sealed_report.clone(),
     };
-    let text = report.open((own.0, &own.1), &audit.id)?;
+    let key = ReportKey {
+        lineage: own.0,
+        data_key: &own.1,
+    };
+    let text = report.open(key, &audit.id)?;
     Ok(Some(serde_json::from_slice(&text)?))
 }

@@ -208,11 +208,11 @@ impl Repair {
                 return Ok(false);
             };
             copied += found.copied_bytes;
-            copied_to.extend(found.lacking.iter().copied());
+            copied_to.extend(found.incomplete.iter().copied());
             self.totals.add(&found);
             // A member that received data is compared again, even if others have problems.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
-            if found.lacking.is_empty() || is_stuck {
+            if found.incomplete.is_empty() || is_stuck {
                 let end = outcome(&task, found, &copied_to);
                 let is_well = end.problem.is_none();
                 if !end.in_sync.is_empty() || !is_well {
@@ -343,7 +343,7 @@ fn outcome(
         in_sync: seen
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),
-        out_of_sync: found.lacking.into_iter().collect(),
+        out_of_sync: found.incomplete.into_iter().collect(),
         copied_to: Some(copied_to.iter().copied().collect()),
         compared: task.compare && found.is_complete,
         scrubbed: task.scrub && found.is_complete,

@@ -1,433 +1,363 @@
-//! Attaching a volume and finding out what it holds; closing, healing, and
-//! starting again after a crash.
+//! Attaching a volume and comparing what it contains; closing it; healing.
 
-use base::Request;
 use std::sync::Arc;
 use std::time::Duration;
 
-use testkit::units::InjectedFaults;
+use base::{BlockDevice, Completion, Outcome, Request, Started};
 use volume::LeaseTerm;
 use volume::catalog::Catalog;
-use world::Disk;
 
-use super::{Expect, Run, trace};
+use super::context::{Context, trace};
+use super::volumes::{Expectation, TestVolumes};
 use crate::Check;
 use crate::client::Client;
-use crate::machine::unit_id;
 use crate::model::{Blocks, content};
 
-/// Jobs and polls after which a volume that should settle is stuck.
+/// Jobs and polls after which a volume that should become idle is stuck.
 const TURNS_MAX: usize = 20_000;
 
-impl Run {
-    /// Attaches a volume and looks what it holds. False if that cannot be
-    /// done now.
-    pub(super) fn attach(&mut self, index: usize) -> Check<bool> {
-        if self.subjects[index].client.is_some() {
+impl TestVolumes {
+    /// Attaches a volume and checks its content. Returns `false` if an active fault
+    /// prevents it.
+    pub(super) fn attach(&mut self, context: &mut Context, index: usize) -> Check<bool> {
+        if self.list[index].client.is_some() {
             return Ok(true);
         }
-        let id = self.subjects[index].id;
-        let lease = match self.machine.catalog.acquire(id, self.machine.salt(), None) {
+        let id = self.list[index].id;
+        let machine = &context.machine;
+        let lease = match machine.catalog.acquire(id, machine.salt(), None) {
             Ok(lease) => lease,
-            Err(_) if self.may_fail() => return Ok(false),
-            Err(error) => return Err(format!("{id} gives no lease: {error}")),
+            Err(_) if context.may_fail() => return Ok(false),
+            Err(error) => return Err(format!("cannot acquire the lease of {id}: {error}")),
         };
         let keys = lease.keys.clone();
-        let disk = &self.machine.simulation.disk;
-        self.nonces
-            .note_journal(&**disk, &self.machine.journal(id), &keys)?;
-        trace!(self, "{id} attached, epoch {}", lease.epoch);
-        let (term, journal) = (LeaseTerm::unlimited(), self.machine.journal(id));
-        let opened = self.machine.open_until(lease, term.clone(), journal, false);
-        let volume = match opened {
+        let (disk, journal) = (&machine.simulation.disk, machine.journal(id));
+        context
+            .ledger
+            .nonces
+            .note_journal(&**disk, &journal, &keys)?;
+        trace!(context, "{id} attached, epoch {}", lease.epoch);
+        let term = LeaseTerm::unlimited();
+        let volume = match machine.open_until(lease, term.clone(), journal, false) {
             Ok(volume) => volume,
-            Err(_) if self.may_fail() => return Ok(false),
-            Err(error) => return Err(format!("{id} does not open: {error}")),
+            Err(_) if context.may_fail() => return Ok(false),
+            Err(error) => return Err(format!("cannot open {id}: {error}")),
         };
-        let subject = &mut self.subjects[index];
-        subject.is_fenced = false;
-        subject.term = term;
-        subject.client = Some(Client::new(
+        let test_volume = &mut self.list[index];
+        test_volume.is_fenced = false;
+        test_volume.term = term;
+        test_volume.client = Some(Client::new(
             volume,
-            self.setup.block_size,
-            &subject.past,
-            Arc::clone(&self.machine.simulation.clock),
+            context.setup.block_size,
+            &test_volume.history,
+            Arc::clone(&machine.simulation.clock),
         ));
-        self.verify(index)
+        self.verify(context, index)
     }
 
-    /// Reads everything that was ever written, and finds the boundary.
-    pub(super) fn verify(&mut self, index: usize) -> Check<bool> {
-        let Some(seen) = self.read_all(index)? else {
-            trace!(self, "not verified");
-            self.abandon(index);
+    /// Reads everything that was ever written, and finds the boundary whose state the
+    /// volume has. Returns `false` if it cannot be read now.
+    fn verify(&mut self, context: &mut Context, index: usize) -> Check<bool> {
+        let Some(seen) = self.read_all(context, index)? else {
+            trace!(context, "not verified");
+            self.abandon(context, index);
             return Ok(false);
         };
-        let subject = &mut self.subjects[index];
-        let id = subject.id;
-        let (boundaries, is_durable) = match subject.expect {
-            Expect::Since {
-                boundary,
-                torn,
-                is_durable,
-            } => {
-                let range = boundary..=subject.past.timeline.len();
-                (
-                    subject.past.timeline.boundaries(range, torn, &seen),
-                    is_durable,
-                )
-            }
-            Expect::Version(None) => {
-                subject.past.timeline.cut(0, &Blocks::new());
-                (subject.past.timeline.boundaries(0..=0, false, &seen), true)
-            }
-            Expect::Version(Some(key)) => {
-                let pinned = &self.versions[&key];
-                subject.past.timeline = pinned.timeline.clone();
-                let range = pinned.boundaries.clone();
-                (subject.past.timeline.boundaries(range, false, &seen), true)
-            }
-        };
+        let boundaries = self.matching_boundaries(context, index, &seen);
+        let volume = &mut self.list[index];
+        let (id, timeline) = (volume.id, &mut volume.history.timeline);
         let Some(boundary) = boundaries.last().copied() else {
-            let past = &subject.past.timeline;
-            let none = format!(
-                "{id} holds no state that it ever had: {:?} of {}",
-                subject.expect,
-                past.len()
-            );
-            return Err(none + &past.explain(&seen));
+            return Err(format!(
+                "{id} has no state that it ever had: {:?} of {}{}",
+                volume.expect,
+                timeline.len(),
+                timeline.explain(&seen)
+            ));
         };
         trace!(
-            self,
+            context,
             "{id} verified: boundary {boundary} of {} ({:?})",
-            subject.past.timeline.len(),
-            subject.expect
+            timeline.len(),
+            volume.expect
         );
-        subject.past.timeline.cut(boundary, &seen);
-        let end = subject.past.timeline.len();
+        timeline.truncate(boundary, &seen);
+        let end = timeline.len();
+        let is_durable = match volume.expect {
+            Expectation::Since { is_durable, .. } => is_durable,
+            Expectation::Version(_) => {
+                volume.version_floor = end;
+                true
+            }
+        };
         if is_durable {
-            subject.past.durable = end;
+            volume.history.durable = end;
         }
-        if let Expect::Version(_) = subject.expect {
-            subject.version_floor = end;
-        }
-        subject.past.durable = subject.past.durable.min(end);
-        if let Some(client) = &mut subject.client {
+        volume.history.durable = volume.history.durable.min(end);
+        if let Some(client) = &mut volume.client {
             client.committed = end;
         }
-        subject.is_known = true;
-        self.place_commits()?;
+        volume.is_known = true;
+        self.record_commits(context)?;
         Ok(true)
     }
 
-    /// What the volume holds wherever it, or one it came from, ever wrote.
-    /// `None` if the power fails meanwhile, or it cannot be read.
-    pub(super) fn read_all(&mut self, index: usize) -> Check<Option<Blocks>> {
-        use base::{BlockDevice, Completion, Outcome, Started};
-        let subject = &self.subjects[index];
-        let timeline = match subject.expect {
-            Expect::Version(Some(key)) => &self.versions[&key].timeline,
-            _ => &subject.past.timeline,
+    /// The boundaries that the volume may be at by its [`Expectation`] and whose state is
+    /// `seen`. A volume that is expected to be at a version gets the version's timeline.
+    fn matching_boundaries(
+        &mut self,
+        context: &Context,
+        index: usize,
+        seen: &Blocks,
+    ) -> Vec<usize> {
+        let volume = &mut self.list[index];
+        let timeline = &mut volume.history.timeline;
+        match volume.expect {
+            Expectation::Since { boundary, torn, .. } => {
+                timeline.boundaries(boundary..=timeline.len(), torn, seen)
+            }
+            Expectation::Version(None) => {
+                timeline.truncate(0, &Blocks::new());
+                timeline.boundaries(0..=0, false, seen)
+            }
+            Expectation::Version(Some(key)) => {
+                let pinned = &context.ledger.versions[&key];
+                *timeline = pinned.timeline.clone();
+                timeline.boundaries(pinned.boundaries.clone(), false, seen)
+            }
+        }
+    }
+
+    /// Reads the blocks that the volume, or one that it was cloned from, ever wrote.
+    /// `None` if they cannot be read because of an active fault.
+    fn read_all(&mut self, context: &Context, index: usize) -> Check<Option<Blocks>> {
+        let volume = &self.list[index];
+        let timeline = match volume.expect {
+            Expectation::Version(Some(key)) => &context.ledger.versions[&key].timeline,
+            _ => &volume.history.timeline,
         };
         let mut blocks: Vec<u64> = timeline.touched_in(0..u64::MAX).collect();
-        blocks.extend(subject.past.timeline.touched_in(0..u64::MAX));
+        blocks.extend(volume.history.timeline.touched_in(0..u64::MAX));
         blocks.sort_unstable();
         blocks.dedup();
-        let block_bytes = self.setup.block_size.bytes() as u64;
-        let size_bytes = subject.past.size_bytes;
-        // A version's volume may have grown after the version was cut.
+        let block_bytes = context.setup.block_size.bytes() as u64;
+        let size_bytes = volume.history.size_bytes;
+        // The volume may have grown after the version was committed.
         blocks.retain(|block| block * block_bytes < size_bytes);
         let mut seen = Blocks::new();
         for block in blocks {
             let offset = block * block_bytes;
             let mut whole = vec![0; block_bytes as usize];
             let length = (size_bytes - offset).min(block_bytes) as usize;
-            let Some(client) = &mut self.subjects[index].client else {
-                return Ok(None);
-            };
-            match client
-                .volume
-                .start(Request::read(0, offset, &mut whole[..length]))
-            {
-                Started::Done => {}
-                Started::Failed(_) if self.may_fail() => return Ok(None),
-                Started::Pending => {
-                    let mut completions: Vec<Completion> = Vec::new();
-                    for _ in 0..TURNS_MAX {
-                        let is_idle = !self.machine.simulation.pool.run_one(&self.random);
-                        let Some(client) = &mut self.subjects[index].client else {
-                            return Ok(None);
-                        };
-                        client.volume.poll(&mut completions);
-                        if !completions.is_empty() {
-                            break;
-                        }
-                        if is_idle && client.volume.status().reads_waiting > 0 {
-                            let timer = client.volume.next_timer().unwrap_or_default();
-                            // Until what is away is back; that is another step's.
-                            if self.may_fail() {
-                                return Ok(None);
-                            }
-                            self.machine.simulation.clock.advance(timer);
-                        }
-                    }
-                    match completions.pop().map(|completion| completion.result) {
-                        Some(Ok(Outcome::Data(data))) => whole[..length].copy_from_slice(&data),
-                        Some(Err(_)) if self.may_fail() => return Ok(None),
-                        other => return Err(format!("block {block} cannot be read: {other:?}")),
-                    }
-                }
-                other => return Err(format!("block {block} cannot be read: {other:?}")),
+            match self.read_block(context, index, offset, &mut whole[..length]) {
+                Ok(true) => drop(seen.insert(block, content(&whole))),
+                Ok(false) => return Ok(None),
+                Err(error) => return Err(format!("block {block} cannot be read: {error}")),
             }
-            seen.insert(block, content(&whole));
         }
         Ok(Some(seen))
     }
 
-    /// Drops a volume as it is. What it held stays to be found out.
-    pub(super) fn abandon(&mut self, index: usize) {
-        if !self.is_off() {
-            // Its process lives on, and so do its jobs, until they end.
-            self.machine.simulation.pool.run_all(&self.random);
+    /// Reads a block of an attached volume. Returns `false` if an active fault prevents
+    /// it.
+    fn read_block(
+        &mut self,
+        context: &Context,
+        index: usize,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Check<bool> {
+        let Some(client) = &mut self.list[index].client else {
+            return Ok(false);
+        };
+        match client.volume.start(Request::read(0, offset, out)) {
+            Started::Done => return Ok(true),
+            Started::Failed(_) if context.may_fail() => return Ok(false),
+            Started::Pending => {}
+            other => return Err(format!("{other:?}")),
         }
-        self.subjects[index].client = None;
+        let simulation = &context.machine.simulation;
+        let mut completions: Vec<Completion> = Vec::new();
+        for _ in 0..TURNS_MAX {
+            let is_idle = !simulation.pool.run_one(&context.random);
+            client.volume.poll(&mut completions);
+            if !completions.is_empty() {
+                break;
+            }
+            if is_idle && client.volume.status().reads_waiting > 0 {
+                let timer = client.volume.next_timer().unwrap_or_default();
+                // It waits for an unavailable unit, which another step heals.
+                if context.may_fail() {
+                    return Ok(false);
+                }
+                simulation.clock.advance(timer);
+            }
+        }
+        match completions.pop().map(|completion| completion.result) {
+            Some(Ok(Outcome::Data(data))) => {
+                out.copy_from_slice(&data);
+                Ok(true)
+            }
+            Some(Err(_)) if context.may_fail() => Ok(false),
+            other => Err(format!("{other:?}")),
+        }
     }
 
-    /// Lets go of a volume that has stopped.
-    pub(super) fn let_go(&mut self, index: usize) -> Check {
-        let status = self.subjects[index]
-            .client
-            .as_ref()
-            .map(|client| client.volume.status());
-        let stopped = status.and_then(|status| status.stopped);
-        if !self.trouble && !self.subjects[index].is_fenced {
-            return Err(format!(
-                "{} has stopped: {stopped:?}",
-                self.subjects[index].id
-            ));
+    /// Drops an attached volume without closing it. Its content has to be found out
+    /// again.
+    pub(super) fn abandon(&mut self, context: &Context, index: usize) {
+        if !context.is_off() {
+            // The process continues, and with it the volume's jobs until they end.
+            context.machine.simulation.pool.run_all(&context.random);
         }
-        trace!(self, "{} let go: {stopped:?}", self.subjects[index].id);
-        self.abandon(index);
-        self.place_commits()?;
-        let subject = &mut self.subjects[index];
-        let boundary = subject.past.durable.max(subject.version_floor);
-        subject.expect = Expect::Since {
+        self.list[index].client = None;
+    }
+
+    /// Releases all attached volumes that have stopped.
+    pub(super) fn release_stopped(&mut self, context: &mut Context) -> Check {
+        for index in 0..self.list.len() {
+            if self.list[index].is_stopped() {
+                self.release(context, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases an attached volume that has stopped.
+    fn release(&mut self, context: &mut Context, index: usize) -> Check {
+        let volume = &self.list[index];
+        let stopped = volume.status().and_then(|status| status.stopped);
+        if !context.faults.is_any && !volume.is_fenced {
+            return Err(format!("{} has stopped: {stopped:?}", volume.id));
+        }
+        trace!(context, "{} released: {stopped:?}", volume.id);
+        self.abandon(context, index);
+        self.record_commits(context)?;
+        let volume = &mut self.list[index];
+        let boundary = volume.history.durable.max(volume.version_floor);
+        volume.expect = Expectation::Since {
             boundary,
             torn: true,
             is_durable: false,
         };
-        subject.is_known = false;
-        subject.pending.clear();
+        volume.is_known = false;
+        volume.pending.clear();
         Ok(())
     }
 
-    /// Closes a volume cleanly. False if that cannot be done now.
-    pub(super) fn close(&mut self, index: usize) -> Check<bool> {
-        self.settle()?;
-        if self.is_off() {
+    /// Closes a volume cleanly. Returns `false` if an active fault prevents it.
+    pub(super) fn close(&mut self, context: &mut Context, index: usize) -> Check<bool> {
+        self.heal(context)?;
+        if context.is_off() {
             return Ok(false);
         }
-        let Some(client) = &mut self.subjects[index].client else {
+        let Some(client) = &mut self.list[index].client else {
             return Ok(false);
         };
         client.is_closing = true;
         client.volume.begin_close();
-        let closed = |client: &Client| client.volume.close_state().is_some();
-        if !self.drive(index, closed)? {
+        let is_closed = |client: &Client| client.volume.close_state().is_some();
+        if !self.drive(context, index, is_closed)? {
             return Ok(false);
         }
-        self.place_commits()?;
-        let subject = &mut self.subjects[index];
-        let Some(client) = subject.client.take() else {
+        self.record_commits(context)?;
+        let volume = &mut self.list[index];
+        let Some(client) = volume.client.take() else {
             return Ok(false);
         };
         if let Some(Err(error)) = client.volume.close_state() {
-            subject.client = Some(client);
-            return match self.trouble || subject.is_fenced || self.machine.simulation.disk.is_off()
-            {
+            volume.client = Some(client);
+            return match context.faults.is_any || volume.is_fenced || context.is_off() {
                 true => Ok(false),
-                false => Err(format!(
-                    "{} cannot be closed: {error}",
-                    self.subjects[index].id
-                )),
+                false => Err(format!("{} cannot be closed: {error}", volume.id)),
             };
         }
         drop(client);
-        let boundary = subject.past.timeline.len();
-        subject.past.durable = boundary;
-        subject.expect = Expect::Since {
+        self.record_close(context, index)
+    }
+
+    /// Records that a volume was closed: its head contains everything.
+    fn record_close(&mut self, context: &mut Context, index: usize) -> Check<bool> {
+        let volume = &mut self.list[index];
+        let boundary = volume.history.timeline.len();
+        volume.history.durable = boundary;
+        volume.expect = Expectation::Since {
             boundary,
             torn: false,
             is_durable: true,
         };
-        // Nothing is left in the journal: the head has it all.
-        let head = self.machine.catalog.memory.head(subject.id);
-        if let Some(head) = head.filter(|head| head.volume == subject.id)
-            && let Some(pinned) = self.versions.get_mut(&head)
+        let head = context.machine.catalog.memory.head(volume.id);
+        if let Some(head) = head.filter(|head| head.volume == volume.id)
+            && let Some(pinned) = context.ledger.versions.get_mut(&head)
         {
-            pinned.timeline = subject.past.timeline.clone();
+            pinned.timeline = volume.history.timeline.clone();
             pinned.boundaries = boundary..=boundary;
-            subject.version_floor = boundary;
+            volume.version_floor = boundary;
         }
-        if !subject.pending.is_empty() {
-            return Err(format!("{} was closed without its snapshots", subject.id));
+        if !volume.pending.is_empty() {
+            return Err(format!("{} was closed without its snapshots", volume.id));
         }
-        trace!(self, "{} closed", self.subjects[index].id);
+        trace!(context, "{} closed", volume.id);
         Ok(true)
     }
 
-    /// Runs jobs and lets time pass until the volume is as it should be. False
-    /// if the power fails.
-    pub(super) fn drive(&mut self, index: usize, is_done: impl Fn(&Client) -> bool) -> Check<bool> {
+    /// Runs jobs and advances the clock until `is_done` of an attached volume. Returns
+    /// `false` if the power fails.
+    pub(super) fn drive(
+        &mut self,
+        context: &Context,
+        index: usize,
+        is_done: impl Fn(&Client) -> bool,
+    ) -> Check<bool> {
+        let simulation = &context.machine.simulation;
         for turn in 0..TURNS_MAX {
-            if self.is_off() {
+            if context.is_off() {
                 return Ok(false);
             }
-            self.poll_all()?;
-            match &self.subjects[index].client {
+            self.poll_all(context)?;
+            match &self.list[index].client {
                 Some(client) if !is_done(client) => {}
                 _ => return Ok(true),
             }
-            if !self.machine.simulation.pool.run_one(&self.random) {
-                self.machine
-                    .simulation
-                    .clock
-                    .advance(Duration::from_millis(200));
+            if !simulation.pool.run_one(&context.random) {
+                simulation.clock.advance(Duration::from_millis(200));
             }
             if turn % 1000 == 999 {
-                self.machine.probe(true);
+                context.machine.probe(true);
             }
         }
-        let status = self.subjects[index]
-            .client
-            .as_ref()
-            .map(|client| client.volume.status());
+        let volume = &self.list[index];
         Err(format!(
-            "{} does not settle: {status:?}",
-            self.subjects[index].id
+            "{} does not become idle: {:?}",
+            volume.id,
+            volume.status()
         ))
     }
 
-    /// Heals everything, and waits until nothing is in flight that could still
-    /// fail because of it.
-    pub(super) fn settle(&mut self) -> Check {
-        if !self.trouble {
+    /// Ends all faults, and waits until nothing is in flight that could still fail because
+    /// of one.
+    pub(super) fn heal(&mut self, context: &mut Context) -> Check {
+        if !context.faults.is_any {
             return Ok(());
         }
-        trace!(self, "settling");
-        let disk = &self.machine.simulation.disk;
-        disk.heal(&self.machine.host());
-        for unit in 0..self.machine.units.len() {
-            if !self.machine.removed.contains(&unit) {
-                let disk = self.machine.unit_disk(unit);
-                disk.heal(&self.machine.unit_path(unit));
-            }
-        }
-        self.heal_network();
-        for unit in 0..self.machine.units.len() {
-            self.machine.lie(unit, InjectedFaults::default());
-        }
-        self.is_lying = false;
-        self.machine.catalog.set_unavailable(0);
-        self.machine.probe(true);
-        for index in 0..self.subjects.len() {
-            // Stopped, or with nothing in flight and nothing to try again.
+        trace!(context, "healing");
+        context.heal_disks();
+        self.notify_fenced(context);
+        context.heal_network();
+        context.heal_calls();
+        for index in 0..self.list.len() {
+            // Stopped, or with nothing in flight and nothing to retry.
             let is_done = |client: &Client| {
                 let status = client.volume.status();
                 client.is_stopped() || (client.in_flight() == 0 && status.destage_error.is_none())
             };
-            if !self.drive(index, is_done)? {
+            if !self.drive(context, index, is_done)? {
                 return Ok(());
             }
-            if self.subjects[index]
-                .client
-                .as_ref()
-                .is_some_and(Client::is_stopped)
-            {
-                self.let_go(index)?;
+            if self.list[index].is_stopped() {
+                self.release(context, index)?;
             }
         }
-        self.trouble = false;
-        Ok(())
-    }
-
-    /// The machine crashes, or the process dies, and another starts.
-    pub(super) fn restart(&mut self, is_power: bool) -> Check {
-        self.place_commits()?;
-        self.crash_armed = false;
-        self.machine.simulation.disk.arm_crash(u64::MAX);
-        self.summary.restarts += 1;
-        trace!(self, "restart, power: {is_power}");
-        let is_off = self.is_off();
-        let is_power = is_power || is_off;
-        for subject in &mut self.subjects {
-            let (was_committed, was_torn) = match (&subject.client, subject.expect) {
-                (Some(client), _) if client.is_stopped() => (subject.past.durable, true),
-                (Some(client), _) => (client.committed, true),
-                (None, Expect::Since { boundary, torn, .. }) => (boundary, torn),
-                (None, Expect::Version(_)) => continue,
-            };
-            let boundary = if is_power {
-                subject.past.durable
-            } else {
-                was_committed
-            };
-            subject.expect = Expect::Since {
-                boundary: boundary.max(subject.version_floor),
-                torn: was_torn,
-                is_durable: is_power,
-            };
-            subject.is_known = false;
-            subject.pending.clear();
-        }
-        let earlier = self.earlier.as_ref().map(|(_, disks)| disks);
-        match self.put_back.take().zip(earlier) {
-            _ if is_power => {
-                self.machine.crash();
-                self.power_of_daemons();
-            }
-            Some((unit, disks)) => {
-                let earlier = disks.get(unit).unwrap_or(&disks[0]);
-                let members = &self.machine.catalog.members;
-                members.suspicion(unit_id(unit));
-                let done = self.machine.kill_and_put_back(unit, earlier);
-                done.map_err(|error| format!("unit {unit} is not put back: {error}"))?;
-            }
-            None => self.machine.kill(),
-        }
-        // What a process was told to do wrong went with it.
-        self.is_lying = false;
-        if let Some(network) = &self.machine.network {
-            network.be_honest();
-        }
-        self.readers.clear();
-        for index in 0..self.subjects.len() {
-            let was_attached = self.subjects[index].client.take().is_some();
-            let is_lost = self.setup.hazards.journal && self.chance(6);
-            if is_lost && was_attached {
-                let id = self.subjects[index].id;
-                trace!(self, "{id} loses its journal");
-                let disk = &self.machine.simulation.disk;
-                let path = self.machine.journal(id);
-                let keys = self
-                    .machine
-                    .catalog
-                    .memory
-                    .acquire(id, self.machine.salt(), None)
-                    .expect("it is there")
-                    .keys;
-                self.nonces.note_journal(&**disk, &path, &keys)?;
-                disk.heal(&self.machine.host());
-                let removed = disk.remove(&path);
-                if removed
-                    .and_then(|()| disk.sync_directory(&self.machine.host()))
-                    .is_ok()
-                {
-                    let head = self.machine.catalog.memory.head(id);
-                    self.subjects[index].expect = Expect::Version(head);
-                }
-            }
-        }
+        context.faults.is_any = false;
         Ok(())
     }
 }

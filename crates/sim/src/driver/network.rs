@@ -1,119 +1,117 @@
-//! What happens between the host and unit daemons, when the seed says so.
+//! Faults between the host and unit daemons, as the seed chooses them.
 
 use std::time::Duration;
 
-use super::{Run, trace};
+use super::context::{Context, trace};
 use crate::Check;
-use crate::net::link::Strikes;
+use crate::net::link::LinkFaults;
 
-/// What can happen there.
+/// A fault of the network or of a daemon.
 #[derive(Debug, Clone, Copy)]
-enum Disturbance {
-    Strikes,
+enum NetworkFault {
+    Links,
     Partition,
     KillDaemon,
-    DaemonLosesPower,
-    ArmDaemon,
-    Lie,
+    DaemonPowerFailure,
+    ArmDaemonCrash,
+    FalsifyReads,
 }
 
-impl Run {
-    /// Connections break, daemons are out of reach, or end.
-    pub(super) fn disturb(&mut self) {
+impl Context {
+    /// Connections break, daemons are unreachable, or daemons end.
+    pub(super) fn break_network(&mut self) {
         let Some(network) = &self.machine.network else {
             return;
         };
-        let what = [
-            Disturbance::Strikes,
-            Disturbance::Strikes,
-            Disturbance::Strikes,
-            Disturbance::Partition,
-            Disturbance::KillDaemon,
-            Disturbance::DaemonLosesPower,
-            Disturbance::ArmDaemon,
-            Disturbance::Lie,
+        let fault = [
+            NetworkFault::Links,
+            NetworkFault::Links,
+            NetworkFault::Links,
+            NetworkFault::Partition,
+            NetworkFault::KillDaemon,
+            NetworkFault::DaemonPowerFailure,
+            NetworkFault::ArmDaemonCrash,
+            NetworkFault::FalsifyReads,
         ][self.random.index(8)];
         let units = self.machine.units.len();
         let unit = self.random.index(units);
-        trace!(self, "unit {unit}: {what:?}");
-        self.trouble = true;
-        match what {
-            Disturbance::Strikes => {
-                let strikes = self.strikes();
+        trace!(self, "unit {unit}: {fault:?}");
+        self.faults.is_any = true;
+        match fault {
+            NetworkFault::Links => {
+                let faults = self.choose_link_faults();
                 let all = self.random.one_in(3);
-                let struck = (0..units).filter(|it| all || *it == unit);
-                struck.for_each(|unit| network.strike(unit, strikes));
+                let affected = (0..units).filter(|it| all || *it == unit);
+                affected.for_each(|unit| network.set_faults(unit, faults));
             }
-            Disturbance::Partition => {
-                let strikes = Strikes {
+            NetworkFault::Partition => {
+                let faults = LinkFaults {
                     is_cut: true,
-                    ..Strikes::default()
+                    ..LinkFaults::default()
                 };
-                network.strike(unit, strikes);
+                network.set_faults(unit, faults);
                 (0..units)
                     .filter(|_| self.random.one_in(3))
-                    .for_each(|unit| network.strike(unit, strikes));
+                    .for_each(|unit| network.set_faults(unit, faults));
                 network.count(|counts| counts.partitions += 1);
             }
-            Disturbance::KillDaemon => {
+            NetworkFault::KillDaemon => {
                 network.daemon(unit).kill();
                 network.count(|counts| counts.killed += 1);
                 if self.random.one_in(2) {
                     self.machine.start_daemon(unit);
                 }
             }
-            Disturbance::DaemonLosesPower => {
+            NetworkFault::DaemonPowerFailure => {
                 network.daemon(unit).lose_power();
                 if self.random.one_in(2) {
                     self.machine.start_daemon(unit);
                 }
             }
-            Disturbance::Lie => {
-                network.daemon(unit).lie(1 + self.random.below(4));
-                self.is_lying = true;
+            NetworkFault::FalsifyReads => {
+                let one_in = 1 + self.random.below(4);
+                network.daemon(unit).falsify_reads(one_in);
+                self.faults.is_falsifying = true;
             }
-            Disturbance::ArmDaemon => {
+            NetworkFault::ArmDaemonCrash => {
                 let disk = network.daemon(unit).disk();
                 disk.arm_crash(disk.operations() + self.random.below(20));
             }
         }
     }
 
-    fn strikes(&self) -> Strikes {
+    fn choose_link_faults(&self) -> LinkFaults {
         let often = [2, 3, 5, 10, 20][self.random.index(5)];
-        let mut strikes = Strikes::default();
+        let mut faults = LinkFaults::default();
         for rate in [
-            &mut strikes.before_one_in,
-            &mut strikes.after_one_in,
-            &mut strikes.within_one_in,
-            &mut strikes.late_one_in,
-            &mut strikes.slow_one_in,
+            &mut faults.before_one_in,
+            &mut faults.after_one_in,
+            &mut faults.within_one_in,
+            &mut faults.late_one_in,
+            &mut faults.slow_one_in,
         ] {
             if self.random.one_in(2) {
                 *rate = often + self.random.below(often);
             }
         }
-        strikes
+        faults
     }
 
-    /// What ends each step: what was given up may be carried out, daemons come back, and
-    /// do what they do by themselves.
-    pub(super) fn after_network(&mut self) -> Check {
+    /// The network's part of the end of a step: requests of abandoned connections may
+    /// arrive, daemons do their own work, and some that ended are started again.
+    pub(super) fn advance_network(&mut self) -> Check {
         let Some(network) = &self.machine.network else {
             return Ok(());
         };
-        network.haunt(false);
+        network.deliver_abandoned(false);
         let units = self.machine.units.len();
         for unit in 0..units {
             let daemon = network.daemon(unit);
             if self.random.one_in(30) {
-                daemon.look();
+                daemon.run_maintenance();
             }
         }
-        let down: Vec<usize> = (0..units)
-            .filter(|unit| !network.daemon(*unit).is_running())
-            .collect();
-        for unit in down {
+        for unit in self.ended_daemons() {
             if self.random.one_in(6) {
                 self.machine.start_daemon(unit);
             }
@@ -121,58 +119,56 @@ impl Run {
         self.check_network()
     }
 
+    fn ended_daemons(&self) -> Vec<usize> {
+        let Some(network) = &self.machine.network else {
+            return Vec::new();
+        };
+        (0..self.machine.units.len())
+            .filter(|unit| !network.daemon(*unit).is_running())
+            .collect()
+    }
+
+    /// Checks that no daemon broke a promise.
     pub(super) fn check_network(&self) -> Check {
         let network = self.machine.network.as_ref();
-        match network.and_then(|network| network.wrong()) {
+        match network.and_then(|network| network.violation()) {
             None => Ok(()),
-            Some(wrong) => Err(wrong),
+            Some(violation) => Err(violation),
         }
     }
 
-    /// Whoever renews leases hears that they are lost. Where units refuse what is put
-    /// under them, the catalog may not be asked for a long time.
-    fn tell_who_is_fenced(&self) {
-        let fenced = self.subjects.iter().filter(|subject| subject.is_fenced);
-        if self.machine.network.is_some() {
-            fenced.for_each(|subject| subject.term.lose());
-        }
-    }
-
-    /// Everybody is there, and reaches everybody.
+    /// Ends all faults of the network: every daemon runs and is reachable.
     pub(super) fn heal_network(&mut self) {
-        self.tell_who_is_fenced();
         let Some(network) = &self.machine.network else {
             return;
         };
         network.heal();
-        let units = self.machine.units.len();
-        for unit in 0..units {
+        for unit in 0..self.machine.units.len() {
             network.daemon(unit).disk().arm_crash(u64::MAX);
         }
-        let down: Vec<usize> = (0..units)
-            .filter(|unit| !network.daemon(*unit).is_running())
-            .collect();
-        // By then whoever has waited after a failure tries again.
+        let ended = self.ended_daemons();
+        // By then links that pause after a failure connect again.
         self.machine
             .simulation
             .clock
             .advance(Duration::from_secs(6));
-        for unit in down {
+        for unit in ended {
             self.machine.start_daemon(unit);
         }
     }
 
-    /// The host is elsewhere than the daemons: some of them lose power as well.
-    pub(super) fn power_of_daemons(&mut self) {
+    /// The host has lost power; some machines of daemons, which are elsewhere, lose it,
+    /// too.
+    pub(super) fn crash_daemons(&mut self) {
         let Some(network) = &self.machine.network else {
             return;
         };
         let units = 0..self.machine.units.len();
-        let struck: Vec<usize> = units.filter(|_| self.random.one_in(3)).collect();
-        for unit in &struck {
+        let affected: Vec<usize> = units.filter(|_| self.random.one_in(3)).collect();
+        for unit in &affected {
             network.daemon(*unit).lose_power();
         }
-        for unit in struck {
+        for unit in affected {
             self.machine.start_daemon(unit);
         }
     }

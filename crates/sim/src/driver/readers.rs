@@ -1,145 +1,157 @@
-//! Versions that are open for reading while volumes go on, and while versions
+//! [`Readers`]: versions that are open for reading while volumes are written and versions
 //! are removed.
 
 use base::{BlockDevice, Completion, Outcome, Request, Started};
 use volume::ReadOnlyVolume;
 use volume::catalog::{Catalog, VersionKey};
 
-use super::{Run, trace};
+use super::context::{Context, trace};
 use crate::Check;
 use crate::model::{Blocks, Pinned, content};
 
-/// Versions that are open at once.
+/// The most versions that are open at once.
 const READERS_MAX: usize = 3;
 /// Jobs after which a read that should end is stuck.
 const TURNS_MAX: usize = 20_000;
-/// How often a version looks again for units that are away before it is given up.
+/// How often a read waits for unavailable units before it is ended.
 const WAITS_MAX: usize = 3;
 
-/// A version that is open.
-pub(super) struct Reader {
+/// An open version.
+struct Reader {
     key: VersionKey,
     volume: ReadOnlyVolume,
-    /// What it holds; none until it has been read once.
-    holds: Option<Pinned>,
-    /// It waits for nothing any more.
+    /// Its state, once it has been read.
+    state: Option<Pinned>,
+    /// Whether its reads no longer wait for unavailable units.
     is_ended: bool,
 }
 
-impl Run {
-    /// Opens a version, or reads one that is open.
-    pub(super) fn read_version(&mut self) -> Check {
-        if self.readers.len() < READERS_MAX && self.chance(2) {
-            self.open_reader()?;
+/// The open versions.
+#[derive(Default)]
+pub(super) struct Readers(Vec<Reader>);
+
+impl Readers {
+    /// Forgets all open versions: the process has ended.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Opens a version, or reads an open one.
+    pub fn read_version(&mut self, context: &mut Context) -> Check {
+        if self.0.len() < READERS_MAX && context.chance(2) {
+            self.open(context)?;
         }
-        if self.readers.is_empty() {
+        if self.0.is_empty() {
             return Ok(());
         }
-        let index = self.random.index(self.readers.len());
-        let mut reader = self.readers.swap_remove(index);
-        self.read_through(&mut reader)?;
-        if !self.is_off() && !reader.is_ended && !self.chance(4) {
-            self.readers.push(reader);
+        let index = context.random.index(self.0.len());
+        let mut reader = self.0.swap_remove(index);
+        reader.read_all(context)?;
+        if !context.is_off() && !reader.is_ended && !context.chance(4) {
+            self.0.push(reader);
         }
         Ok(())
     }
 
-    fn open_reader(&mut self) -> Check {
-        let Some(key) = self.any_version() else {
+    fn open(&mut self, context: &Context) -> Check {
+        let Some(key) = context.any_version() else {
             return Ok(());
         };
-        let memory = &self.machine.catalog.memory;
+        let memory = &context.machine.catalog.memory;
         let Ok(stored) = memory.version(key) else {
             return Ok(());
         };
         let keys = memory.keys(stored.lineage);
         let keys = keys.map_err(|error| error.to_string())?;
-        if let Some(network) = &self.machine.network {
-            network.capability_cache().reads(stored.lineage);
+        if let Some(network) = &context.machine.network {
+            network.capability_cache().request_read(stored.lineage);
         }
-        let (size_bytes, block_size) = (self.versions[&key].size_bytes, self.setup.block_size);
-        let opened = self
+        let size_bytes = context.ledger.versions[&key].size_bytes;
+        let block_size = context.setup.block_size;
+        let opened = context
             .machine
             .open_read_only(Some(stored), &keys, size_bytes, block_size);
         match opened {
-            Ok(volume) => self.readers.push(Reader {
+            Ok(volume) => self.0.push(Reader {
                 key,
                 volume,
-                holds: None,
+                state: None,
                 is_ended: false,
             }),
-            Err(_) if self.may_fail() => {}
-            Err(error) => return Err(format!("{key:?} cannot be opened: {error}")),
+            Err(_) if context.may_fail() => {}
+            Err(error) => return Err(format!("cannot open {key:?}: {error}")),
         }
         Ok(())
     }
+}
 
-    /// Reads all that the version's volume ever wrote. A version that is gone
-    /// may be unreadable; what can be read of it is right.
-    fn read_through(&mut self, reader: &mut Reader) -> Check {
-        let key = reader.key;
-        let is_kept = self.versions.contains_key(&key);
-        let holds = reader.holds.as_ref().or_else(|| self.versions.get(&key));
-        let Some(holds) = holds.cloned() else {
+impl Reader {
+    /// Reads all blocks that the version's volume ever wrote. A removed version may be
+    /// unreadable, but every block that can be read must be right.
+    fn read_all(&mut self, context: &mut Context) -> Check {
+        let key = self.key;
+        let is_kept = context.ledger.versions.contains_key(&key);
+        let state = self.state.as_ref();
+        let state = state.or_else(|| context.ledger.versions.get(&key));
+        let Some(state) = state.cloned() else {
             return Ok(());
         };
-        trace!(self, "{key:?} is read, kept: {is_kept}");
-        let block_bytes = self.setup.block_size.bytes() as u64;
+        trace!(context, "reading {key:?}, kept: {is_kept}");
+        let block_bytes = context.setup.block_size.bytes() as u64;
         let mut seen = Blocks::new();
-        let mut is_whole = true;
-        for block in holds.timeline.touched_in(0..u64::MAX) {
+        let mut is_complete = true;
+        for block in state.timeline.touched_in(0..u64::MAX) {
             let offset = block * block_bytes;
-            if offset >= holds.size_bytes {
+            if offset >= state.size_bytes {
                 continue;
             }
-            let length = (holds.size_bytes - offset).min(block_bytes) as usize;
+            let length = (state.size_bytes - offset).min(block_bytes) as usize;
             let mut bytes = vec![0; block_bytes as usize];
-            match self.read_block(reader, offset, &mut bytes[..length]) {
+            match self.read_block(context, offset, &mut bytes[..length]) {
                 Ok(()) => {
                     seen.insert(block, content(&bytes));
                 }
-                Err(_) if self.may_fail() || !is_kept => is_whole = false,
-                Err(why) => return Err(format!("{key:?}, block {block}: {why}")),
+                Err(_) if context.may_fail() || !is_kept => is_complete = false,
+                Err(error) => return Err(format!("{key:?}, block {block}: {error}")),
             }
         }
-        let boundaries = holds.boundaries.clone();
-        let found = holds.timeline.boundaries(boundaries, false, &seen);
+        let boundaries = state.boundaries.clone();
+        let found = state.timeline.boundaries(boundaries, false, &seen);
         let Some(boundary) = found.first() else {
-            let why = holds.timeline.explain(&seen);
-            return Err(format!("{key:?} was opened and holds something else{why}"));
+            let differences = state.timeline.explain(&seen);
+            return Err(format!(
+                "{key:?} was opened and has another state{differences}"
+            ));
         };
-        if is_whole && is_kept {
-            self.compare(key, &seen)?;
-            reader.holds = Some(Pinned {
+        if is_complete && is_kept {
+            context.ledger.compare(key, &seen)?;
+            self.state = Some(Pinned {
                 boundaries: *boundary..=*boundary,
-                ..holds
+                ..state
             });
         }
         Ok(())
     }
 
-    fn read_block(&self, reader: &mut Reader, offset: u64, out: &mut [u8]) -> Check {
-        match reader.volume.start(Request::read(0, offset, out)) {
+    fn read_block(&mut self, context: &Context, offset: u64, out: &mut [u8]) -> Check {
+        match self.volume.start(Request::read(0, offset, out)) {
             Started::Done => return Ok(()),
             Started::Pending => {}
             other => return Err(format!("{other:?}")),
         }
+        let simulation = &context.machine.simulation;
         let mut completions: Vec<Completion> = Vec::new();
         let mut waits = 0;
         for _ in 0..TURNS_MAX {
-            let is_idle = !self.machine.simulation.pool.run_one(&self.random);
-            reader.volume.poll(&mut completions);
-            if is_idle && completions.is_empty() && reader.volume.status().reads_waiting > 0 {
-                // Units are away: some wait for them, and some end.
-                let timer = reader.volume.next_timer();
-                self.machine
-                    .simulation
-                    .clock
-                    .advance(timer.unwrap_or_default());
+            let is_idle = !simulation.pool.run_one(&context.random);
+            self.volume.poll(&mut completions);
+            if is_idle && completions.is_empty() && self.volume.status().reads_waiting > 0 {
+                let timer = self.volume.next_timer();
+                simulation.clock.advance(timer.unwrap_or_default());
                 waits += 1;
                 if waits == WAITS_MAX {
-                    reader.volume.stop_waiting();
-                    reader.is_ended = true;
+                    self.volume.stop_waiting();
+                    self.is_ended = true;
                 }
             }
             match completions.pop().map(|completion| completion.result) {

@@ -1,10 +1,10 @@
-//! One host: its machine, the volume it has open, and its client.
+//! [`Host`]: its machine, the volume that it has open, and the volume's client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{BlockDevice, Completion, Durability, IoError, Outcome, Started, Token};
+use base::{BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, Token};
 use volume::catalog::Lease;
 use volume::{LeaseTerm, Volume};
 use world::Clock;
@@ -13,71 +13,81 @@ use crate::Check;
 use crate::machine::Machine;
 use crate::model::{Edit, Timeline, content};
 
-/// A host stops at four fifths of the term.
+/// How long a host holds a lease after it has sent a renewal: four fifths of the term.
 pub const HOLD: Duration = Duration::from_secs(8);
 
-/// What is known of the volume's content.
+/// The history of the volume, over all hosts.
 #[derive(Debug, Clone, Default)]
-pub struct Past {
-    /// What was admitted, in order, by one holder after the other.
+pub struct VolumeHistory {
+    /// The admitted operations, by one holder after the other.
     pub timeline: Timeline,
-    /// Operations up to here were acknowledged.
+    /// Operations up to this boundary were acknowledged.
     pub acknowledged: usize,
-    /// Operations up to here were acknowledged as durable.
+    /// Operations up to this boundary were acknowledged as durable.
     pub durable: usize,
 }
 
-/// A renewal under way.
+/// A renewal in progress.
 pub struct Renewal {
     /// When it was sent, on the host's clock.
     pub sent: Duration,
-    /// What the controller said, if it has heard it.
+    /// Whether the controller has renewed the lease; `None` before it received the
+    /// renewal.
     pub answer: Option<bool>,
 }
 
-/// A lease as it was taken.
-pub struct Taken {
+/// A lease that was acquired.
+pub struct AcquiredLease {
     pub lease: Lease,
-    /// When it was asked for, on the host's clock.
+    /// When it was requested, on the host's clock.
     pub sent: Duration,
-    /// Whether another host had one since this host opened the volume last.
+    /// Whether another host has had the volume since this host last opened it.
     pub taken_over: bool,
 }
 
 /// One host.
 pub struct Host {
     pub machine: Machine,
-    /// It does not reach the controller.
+    /// Whether the controller is unreachable.
     pub is_cut: bool,
-    /// Connections to daemons break.
-    pub is_disturbed: bool,
-    /// Something went wrong since it opened the volume: it may stop.
+    /// Whether connections to daemons break.
+    pub has_link_faults: bool,
+    /// Whether the volume may stop: there was a fault since it was opened.
     pub may_stop: bool,
-    /// A lease that it has taken and not used yet.
-    pub taken: Option<Taken>,
+    /// A lease that was acquired and not used yet.
+    pub acquired: Option<AcquiredLease>,
     pub attached: Option<Attached>,
     pub renewal: Option<Renewal>,
-    /// The lease it opened the volume under last.
-    pub opened: u32,
+    /// The epoch under which it last opened the volume.
+    pub opened_epoch: u32,
 }
 
-/// The volume, as one host has it.
+/// The volume, open on one host.
 pub struct Attached {
     pub volume: Volume,
     pub term: LeaseTerm,
     pub epoch: u32,
     pub renewed: Duration,
-    /// Units have been out of reach: reads may fail.
+    /// Whether reads may fail: units have been unreachable.
     pub may_miss: bool,
-    /// What the volume held when another host took it over.
-    pub left_with: Option<Past>,
-    requests: BTreeMap<Token, Request>,
-    /// Changes that were taken and not admitted.
+    /// The volume's history when another host took it over.
+    pub last_history: Option<VolumeHistory>,
+    requests: BTreeMap<Token, PendingRequest>,
+    /// Changes that are not admitted yet.
     held: VecDeque<(Token, Edit)>,
     token: Token,
 }
 
-enum Request {
+/// The history of the volume as a host sees it.
+pub struct HostView<'a> {
+    pub history: &'a mut VolumeHistory,
+    /// Whether no other host has acquired the lease since.
+    pub is_holder: bool,
+}
+
+/// A request that was not answered at once. `since` is the newest boundary when it was
+/// started, `covers` the boundary that is durable once it is answered.
+enum PendingRequest {
     Write,
     Durable { covers: usize },
     Flush { covers: usize },
@@ -89,22 +99,23 @@ impl Host {
         Self {
             machine,
             is_cut: false,
-            is_disturbed: false,
+            has_link_faults: false,
             may_stop: false,
-            taken: None,
+            acquired: None,
             attached: None,
             renewal: None,
-            opened: 0,
+            opened_epoch: 0,
         }
     }
 
-    pub fn clock(&self) -> Duration {
+    /// The time on the host's monotonic clock.
+    pub fn now(&self) -> Duration {
         self.machine.simulation.clock.monotonic()
     }
 
-    /// Forgets everything that a process knows.
+    /// The process has ended: forgets its state.
     pub fn forget(&mut self) {
-        self.taken = None;
+        self.acquired = None;
         self.attached = None;
         self.renewal = None;
     }
@@ -118,7 +129,7 @@ impl Attached {
             epoch,
             renewed,
             may_miss: false,
-            left_with: None,
+            last_history: None,
             requests: BTreeMap::new(),
             held: VecDeque::new(),
             token: 0,
@@ -129,7 +140,7 @@ impl Attached {
         self.volume.status().stopped.is_some()
     }
 
-    fn ask(&mut self, request: Request) {
+    fn insert(&mut self, request: PendingRequest) {
         self.requests.insert(self.token, request);
     }
 
@@ -137,125 +148,113 @@ impl Attached {
         self.volume.status().counters.blocks_written
     }
 
-    /// Writes a block. `is_holder`: nobody has taken the volume since.
-    pub fn write(
-        &mut self,
-        past: &mut Past,
-        is_holder: bool,
-        edit: Edit,
-        durability: Durability,
-    ) -> Check {
-        let Edit::Write(offset, data) = &edit else {
+    /// Writes a block.
+    pub fn write(&mut self, view: &mut HostView<'_>, edit: Edit, durability: Durability) -> Check {
+        let Edit::Write { offset, data } = &edit else {
             return Err("only whole blocks are written here".to_owned());
         };
         self.token += 1;
         let before = self.blocks_written();
-        let started = self
-            .volume
-            .start(base::Request::write(self.token, *offset, data, durability));
+        let request = Request::write(self.token, *offset, data, durability);
+        let started = self.volume.start(request);
         let is_admitted = self.blocks_written() != before;
         if is_admitted {
-            self.admit(past, is_holder, &edit)?;
+            self.admit(view, &edit)?;
         }
         match started {
-            Started::Done => self.acknowledged(past, is_holder, past.timeline.len(), false),
+            Started::Done => self.acknowledged(view, view.history.timeline.len(), false),
             Started::Pending if is_admitted => {
-                let covers = past.timeline.len();
-                self.ask(Request::Durable { covers });
+                let covers = view.history.timeline.len();
+                self.insert(PendingRequest::Durable { covers });
                 Ok(())
             }
             Started::Pending => {
                 self.held.push_back((self.token, edit));
-                self.ask(match durability {
-                    Durability::Volatile => Request::Write,
-                    Durability::Durable => Request::Durable { covers: 0 },
+                self.insert(match durability {
+                    Durability::Volatile => PendingRequest::Write,
+                    Durability::Durable => PendingRequest::Durable { covers: 0 },
                 });
                 Ok(())
             }
             Started::Busy => Ok(()),
-            Started::Failed(error) => self.failed(&error),
+            Started::Failed(error) => self.check_error(&error),
         }
     }
 
-    fn admit(&self, past: &mut Past, is_holder: bool, edit: &Edit) -> Check {
-        if !is_holder {
+    fn admit(&self, view: &mut HostView<'_>, edit: &Edit) -> Check {
+        if !view.is_holder {
             return Err(format!(
-                "lease {} has admitted a write too late",
+                "a write was admitted under lease {} after another host took the volume",
                 self.epoch
             ));
         }
-        let operation = past.timeline.operation(edit, base::BlockSize::DEFAULT);
-        past.timeline.push(operation);
+        let timeline = &mut view.history.timeline;
+        let operation = timeline.operation(edit, base::BlockSize::DEFAULT);
+        timeline.push(operation);
         Ok(())
     }
 
-    fn acknowledged(
-        &self,
-        past: &mut Past,
-        is_holder: bool,
-        covers: usize,
-        is_durable: bool,
-    ) -> Check {
-        if !is_holder {
+    fn acknowledged(&self, view: &mut HostView<'_>, covers: usize, is_durable: bool) -> Check {
+        if !view.is_holder {
             return Err(format!(
-                "lease {} acknowledged something after another host took the volume",
+                "a request was acknowledged under lease {} after another host took the volume",
                 self.epoch
             ));
         }
-        past.acknowledged = past.acknowledged.max(covers);
+        let history = &mut *view.history;
+        history.acknowledged = history.acknowledged.max(covers);
         if is_durable {
-            past.durable = past.durable.max(covers);
+            history.durable = history.durable.max(covers);
         }
         Ok(())
     }
 
-    /// Makes what was acknowledged durable.
-    pub fn flush(&mut self, past: &mut Past, is_holder: bool) -> Check {
+    /// Flushes everything that was acknowledged.
+    pub fn flush(&mut self, view: &mut HostView<'_>) -> Check {
         self.token += 1;
-        let covers = past.acknowledged;
-        match self.volume.start(base::Request::flush(self.token)) {
-            Started::Done => self.acknowledged(past, is_holder, covers, true),
+        let covers = view.history.acknowledged;
+        match self.volume.start(Request::flush(self.token)) {
+            Started::Done => self.acknowledged(view, covers, true),
             Started::Pending => {
-                self.ask(Request::Flush { covers });
+                self.insert(PendingRequest::Flush { covers });
                 Ok(())
             }
             Started::Busy => Ok(()),
-            Started::Failed(error) => self.failed(&error),
+            Started::Failed(error) => self.check_error(&error),
         }
     }
 
     /// Reads a block.
-    pub fn read(&mut self, past: &Past, is_holder: bool, block: u64) -> Check {
+    pub fn read(&mut self, view: &HostView<'_>, block: u64) -> Check {
         self.token += 1;
         let mut out = vec![0xee; 4096];
-        let since = past.timeline.len();
-        match self
-            .volume
-            .start(base::Request::read(self.token, block * 4096, &mut out))
-        {
-            Started::Done => check_read(past, block, since, &out),
+        let since = view.history.timeline.len();
+        let request = Request::read(self.token, block * 4096, &mut out);
+        match self.volume.start(request) {
+            Started::Done => check_read(view.history, block, since, &out),
             Started::Pending => {
-                self.ask(Request::Read { block, since });
+                self.insert(PendingRequest::Read { block, since });
                 Ok(())
             }
             Started::Busy => Ok(()),
-            Started::Failed(error) => self.read_failed(is_holder, &error),
+            Started::Failed(error) => self.check_read_error(view.is_holder, &error),
         }
     }
 
-    fn failed(&self, error: &IoError) -> Check {
+    /// Checks that a request may fail with this error.
+    fn check_error(&self, error: &IoError) -> Check {
         match error {
             IoError::Stopped(_) if self.is_stopped() => Ok(()),
-            // The journal is full, and nothing is destaged without the
-            // controller.
+            // The journal is full, and cannot be destaged without the controller.
             IoError::Unavailable(_) => Ok(()),
             error => Err(format!("a request failed: {error}")),
         }
     }
 
-    fn read_failed(&self, is_holder: bool, error: &IoError) -> Check {
+    /// Checks that a read may fail with this error.
+    fn check_read_error(&self, is_holder: bool, error: &IoError) -> Check {
         match error {
-            // The other host has freed it.
+            // The other host has freed the block.
             IoError::Unavailable(_) | IoError::Damaged(_) if !is_holder => Ok(()),
             IoError::Unavailable(_) if self.may_miss => Ok(()),
             IoError::Stopped(_) if self.is_stopped() => Ok(()),
@@ -263,8 +262,8 @@ impl Attached {
         }
     }
 
-    /// Collects answers.
-    pub fn poll(&mut self, past: &mut Past, is_holder: bool) -> Check {
+    /// Polls the volume and checks its completions.
+    pub fn poll(&mut self, view: &mut HostView<'_>) -> Check {
         let before = self.blocks_written();
         let mut completions = Vec::new();
         self.volume.poll(&mut completions);
@@ -275,61 +274,65 @@ impl Attached {
         self.held.retain(|(token, _)| !failed(token));
         for _ in before..self.blocks_written() {
             let Some((token, edit)) = self.held.pop_front() else {
-                return Err("blocks were written that nobody asked for".to_owned());
+                return Err("blocks were written without a request".to_owned());
             };
-            self.admit(past, is_holder, &edit)?;
-            // What was admitted is known only now.
-            let covers = past.timeline.len();
+            self.admit(view, &edit)?;
+            let covers = view.history.timeline.len();
             match self.requests.get_mut(&token) {
-                Some(Request::Durable { covers: known }) => *known = covers,
+                Some(PendingRequest::Durable { covers: known }) => *known = covers,
                 _ => {
-                    self.requests.insert(token, Request::Write);
+                    self.requests.insert(token, PendingRequest::Write);
                 }
             }
         }
         completions
             .into_iter()
-            .try_for_each(|completion| self.complete(past, is_holder, completion))
+            .try_for_each(|completion| self.complete(view, completion))
     }
 
-    fn complete(&mut self, past: &mut Past, is_holder: bool, completion: Completion) -> Check {
+    fn complete(&mut self, view: &mut HostView<'_>, completion: Completion) -> Check {
         let Completion { token, result } = completion;
         let Some(request) = self.requests.remove(&token) else {
-            return Err(format!("request {token} was answered twice, or never made"));
+            return Err(format!(
+                "request {token} was completed twice, or never started"
+            ));
         };
         match (request, result) {
-            (Request::Read { block, since }, Ok(Outcome::Data(data))) => {
-                check_read(past, block, since, &data)
+            (PendingRequest::Read { block, since }, Ok(Outcome::Data(data))) => {
+                check_read(view.history, block, since, &data)
             }
-            (Request::Read { .. }, Err(error)) => self.read_failed(is_holder, &error),
-            (Request::Write, Ok(_)) => {
-                // In order: all before it are admitted.
-                self.acknowledged(past, is_holder, 0, false)
+            (PendingRequest::Read { .. }, Err(error)) => {
+                self.check_read_error(view.is_holder, &error)
             }
-            (Request::Durable { covers } | Request::Flush { covers }, Ok(_)) => {
-                self.acknowledged(past, is_holder, covers, true)
+            (PendingRequest::Write, Ok(_)) => self.acknowledged(view, 0, false),
+            (PendingRequest::Durable { covers } | PendingRequest::Flush { covers }, Ok(_)) => {
+                self.acknowledged(view, covers, true)
             }
-            (_, Err(error)) => self.failed(&error),
-            (_, Ok(outcome)) => Err(format!("request {token} brought {outcome:?}")),
+            (_, Err(error)) => self.check_error(&error),
+            (_, Ok(outcome)) => Err(format!("request {token} has the outcome {outcome:?}")),
         }
     }
 }
 
-fn check_read(past: &Past, block: u64, since: usize, out: &[u8]) -> Check {
-    let until = past.timeline.len();
-    if past.timeline.held(block, &content(out), since..=until) {
+/// Checks that a block has its content of some boundary from `since` on.
+fn check_read(history: &VolumeHistory, block: u64, since: usize, out: &[u8]) -> Check {
+    let until = history.timeline.len();
+    if history.timeline.had(block, &content(out), since..=until) {
         return Ok(());
     }
     Err(format!(
-        "block {block} is wrong: it is not what it held between {since} and {until}"
+        "block {block}: the content is that of no boundary from {since} to {until}"
     ))
 }
 
-/// A write of `block` that no other number gives.
+/// A write of `block` with content that no other number gives.
 pub fn edit(block: u64, number: u64) -> Edit {
     let mut bytes = vec![0; 4096];
     for part in bytes.as_chunks_mut::<8>().0 {
         *part = number.to_le_bytes();
     }
-    Edit::Write(block * 4096, Rc::from(bytes))
+    Edit::Write {
+        offset: block * 4096,
+        data: Rc::from(bytes),
+    }
 }

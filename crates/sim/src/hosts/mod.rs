@@ -1,5 +1,5 @@
-//! Two hosts and one volume: leases that expire, a controller that cannot be
-//! reached, and hosts that return.
+//! Two hosts and one volume: leases that expire, an unreachable controller, and hosts that
+//! return.
 //!
 //! ```text
 //!   registry ── which host has the lease, by the controller's clock
@@ -7,17 +7,18 @@
 //!   host 1 ──┘  units, database and, in some runs, the journals are shared
 //! ```
 //!
-//! The three clocks run at the same rate; a host's may jump forward, like a clock
-//! that includes time asleep. What must hold:
+//! The three clocks run at the same rate; a host's may jump forward, like a clock that
+//! includes suspended time. In half of the runs units are behind daemons, which are shown
+//! the next lease, and the network between them and a host breaks.
 //!
-//! * Nothing is acknowledged by a host after another has taken the volume.
-//! * If journals are shared, the next holder finds everything that was acknowledged,
-//!   or all that was durable if the power failed meanwhile.
+//! Invariants:
+//!
+//! * No host acknowledges anything after another one has taken the volume.
+//! * If journals are shared, the next holder finds everything that was acknowledged; if the
+//!   power failed, everything that was durable.
 //! * If they are not, it finds the newest committed version and nothing else.
-//! * In half of the runs units are behind daemons, which are told of the next lease,
-//!   and the network between a host and them breaks.
-//! * A returning host damages nothing: in the end units hold exactly what the kept
-//!   versions name.
+//! * A returning host damages nothing: in the end units hold exactly what the kept versions
+//!   name.
 
 mod host;
 mod network;
@@ -33,31 +34,40 @@ use volume::clean::Removal;
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
-use self::host::{Attached, HOLD, Host, Past, Renewal, edit};
+use self::host::{Attached, HOLD, Host, HostView, Renewal, VolumeHistory, edit};
 use self::registry::LeaseRegistry;
-use crate::audit::{self, Nonces, Walked};
+use crate::audit::{self, Nonces, WalkedVersion};
 use crate::machine::Machine;
-use crate::model::Pinned;
+use crate::model::{Edit, Pinned};
 use crate::setup::{NetSetup, Setup};
 use crate::{Check, Summary};
 
-/// Blocks that are written. Few, so that they are overwritten often.
+/// The number of blocks that are written. Few, so that they are overwritten often.
 const BLOCKS: u64 = 40;
 const VOLUME: VolumeId = VolumeId::from_u128(1);
 /// The journal folder that both hosts share, in some runs.
 const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
 
+/// A request of a host's client.
+enum ClientRequest {
+    Write { edit: Edit, durability: Durability },
+    Flush,
+    Read { block: u64 },
+}
+
+/// One run.
 struct Run {
     random: SimulatedRandom,
     hosts: [Host; 2],
     registry: LeaseRegistry,
-    past: Past,
+    history: VolumeHistory,
     versions: BTreeMap<VersionKey, Pinned>,
     /// Whether the hosts share a folder of journals.
     is_shared: bool,
-    /// Whether the power failed since a host had the volume.
+    /// Whether the power has failed since a host last opened the volume.
     power_failed: bool,
-    number: u64,
+    /// The number of writes so far.
+    writes: u64,
     is_traced: bool,
     summary: Summary,
 }
@@ -73,7 +83,7 @@ macro_rules! trace {
 /// Runs one seed.
 ///
 /// # Errors
-/// What did not hold.
+/// The first broken promise.
 pub fn run(seed: u64, is_traced: bool) -> Check<Summary> {
     Run::new(seed, is_traced).all()
 }
@@ -95,7 +105,7 @@ impl Run {
         if let Some(network) = machine.network.as_ref().filter(|_| is_traced) {
             network.trace();
         }
-        let other = machine.beside("/other");
+        let other = machine.another_host("/other");
         let lineage = Lineage::from_u128(1);
         let new = NewVolume {
             volume: VOLUME,
@@ -107,16 +117,16 @@ impl Run {
             from: None,
         };
         let made = machine.catalog.memory.create_volume(new);
-        made.expect("there is none yet");
+        made.expect("a new volume");
         Self {
             is_shared: random.below(2) == 0,
             random,
             hosts: [Host::new(machine), Host::new(other)],
             registry: LeaseRegistry::default(),
-            past: Past::default(),
+            history: VolumeHistory::default(),
             versions: BTreeMap::new(),
             power_failed: false,
-            number: 0,
+            writes: 0,
             is_traced,
             summary: Summary {
                 volumes: 1,
@@ -129,8 +139,8 @@ impl Run {
         trace!(self, "journals are shared: {}", self.is_shared);
         for _ in 0..800 + self.random.below(1600) {
             self.step()?;
-            self.place_commits();
-            self.after_network()?;
+            self.record_commits();
+            self.advance_network()?;
         }
         self.finish()?;
         self.summary.operations = self.hosts[0].machine.simulation.disk.operations();
@@ -141,7 +151,7 @@ impl Run {
     }
 
     fn step(&mut self) -> Check {
-        self.pass(Duration::from_millis(
+        self.advance(Duration::from_millis(
             [0, 0, 0, 20, 200][self.random.index(5)],
         ));
         let index = self.random.index(2);
@@ -151,9 +161,12 @@ impl Run {
             55..=79 => self.renew(index),
             80..=83 => self.acquire(index),
             84..=89 => self.open(index),
-            90..=92 => self.cut(index),
+            90..=92 => {
+                self.toggle_controller(index);
+                Ok(())
+            }
             93 => {
-                // It was asleep, or its work was stopped for a while.
+                // The host was suspended.
                 let jump = Duration::from_millis(self.random.below(12_000));
                 trace!(self, "host {index}: the clock jumps by {jump:?}");
                 let clock = &self.hosts[index].machine.simulation.clock;
@@ -162,82 +175,104 @@ impl Run {
                 Ok(())
             }
             94 => self.clean(index),
-            95 if self.random.below(3) == 0 => self.kill(index),
-            96 if self.random.below(3) == 0 => self.crash(),
+            95 if self.random.below(3) == 0 => {
+                self.kill(index);
+                Ok(())
+            }
+            96 if self.random.below(3) == 0 => {
+                self.crash();
+                Ok(())
+            }
             _ => {
-                self.pass(Duration::from_secs(self.random.below(7)));
+                self.advance(Duration::from_secs(self.random.below(7)));
                 Ok(())
             }
         }
     }
 
-    fn pass(&mut self, time: Duration) {
+    /// Advances all clocks.
+    fn advance(&mut self, time: Duration) {
         self.registry.now += time;
         for host in &self.hosts {
             host.machine.simulation.clock.advance(time);
         }
     }
 
-    /// Whether nobody has taken the volume since `host` did.
+    /// Whether a host has the newest lease.
     fn is_holder(&self, index: usize) -> bool {
         let attached = self.hosts[index].attached.as_ref();
         attached.is_some_and(|attached| attached.epoch == self.registry.epoch())
     }
 
-    /// Lets the client of a host do something, with what it knows of the
-    /// volume's past.
-    fn with(
+    /// Calls `action` with the open volume of a host, if it has one.
+    fn with_attached(
         &mut self,
         index: usize,
-        action: impl FnOnce(&mut Attached, &mut Past, bool, &SimulatedRandom, &mut u64) -> Check,
+        action: impl FnOnce(&mut Attached, &mut HostView<'_>) -> Check,
     ) -> Check {
         let is_holder = self.is_holder(index);
         let host = &mut self.hosts[index];
         let Some(attached) = &mut host.attached else {
             return Ok(());
         };
-        let mut left_with = attached.left_with.take();
-        let past = left_with.as_mut().unwrap_or(&mut self.past);
-        let done = action(attached, past, is_holder, &self.random, &mut self.number);
-        attached.left_with = left_with;
-        done.map_err(|why| format!("host {index}: {why}"))?;
+        let mut last_history = attached.last_history.take();
+        let mut view = HostView {
+            history: last_history.as_mut().unwrap_or(&mut self.history),
+            is_holder,
+        };
+        let done = action(attached, &mut view);
+        attached.last_history = last_history;
+        done.map_err(|error| format!("host {index}: {error}"))?;
         if attached.is_stopped() {
             let stopped = attached.volume.status().stopped;
             if is_holder && !host.may_stop {
                 return Err(format!("host {index} has stopped: {stopped:?}"));
             }
             trace!(self, "host {index} has stopped: {stopped:?}");
-            self.let_go(index);
+            host.forget();
         }
         Ok(())
     }
 
-    fn let_go(&mut self, index: usize) {
-        self.hosts[index].forget();
-    }
-
+    /// Starts a few requests on a host, in one batch.
     fn requests(&mut self, index: usize) -> Check {
-        self.with(index, |attached, past, is_holder, random, number| {
-            for _ in 0..1 + random.below(3) {
-                let block = random.below(BLOCKS);
-                match random.below(10) {
-                    0..=5 => {
-                        *number += 1;
-                        let durability = match random.below(4) {
-                            0 => Durability::Durable,
-                            _ => Durability::Volatile,
-                        };
-                        let edit = edit(block, *number);
-                        attached.write(past, is_holder, edit, durability)?;
+        if self.hosts[index].attached.is_none() {
+            return Ok(());
+        }
+        let count = 1 + self.random.below(3);
+        let requests: Vec<ClientRequest> = (0..count).map(|_| self.choose_request()).collect();
+        self.with_attached(index, |attached, view| {
+            for request in requests {
+                match request {
+                    ClientRequest::Write { edit, durability } => {
+                        attached.write(view, edit, durability)?;
                     }
-                    6 | 7 => attached.flush(past, is_holder)?,
-                    _ => attached.read(past, is_holder, block)?,
+                    ClientRequest::Flush => attached.flush(view)?,
+                    ClientRequest::Read { block } => attached.read(view, block)?,
                 }
             }
-            // It may fail; then it has stopped.
+            // If it fails, the volume has stopped.
             let _ = attached.volume.commit();
             Ok(())
         })
+    }
+
+    fn choose_request(&mut self) -> ClientRequest {
+        let block = self.random.below(BLOCKS);
+        match self.random.below(10) {
+            0..=5 => {
+                self.writes += 1;
+                ClientRequest::Write {
+                    edit: edit(block, self.writes),
+                    durability: match self.random.below(4) {
+                        0 => Durability::Durable,
+                        _ => Durability::Volatile,
+                    },
+                }
+            }
+            6 | 7 => ClientRequest::Flush,
+            _ => ClientRequest::Read { block },
+        }
     }
 
     fn turn(&mut self, index: usize) -> Check {
@@ -245,30 +280,28 @@ impl Run {
         for _ in 0..self.random.below(5) {
             host.machine.simulation.pool.run_one(&self.random);
         }
-        self.with(index, |attached, past, is_holder, _, _| {
-            attached.poll(past, is_holder)
-        })
+        self.with_attached(index, Attached::poll)
     }
 
-    /// The next step of a renewal: it is sent, heard, answered, or lost.
+    /// The next step of a renewal: it is sent, received, answered, or lost.
     fn renew(&mut self, index: usize) -> Check {
         let host = &mut self.hosts[index];
-        let clock = host.clock();
+        let now = host.now();
         let Some(attached) = &mut host.attached else {
             return Ok(());
         };
         let Some(renewal) = &mut host.renewal else {
-            if clock >= attached.renewed + Duration::from_secs(2) {
-                attached.renewed = clock;
+            if now >= attached.renewed + Duration::from_secs(2) {
+                attached.renewed = now;
                 host.renewal = Some(Renewal {
-                    sent: clock,
+                    sent: now,
                     answer: None,
                 });
             }
             return Ok(());
         };
         if host.is_cut {
-            // Half of them were heard, and the answer did not come.
+            // The renewal, or its answer, is lost.
             if self.random.below(2) == 0 {
                 host.renewal = None;
             }
@@ -281,7 +314,7 @@ impl Run {
                 host.renewal = None;
             }
             Some(false) => {
-                // Some hear it so, the others by being fenced.
+                // Sometimes the answer is lost: then the host is fenced later.
                 if self.random.below(3) == 0 {
                     attached.term.lose();
                 }
@@ -291,44 +324,43 @@ impl Run {
         Ok(())
     }
 
-    fn cut(&mut self, index: usize) -> Check {
+    /// Makes the controller unreachable for a host, or reachable again.
+    fn toggle_controller(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         host.is_cut = !host.is_cut;
-        // A commit may be carried out whose answer is lost: tried again, it
-        // finds another head.
+        // A commit may be carried out although its answer is lost: the retry finds another
+        // head.
         host.may_stop |= host.is_cut;
         let one_in = u64::from(host.is_cut);
         host.machine.catalog.set_unavailable(one_in);
         trace!(self, "host {index} is cut off: {}", host.is_cut);
-        Ok(())
     }
 
-    fn kill(&mut self, index: usize) -> Check {
-        trace!(self, "host {index} dies");
+    fn kill(&mut self, index: usize) {
+        trace!(self, "host {index} is killed");
         let host = &mut self.hosts[index];
         host.forget();
         host.machine.kill();
-        Ok(())
     }
 
-    fn crash(&mut self) -> Check {
+    /// Both hosts lose power.
+    fn crash(&mut self) {
         trace!(self, "the power fails");
-        self.place_commits();
+        self.record_commits();
         for host in &mut self.hosts {
             host.forget();
         }
         let [first, second] = &mut self.hosts;
         first.machine.crash();
-        second.machine.restart_beside(&first.machine);
+        second.machine.restart_with(&first.machine);
         self.power_failed = true;
-        Ok(())
     }
 
     /// The holder removes a version.
     fn clean(&mut self, index: usize) -> Check {
         let host = &self.hosts[index];
-        let is_out_of_reach = host.is_cut || host.is_disturbed;
-        if !self.is_holder(index) || is_out_of_reach || self.versions.is_empty() {
+        let has_faults = host.is_cut || host.has_link_faults;
+        if !self.is_holder(index) || has_faults || self.versions.is_empty() {
             return Ok(());
         }
         let keys: Vec<VersionKey> = self.versions.keys().copied().collect();
@@ -350,14 +382,14 @@ impl Run {
         Ok(())
     }
 
-    fn place_commits(&mut self) {
+    fn record_commits(&mut self) {
         for index in 0..2 {
             for commit in self.hosts[index].machine.catalog.take_commits() {
                 let key = commit.version.key;
                 trace!(self, "host {index} committed {}", key.number);
                 let pinned = Pinned {
-                    timeline: self.past.timeline.clone(),
-                    boundaries: 0..=self.past.timeline.len(),
+                    timeline: self.history.timeline.clone(),
+                    boundaries: 0..=self.history.timeline.len(),
                     size_bytes: 0,
                 };
                 self.versions.insert(key, pinned);
@@ -370,55 +402,61 @@ impl Run {
         trace!(self, "finishing");
         for index in 0..2 {
             if self.hosts[index].is_cut {
-                self.cut(index)?;
+                self.toggle_controller(index);
             }
             self.heal(index);
-            // What it still does, it does now: after the other's sweep.
+            // Work that a host still has in flight ends now, after the other's sweep.
             for _ in 0..30 {
                 self.turn(index)?;
             }
         }
-        // The second lease sweeps what the first one gave up.
+        // The second lease sweeps the leftovers of the first one.
         for _ in 0..2 {
-            self.hosts[0].forget();
-            self.pass(Duration::from_secs(60));
-            while self.hosts[0].taken.is_none() {
-                self.acquire(0)?;
-            }
-            self.open(0)?;
-            let Some(attached) = &mut self.hosts[0].attached else {
-                return Err("it cannot be opened in the end".to_owned());
-            };
-            attached.term.renew(Duration::MAX);
-            attached.volume.begin_close();
-            for _ in 0..4000 {
-                self.turn(0)?;
-                self.pass(Duration::from_millis(50));
-            }
-            let closed = self.hosts[0].attached.as_ref();
-            let closed = closed.map(|attached| attached.volume.close_state());
-            if closed != Some(Some(Ok(()))) {
-                return Err(format!("it cannot be closed: {closed:?}"));
-            }
-            self.hosts[0].machine.simulation.pool.run_all(&self.random);
+            self.attach_and_close()?;
         }
-        self.place_commits();
-        // And the host that is late comes back once more.
+        self.record_commits();
+        // The other host continues once more.
         for _ in 0..30 {
             self.turn(1)?;
         }
         if let Some(network) = &self.hosts[0].machine.network {
-            network.haunt(true);
+            network.deliver_abandoned(true);
         }
         self.check_network()?;
         self.audit()
     }
 
+    /// The first host acquires the lease, opens the volume and closes it.
+    fn attach_and_close(&mut self) -> Check {
+        self.hosts[0].forget();
+        self.advance(Duration::from_secs(60));
+        while self.hosts[0].acquired.is_none() {
+            self.acquire(0)?;
+        }
+        self.open(0)?;
+        let Some(attached) = &mut self.hosts[0].attached else {
+            return Err("the volume cannot be opened at the end".to_owned());
+        };
+        attached.term.renew(Duration::MAX);
+        attached.volume.begin_close();
+        for _ in 0..4000 {
+            self.turn(0)?;
+            self.advance(Duration::from_millis(50));
+        }
+        let closed = self.hosts[0].attached.as_ref();
+        let closed = closed.map(|attached| attached.volume.close_state());
+        if closed != Some(Some(Ok(()))) {
+            return Err(format!("the volume cannot be closed: {closed:?}"));
+        }
+        self.hosts[0].machine.simulation.pool.run_all(&self.random);
+        Ok(())
+    }
+
     fn audit(&mut self) -> Check {
         let machine = &self.hosts[0].machine;
-        let mut walked: Vec<Walked> = Vec::new();
+        let mut walked: Vec<WalkedVersion> = Vec::new();
         for stored in machine.catalog.memory.versions() {
-            let of = |why| format!("{:?}: {why}", stored.key);
+            let of = |error| format!("{:?}: {error}", stored.key);
             let walk = audit::walk(machine, &stored).map_err(of)?;
             let mut read = audit::read_version(machine, &walk).map_err(of)?;
             for block in 0..BLOCKS {
@@ -427,7 +465,7 @@ impl Run {
             let pinned = &self.versions[&stored.key];
             let range = pinned.boundaries.clone();
             if pinned.timeline.boundaries(range, false, &read).is_empty() {
-                return Err(of("it holds no state that the volume ever had".to_owned()));
+                return Err(of("it has no state that the volume ever had".to_owned()));
             }
             walked.push(walk);
         }

@@ -1,15 +1,24 @@
-//! Taking the lease, opening the volume, and comparing what is found with what
-//! the one before left.
+//! Acquiring the lease, opening the volume, and comparing its content with what the
+//! previous holder left.
 
 use base::{BlockDevice, Completion, Outcome, Request, Started};
+use volume::catalog::StoredVersion;
 use volume::journal::{JournalLocation, SharedFolder};
 use volume::{LeaseTerm, OpenError};
 use world::Disk;
 
-use super::host::{Attached, HOLD, Taken};
+use super::host::{AcquiredLease, Attached, HOLD};
 use super::{BLOCKS, FOLDER, Run, VOLUME, trace};
 use crate::Check;
 use crate::model::{Blocks, content};
+
+/// What the volume must contain when it is opened.
+enum Expectation {
+    /// The state of a boundary from this one on.
+    Since(usize),
+    /// The state of this version; an empty volume if there is none.
+    Version(Option<StoredVersion>),
+}
 
 impl Run {
     pub(super) fn acquire(&mut self, index: usize) -> Check {
@@ -19,8 +28,8 @@ impl Run {
         }
         self.heal(index);
         let host = &mut self.hosts[index];
-        host.taken = None;
-        let sent = host.clock();
+        host.acquired = None;
+        let sent = host.now();
         let (catalog, salt) = (&host.machine.catalog.memory, host.machine.salt());
         let journals = self.is_shared.then_some(FOLDER);
         let Some(lease) = self
@@ -29,128 +38,156 @@ impl Run {
         else {
             return Ok(());
         };
-        trace!(self, "host {index} takes lease {}", lease.epoch);
-        // From here on whoever had it is on its own.
+        trace!(self, "host {index} acquires lease {}", lease.epoch);
+        // The other host is compared with the history up to now.
         let other = &mut self.hosts[1 - index];
-        if let Some(left) = &mut other.attached
-            && left.left_with.is_none()
+        if let Some(attached) = &mut other.attached
+            && attached.last_history.is_none()
         {
-            left.left_with = Some(self.past.clone());
+            attached.last_history = Some(self.history.clone());
         }
-        // The answer may be lost.
-        if self.random.below(8) > 0 {
+        let is_answer_lost = self.random.below(8) == 0;
+        if !is_answer_lost {
             if let Some(network) = &self.hosts[index].machine.network {
-                network.capability_cache().leased(VOLUME, lease.epoch);
-                let keys = lease.keys.iter();
-                keys.for_each(|key| network.capability_cache().reads(key.lineage));
+                let capability_cache = network.capability_cache();
+                capability_cache.request_lease(VOLUME, lease.epoch);
+                for key in &lease.keys {
+                    capability_cache.request_read(key.lineage);
+                }
             }
-            let taken_over = self.registry.others_since(self.hosts[index].opened, index);
-            self.hosts[index].taken = Some(Taken {
+            let opened_epoch = self.hosts[index].opened_epoch;
+            self.hosts[index].acquired = Some(AcquiredLease {
                 lease,
                 sent,
-                taken_over,
+                taken_over: self.registry.others_since(opened_epoch, index),
             });
         }
         Ok(())
     }
 
-    fn shared(&self) -> Option<SharedFolder> {
+    /// The folder of journals, if it is shared.
+    fn shared_folder(&self) -> Option<SharedFolder> {
         self.is_shared.then(|| SharedFolder {
-            path: self.hosts[0].machine.host(),
+            path: self.hosts[0].machine.journal_folder(),
             id: FOLDER,
         })
     }
 
+    /// Opens the volume under an acquired lease, and checks its content.
     pub(super) fn open(&mut self, index: usize) -> Check {
-        self.place_commits();
-        let shared = self.shared();
-        let Some(taken) = self.hosts[index].taken.take() else {
+        self.record_commits();
+        let Some(acquired) = self.hosts[index].acquired.take() else {
             return Ok(());
         };
-        let Taken {
-            lease,
-            sent,
-            taken_over,
-        } = taken;
-        let (epoch, head) = (lease.epoch, lease.head.clone());
-        let host = &mut self.hosts[index];
-        let journal = host.machine.journal(VOLUME);
-        if taken_over && shared.is_none() {
-            // What this host had is no part of the volume any more.
-            let disk = &host.machine.simulation.disk;
-            let _ = disk.remove(&journal);
-            let synced = disk.sync_directory(&host.machine.host());
-            synced.expect("the disk is well");
+        let (taken_over, head) = (acquired.taken_over, acquired.lease.head.clone());
+        if !self.open_under(index, acquired)? {
+            return Ok(());
         }
-        let term = LeaseTerm::until(sent + HOLD);
-        let has_ended = host.clock() >= sent + HOLD;
-        let place = JournalLocation::of(&lease, &journal, shared.as_ref());
-        let opened = host.machine.open_at(lease, term.clone(), place, taken_over);
-        let volume = match opened {
-            Ok(volume) => volume,
-            Err(error) if has_ended => {
-                trace!(self, "host {index} was too slow: {error}");
-                return Ok(());
-            }
-            // Whether its journal is named now, nobody knows; whole it is.
-            Err(error @ OpenError::Catalog(_)) if host.is_cut => {
-                trace!(self, "host {index} is cut off as it opens: {error}");
-                return Ok(());
-            }
-            Err(error) => return Err(format!("host {index} cannot open: {error}")),
-        };
-        if epoch != self.registry.epoch() {
-            return Err(format!("host {index} opened under a lease that is over"));
-        }
-        if let Some(shared) = &shared
-            && self.random.below(4) > 0
-        {
-            // Or it dies before that.
-            let world = host.machine.simulation.world();
-            let removed = shared.remove_before(&world, VOLUME, epoch);
-            removed.map_err(|error| format!("what is older stays: {error}"))?;
-        }
-        host.opened = epoch;
-        host.may_stop = host.is_cut;
-        host.attached = Some(Attached::new(volume, term, epoch, sent));
         let seen = self.read_all(index)?;
-        let len = self.past.timeline.len();
-        let past = &mut self.past;
-        let (found, what) = if self.is_shared || !taken_over {
-            let floor = match self.power_failed {
-                true => past.durable,
-                false => past.acknowledged,
-            };
-            let found = past.timeline.boundaries(floor..=len, false, &seen);
-            (found, format!("a state between {floor} and {len}"))
-        } else {
-            let found = match &head {
-                None => past.timeline.boundaries(0..=0, false, &seen),
-                Some(head) => {
-                    let pinned = &self.versions[&head.key];
-                    let range = pinned.boundaries.clone();
-                    pinned.timeline.boundaries(range, false, &seen)
-                }
-            };
-            (found, format!("what version {head:?} holds"))
+        let expectation = match self.is_shared || !taken_over {
+            true if self.power_failed => Expectation::Since(self.history.durable),
+            true => Expectation::Since(self.history.acknowledged),
+            false => Expectation::Version(head),
         };
-        let Some(boundary) = found.last().copied() else {
-            let why = past.timeline.explain(&seen);
-            return Err(format!("host {index} does not find {what}{why}"));
-        };
-        trace!(
-            self,
-            "host {index} opened under lease {epoch} at {boundary} of {len}"
-        );
-        past.timeline.cut(boundary, &seen);
-        past.acknowledged = boundary;
-        past.durable = past.durable.min(boundary);
+        self.check_content(index, &expectation, &seen)?;
         self.power_failed = false;
         self.summary.restarts += 1;
         Ok(())
     }
 
-    /// What the volume holds.
+    /// Opens the volume. Returns `false` if it may not open: the lease has expired, or the
+    /// controller is unreachable.
+    fn open_under(&mut self, index: usize, acquired: AcquiredLease) -> Check<bool> {
+        let shared = self.shared_folder();
+        let AcquiredLease {
+            lease,
+            sent,
+            taken_over,
+        } = acquired;
+        let epoch = lease.epoch;
+        let host = &mut self.hosts[index];
+        let journal = host.machine.journal(VOLUME);
+        if taken_over && shared.is_none() {
+            // This host's own journal is older than the newest version.
+            let disk = &host.machine.simulation.disk;
+            let _ = disk.remove(&journal);
+            let synced = disk.sync_directory(&host.machine.journal_folder());
+            synced.expect("the disk works");
+        }
+        let term = LeaseTerm::until(sent + HOLD);
+        let has_expired = host.now() >= sent + HOLD;
+        let location = JournalLocation::of(&lease, &journal, shared.as_ref());
+        let opened = host
+            .machine
+            .open_at(lease, term.clone(), location, taken_over);
+        let volume = match opened {
+            Ok(volume) => volume,
+            Err(error) if has_expired => {
+                trace!(self, "host {index} was too slow: {error}");
+                return Ok(false);
+            }
+            // Its journal may be named now or not. It is complete in both cases.
+            Err(error @ OpenError::Catalog(_)) if host.is_cut => {
+                trace!(self, "host {index} is cut off while it opens: {error}");
+                return Ok(false);
+            }
+            Err(error) => return Err(format!("host {index} cannot open: {error}")),
+        };
+        if epoch != self.registry.epoch() {
+            return Err(format!("host {index} opened under the older lease {epoch}"));
+        }
+        if let Some(shared) = &shared
+            && self.random.below(4) > 0
+        {
+            // In the other cases the host is killed before it removes older journals.
+            let world = host.machine.simulation.world();
+            let removed = shared.remove_before(&world, VOLUME, epoch);
+            removed.map_err(|error| format!("cannot remove older journals: {error}"))?;
+        }
+        host.opened_epoch = epoch;
+        host.may_stop = host.is_cut;
+        host.attached = Some(Attached::new(volume, term, epoch, sent));
+        Ok(true)
+    }
+
+    /// Checks the content of the opened volume, and sets the history to the boundary that
+    /// was found.
+    fn check_content(&mut self, index: usize, expectation: &Expectation, seen: &Blocks) -> Check {
+        let history = &mut self.history;
+        let end = history.timeline.len();
+        let (found, expected) = match expectation {
+            Expectation::Since(floor) => (
+                history.timeline.boundaries(*floor..=end, false, seen),
+                format!("the state of a boundary from {floor} to {end}"),
+            ),
+            Expectation::Version(None) => (
+                history.timeline.boundaries(0..=0, false, seen),
+                "an empty volume".to_owned(),
+            ),
+            Expectation::Version(Some(head)) => {
+                let pinned = &self.versions[&head.key];
+                let range = pinned.boundaries.clone();
+                (
+                    pinned.timeline.boundaries(range, false, seen),
+                    format!("the state of version {head:?}"),
+                )
+            }
+        };
+        let Some(boundary) = found.last().copied() else {
+            let differences = history.timeline.explain(seen);
+            return Err(format!(
+                "host {index} does not find {expected}{differences}"
+            ));
+        };
+        trace!(self, "host {index} opened at {boundary} of {end}");
+        let history = &mut self.history;
+        history.timeline.truncate(boundary, seen);
+        history.acknowledged = boundary;
+        history.durable = history.durable.min(boundary);
+        Ok(())
+    }
+
+    /// Reads all blocks of the volume.
     fn read_all(&mut self, index: usize) -> Check<Blocks> {
         let host = &mut self.hosts[index];
         let Some(attached) = &mut host.attached else {
@@ -159,10 +196,8 @@ impl Run {
         let mut seen = Blocks::new();
         for block in 0..BLOCKS {
             let mut bytes = vec![0; 4096];
-            match attached
-                .volume
-                .start(Request::read(0, block * 4096, &mut bytes))
-            {
+            let request = Request::read(0, block * 4096, &mut bytes);
+            match attached.volume.start(request) {
                 Started::Done => {}
                 Started::Pending => {
                     let mut completions: Vec<Completion> = Vec::new();

@@ -1,5 +1,4 @@
-//! [`LeaseRegistry`]: the controller's part: which host has the lease, and when it was
-//! last renewed.
+//! [`LeaseRegistry`]: the controller's part: the holder of the lease, and its last renewal.
 
 use std::time::Duration;
 
@@ -16,14 +15,14 @@ pub struct LeaseRegistry {
     /// The catalog's time.
     pub now: Duration,
     /// The host of each lease, the newest last. The number of leases is the epoch.
-    pub takers: Vec<usize>,
+    pub holders: Vec<usize>,
     renewed_at: Duration,
 }
 
 impl LeaseRegistry {
     /// The newest lease's epoch; 0 before the first.
     pub fn epoch(&self) -> u32 {
-        u32::try_from(self.takers.len()).expect("few")
+        u32::try_from(self.holders.len()).expect("few")
     }
 
     /// Acquires the lease, unless another host still has it.
@@ -35,7 +34,7 @@ impl LeaseRegistry {
         salt: LeaseSalt,
         journals: Option<JournalFolderId>,
     ) -> Option<Lease> {
-        let holder = self.takers.last();
+        let holder = self.holders.last();
         let is_free =
             holder.is_none_or(|holder| *holder == host) || self.now >= self.renewed_at + TERM;
         if !is_free {
@@ -43,8 +42,8 @@ impl LeaseRegistry {
         }
         let lease = catalog
             .acquire(volume, salt, journals)
-            .expect("it is there, and its journal in reach");
-        self.takers.push(host);
+            .expect("the volume exists, and its journal is reachable");
+        self.holders.push(host);
         self.renewed_at = self.now;
         assert_eq!(lease.epoch, self.epoch(), "no one else acquires leases");
         Some(lease)
@@ -61,8 +60,8 @@ impl LeaseRegistry {
 
     /// Whether another host has acquired a lease since that of `epoch`.
     pub fn others_since(&self, epoch: u32, host: usize) -> bool {
-        self.takers[epoch as usize..]
+        self.holders[epoch as usize..]
             .iter()
-            .any(|taker| *taker != host)
+            .any(|holder| *holder != host)
     }
 }

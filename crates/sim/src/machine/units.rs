@@ -1,5 +1,4 @@
-//! The units of a machine: its own folders, or those of machines that it reaches by a
-//! network.
+//! The units of a machine: folders of its own, or units behind daemons on other machines.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +16,7 @@ use super::{Machine, tracked, unit_id};
 use crate::net::daemon::unit_path;
 
 impl Machine {
-    /// The folder of a unit, by a process of this host, or of the unit's machine.
+    /// Opens the folder of a unit: in a process of this host, or of the unit's machine.
     fn open_folder(&self, number: usize) -> Arc<dyn Unit> {
         let (path, cluster) = (unit_path(number), ClusterId::from_u128(1));
         let open = |world: &World| FolderUnit::open(world, &path, cluster, unit_id(number));
@@ -25,53 +24,53 @@ impl Machine {
             None => open(&self.world),
             Some(network) => open(&network.world(number, &self.world)),
         };
-        let unit = unit.with_segment_data_bytes(self.segment_bytes);
+        let unit = unit.with_segment_data_bytes(self.config.segment_bytes);
         Arc::new(unit.with_open_segments(8))
     }
 
     pub(super) fn open_unit(&mut self, number: usize) {
         let id = unit_id(number);
-        let (unit, again) = (self.open_folder(number), self.open_folder(number));
+        let (unit, audited) = (self.open_folder(number), self.open_folder(number));
         let world = &self.world;
-        let reached = match &mut self.network {
+        let connected = match &mut self.network {
             None => Arc::clone(&unit),
             Some(network) => Arc::new(network.unit(number, world)),
         };
-        let faulty = FaultyUnit::new(reached, world.random.u64());
-        let faulty = Arc::new(match number < self.whole_units {
+        let faulty = FaultyUnit::new(connected, world.random.u64());
+        let faulty = Arc::new(match number < self.config.whole_units {
             true => faulty.taking_whole_segments(),
             false => faulty,
         });
         let tracked_unit = tracked(&(Arc::clone(&faulty) as Arc<dyn Unit>), world);
-        self.audited_units.push(tracked(&again, world));
+        self.audited_units.push(tracked(&audited, world));
         self.units.push((id, unit));
         self.faulty.push(faulty);
         self.tracked.push(tracked_unit);
     }
 
-    /// Makes a new unit. Returns its number.
+    /// Creates a unit, and returns its number.
     ///
     /// # Errors
-    /// If the disk is off.
+    /// [`unit::UnitError`] if the disk is off.
     pub fn add_unit(&mut self) -> Result<usize, unit::UnitError> {
         let number = self.units.len();
-        self.make_unit(number)?;
+        self.create_unit(number)?;
         self.open_unit(number);
         Ok(number)
     }
 
-    pub(super) fn make_unit(&mut self, number: usize) -> Result<(), unit::UnitError> {
+    pub(super) fn create_unit(&mut self, number: usize) -> Result<(), unit::UnitError> {
         let id = unit_id(number);
         match &mut self.network {
             None => {
                 let cluster = ClusterId::from_u128(1);
                 FolderUnit::create(&self.world, &unit_path(number), cluster, id).map(drop)
             }
-            Some(network) => network.add(number, id, self.segment_bytes),
+            Some(network) => network.add(number, id, self.config.segment_bytes),
         }
     }
 
-    /// The disk on which a unit lies.
+    /// The disk of a unit.
     #[must_use]
     pub fn unit_disk(&self, number: usize) -> Arc<SimulatedDisk> {
         match &self.network {
@@ -80,7 +79,7 @@ impl Machine {
         }
     }
 
-    /// The disks of all units as they are now: of each unit its own, or one of all.
+    /// Copies of the units' disks: one for each unit, or a single one without a network.
     #[must_use]
     pub fn copy_unit_disks(&self) -> Vec<SimulatedDisk> {
         match &self.network {
@@ -91,8 +90,8 @@ impl Machine {
         }
     }
 
-    /// The daemon of a unit has ended, or its machine lost power: both run again, and
-    /// are looked at anew.
+    /// Starts the daemon of a unit after it has ended or its machine has lost power, and
+    /// opens the unit again.
     pub fn start_daemon(&mut self, number: usize) {
         let Some(network) = &self.network else {
             return;
@@ -104,21 +103,21 @@ impl Machine {
         self.set_tables();
     }
 
-    /// Kills the process; while none runs, a unit is put back to what it was on an
-    /// earlier copy of the disk.
+    /// Kills the process, rolls a unit back to an earlier copy of its disk, and starts the
+    /// next process.
     ///
     /// # Errors
-    /// What the disk says.
-    pub fn kill_and_put_back(&mut self, unit: usize, earlier: &SimulatedDisk) -> io::Result<()> {
+    /// Those of the disk.
+    pub fn kill_and_roll_back(&mut self, unit: usize, earlier: &SimulatedDisk) -> io::Result<()> {
         self.simulation.kill();
         if let Some(network) = &self.network {
             network.daemon(unit).kill();
-            network.daemon(unit).forget();
+            network.daemon(unit).forget_fences();
         }
         let (now, then) = (&self.unit_disk(unit).spawn(), &earlier.spawn());
         let folder = unit_path(unit);
-        // Whoever puts something back does so on a disk that works, and out of one: what
-        // was wrong with the unit when it was copied is no part of what it held.
+        // Both disks work during the copy: faults of the unit at the time of the copy are
+        // not restored.
         now.heal(&folder);
         then.heal(&folder);
         let mut folders = BTreeSet::from([folder.clone()]);
@@ -131,7 +130,7 @@ impl Machine {
             let above = path.ancestors().skip(1).take_while(|it| *it != folder);
             folders.extend(above.map(PathBuf::from));
         }
-        // The power may have failed before one was durable that is in the copy.
+        // A folder of the copy may be missing: the power failed before it was durable.
         for folder in &folders {
             now.create_directory(folder)?;
         }

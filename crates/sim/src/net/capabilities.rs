@@ -1,5 +1,5 @@
-//! What a host may do on unit daemons: what controllers sign, by the rules of
-//! `control::capabilities`, and the host's cache of them, by those of `agent::capability_cache`, without
+//! [`Controllers`] sign capabilities by the rules of `control::capabilities`, and a host's
+//! [`CapabilityCache`] requests and renews them by the rules of the agent's cache, without
 //! HTTP. Controllers always answer here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,39 +19,49 @@ use super::link::Link;
 use crate::catalog::WatchedCatalog;
 use crate::members::Members;
 
-/// How long a host may change what its capability names.
+/// The validity of capabilities to change segments.
 const CHANGES_FOR: Duration = Duration::from_secs(60);
-/// How long it may read.
+/// The validity of capabilities to read.
 const READS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long it may repair.
+/// The validity of capabilities to repair.
 const REPAIRS_FOR: Duration = Duration::from_secs(20);
 
-/// What a host wants to do.
+/// A request for capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Want {
+pub enum CapabilityRequest {
     /// To write a volume under a lease.
-    Lease(VolumeId, u32),
-    /// To read what a lineage and those above it have written.
+    Lease {
+        /// The volume.
+        volume: VolumeId,
+        /// The lease's epoch.
+        epoch: u32,
+    },
+    /// To read the segments of a lineage and of those that it inherits from.
     Read(Lineage),
-    /// To carry out a plan.
+    /// To carry out the free plan with this id.
     Free(i64),
-    /// To repair a copyset: the members that are filled, or all that are put on.
-    Repair(CopysetId, bool),
+    /// To repair a copyset.
+    Repair {
+        /// The copyset.
+        copyset: CopysetId,
+        /// Whether all write targets may be changed, or only rebuilding members.
+        all_members: bool,
+    },
 }
 
-/// The controllers.
+/// The controllers, as far as they sign capabilities.
 pub struct Controllers {
     key: SigningKey,
     cluster: ClusterId,
     clock: SteadyClock,
     memory: Arc<MemoryCatalog>,
     members: Arc<Members>,
-    /// All of which they were ever asked.
+    /// The lineage tags of all reads that were ever requested.
     lineage_tags: Mutex<BTreeSet<LineageTag>>,
 }
 
 impl Controllers {
-    /// Those whose database is `catalog`.
+    /// Controllers whose database is `catalog`.
     #[must_use]
     pub fn new(cluster: ClusterId, clock: &Arc<SimulatedClock>, catalog: &WatchedCatalog) -> Self {
         Self {
@@ -64,7 +74,7 @@ impl Controllers {
         }
     }
 
-    /// By which daemons know what they sign.
+    /// The key with which daemons verify capabilities.
     #[must_use]
     pub fn verifying_key(&self) -> VerifyingKey {
         self.key.verifying_key()
@@ -109,10 +119,10 @@ impl Controllers {
         })
     }
 
-    /// What a lease that was just taken allows `holder`.
+    /// The capability of a lease that `holder` has just acquired.
     ///
     /// # Panics
-    /// If it is not the newest.
+    /// If the lease is not the newest.
     #[must_use]
     pub fn lease(&self, holder: [u8; 32], volume: VolumeId, epoch: u32) -> Arc<[u8]> {
         let scope = self.lease_scope(volume, epoch);
@@ -130,10 +140,10 @@ impl Controllers {
         Some(Scope::Read { lineage_tags })
     }
 
-    fn repair_scope(&self, copyset: CopysetId, are_compared: bool) -> Option<Scope> {
+    fn repair_scope(&self, copyset: CopysetId, all_members: bool) -> Option<Scope> {
         let copysets = self.members.copysets();
         let set = copysets.into_iter().find(|set| set.id == copyset)?;
-        let units = match are_compared {
+        let units = match all_members {
             true => set.members,
             false => set.rebuilding,
         };
@@ -141,23 +151,24 @@ impl Controllers {
         Some(Scope::Repair { copysets, units })
     }
 
-    /// What a want is good for, and how long; `None` if it is refused.
-    fn scopes(&self, want: Want) -> Option<(Vec<Scope>, Duration)> {
-        match want {
-            Want::Lease(volume, epoch) => {
+    /// The scopes that are granted, and their validity; `None` if the request is refused.
+    fn scopes(&self, request: CapabilityRequest) -> Option<(Vec<Scope>, Duration)> {
+        match request {
+            CapabilityRequest::Lease { volume, epoch } => {
                 Some((vec![self.lease_scope(volume, epoch)?], CHANGES_FOR))
             }
-            Want::Read(lineage) => Some((vec![self.read_scope(lineage)?], READS_FOR)),
-            Want::Repair(copyset, are_compared) => {
-                Some((vec![self.repair_scope(copyset, are_compared)?], REPAIRS_FOR))
-            }
-            Want::Free(id) => {
+            CapabilityRequest::Read(lineage) => Some((vec![self.read_scope(lineage)?], READS_FOR)),
+            CapabilityRequest::Repair {
+                copyset,
+                all_members,
+            } => Some((vec![self.repair_scope(copyset, all_members)?], REPAIRS_FOR)),
+            CapabilityRequest::Free(id) => {
                 use volume::catalog::Catalog as _;
                 let due = self.memory.due_frees(Millis(i64::MAX), 0, u32::MAX).ok()?;
                 let free = due.into_iter().find(|free| free.id == id)?;
                 let plan = FreePlan::decode(&free.plan).ok()?;
                 let segments: Vec<SegmentId> = plan.segments().map(|(id, _)| id).collect();
-                // Of which lineage each was, only the database knows.
+                // The lineage of each segment is not known here: all of them may be read.
                 let lineage_tags = self.lineage_tags.lock().iter().copied().collect();
                 let frees = segments.chunks(ITEMS_MAX).map(|segments| Scope::Free {
                     segments: segments.to_vec(),
@@ -169,7 +180,7 @@ impl Controllers {
     }
 }
 
-/// What there is for a want, by the host's clock.
+/// The capabilities that a request was granted. Times are by the host's clock.
 struct Granted {
     capabilities: Vec<Arc<[u8]>>,
     renew: Duration,
@@ -178,14 +189,15 @@ struct Granted {
 
 #[derive(Default)]
 struct State {
-    granted: BTreeMap<Want, Granted>,
-    kept: BTreeSet<Want>,
+    granted: BTreeMap<CapabilityRequest, Granted>,
+    /// Requests whose capabilities are renewed.
+    renewed: BTreeSet<CapabilityRequest>,
     links: Vec<Weak<Link>>,
-    /// Somebody shows something: what is asked for that renews nothing.
+    /// Whether capabilities are being shown: the requests for that renew none.
     is_showing: bool,
 }
 
-/// A host's, as long as its process lives.
+/// The capabilities of a host's process.
 pub struct CapabilityCache {
     controllers: Arc<Controllers>,
     holder: [u8; 32],
@@ -193,7 +205,7 @@ pub struct CapabilityCache {
 }
 
 impl CapabilityCache {
-    /// An empty one.
+    /// An empty cache.
     #[must_use]
     pub fn new(controllers: &Arc<Controllers>, holder: [u8; 32]) -> Self {
         Self {
@@ -203,7 +215,7 @@ impl CapabilityCache {
         }
     }
 
-    /// A daemon is used.
+    /// Adds a link to a daemon: capabilities are shown on it.
     pub fn add(&self, link: &Arc<Link>) {
         self.state.lock().links.push(Arc::downgrade(link));
     }
@@ -212,64 +224,71 @@ impl CapabilityCache {
         self.controllers.clock.monotonic()
     }
 
-    /// All that has not ended: what is shown first on a new connection.
+    /// All valid capabilities: they are shown first on a new connection.
     #[must_use]
     pub fn capabilities(&self) -> Vec<Arc<[u8]>> {
         let now = self.now();
         let state = self.state.lock();
-        let lasting = state.granted.values().filter(|granted| granted.ends > now);
-        lasting
+        let valid = state.granted.values().filter(|granted| granted.ends > now);
+        valid
             .flat_map(|granted| granted.capabilities.clone())
             .collect()
     }
 
-    /// A lease was taken, or names more than it did.
-    pub fn leased(&self, volume: VolumeId, epoch: u32) {
+    /// Requests the capability of a lease that was acquired, or whose serials have changed.
+    pub fn request_lease(&self, volume: VolumeId, epoch: u32) {
         let mut state = self.state.lock();
-        let is_older = |want: &Want| match want {
-            Want::Lease(other, before) => *other != volume || *before >= epoch,
+        let is_kept = |request: &CapabilityRequest| match request {
+            CapabilityRequest::Lease {
+                volume: other,
+                epoch: before,
+            } => *other != volume || *before >= epoch,
             _ => true,
         };
-        state.kept.retain(is_older);
-        state.granted.retain(|want, _| is_older(want));
-        state.kept.insert(Want::Lease(volume, epoch));
+        let request = CapabilityRequest::Lease { volume, epoch };
+        state.renewed.retain(is_kept);
+        state.granted.retain(|request, _| is_kept(request));
+        state.renewed.insert(request);
         drop(state);
-        self.obtain(Want::Lease(volume, epoch));
+        self.obtain(request);
     }
 
-    /// Keys were read.
-    pub fn reads(&self, lineage: Lineage) {
-        let want = Want::Read(lineage);
-        let is_new = self.state.lock().kept.insert(want);
+    /// Requests to read a lineage whose keys were read, unless it was requested before.
+    pub fn request_read(&self, lineage: Lineage) {
+        let request = CapabilityRequest::Read(lineage);
+        let is_new = self.state.lock().renewed.insert(request);
         if is_new {
-            self.obtain(want);
+            self.obtain(request);
         }
     }
 
-    /// A plan is about to be carried out.
-    pub fn frees(&self, due: &PendingFree) {
-        self.obtain(Want::Free(due.id));
+    /// Requests to carry out a free plan.
+    pub fn request_free(&self, due: &PendingFree) {
+        self.obtain(CapabilityRequest::Free(due.id));
     }
 
-    /// A copyset is about to be gone through; whole members, too, if they are compared.
-    pub fn repairs(&self, copyset: CopysetId, are_compared: bool) {
-        let want = Want::Repair(copyset, are_compared);
-        self.state.lock().kept.insert(want);
-        self.obtain(want);
+    /// Requests to repair a copyset: all write targets, or only rebuilding members.
+    pub fn begin_repair(&self, copyset: CopysetId, all_members: bool) {
+        let request = CapabilityRequest::Repair {
+            copyset,
+            all_members,
+        };
+        self.state.lock().renewed.insert(request);
+        self.obtain(request);
     }
 
-    /// It was gone through.
-    pub fn has_repaired(&self, copyset: CopysetId) {
-        let is_other = |want: &Want| !matches!(want, Want::Repair(its, _) if *its == copyset);
+    /// Forgets the capabilities to repair a copyset.
+    pub fn end_repair(&self, copyset: CopysetId) {
+        let is_other = |request: &CapabilityRequest| !matches!(request, CapabilityRequest::Repair { copyset: its, .. } if *its == copyset);
         let mut state = self.state.lock();
-        state.kept.retain(is_other);
-        state.granted.retain(|want, _| is_other(want));
+        state.renewed.retain(is_other);
+        state.granted.retain(|request, _| is_other(request));
     }
 
-    /// Has a want signed, and shows it to all daemons.
-    fn obtain(&self, want: Want) {
+    /// Obtains capabilities, and shows them to all daemons.
+    fn obtain(&self, request: CapabilityRequest) {
         let now = self.now();
-        let answer = self.controllers.scopes(want);
+        let answer = self.controllers.scopes(request);
         let (scopes, lasts) = answer.unwrap_or((Vec::new(), Duration::from_secs(20)));
         let sign = |scope| self.controllers.sign(self.holder, scope, lasts);
         let capabilities: Vec<Arc<[u8]>> = scopes.into_iter().map(sign).collect();
@@ -279,7 +298,7 @@ impl CapabilityCache {
             ends: now + lasts,
         };
         let mut state = self.state.lock();
-        state.granted.insert(want, granted);
+        state.granted.insert(request, granted);
         state.granted.retain(|_, granted| granted.ends > now);
         let links: Vec<Arc<Link>> = state.links.iter().filter_map(Weak::upgrade).collect();
         let was_showing = std::mem::replace(&mut state.is_showing, true);
@@ -292,8 +311,8 @@ impl CapabilityCache {
         self.state.lock().is_showing = was_showing;
     }
 
-    /// What is kept is renewed, if it is due: something else does that beside all that
-    /// a host asks.
+    /// Renews the capabilities that are due. Called before each request of the host, in
+    /// place of a timer.
     pub fn renew(&self) {
         loop {
             let now = self.now();
@@ -302,14 +321,14 @@ impl CapabilityCache {
                 if state.is_showing {
                     return;
                 }
-                let is_due = |want: &&Want| {
-                    let granted = state.granted.get(want);
+                let is_due = |request: &&CapabilityRequest| {
+                    let granted = state.granted.get(request);
                     granted.is_none_or(|granted| now >= granted.renew)
                 };
-                state.kept.iter().find(is_due).copied()
+                state.renewed.iter().find(is_due).copied()
             };
             match due {
-                Some(want) => self.obtain(want),
+                Some(request) => self.obtain(request),
                 None => return,
             }
         }

@@ -1,7 +1,8 @@
-//! A unit's machine: a disk and a clock of its own, and the daemon on it.
+//! [`Daemon`]: the machine of a unit, with a disk and a clock of its own, and the daemon on
+//! it.
 //!
-//! What hosts have given up stays: bytes on the way, and jobs that nobody waits for,
-//! until [`Daemon::haunt`] carries them out or the daemon ends.
+//! Bytes in transit and jobs of abandoned connections stay until
+//! [`Daemon::deliver_abandoned`] carries them out, or the daemon ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -19,27 +20,27 @@ use world::simulated::{SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{Clock, Disk, Wake, World};
 
 use super::Records;
-use super::tap::{Tap, Witness};
+use super::tap::{Arrival, Tap, Witness};
 
-/// What a machine is set up with.
+/// The parts of a daemon's machine.
 pub struct Params {
-    /// Which unit it is, of those of the run.
+    /// The unit's number within the run.
     pub number: usize,
-    /// And of the cluster.
+    /// The unit's id.
     pub id: UnitId,
     /// The cluster.
     pub cluster: ClusterId,
-    /// Size of a segment.
+    /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// For how long what is freed is kept.
-    pub keeps: Duration,
-    /// Its own.
+    /// How long freed content is kept.
+    pub undelete_window: Duration,
+    /// The machine's clock.
     pub clock: Arc<dyn Clock>,
-    /// Its own.
+    /// The machine's own random numbers.
     pub random: SimulatedRandom,
-    /// By which capabilities are verified.
+    /// The key that verifies capabilities.
     pub key: VerifyingKey,
-    /// Where it is told what happens.
+    /// The record of events.
     pub records: Records,
 }
 
@@ -51,15 +52,15 @@ pub struct Daemon {
 }
 
 struct State {
-    life: Option<Life>,
-    /// Of all lives.
+    process: Option<Process>,
+    /// The number of the next connection. Numbers grow over all processes.
     connection_next: u64,
     witness: Witness,
 }
 
-/// From a start to an end.
-struct Life {
-    process: Arc<SimulatedDisk>,
+/// A running daemon.
+struct Process {
+    disk: Arc<SimulatedDisk>,
     keeper: Arc<Keeper>,
     budget: Arc<Budget>,
     connections: BTreeMap<u64, Connection>,
@@ -69,33 +70,42 @@ struct Life {
 struct Connection {
     session: Session,
     tap: Tap,
-    /// On the way to it.
-    coming: VecDeque<u8>,
-    /// What waits, in the order in which it came.
+    /// Bytes in transit to the daemon.
+    incoming: VecDeque<u8>,
+    /// Jobs that wait, in the order of their requests.
     jobs: Vec<Job>,
-    /// The host takes no answers any more.
-    is_given_up: bool,
-    /// Nothing more is heeded.
+    /// Whether the host has abandoned the connection.
+    is_abandoned: bool,
+    /// Whether further requests are ignored.
     is_closing: bool,
 }
 
-/// Where unit `number` lies on its machine.
+/// What happens to the requests of an abandoned connection that were not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abandoned {
+    /// They are carried out later.
+    ArrivesLater,
+    /// They are lost.
+    Lost,
+}
+
+/// The folder of unit `number` on its machine.
 #[must_use]
 pub fn unit_path(number: usize) -> PathBuf {
     PathBuf::from(format!("/units/{number}"))
 }
 
 impl Daemon {
-    /// A machine with an empty unit, whose daemon runs.
+    /// A machine with an empty unit and a running daemon.
     ///
     /// # Errors
-    /// If the unit cannot be made.
+    /// [`UnitError`] if the unit cannot be created.
     pub fn new(params: Params) -> Result<Self, UnitError> {
         let disk = SimulatedDisk::new(params.random.next());
         let daemon = Self {
             disk,
             state: Mutex::new(State {
-                life: None,
+                process: None,
                 connection_next: 1,
                 witness: Witness::new(params.id, params.key, Arc::clone(&params.records)),
             }),
@@ -126,7 +136,7 @@ impl Daemon {
         }
     }
 
-    /// Which unit it keeps.
+    /// The unit's id.
     #[must_use]
     pub fn id(&self) -> UnitId {
         self.params.id
@@ -138,7 +148,7 @@ impl Daemon {
         &self.disk
     }
 
-    /// Starts the daemon, if none runs. False if it does not start.
+    /// Starts the daemon, unless it runs. Returns `false` if it does not start.
     pub fn start(&self) -> bool {
         if self.is_running() {
             return true;
@@ -160,7 +170,7 @@ impl Daemon {
             .with_segment_data_bytes(self.params.segment_bytes)
             .with_open_segments(8)
             .with_undelete(UndeletePolicy {
-                window: self.params.keeps,
+                window: self.params.undelete_window,
                 ..UndeletePolicy::default()
             });
         let config = KeeperConfig {
@@ -171,8 +181,8 @@ impl Daemon {
         let Ok(keeper) = Keeper::open(&world, unit, &path, config) else {
             return false;
         };
-        self.state.lock().life = Some(Life {
-            process,
+        self.state.lock().process = Some(Process {
+            disk: process,
             keeper: Arc::new(keeper),
             budget: Budget::new(BUDGET_BYTES),
             connections: BTreeMap::new(),
@@ -180,110 +190,113 @@ impl Daemon {
         true
     }
 
-    /// Whether it answers.
+    /// Whether the daemon runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         let mut state = self.state.lock();
         if self.disk.is_off() {
-            state.life = None;
+            state.process = None;
         }
-        state.life.is_some()
+        state.process.is_some()
     }
 
-    /// The process dies; what it wrote is there.
+    /// Kills the daemon. Everything that it wrote stays.
     pub fn kill(&self) {
-        if let Some(life) = self.state.lock().life.take() {
-            life.process.kill();
+        if let Some(process) = self.state.lock().process.take() {
+            process.disk.kill();
         }
     }
 
-    /// The machine loses power: what was not synced may be gone.
+    /// The machine loses power: content that was not synced may be lost.
     pub fn lose_power(&self) {
-        self.state.lock().life = None;
+        self.state.lock().process = None;
         self.disk.crash(&self.params.random);
         self.params.records.lock().counts.crashed += 1;
     }
 
-    /// The unit is put back to an earlier state: what it was shown since, it does not
-    /// know.
-    pub fn forget(&self) {
-        self.state.lock().witness.forget();
+    /// The unit is rolled back to an earlier state: it no longer knows the fences that it
+    /// was shown since.
+    pub fn forget_fences(&self) {
+        self.state.lock().witness.forget_fences();
     }
 
-    /// One in so many reads is answered with something else; none if zero.
-    pub fn lie(&self, one_in: u64) {
-        self.state.lock().witness.lie(one_in);
+    /// Falsifies one of `one_in` reads; none if zero.
+    pub fn falsify_reads(&self, one_in: u64) {
+        self.state.lock().witness.falsify_reads(one_in);
     }
 
-    /// What the daemon does by itself now and then.
-    pub fn look(&self) {
+    /// Runs the daemon's own periodic work.
+    pub fn run_maintenance(&self) {
         let keeper = {
             let state = self.state.lock();
-            state.life.as_ref().map(|life| Arc::clone(&life.keeper))
+            let process = state.process.as_ref();
+            process.map(|process| Arc::clone(&process.keeper))
         };
         if let Some(keeper) = keeper {
-            // What fails is tried again later.
+            // A failure is retried later.
             let _ = keeper.unit().probe().and_then(|()| keeper.unit().reclaim());
         }
     }
 
-    /// A host connects; `None` if nobody listens.
+    /// Connects a host, and returns the connection's number. `None` if the daemon does not
+    /// run.
     pub fn connect(&self, holder: [u8; 32]) -> Option<u64> {
         if !self.is_running() {
             return None;
         }
         let mut state = self.state.lock();
         let State {
-            life,
+            process,
             connection_next,
             ..
         } = &mut *state;
-        let life = life.as_mut()?;
-        let keeper = Arc::clone(&life.keeper);
-        let session = Session::new(keeper, holder, &life.budget, Wake::noop());
+        let process = process.as_mut()?;
+        let keeper = Arc::clone(&process.keeper);
+        let session = Session::new(keeper, holder, &process.budget, Wake::noop());
         let number = *connection_next;
         *connection_next += 1;
         let connection = Connection {
             session,
             tap: Tap::on(number),
-            coming: VecDeque::new(),
+            incoming: VecDeque::new(),
             jobs: Vec::new(),
-            is_given_up: false,
+            is_abandoned: false,
             is_closing: false,
         };
-        life.connections.insert(number, connection);
+        process.connections.insert(number, connection);
         Some(number)
     }
 
-    /// Whether a connection is still there.
+    /// Whether a connection is open.
     pub fn has(&self, connection: u64) -> bool {
         let is_running = self.is_running();
         let state = self.state.lock();
-        let life = state.life.as_ref().filter(|_| is_running);
-        life.is_some_and(|life| life.connections.contains_key(&connection))
+        let process = state.process.as_ref().filter(|_| is_running);
+        process.is_some_and(|process| process.connections.contains_key(&connection))
     }
 
-    /// Bytes are on the way to a connection.
+    /// Sends bytes on a connection: they are in transit.
     pub fn send(&self, connection: u64, bytes: &[u8]) {
         let mut state = self.state.lock();
-        let life = state.life.as_mut();
-        if let Some(its) = life.and_then(|life| life.connections.get_mut(&connection)) {
-            its.coming.extend(bytes);
+        let process = state.process.as_mut();
+        let connections = process.map(|process| &mut process.connections);
+        if let Some(its) = connections.and_then(|all| all.get_mut(&connection)) {
+            its.incoming.extend(bytes);
         }
     }
 
-    /// What has come is read, and becomes jobs. What is answered at once is in `out`.
-    /// `false`: there is no such connection any more.
+    /// Reads the bytes in transit: requests become jobs, or are answered in `out` at once.
+    /// Returns `false` if the connection is closed.
     pub fn read(&self, connection: u64, out: &mut Vec<u8>) -> bool {
-        let is_there = self.with(connection, |its, witness, random| {
+        let is_open = self.with(connection, |its, witness, random| {
             its.read(witness, random, out);
         });
-        is_there && self.is_running()
+        is_open && self.is_running()
     }
 
-    /// Carries out all that waits, in any order; `false` as with [`Daemon::read`].
+    /// Reads, and carries out all jobs in random order. Returns `false` as [`Daemon::read`].
     pub fn work(&self, connection: u64, out: &mut Vec<u8>) -> bool {
-        let is_there = self.with(connection, |its, witness, random| {
+        let is_open = self.with(connection, |its, witness, random| {
             loop {
                 its.read(witness, random, out);
                 if !its.run_one(witness, random, out) {
@@ -291,56 +304,60 @@ impl Daemon {
                 }
             }
         });
-        is_there && self.is_running()
+        is_open && self.is_running()
     }
 
-    /// The host is gone. What is on the way, or waits, is carried out later, or, if it
-    /// is not `kept`, never.
-    pub fn give_up(&self, connection: u64, kept: bool) {
+    /// The host abandons a connection.
+    pub fn abandon(&self, connection: u64, abandoned: Abandoned) {
         let mut state = self.state.lock();
-        let Some(life) = &mut state.life else {
+        let Some(process) = &mut state.process else {
             return;
         };
-        match life.connections.get_mut(&connection) {
-            Some(its) if kept && !(its.coming.is_empty() && its.jobs.is_empty()) => {
-                its.is_given_up = true;
+        let arrives = abandoned == Abandoned::ArrivesLater;
+        match process.connections.get_mut(&connection) {
+            Some(its) if arrives && !(its.incoming.is_empty() && its.jobs.is_empty()) => {
+                its.is_abandoned = true;
             }
-            _ => drop(life.connections.remove(&connection)),
+            _ => drop(process.connections.remove(&connection)),
         }
     }
 
-    /// Carries out something of a connection that was given up. False if there is
-    /// nothing.
-    pub fn haunt(&self) -> bool {
+    /// Reads from an abandoned connection, and carries out one of its jobs. Returns `false`
+    /// if there is no such connection.
+    pub fn deliver_abandoned(&self) -> bool {
         if !self.is_running() {
             return false;
         }
-        let given_up: Vec<u64> = {
+        let abandoned: Vec<u64> = {
             let state = self.state.lock();
-            let connections = state.life.iter().flat_map(|life| &life.connections);
-            let given_up = connections.filter(|(_, its)| its.is_given_up);
-            given_up.map(|(number, _)| *number).collect()
+            let connections = state
+                .process
+                .iter()
+                .flat_map(|process| &process.connections);
+            let abandoned = connections.filter(|(_, its)| its.is_abandoned);
+            abandoned.map(|(number, _)| *number).collect()
         };
-        if given_up.is_empty() {
+        if abandoned.is_empty() {
             return false;
         }
-        let number = given_up[self.params.random.index(given_up.len())];
-        let mut is_over = true;
+        let number = abandoned[self.params.random.index(abandoned.len())];
+        let mut is_finished = true;
         self.with(number, |its, witness, random| {
-            let mut nobody = Vec::new();
-            its.read(witness, random, &mut nobody);
-            its.run_one(witness, random, &mut nobody);
-            is_over = its.jobs.is_empty() && (its.coming.is_empty() || its.is_closing);
+            let mut ignored = Vec::new();
+            its.read(witness, random, &mut ignored);
+            its.run_one(witness, random, &mut ignored);
+            is_finished = its.jobs.is_empty() && (its.incoming.is_empty() || its.is_closing);
         });
         let is_running = self.is_running();
         let mut state = self.state.lock();
-        if let Some(life) = state.life.as_mut().filter(|_| is_over && is_running) {
-            life.connections.remove(&number);
+        let process = state.process.as_mut();
+        if let Some(process) = process.filter(|_| is_finished && is_running) {
+            process.connections.remove(&number);
         }
         true
     }
 
-    /// Another host shows a capability, on a connection for that.
+    /// Another host shows a capability, on a connection of its own.
     pub fn show(&self, cluster: ClusterId, holder: [u8; 32], signed: &[u8]) {
         let Some(connection) = self.connect(holder) else {
             return;
@@ -354,17 +371,20 @@ impl Daemon {
         Request::Present(signed).encode(2, &mut bytes);
         self.send(connection, &bytes);
         self.work(connection, &mut Vec::new());
-        self.give_up(connection, false);
+        self.abandon(connection, Abandoned::Lost);
     }
 
+    /// Calls `act` with a connection. Returns `false` if it is closed.
     fn with(
         &self,
         connection: u64,
         act: impl FnOnce(&mut Connection, &mut Witness, &SimulatedRandom),
     ) -> bool {
         let mut state = self.state.lock();
-        let State { life, witness, .. } = &mut *state;
-        let connections = life.as_mut().map(|life| &mut life.connections);
+        let State {
+            process, witness, ..
+        } = &mut *state;
+        let connections = process.as_mut().map(|process| &mut process.connections);
         match connections.and_then(|all| all.get_mut(&connection)) {
             Some(its) => {
                 witness.now = self.params.clock.wall();
@@ -377,7 +397,17 @@ impl Daemon {
 }
 
 impl Connection {
-    /// Reads what has come, in pieces, and begins what may be begun.
+    /// When an answer arrives. `is_ahead`: a job of an earlier request still waits.
+    fn arrival(&self, is_ahead: bool) -> Arrival {
+        match (self.is_abandoned, is_ahead) {
+            (true, _) => Arrival::Late,
+            (false, true) => Arrival::Reordered,
+            (false, false) => Arrival::InOrder,
+        }
+    }
+
+    /// Reads the bytes in transit, in pieces of random length, as far as the session has
+    /// room.
     fn read(&mut self, witness: &mut Witness, random: &SimulatedRandom, out: &mut Vec<u8>) {
         loop {
             let mut answers = Vec::new();
@@ -389,24 +419,26 @@ impl Connection {
                     Err(_) => self.is_closing = true,
                 }
             }
-            let is_ahead = !self.jobs.is_empty();
-            self.tap
-                .answers(&mut answers, self.is_given_up, is_ahead, witness, random);
+            let arrival = self.arrival(!self.jobs.is_empty());
+            self.tap.answers(&mut answers, arrival, witness, random);
             out.extend(answers);
-            if self.coming.is_empty() || self.is_closing || !self.session.has_room() {
+            if self.incoming.is_empty() || self.is_closing || !self.session.has_room() {
                 return;
             }
-            let most = match random.below(3) {
+            let length_max = match random.below(3) {
                 0 => 1 + random.index(40),
                 _ => 256 << 10,
             };
-            let piece: Vec<u8> = self.coming.drain(..most.min(self.coming.len())).collect();
-            self.tap.asked(&piece);
+            let piece: Vec<u8> = self
+                .incoming
+                .drain(..length_max.min(self.incoming.len()))
+                .collect();
+            self.tap.requests(&piece);
             self.session.receive(&piece);
         }
     }
 
-    /// Carries out one of the jobs that wait; false if none does.
+    /// Carries out one of the waiting jobs. Returns `false` if there is none.
     fn run_one(
         &mut self,
         witness: &mut Witness,
@@ -421,8 +453,8 @@ impl Connection {
         let tag = job.tag();
         let mut answer = job.run();
         self.session.answered(tag);
-        self.tap
-            .answers(&mut answer, self.is_given_up, index > 0, witness, random);
+        let arrival = self.arrival(index > 0);
+        self.tap.answers(&mut answer, arrival, witness, random);
         out.extend(answer);
         true
     }

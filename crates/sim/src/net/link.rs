@@ -1,15 +1,15 @@
-//! A host's way to a daemon: what `TlsLink` is, without threads, and with whatever
-//! the seed does to it.
+//! [`Link`]: a host's link to a daemon. It behaves like `TlsLink`, without threads, and
+//! with the faults that the seed chooses.
 //!
 //! ```text
-//!   ask ──► asked ──┐            1. connect, greet, show
-//!   try_ask ────────┤ pump:      2. send what was asked        ◄── struck here
-//!        └─ a job ──┘            3. the daemon carries it out  ◄── or here
-//!                                4. whoever asked is told      ◄── or here
+//!   ask ──► queue ──┐            1. connect, greet, show capabilities
+//!   try_ask ────────┤ pump:      2. send the queued requests        ◄── faults
+//!        └─ a job ──┘            3. the daemon carries them out     ◄── faults
+//!                                4. complete them with the answers  ◄── faults
 //! ```
 //!
-//! Invariants: whoever asked is told once; nobody is told under a lock that asking
-//! takes.
+//! Invariants: each request is completed once, and never while a lock is held that another
+//! request needs.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,74 +22,81 @@ use unit_wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
 
-use super::Records;
 use super::capabilities::CapabilityCache;
-use super::daemon::Daemon;
+use super::daemon::{Abandoned, Daemon};
+use super::{Counts, Records};
 
-/// As with the product's links: when a connection is given up.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-const WORK_WITHIN: Duration = Duration::from_secs(30);
-const SHOWN_WITHIN: Duration = Duration::from_secs(6);
+/// The timeouts of the product's links.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const WORK_TIMEOUT: Duration = Duration::from_secs(30);
+const SHOW_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Where a frame has its tag.
+/// The offset of the tag in a frame, in bytes.
 const TAG_AT: usize = 8;
 
-/// What goes wrong on the way to a daemon: one in so many exchanges, none if zero.
+/// The faults of a link. Each rate is one of this many exchanges, none if zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Strikes {
-    /// Nothing passes.
+pub struct LinkFaults {
+    /// Nothing arrives.
     pub is_cut: bool,
-    /// The connection breaks before what is sent arrives.
+    /// The connection breaks before the requests arrive.
     pub before_one_in: u64,
-    /// It breaks after that was carried out.
+    /// The connection breaks after the requests were carried out.
     pub after_one_in: u64,
-    /// It breaks in the middle of what is sent, or of what is answered.
+    /// The connection breaks within the requests, or within the answers.
     pub within_one_in: u64,
-    /// It is given up, and what was sent arrives later.
+    /// The connection is abandoned, and the requests arrive later.
     pub late_one_in: u64,
-    /// It takes a while, up to more than is waited for.
+    /// The exchange is slow, sometimes slower than its timeout.
     pub slow_one_in: u64,
-    /// The first of these is the last.
+    /// Whether the first fault is the only one.
     pub is_once: bool,
-    /// Only what begins with such a request is struck.
+    /// Only exchanges that begin with such a request have faults.
     pub only: Option<Verb>,
 }
 
-/// What happens to one exchange.
+/// The fault of one exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strike {
-    Nothing,
+enum LinkFault {
+    /// No fault.
+    None,
+    /// The connection breaks before the requests arrive.
     Before,
+    /// The connection breaks after the requests were carried out.
     After,
-    InRequest,
-    InAnswer,
+    /// The connection breaks within the requests.
+    InRequests,
+    /// The connection breaks within the answers.
+    InAnswers,
+    /// The requests arrive later; if `is_unresponsive`, the host waits for the timeout.
     Late { is_unresponsive: bool },
+    /// The exchange takes long.
     Slow,
 }
 
-/// What a link is made of.
+/// The parts of a link.
 pub struct Params {
     /// The cluster.
     pub cluster: ClusterId,
-    /// Whose it is.
+    /// The host, as capabilities name it.
     pub holder: [u8; 32],
-    /// Where it leads.
+    /// The daemon at the other end.
     pub daemon: Arc<Daemon>,
-    /// The host's.
+    /// The host's clock.
     pub clock: Arc<SimulatedClock>,
-    /// Its own.
+    /// The link's own random numbers.
     pub random: SimulatedRandom,
-    /// The host's.
+    /// The host's pool.
     pub pool: Arc<dyn Pool>,
-    /// Whether what was given up may arrive whenever something else is asked, or in
-    /// part. Else all of it does, when that is said.
-    pub haunts: bool,
-    /// What goes wrong.
-    pub strikes: Arc<Mutex<Strikes>>,
-    /// What the host may do.
+    /// Whether requests of abandoned connections may arrive during any other exchange, or
+    /// in part. If not, they arrive only by [`Daemon::deliver_abandoned`].
+    pub delivers_abandoned: bool,
+    /// The current faults.
+    pub faults: Arc<Mutex<LinkFaults>>,
+    /// The host's capabilities.
     pub capability_cache: Arc<CapabilityCache>,
-    /// Where it is told what happens.
+    /// The record of events.
     pub records: Records,
 }
 
@@ -98,38 +105,64 @@ pub struct Link {
     params: Params,
     itself: OnceLock<Weak<Self>>,
     queue: Mutex<Queue>,
-    /// Taken by whoever moves bytes.
+    /// Locked by the caller that moves bytes.
     driver: Mutex<Driver>,
 }
 
 #[derive(Default)]
 struct Queue {
-    asked: Vec<Asked>,
-    /// Nothing is tried before then, and this is why.
+    requests: Vec<QueuedRequest>,
+    /// No connection is tried before this time, because of this error.
     pause: Option<(Duration, Arc<io::Error>)>,
-    is_away: bool,
+    /// Whether the last connection failed.
+    is_unavailable: bool,
 }
 
-struct Asked {
-    /// With tag 0.
+struct QueuedRequest {
+    /// The encoded request, with tag 0.
     frame: Vec<u8>,
-    within: Duration,
+    timeout: Duration,
     done: Done,
 }
 
+#[derive(Default)]
 struct Driver {
-    used: Option<Used>,
+    connection: Option<Connection>,
     pauses: Pauses,
 }
 
-/// A connection that is used.
-struct Used {
+/// An open connection.
+struct Connection {
     conversation: Conversation,
+    /// The daemon's number of the connection.
     number: u64,
+    /// Encoded requests that are not sent yet.
     out: Vec<u8>,
-    tag: u64,
-    /// The longest that anybody waits on it.
-    patience: Duration,
+    last_tag: u64,
+    /// The longest timeout of the requests of the current exchange.
+    timeout: Duration,
+}
+
+impl Connection {
+    /// Adds a queued request to the next send.
+    fn add(&mut self, request: QueuedRequest, now: Duration) {
+        self.last_tag += 1;
+        let mut frame = request.frame;
+        frame[TAG_AT..TAG_AT + 8].copy_from_slice(&self.last_tag.to_le_bytes());
+        self.out.extend(frame);
+        let until = now + request.timeout;
+        self.conversation.expect(self.last_tag, until, request.done);
+        self.timeout = self.timeout.max(request.timeout);
+    }
+}
+
+/// The completion of a request whose answer is ignored.
+fn ignored() -> Done {
+    Box::new(|_: Result<Reply<'_>, Arc<io::Error>>| {})
+}
+
+fn reset() -> io::Error {
+    ErrorKind::ConnectionReset.into()
 }
 
 impl Link {
@@ -140,107 +173,113 @@ impl Link {
             params,
             itself: OnceLock::new(),
             queue: Mutex::default(),
-            driver: Mutex::new(Driver {
-                used: None,
-                pauses: Pauses::default(),
-            }),
+            driver: Mutex::default(),
         });
         let _ = link.itself.set(Arc::downgrade(&link));
         link
     }
 
-    /// The host's process has ended. What it has sent may still arrive.
+    /// Ends the link: the host's process has ended. Requests that it has sent may still
+    /// arrive.
     pub fn end(&self) {
         let mut queue = self.queue.lock();
-        let why = io::Error::other("the process has ended");
-        queue.pause = Some((Duration::MAX, Arc::new(why)));
-        let asked = std::mem::take(&mut queue.asked);
+        let error = io::Error::other("the process has ended");
+        queue.pause = Some((Duration::MAX, Arc::new(error)));
+        let requests = std::mem::take(&mut queue.requests);
         drop(queue);
-        drop(asked);
-        if let Some(used) = self.driver.lock().used.take() {
-            self.params.daemon.give_up(used.number, true);
+        drop(requests);
+        if let Some(connection) = self.driver.lock().connection.take() {
+            self.params
+                .daemon
+                .abandon(connection.number, Abandoned::ArrivesLater);
         }
     }
 
-    /// Shows a capability, unless the daemon was away: then it is shown first when it
-    /// is back.
+    /// Shows a capability. If the last connection failed, the next one begins with it.
     pub fn show(&self, capability: &[u8]) {
-        if !self.queue.lock().is_away {
-            let nobody = |_: Result<Reply<'_>, Arc<io::Error>>| {};
-            self.put(&Request::Present(capability), Box::new(nobody));
+        if !self.queue.lock().is_unavailable {
+            self.enqueue(&Request::Present(capability), ignored());
             self.pump();
         }
     }
 
-    fn why_not(&self) -> Option<Arc<io::Error>> {
+    /// The error of the last connection, while the link pauses.
+    fn pause_error(&self) -> Option<Arc<io::Error>> {
         let queue = self.queue.lock();
-        let (until, why) = queue.pause.as_ref()?;
-        (self.params.clock.monotonic() < *until).then(|| Arc::clone(why))
+        let (until, error) = queue.pause.as_ref()?;
+        (self.params.clock.monotonic() < *until).then(|| Arc::clone(error))
     }
 
-    fn put(&self, request: &Request<'_>, done: Done) {
+    fn enqueue(&self, request: &Request<'_>, done: Done) {
         let mut frame = Vec::new();
         request.encode(0, &mut frame);
-        self.params.records.lock().counts.asked += 1;
-        self.queue.lock().asked.push(Asked {
+        self.count(|counts| counts.requests += 1);
+        self.queue.lock().requests.push(QueuedRequest {
             frame,
-            within: within(request.verb()),
+            timeout: timeout_of(request.verb()),
             done,
         });
     }
 
-    /// Moves what was asked there, and answers back, until nobody waits.
+    fn count(&self, count: impl FnOnce(&mut Counts)) {
+        count(&mut self.params.records.lock().counts);
+    }
+
+    /// Moves requests and answers until the queue is empty.
     fn pump(&self) {
-        // Whoever has it goes on with what was asked since.
+        // A caller that has the driver also moves what was queued since.
         let Some(mut guard) = self.driver.try_lock() else {
             return;
         };
         let driver = &mut *guard;
-        while !self.queue.lock().asked.is_empty() {
-            // One that has closed what nobody used has not failed.
+        while !self.queue.lock().requests.is_empty() {
+            // A daemon may close an idle connection. That is no failure.
             let daemon = &self.params.daemon;
-            driver.used.take_if(|used| !daemon.has(used.number));
-            let exchanged = match &mut driver.used {
-                Some(used) => self.exchange(used).map(|()| driver.pauses.answered()),
+            driver
+                .connection
+                .take_if(|connection| !daemon.has(connection.number));
+            let moved = match &mut driver.connection {
+                Some(connection) => self.exchange(connection).map(|()| driver.pauses.answered()),
                 None => {
                     driver.pauses.connects();
-                    self.connect().map(|used| driver.used = Some(used))
+                    self.connect()
+                        .map(|connection| driver.connection = Some(connection))
                 }
             };
-            if let Err(why) = exchanged {
-                self.fail(driver, &Arc::new(why));
+            if let Err(error) = moved {
+                self.fail(driver, &Arc::new(error));
             }
         }
     }
 
-    /// Whoever waits is told why there is no connection any more.
-    fn fail(&self, driver: &mut Driver, why: &Arc<io::Error>) {
-        let until = driver.pauses.failed(self.params.clock.monotonic(), why);
-        let asked = {
+    /// Fails all requests with the error of their connection.
+    fn fail(&self, driver: &mut Driver, error: &Arc<io::Error>) {
+        let until = driver.pauses.failed(self.params.clock.monotonic(), error);
+        let requests = {
             let mut queue = self.queue.lock();
-            queue.pause = Some((until, Arc::clone(why)));
-            queue.is_away = true;
-            std::mem::take(&mut queue.asked)
+            queue.pause = Some((until, Arc::clone(error)));
+            queue.is_unavailable = true;
+            std::mem::take(&mut queue.requests)
         };
-        if let Some(used) = driver.used.take() {
-            used.conversation.lose(why);
+        if let Some(connection) = driver.connection.take() {
+            connection.conversation.lose(error);
         }
-        for asked in asked {
-            (asked.done)(Err(Arc::clone(why)));
+        for request in requests {
+            (request.done)(Err(Arc::clone(error)));
         }
     }
 
-    fn connect(&self) -> io::Result<Used> {
+    fn connect(&self) -> io::Result<Connection> {
         let Params {
             daemon,
             clock,
-            strikes,
+            faults,
             random,
             ..
         } = &self.params;
-        let strikes = *strikes.lock();
-        if strikes.is_cut {
-            clock.advance(CONNECT_WITHIN);
+        let faults = *faults.lock();
+        if faults.is_cut {
+            clock.advance(CONNECT_TIMEOUT);
             return Err(ErrorKind::TimedOut.into());
         }
         clock.advance(Duration::from_micros(300));
@@ -251,230 +290,248 @@ impl Link {
         let mut conversation = Conversation::begin(unit, cluster, &mut out);
         daemon.send(number, &out);
         let mut answer = Vec::new();
-        let is_there = daemon.work(number, &mut answer);
-        if !is_there || random.one_in(strikes.before_one_in * 8) {
-            daemon.give_up(number, false);
-            return Err(ErrorKind::ConnectionReset.into());
+        let is_open = daemon.work(number, &mut answer);
+        if !is_open || random.one_in(faults.before_one_in * 8) {
+            daemon.abandon(number, Abandoned::Lost);
+            return Err(reset());
         }
         let greeted = conversation.receive(&answer).map_err(io::Error::other)?;
         assert!(matches!(greeted, Greeted::Now(_)), "a daemon greets");
-        let mut used = Used {
+        let mut connection = Connection {
             conversation,
             number,
             out: Vec::new(),
-            tag: 1,
-            patience: Duration::ZERO,
+            last_tag: 1,
+            timeout: Duration::ZERO,
         };
         for capability in self.params.capability_cache.capabilities() {
-            let nobody = |_: Result<Reply<'_>, Arc<io::Error>>| {};
-            used.tag += 1;
-            Request::Present(&capability).encode(used.tag, &mut used.out);
-            let until = clock.monotonic() + WORK_WITHIN;
-            used.conversation.expect(used.tag, until, Box::new(nobody));
+            connection.last_tag += 1;
+            let tag = connection.last_tag;
+            Request::Present(&capability).encode(tag, &mut connection.out);
+            let until = clock.monotonic() + WORK_TIMEOUT;
+            connection.conversation.expect(tag, until, ignored());
         }
         let mut queue = self.queue.lock();
         queue.pause = None;
-        queue.is_away = false;
-        Ok(used)
+        queue.is_unavailable = false;
+        Ok(connection)
     }
 
-    /// Sends what was asked, and takes the answers.
-    fn exchange(&self, used: &mut Used) -> io::Result<()> {
+    /// Sends the queued requests, and completes them with their answers.
+    fn exchange(&self, connection: &mut Connection) -> io::Result<()> {
         let Params {
             daemon,
             clock,
             random,
-            records,
+            delivers_abandoned,
             ..
         } = &self.params;
         let now = clock.monotonic();
-        used.patience = Duration::ZERO;
-        for asked in std::mem::take(&mut self.queue.lock().asked) {
-            used.tag += 1;
-            let mut frame = asked.frame;
-            frame[TAG_AT..TAG_AT + 8].copy_from_slice(&used.tag.to_le_bytes());
-            used.out.extend(frame);
-            let until = now + asked.within;
-            used.conversation.expect(used.tag, until, asked.done);
-            used.patience = used.patience.max(asked.within);
+        connection.timeout = Duration::ZERO;
+        for request in std::mem::take(&mut self.queue.lock().requests) {
+            connection.add(request, now);
         }
-        let sent = std::mem::take(&mut used.out);
-        let strike = self.strike(u16::from_le_bytes([sent[4], sent[5]]));
-        let count = |count: fn(&mut super::Counts)| count(&mut records.lock().counts);
-        if self.params.haunts && random.one_in(4) {
-            daemon.haunt();
+        let sent = std::mem::take(&mut connection.out);
+        let fault = self.choose_fault(u16::from_le_bytes([sent[4], sent[5]]));
+        if *delivers_abandoned && random.one_in(4) {
+            daemon.deliver_abandoned();
         }
         clock.advance(Duration::from_micros(100 + random.below(400)));
-        match strike {
-            Strike::Before => {
-                count(|counts| counts.broken_before += 1);
-                daemon.give_up(used.number, false);
-                return Err(ErrorKind::ConnectionReset.into());
+        self.fail_before(connection, fault, &sent)?;
+        daemon.send(connection.number, &sent);
+        let mut answers = Vec::new();
+        let is_open = daemon.work(connection.number, &mut answers);
+        if *delivers_abandoned && random.one_in(8) {
+            daemon.deliver_abandoned();
+        }
+        if !is_open || !daemon.is_running() {
+            return Err(reset());
+        }
+        self.fail_after(connection, fault, &mut answers)?;
+        self.receive(connection, &answers)
+    }
+
+    /// The faults of an exchange before its requests are carried out.
+    fn fail_before(
+        &self,
+        connection: &Connection,
+        fault: LinkFault,
+        sent: &[u8],
+    ) -> io::Result<()> {
+        let (daemon, random) = (&self.params.daemon, &self.params.random);
+        let number = connection.number;
+        match fault {
+            LinkFault::Before => {
+                self.count(|counts| counts.broken_before += 1);
+                daemon.abandon(number, Abandoned::Lost);
+                Err(reset())
             }
-            Strike::InRequest => {
-                count(|counts| counts.cut_in_frame += 1);
-                daemon.send(used.number, &sent[..random.index(sent.len())]);
-                daemon.work(used.number, &mut Vec::new());
-                daemon.give_up(used.number, false);
-                return Err(ErrorKind::ConnectionReset.into());
+            LinkFault::InRequests => {
+                self.count(|counts| counts.cut_in_frame += 1);
+                daemon.send(number, &sent[..random.index(sent.len())]);
+                daemon.work(number, &mut Vec::new());
+                daemon.abandon(number, Abandoned::Lost);
+                Err(reset())
             }
-            Strike::Late { is_unresponsive } => {
+            LinkFault::Late { is_unresponsive } => {
                 let arrives = match random.below(4) {
-                    0 if self.params.haunts => random.index(sent.len()),
+                    0 if self.params.delivers_abandoned => random.index(sent.len()),
                     _ => sent.len(),
                 };
-                daemon.send(used.number, &sent[..arrives]);
+                daemon.send(number, &sent[..arrives]);
                 if random.one_in(2) {
-                    // It has come, and waits its turn.
-                    daemon.read(used.number, &mut Vec::new());
+                    // The requests have arrived, and wait for their turn.
+                    daemon.read(number, &mut Vec::new());
                 }
-                daemon.give_up(used.number, true);
+                daemon.abandon(number, Abandoned::ArrivesLater);
                 if !is_unresponsive {
-                    return Err(ErrorKind::ConnectionReset.into());
+                    return Err(reset());
                 }
-                clock.advance(used.patience);
-                return Err(self.timed_out());
+                self.params.clock.advance(connection.timeout);
+                Err(self.timed_out())
             }
-            Strike::Nothing | Strike::After | Strike::InAnswer | Strike::Slow => {}
+            LinkFault::None | LinkFault::After | LinkFault::InAnswers | LinkFault::Slow => Ok(()),
         }
-        daemon.send(used.number, &sent);
-        let mut answers = Vec::new();
-        let is_there = daemon.work(used.number, &mut answers);
-        if self.params.haunts && random.one_in(8) {
-            daemon.haunt();
-        }
-        if !is_there || !daemon.is_running() {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        match strike {
-            Strike::After => {
-                count(|counts| counts.answers_lost += 1);
-                daemon.give_up(used.number, false);
-                return Err(ErrorKind::ConnectionReset.into());
+    }
+
+    /// The faults of an exchange after its requests were carried out.
+    fn fail_after(
+        &self,
+        connection: &mut Connection,
+        fault: LinkFault,
+        answers: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let (daemon, random) = (&self.params.daemon, &self.params.random);
+        match fault {
+            LinkFault::After => {
+                self.count(|counts| counts.answers_lost += 1);
+                daemon.abandon(connection.number, Abandoned::Lost);
+                Err(reset())
             }
-            Strike::InAnswer => {
-                count(|counts| counts.cut_in_frame += 1);
+            LinkFault::InAnswers => {
+                self.count(|counts| counts.cut_in_frame += 1);
                 answers.truncate(random.index(answers.len().max(1)));
-                let read = used.conversation.receive(&answers);
-                daemon.give_up(used.number, false);
-                return Err(match read {
-                    Ok(_) => ErrorKind::ConnectionReset.into(),
+                let received = connection.conversation.receive(answers);
+                daemon.abandon(connection.number, Abandoned::Lost);
+                Err(match received {
+                    Ok(_) => reset(),
                     Err(broken) => io::Error::new(ErrorKind::InvalidData, broken),
-                });
+                })
             }
-            Strike::Slow => {
-                let least = Duration::from_millis(1 + random.below(2000));
-                let takes = match random.below(4) {
-                    0 => used.patience,
-                    _ => least,
+            LinkFault::Slow => {
+                let short = Duration::from_millis(1 + random.below(2000));
+                let delay = match random.below(4) {
+                    0 => connection.timeout,
+                    _ => short,
                 };
-                clock.advance(takes);
+                self.params.clock.advance(delay);
+                Ok(())
             }
-            _ => {}
+            _ => Ok(()),
         }
-        if used.conversation.is_overdue(clock.monotonic()) {
-            daemon.give_up(used.number, false);
+    }
+
+    /// Completes requests with their answers, unless they have timed out.
+    fn receive(&self, connection: &mut Connection, answers: &[u8]) -> io::Result<()> {
+        let Params { daemon, clock, .. } = &self.params;
+        if connection.conversation.is_overdue(clock.monotonic()) {
+            daemon.abandon(connection.number, Abandoned::Lost);
             return Err(self.timed_out());
         }
-        for piece in self.pieces(&answers) {
-            let received = used.conversation.receive(piece);
+        for piece in self.pieces(answers) {
+            let received = connection.conversation.receive(piece);
             received.map_err(|broken| io::Error::new(ErrorKind::InvalidData, broken))?;
         }
-        if used.conversation.waiting() > 0 {
-            let wrong = "a daemon that has nothing more to do owes an answer".to_owned();
-            records.lock().wrong.push(wrong);
+        if connection.conversation.waiting() > 0 {
+            let violation = "an idle daemon has not answered a request".to_owned();
+            self.params.records.lock().violations.push(violation);
             return Err(ErrorKind::TimedOut.into());
         }
         Ok(())
     }
 
     fn timed_out(&self) -> io::Error {
-        self.params.records.lock().counts.timed_out += 1;
-        io::Error::new(ErrorKind::TimedOut, "its daemon does not answer")
+        self.count(|counts| counts.timed_out += 1);
+        io::Error::new(ErrorKind::TimedOut, "the daemon does not answer")
     }
 
-    /// Answers as they come.
+    /// The answers, in pieces of random length.
     fn pieces<'a>(&self, answers: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let most = match self.params.random.below(4) {
+        let length_max = match self.params.random.below(4) {
             0 => 1 + self.params.random.index(100),
             _ => 256 << 10,
         };
-        answers.chunks(most)
+        answers.chunks(length_max)
     }
 
-    /// What happens to what begins with a request of this kind.
-    fn strike(&self, code: u16) -> Strike {
+    /// Chooses the fault of an exchange whose first request has this verb code.
+    fn choose_fault(&self, code: u16) -> LinkFault {
         let random = &self.params.random;
-        let strikes = *self.params.strikes.lock();
-        if strikes.is_cut {
-            return Strike::Late {
+        let faults = *self.params.faults.lock();
+        if faults.is_cut {
+            return LinkFault::Late {
                 is_unresponsive: true,
             };
         }
-        if strikes.only.is_some_and(|verb| verb as u16 != code) {
-            return Strike::Nothing;
+        if faults.only.is_some_and(|verb| verb as u16 != code) {
+            return LinkFault::None;
         }
-        let (one, other) = (random.one_in(2), random.one_in(3));
+        let (is_in_requests, is_unresponsive) = (random.one_in(2), random.one_in(3));
         let possible = [
-            (strikes.before_one_in, Strike::Before),
-            (strikes.after_one_in, Strike::After),
+            (faults.before_one_in, LinkFault::Before),
+            (faults.after_one_in, LinkFault::After),
             (
-                strikes.within_one_in,
-                match one {
-                    true => Strike::InRequest,
-                    false => Strike::InAnswer,
+                faults.within_one_in,
+                match is_in_requests {
+                    true => LinkFault::InRequests,
+                    false => LinkFault::InAnswers,
                 },
             ),
-            (
-                strikes.late_one_in,
-                Strike::Late {
-                    is_unresponsive: other,
-                },
-            ),
-            (strikes.slow_one_in, Strike::Slow),
+            (faults.late_one_in, LinkFault::Late { is_unresponsive }),
+            (faults.slow_one_in, LinkFault::Slow),
         ];
-        let struck = possible
+        let chosen = possible
             .into_iter()
             .find(|(one_in, _)| random.one_in(*one_in));
-        let Some((_, strike)) = struck else {
-            return Strike::Nothing;
+        let Some((_, fault)) = chosen else {
+            return LinkFault::None;
         };
-        if strikes.is_once {
-            *self.params.strikes.lock() = Strikes::default();
+        if faults.is_once {
+            *self.params.faults.lock() = LinkFaults::default();
         }
-        strike
+        fault
     }
 }
 
 impl unit_remote::Link for Link {
     fn send(&self, request: &Request<'_>, done: Done) {
         self.params.capability_cache.renew();
-        if let Some(why) = self.why_not() {
-            return done(Err(why));
+        if let Some(error) = self.pause_error() {
+            return done(Err(error));
         }
-        self.put(request, done);
+        self.enqueue(request, done);
         self.pump();
     }
 
     fn try_send(&self, request: &Request<'_>, done: Done) -> bool {
-        if self.why_not().is_some() {
+        if self.pause_error().is_some() {
             return false;
         }
-        self.put(request, done);
+        self.enqueue(request, done);
         let itself = self.itself.get().and_then(Weak::upgrade);
-        let itself = itself.expect("somebody asks it");
+        let itself = itself.expect("the caller has a reference");
         self.params.pool.run(Box::new(move || itself.pump()));
         true
     }
 }
 
-/// A daemon answers within this, or is taken for gone.
-fn within(verb: Verb) -> Duration {
+/// The time after which a daemon that has not answered counts as unavailable.
+fn timeout_of(verb: Verb) -> Duration {
     match verb {
-        Verb::Present => SHOWN_WITHIN,
+        Verb::Present => SHOW_TIMEOUT,
         Verb::Sync | Verb::Free | Verb::Delete | Verb::List | Verb::Replace | Verb::Scrub => {
-            WORK_WITHIN
+            WORK_TIMEOUT
         }
-        _ => ANSWER_WITHIN,
+        _ => ANSWER_TIMEOUT,
     }
 }

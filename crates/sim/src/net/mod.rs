@@ -1,20 +1,19 @@
-//! Hosts and unit daemons with a network between them that the seed breaks
-//! (docs/internals/simulator.md).
+//! [`Network`]: hosts and unit daemons, and a network between them that breaks when the seed
+//! says so (docs/internals/simulator.md).
 //!
 //! ```text
 //!   RemoteUnit ── link ── Conversation ~ bytes ~ Session ── daemon ── FolderUnit
 //!                  │                                │
-//!            capabilities ◄──── controllers        tap: what was asked and answered,
-//!                                                      and by what right
+//!            capabilities ◄──── controllers        tap: requests, answers and rights
 //! ```
 //!
-//! * [`daemon`]: a unit's machine: its disk, its clock, the daemon on it.
-//! * [`tap`]: looks at what passes, and judges it without the daemon's code.
-//! * [`link`]: a host's way to a daemon, and what happens on it.
-//! * [`capabilities`]: what a host may do, as controllers sign it.
+//! * [`daemon`]: the machine of a unit: its disk, its clock, its daemon.
+//! * [`tap`]: observes connections, and checks them without the daemon's code.
+//! * [`link`]: a host's link to a daemon, and its faults.
+//! * [`capabilities`]: the capabilities that controllers sign, and a host's cache of them.
 //!
-//! All of it runs on one thread: whoever asks moves the bytes there and back. What it
-//! must not do is ask while it is told an answer; no host does.
+//! Everything runs on one thread: the caller of a request moves the bytes in both
+//! directions. A host must not start a request within the completion of another one.
 
 pub mod capabilities;
 pub mod daemon;
@@ -32,45 +31,45 @@ use world::{Clock, Millis, World};
 
 use self::capabilities::{CapabilityCache, Controllers};
 use self::daemon::Daemon;
-use self::link::{Link, Strikes};
+use self::link::{Link, LinkFaults};
 use crate::catalog::WatchedCatalog;
 use crate::setup::NetSetup;
 
-/// What has happened, over all links and daemons.
+/// Counts of events, over all links and daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Requests that were sent.
-    pub asked: u64,
-    /// Connections that broke before what was sent arrived.
+    /// Requests that were started.
+    pub requests: u64,
+    /// Connections that broke before the requests arrived.
     pub broken_before: u64,
-    /// After it was carried out, and before an answer came.
+    /// Connections that broke after the requests were carried out.
     pub answers_lost: u64,
-    /// In the middle of a frame.
+    /// Connections that broke within the requests or the answers.
     pub cut_in_frame: u64,
-    /// Requests that were carried out after their connection was given up.
+    /// Requests that were answered after their connection was abandoned.
     pub late: u64,
-    /// Of these, changes that were carried out.
+    /// Changes among them that were carried out.
     pub late_changes: u64,
-    /// Answers that came before one to an earlier request.
+    /// Answers that came before that of an earlier request.
     pub reordered: u64,
-    /// Connections that were given up because no answer came in time.
+    /// Connections that timed out.
     pub timed_out: u64,
     /// Partitions.
     pub partitions: u64,
     /// Daemons that were killed.
     pub killed: u64,
-    /// Machines of daemons that lost power.
+    /// Power failures of daemons' machines.
     pub crashed: u64,
-    /// Reads that were answered with something else.
-    pub lies: u64,
-    /// Changes under a lease, or by a *repair*, that is not the newest, or was shown on a
-    /// newer connection, which were refused.
+    /// Falsified answers to reads.
+    pub falsified: u64,
+    /// Changes that were refused because a newer lease or *repair* was shown, or the same
+    /// one on a newer connection.
     pub refused_older: u64,
 }
 
 impl std::ops::AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        self.asked += other.asked;
+        self.requests += other.requests;
         self.broken_before += other.broken_before;
         self.answers_lost += other.answers_lost;
         self.cut_in_frame += other.cut_in_frame;
@@ -81,26 +80,26 @@ impl std::ops::AddAssign for Counts {
         self.partitions += other.partitions;
         self.killed += other.killed;
         self.crashed += other.crashed;
-        self.lies += other.lies;
+        self.falsified += other.falsified;
         self.refused_older += other.refused_older;
     }
 }
 
-/// What all hosts and daemons of a run tell.
+/// The record of all hosts and daemons of a run.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// What has happened.
+    /// Events that were counted.
     pub counts: Counts,
-    /// What must not.
-    pub wrong: Vec<String>,
-    /// Said, if the run is told step by step.
+    /// Promises that daemons broke.
+    pub violations: Vec<String>,
+    /// Whether events are printed.
     pub is_traced: bool,
 }
 
-/// Shared by all.
+/// The record, shared by links and daemons.
 pub type Records = Arc<Mutex<Record>>;
 
-/// The clock of machines whose clock nobody sets: controllers' and daemons'.
+/// The clock of controllers and daemons: its wall clock never jumps.
 pub struct SteadyClock(pub Arc<SimulatedClock>);
 
 impl Clock for SteadyClock {
@@ -109,12 +108,12 @@ impl Clock for SteadyClock {
     }
 
     fn wall(&self) -> Millis {
-        let begun = 1_767_225_600_000;
-        Millis(begun + i64::try_from(self.0.monotonic().as_millis()).expect("some years"))
+        let start_ms = 1_767_225_600_000;
+        Millis(start_ms + i64::try_from(self.0.monotonic().as_millis()).expect("some years"))
     }
 }
 
-/// The network as one host has it.
+/// One host's view of the network.
 pub struct Network {
     setup: NetSetup,
     cluster: ClusterId,
@@ -122,8 +121,8 @@ pub struct Network {
     clock: Arc<SimulatedClock>,
     random: SimulatedRandom,
     daemons: Vec<Arc<Daemon>>,
-    /// What goes wrong on the way to each.
-    strikes: Vec<Arc<Mutex<Strikes>>>,
+    /// The faults of the link to each daemon.
+    faults: Vec<Arc<Mutex<LinkFaults>>>,
     links: Vec<Arc<Link>>,
     controllers: Arc<Controllers>,
     capability_cache: Arc<CapabilityCache>,
@@ -131,7 +130,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// No daemons yet; the clock is that of all machines.
+    /// A network without daemons. `clock` is that of all machines.
     #[must_use]
     pub fn new(
         setup: NetSetup,
@@ -148,7 +147,7 @@ impl Network {
             clock: Arc::clone(clock),
             random: SimulatedRandom::new(setup.seed),
             daemons: Vec::new(),
-            strikes: Vec::new(),
+            faults: Vec::new(),
             links: Vec::new(),
             capability_cache: Arc::new(CapabilityCache::new(&controllers, holder)),
             controllers,
@@ -156,9 +155,9 @@ impl Network {
         }
     }
 
-    /// The same daemons, as another host reaches them.
+    /// The same daemons for another host, with links of its own.
     #[must_use]
-    pub fn beside(&self, clock: &Arc<SimulatedClock>) -> Self {
+    pub fn for_another_host(&self, clock: &Arc<SimulatedClock>) -> Self {
         let holder = [3; 32];
         Self {
             setup: self.setup,
@@ -167,7 +166,7 @@ impl Network {
             clock: Arc::clone(clock),
             random: self.random.split(),
             daemons: self.daemons.clone(),
-            strikes: self.daemons.iter().map(|_| Arc::default()).collect(),
+            faults: self.daemons.iter().map(|_| Arc::default()).collect(),
             links: Vec::new(),
             controllers: Arc::clone(&self.controllers),
             capability_cache: Arc::new(CapabilityCache::new(&self.controllers, holder)),
@@ -175,57 +174,57 @@ impl Network {
         }
     }
 
-    /// Whether anything goes wrong on it.
+    /// Whether the network has faults.
     #[must_use]
     pub fn breaks(&self) -> bool {
         self.setup.breaks
     }
 
-    /// Each step is told from now on.
+    /// Prints events from now on.
     pub fn trace(&self) {
         self.records.lock().is_traced = true;
     }
 
-    /// The machine of unit `number`, the next one, is set up, and its daemon runs.
+    /// Adds the machine of unit `number`, the next one, with a running daemon.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// [`unit::UnitError`] if the unit cannot be created.
     pub fn add(
         &mut self,
         number: usize,
         id: UnitId,
         segment_bytes: u64,
     ) -> Result<(), unit::UnitError> {
-        assert_eq!(number, self.daemons.len(), "one after the other");
+        assert_eq!(number, self.daemons.len(), "units are added in order");
         let daemon = Daemon::new(daemon::Params {
             number,
             id,
             cluster: self.cluster,
             segment_bytes,
-            keeps: self.setup.keeps_freed,
+            undelete_window: self.setup.undelete_window,
             clock: Arc::new(SteadyClock(Arc::clone(&self.clock))),
             random: self.random.split(),
             key: self.controllers.verifying_key(),
             records: Arc::clone(&self.records),
         })?;
         self.daemons.push(Arc::new(daemon));
-        self.strikes.push(Arc::default());
+        self.faults.push(Arc::default());
         Ok(())
     }
 
-    /// The host's process has ended, and a new one begins: it has no connection, and
-    /// may do nothing yet.
-    pub fn begin(&mut self) {
+    /// The host's process has ended, and a new one starts: without connections and
+    /// capabilities.
+    pub fn start_process(&mut self) {
         for link in self.links.drain(..) {
             link.end();
         }
         self.capability_cache = Arc::new(CapabilityCache::new(&self.controllers, self.holder));
     }
 
-    /// How this process reaches unit `number`, the next one.
+    /// Connects the current process to unit `number`, the next one.
     #[must_use]
     pub fn unit(&mut self, number: usize, world: &World) -> RemoteUnit {
-        assert_eq!(number, self.links.len(), "one after the other");
+        assert_eq!(number, self.links.len(), "units are added in order");
         let daemon = &self.daemons[number];
         let link = Link::new(link::Params {
             cluster: self.cluster,
@@ -234,8 +233,8 @@ impl Network {
             clock: Arc::clone(&self.clock),
             random: self.random.split(),
             pool: Arc::clone(&world.pool),
-            haunts: self.setup.breaks,
-            strikes: Arc::clone(&self.strikes[number]),
+            delivers_abandoned: self.setup.breaks,
+            faults: Arc::clone(&self.faults[number]),
             capability_cache: Arc::clone(&self.capability_cache),
             records: Arc::clone(&self.records),
         });
@@ -244,25 +243,25 @@ impl Network {
         RemoteUnit::new(format!("scree://10.0.0.{}:7070", number + 1), link)
     }
 
-    /// What this process may do.
+    /// The capabilities of the current process.
     #[must_use]
     pub fn capability_cache(&self) -> &Arc<CapabilityCache> {
         &self.capability_cache
     }
 
-    /// The machine of a unit.
+    /// The daemon of a unit, with its machine.
     #[must_use]
     pub fn daemon(&self, number: usize) -> &Arc<Daemon> {
         &self.daemons[number]
     }
 
-    /// The disk of a unit's machine, as a new process there sees it.
+    /// The disk of a unit's machine, for a new process there.
     #[must_use]
     pub fn disk(&self, number: usize) -> Arc<SimulatedDisk> {
         Arc::new(self.daemons[number].disk().spawn())
     }
 
-    /// A world on the machine of a unit, for whoever looks at it from outside.
+    /// `world` with the disk of a unit's machine, for the auditor.
     #[must_use]
     pub fn world(&self, number: usize, world: &World) -> World {
         World {
@@ -271,38 +270,40 @@ impl Network {
         }
     }
 
-    /// What goes wrong on the way to a unit, from now on.
-    pub fn strike(&self, number: usize, strikes: Strikes) {
-        *self.strikes[number].lock() = strikes;
+    /// Sets the faults of the link to a unit.
+    pub fn set_faults(&self, number: usize, faults: LinkFaults) {
+        *self.faults[number].lock() = faults;
     }
 
-    /// From now on nothing goes wrong on the way, and nobody lies. What is on its way
-    /// still is.
+    /// Ends all faults. Requests of abandoned connections stay in transit.
     pub fn heal(&self) {
-        for strikes in &self.strikes {
-            *strikes.lock() = Strikes::default();
+        for faults in &self.faults {
+            *faults.lock() = LinkFaults::default();
         }
-        self.be_honest();
+        self.stop_falsifying();
     }
 
-    /// Nobody lies.
-    pub fn be_honest(&self) {
-        self.daemons.iter().for_each(|daemon| daemon.lie(0));
+    /// Ends falsified reads.
+    pub fn stop_falsifying(&self) {
+        self.daemons
+            .iter()
+            .for_each(|daemon| daemon.falsify_reads(0));
     }
 
-    /// What was given up by hosts may be carried out now, if the seed says so; all of it
-    /// `at_once`.
-    pub fn haunt(&self, at_once: bool) {
+    /// Delivers requests of abandoned connections: `all` of them, or some if the seed says
+    /// so.
+    pub fn deliver_abandoned(&self, all: bool) {
         for daemon in &self.daemons {
-            while at_once && daemon.haunt() {}
+            while all && daemon.deliver_abandoned() {}
             if self.random.one_in(6) {
-                daemon.haunt();
+                daemon.deliver_abandoned();
             }
         }
     }
 
-    /// Another host is given a lease, and shows it to the units that it reaches.
-    pub fn show_elsewhere(&self, volume: base::VolumeId, epoch: u32) {
+    /// A host outside of the run acquires a lease, and shows it to the units that it
+    /// reaches.
+    pub fn show_from_elsewhere(&self, volume: base::VolumeId, epoch: u32) {
         let holder = [2; 32];
         let signed = self.controllers.lease(holder, volume, epoch);
         for daemon in &self.daemons {
@@ -312,19 +313,19 @@ impl Network {
         }
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.records.lock().counts
     }
 
-    /// What must not have happened, and has.
+    /// The first promise that a daemon broke.
     #[must_use]
-    pub fn wrong(&self) -> Option<String> {
-        self.records.lock().wrong.first().cloned()
+    pub fn violation(&self) -> Option<String> {
+        self.records.lock().violations.first().cloned()
     }
 
-    /// As [`Record::counts`], to be changed.
+    /// Changes the counts.
     pub fn count(&self, count: impl FnOnce(&mut Counts)) {
         count(&mut self.records.lock().counts);
     }

@@ -1,6 +1,6 @@
-//! What passes between a host and a daemon, looked at from outside: which requests
-//! were answered, and whether whoever asked had a right to that. It knows the frames
-//! and what capabilities say, and nothing of how a daemon decides.
+//! [`Tap`] and [`Witness`]: observe the connections of a daemon, and check that every
+//! change was permitted by a capability. They know frames and capabilities, and nothing of
+//! how a daemon decides.
 
 use std::collections::BTreeMap;
 
@@ -13,62 +13,96 @@ use world::simulated::SimulatedRandom;
 
 use super::Records;
 
-/// Daemons let capabilities count for so much longer, in milliseconds.
+/// Daemons accept a capability this long after its end, in milliseconds.
 const SLACK_MS: i64 = 10_000;
 
-/// How many answers are kept to be given to other questions.
+/// The number of answers that are stored to falsify others with.
 const SEEN_MAX: usize = 32;
 
-/// A request, as far as it is judged.
-enum Asked {
+/// A request, as far as it is checked.
+enum ObservedRequest {
     Show(Vec<u8>),
-    /// A change of segments; of the last kind, by what frees.
-    Change(&'static str, Vec<SegmentId>, bool),
-    Read(SlotRun, u32),
+    Change(Change),
+    Read { run: SlotRun, slot_bytes: u32 },
     Other,
+}
+
+/// A request that changes segments.
+struct Change {
+    /// The name of the request, for messages.
+    name: &'static str,
+    segments: Vec<SegmentId>,
+    /// Whether the right to free the segments is enough.
+    is_free: bool,
+}
+
+impl Change {
+    fn of_one(name: &'static str, segment: SegmentId, is_free: bool) -> Self {
+        Self {
+            name,
+            segments: vec![segment],
+            is_free,
+        }
+    }
+}
+
+/// When an answer is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// In the order of the requests.
+    InOrder,
+    /// Before the answer to an earlier request.
+    Reordered,
+    /// After the host has abandoned the connection.
+    Late,
 }
 
 /// One connection.
 pub struct Tap {
-    /// The number of it.
+    /// The connection's number.
     connection: u64,
     frames: Frames,
-    asked: BTreeMap<u64, Asked>,
+    /// Requests without an answer, by tag.
+    requests: BTreeMap<u64, ObservedRequest>,
+    /// The capabilities that were shown on this connection.
     shown: Vec<Capability>,
 }
 
 impl Tap {
-    /// Connection `connection`: a number that grows, over all lives of a daemon.
+    /// A tap on a connection. Numbers grow over all processes of a daemon.
     #[must_use]
     pub fn on(connection: u64) -> Self {
         Self {
             connection,
             frames: Frames::new(BODY_BYTES_MAX),
-            asked: BTreeMap::new(),
+            requests: BTreeMap::new(),
             shown: Vec::new(),
         }
     }
 }
 
-/// What one unit was shown, on all connections and in all lives of its daemon.
+/// The capabilities that one unit was shown, on all connections to all processes of its
+/// daemon.
 pub struct Witness {
     unit: UnitId,
     key: VerifyingKey,
     records: Records,
+    /// The newest epoch that was shown for each fence.
     newest: BTreeMap<Fence, u32>,
-    /// On which connection each lease was shown last, and each *repair*, which was made
-    /// then.
+    /// The connection on which each lease was shown last.
     leases_on: BTreeMap<(Fence, u32), u64>,
+    /// The newest *repair* of each copyset: when it was made, and the connection on which
+    /// it was shown.
     repairs_on: BTreeMap<CopysetId, (Millis, u64)>,
-    lies_one_in: u64,
-    /// Answers to reads, by their length.
+    falsified_one_in: u64,
+    /// Earlier answers to reads.
     seen: Vec<Vec<u8>>,
     /// The time on the unit's machine.
     pub now: Millis,
 }
 
 impl Witness {
-    /// Nothing was shown.
+    /// A witness of a unit that was shown nothing yet.
     #[must_use]
     pub fn new(unit: UnitId, key: VerifyingKey, records: Records) -> Self {
         Self {
@@ -78,29 +112,34 @@ impl Witness {
             newest: BTreeMap::new(),
             leases_on: BTreeMap::new(),
             repairs_on: BTreeMap::new(),
-            lies_one_in: 0,
+            falsified_one_in: 0,
             seen: Vec::new(),
             now: Millis(0),
         }
     }
 
-    /// What was shown so far does not count.
-    pub fn forget(&mut self) {
+    /// Forgets the newest epochs.
+    pub fn forget_fences(&mut self) {
         self.newest.clear();
     }
 
-    /// See [`super::daemon::Daemon::lie`].
-    pub fn lie(&mut self, one_in: u64) {
-        self.lies_one_in = one_in;
+    /// See [`super::daemon::Daemon::falsify_reads`].
+    pub fn falsify_reads(&mut self, one_in: u64) {
+        self.falsified_one_in = one_in;
     }
 
-    /// What else to answer to a reading.
+    /// Records a broken promise of the daemon.
+    fn report(&self, violation: String) {
+        self.records.lock().violations.push(violation);
+    }
+
+    /// Another answer to give to a read; `None` to give the right one.
     fn falsify(&mut self, body: &[u8], random: &SimulatedRandom) -> Option<Vec<u8>> {
         let others = self.seen.iter().filter(|it| it.len() == body.len());
         let others: Vec<&Vec<u8>> = others.filter(|it| *it != body).collect();
-        let is_struck = !others.is_empty() && random.one_in(self.lies_one_in);
-        let other = is_struck.then(|| others[random.index(others.len())].clone());
-        if self.lies_one_in > 0 {
+        let is_falsified = !others.is_empty() && random.one_in(self.falsified_one_in);
+        let other = is_falsified.then(|| others[random.index(others.len())].clone());
+        if self.falsified_one_in > 0 {
             if self.seen.len() == SEEN_MAX {
                 self.seen.swap_remove(random.index(SEEN_MAX));
             }
@@ -111,35 +150,45 @@ impl Witness {
 }
 
 impl Tap {
-    /// Requests have come.
-    pub fn asked(&mut self, bytes: &[u8]) {
+    /// Observes requests.
+    pub fn requests(&mut self, bytes: &[u8]) {
         self.frames.extend(bytes);
         while let Ok(Some(frame)) = self.frames.pop() {
             let Ok(request) = Request::decode(frame.code, frame.body) else {
                 return;
             };
-            let one = |segment| vec![segment];
-            let asked = match request {
-                Request::Present(signed) => Asked::Show(signed.to_vec()),
-                Request::Put(Put { segment, .. }) => Asked::Change("put", one(segment), false),
-                Request::Sync { segments, .. } => Asked::Change("sync", segments, false),
-                Request::Delete(segment) => Asked::Change("delete", one(segment), false),
-                Request::Free { segment, .. } => Asked::Change("free", one(segment), true),
-                Request::Replace { part, .. } => Asked::Change("replace", one(part.segment), true),
-                Request::Read { run, slot_bytes } => Asked::Read(run, slot_bytes),
-                _ => Asked::Other,
+            let change = match request {
+                Request::Put(Put { segment, .. }) => Change::of_one("put", segment, false),
+                Request::Sync { segments, .. } => Change {
+                    name: "sync",
+                    segments,
+                    is_free: false,
+                },
+                Request::Delete(segment) => Change::of_one("delete", segment, false),
+                Request::Free { segment, .. } => Change::of_one("free", segment, true),
+                Request::Replace { part, .. } => Change::of_one("replace", part.segment, true),
+                other => {
+                    let request = match other {
+                        Request::Present(signed) => ObservedRequest::Show(signed.to_vec()),
+                        Request::Read { run, slot_bytes } => {
+                            ObservedRequest::Read { run, slot_bytes }
+                        }
+                        _ => ObservedRequest::Other,
+                    };
+                    self.requests.insert(frame.tag, request);
+                    continue;
+                }
             };
-            self.asked.insert(frame.tag, asked);
+            self.requests
+                .insert(frame.tag, ObservedRequest::Change(change));
         }
     }
 
-    /// Answers are given, which may be changed: not at all, if the host has gone. They
-    /// may come before those to earlier requests (`is_ahead`).
+    /// Observes answers, checks them, and falsifies some.
     pub fn answers(
         &mut self,
         bytes: &mut Vec<u8>,
-        is_late: bool,
-        is_ahead: bool,
+        arrival: Arrival,
         witness: &mut Witness,
         random: &SimulatedRandom,
     ) {
@@ -147,25 +196,26 @@ impl Tap {
         frames.extend(bytes);
         bytes.clear();
         while let Ok(Some(frame)) = frames.pop() {
-            let asked = self.asked.remove(&frame.tag).unwrap_or(Asked::Other);
+            let request = self.requests.remove(&frame.tag);
             let is_done = frame.code == Status::Done as u16;
             let mut body = frame.body.to_vec();
             {
                 let mut records = witness.records.lock();
-                records.counts.late += u64::from(is_late);
-                records.counts.reordered += u64::from(is_ahead && !is_late);
+                records.counts.late += u64::from(arrival == Arrival::Late);
+                records.counts.reordered += u64::from(arrival == Arrival::Reordered);
             }
-            match asked {
-                Asked::Show(signed) if is_done => self.note_shown(&signed, witness),
-                Asked::Change(what, segments, is_free) => {
-                    self.judge(what, &segments, is_free, is_done, is_late, witness);
+            match request {
+                Some(ObservedRequest::Show(signed)) if is_done => {
+                    self.record_shown(&signed, witness);
                 }
-                Asked::Read(run, slot_bytes) if is_done => {
+                Some(ObservedRequest::Change(change)) => {
+                    self.check(&change, is_done, arrival, witness);
+                }
+                Some(ObservedRequest::Read { run, slot_bytes }) if is_done => {
                     if body.len() != run.answer_bytes(slot_bytes) {
-                        let wrong = format!("{run:?} was answered with {} bytes", body.len());
-                        witness.records.lock().wrong.push(wrong);
+                        witness.report(format!("{run:?} was answered with {} bytes", body.len()));
                     } else if let Some(other) = witness.falsify(&body, random) {
-                        witness.records.lock().counts.lies += 1;
+                        witness.records.lock().counts.falsified += 1;
                         body = other;
                     }
                 }
@@ -175,19 +225,18 @@ impl Tap {
         }
     }
 
-    fn note_shown(&mut self, signed: &[u8], witness: &mut Witness) {
+    /// Records a capability that the daemon has accepted.
+    fn record_shown(&mut self, signed: &[u8], witness: &mut Witness) {
         let Ok(capability) = witness.key.verify(signed) else {
-            let wrong = "what nobody signed was taken for a capability".to_owned();
-            witness.records.lock().wrong.push(wrong);
+            witness.report("a capability without a valid signature was accepted".to_owned());
             return;
         };
         if let Scope::Lease { fence, epoch, .. } = capability.scope {
-            let newest = witness.newest.entry(fence).or_default();
-            if epoch < *newest {
-                let wrong = format!("lease {epoch} counts, after {newest} was shown");
-                witness.records.lock().wrong.push(wrong);
+            let newest = witness.newest.get(&fence).copied().unwrap_or(0);
+            if epoch < newest {
+                witness.report(format!("lease {epoch} was accepted after {newest}"));
             }
-            *newest = epoch.max(*newest);
+            witness.newest.insert(fence, epoch.max(newest));
             let on = witness.leases_on.entry((fence, epoch)).or_default();
             *on = self.connection.max(*on);
         }
@@ -203,64 +252,71 @@ impl Tap {
         self.shown.push(capability);
     }
 
-    /// Whether what was answered may have been done.
-    fn judge(
-        &self,
-        what: &'static str,
-        segments: &[SegmentId],
-        is_free: bool,
-        is_done: bool,
-        is_late: bool,
-        witness: &Witness,
-    ) {
-        let lasting = self
+    /// Checks that a change which was done was permitted: by a capability of this
+    /// connection, and not by one that is older than another one that the unit was shown.
+    fn check(&self, change: &Change, is_done: bool, arrival: Arrival, witness: &Witness) {
+        let is_late = arrival == Arrival::Late;
+        let (name, unit) = (change.name, witness.unit);
+        for segment in &change.segments {
+            let rights = self.rights_to(*segment, change.is_free, witness);
+            if is_done && !rights.is_permitted {
+                witness.report(format!("{name} of {segment} was done without a right"));
+            }
+            let mut records = witness.records.lock();
+            if !is_done && !rights.is_permitted && rights.is_outdated {
+                records.counts.refused_older += 1;
+            }
+            records.counts.late_changes += u64::from(is_done && is_late);
+            if records.is_traced && is_late {
+                eprintln!("    late {name} of {segment} on {unit}: {is_done}");
+            }
+        }
+    }
+
+    /// The rights to change a segment that were shown on this connection.
+    fn rights_to(&self, segment: SegmentId, is_free: bool, witness: &Witness) -> Rights {
+        let valid = self
             .shown
             .iter()
             .filter(|shown| shown.ends.0 + SLACK_MS >= witness.now.0);
-        let lasting: Vec<&Capability> = lasting.collect();
-        let mut records = witness.records.lock();
-        for segment in segments {
-            let serial = segment.serial();
-            let mut is_older = false;
-            let may = lasting.iter().any(|shown| match &shown.scope {
+        let mut rights = Rights::default();
+        for capability in valid {
+            let (applies, is_newest) = match &capability.scope {
                 Scope::Lease {
                     fence,
                     epoch,
                     serials,
                     ..
                 } => {
-                    let is_its = serials.iter().any(|range| range.contains(&serial));
+                    let serial = segment.serial();
                     let on = witness.leases_on.get(&(*fence, *epoch));
                     let is_newest = witness.newest.get(fence).is_none_or(|it| epoch >= it)
                         && on.is_none_or(|on| *on == self.connection);
-                    is_older |= is_its && !is_newest;
-                    is_its && is_newest
+                    let applies = serials.iter().any(|range| range.contains(&serial));
+                    (applies, is_newest)
                 }
                 Scope::Repair { copysets, units } => {
                     let copyset = segment.copyset();
-                    let is_its = copysets.contains(&copyset) && units.contains(&witness.unit);
                     let on = witness.repairs_on.get(&copyset).map(|on| on.1);
                     let is_newest = on.is_none_or(|on| on == self.connection);
-                    is_older |= is_its && !is_newest;
-                    is_its && is_newest
+                    let applies = copysets.contains(&copyset) && units.contains(&witness.unit);
+                    (applies, is_newest)
                 }
-                Scope::Free { segments } => is_free && segments.contains(segment),
-                Scope::Read { .. } | Scope::Count { .. } => false,
-            });
-            if is_done && !may {
-                let text = format!("{what} of {segment} was done without a right");
-                records.wrong.push(text);
-            }
-            if !is_done && !may && is_older {
-                records.counts.refused_older += 1;
-            }
-            records.counts.late_changes += u64::from(is_done && is_late);
-            if records.is_traced && is_late {
-                eprintln!(
-                    "    late {what} of {segment} on {}: {is_done}",
-                    witness.unit
-                );
-            }
+                Scope::Free { segments } => (is_free && segments.contains(&segment), true),
+                Scope::Read { .. } | Scope::Count { .. } => (false, true),
+            };
+            rights.is_permitted |= applies && is_newest;
+            rights.is_outdated |= applies && !is_newest;
         }
+        rights
     }
+}
+
+/// The rights to change a segment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rights {
+    /// Some capability permits it.
+    is_permitted: bool,
+    /// Some capability would permit it if it were the newest.
+    is_outdated: bool,
 }

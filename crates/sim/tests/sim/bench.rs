@@ -1,11 +1,11 @@
-//! A machine and one volume, for tests that tell a story.
+//! [`Bench`]: a machine and operations on its volumes, for tests of single scenarios.
 
 use std::collections::BTreeSet;
 
 use base::{
     BlockDevice, Completion, Durability, IoError, Lineage, Outcome, Request, Started, VolumeId,
 };
-use sim::audit::{self, Nonces, Walked};
+use sim::audit::{self, Nonces, WalkedVersion};
 use sim::machine::Machine;
 use sim::setup::Setup;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use volume::catalog::{Catalog, NewVolume, VersionKey};
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
-/// A machine, and what it takes to use it.
+/// A machine under test.
 pub struct Bench {
     pub machine: Machine,
     pub setup: Setup,
@@ -36,12 +36,12 @@ impl Bench {
         }
     }
 
-    /// What decides in which order jobs run.
+    /// The random numbers that decide the order of jobs.
     pub fn random(&self) -> &SimulatedRandom {
         &self.random
     }
 
-    /// Makes a volume, or a clone.
+    /// Creates a volume, or a clone of a version.
     pub fn create(&mut self, from: Option<VersionKey>) -> VolumeId {
         self.next += 1;
         let (volume, lineage) = (
@@ -72,7 +72,7 @@ impl Bench {
         self.machine.open(lease).expect("it opens")
     }
 
-    /// Runs jobs and lets time pass, `turns` times.
+    /// Runs a job, or advances the clock if there is none, `turns` times.
     pub fn turn(&self, volume: &mut Volume, turns: usize) -> Vec<Completion> {
         let mut completions = Vec::new();
         for _ in 0..turns {
@@ -89,7 +89,7 @@ impl Bench {
         completions
     }
 
-    /// Fills `blocks` with `byte`, and destages nothing by itself.
+    /// Fills `blocks` with `byte`. Runs no jobs.
     pub fn write(&self, volume: &mut Volume, blocks: std::ops::Range<u64>, byte: u8) {
         for block in blocks {
             let done = volume.start(Request::write(
@@ -100,10 +100,10 @@ impl Bench {
             ));
             assert_eq!(done, Started::Done, "block {block}");
         }
-        volume.commit().expect("the journal is well");
+        volume.commit().expect("the journal works");
     }
 
-    /// Waits for a flush.
+    /// Flushes the volume.
     pub fn flush(&self, volume: &mut Volume) -> Result<(), IoError> {
         match volume.start(Request::flush(2)) {
             Started::Done => return Ok(()),
@@ -118,7 +118,7 @@ impl Bench {
         answer.result.map(|_| ())
     }
 
-    /// The first byte of a block, all of whose bytes are the same.
+    /// Reads a block, and returns its byte: all are the same.
     pub fn read(&self, volume: &mut Volume, block: u64) -> Result<u8, IoError> {
         let mut bytes = vec![0xee; 4096];
         match volume.start(Request::read(3, block * 4096, &mut bytes)) {
@@ -140,7 +140,7 @@ impl Bench {
         Ok(bytes[0])
     }
 
-    /// Closes a volume: its head then has everything.
+    /// Closes a volume: its head has everything then.
     pub fn close(&self, mut volume: Volume) {
         volume.begin_close();
         for _ in 0..200 {
@@ -153,7 +153,7 @@ impl Bench {
         panic!("it does not close: {:?}", volume.status());
     }
 
-    /// Removes a version unless it is needed, and frees what is due.
+    /// Removes a version unless it is needed, and carries out the free plans that are due.
     pub fn remove(&self, key: VersionKey) -> volume::clean::Removal {
         let cleaner = self.machine.cleaner();
         let removal = cleaner.remove_version(key, Millis(0)).expect("removed");
@@ -172,7 +172,7 @@ impl Bench {
             .expect("it has a version")
     }
 
-    /// Every kept version can be read, and units keep that and nothing else.
+    /// Checks that every kept version can be read, and that units have exactly its slots.
     pub fn audit(&self) {
         let versions = self.machine.catalog.memory.versions();
         let walk = |stored| {
@@ -180,7 +180,7 @@ impl Bench {
             audit::read_version(&self.machine, &walked).expect("it can be read");
             walked
         };
-        let walked: Vec<Walked> = versions.iter().map(walk).collect();
+        let walked: Vec<WalkedVersion> = versions.iter().map(walk).collect();
         audit::compare(
             &self.machine,
             &walked,

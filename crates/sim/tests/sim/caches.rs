@@ -1,4 +1,4 @@
-//! Stories of a host's cache.
+//! Scenarios of a host's cache.
 
 use base::{BlockDevice as _, Durability, Request, Started, VolumeId};
 use sim::setup::Setup;
@@ -12,7 +12,7 @@ fn bench() -> Bench {
     Bench::with(setup)
 }
 
-/// How many map pages are protected, when all jobs have ended.
+/// The number of protected map pages after all jobs have ended.
 fn protected(bench: &Bench) -> usize {
     bench.machine.simulation.pool.run_all(bench.random());
     let file = bench.machine.cache().file().expect("there is one");
@@ -37,7 +37,7 @@ fn of_leaves(bench: &mut Bench) -> VolumeId {
 }
 
 #[test]
-fn the_map_of_an_attached_volume_is_brought_and_protected_as_long_as_it_is_attached() {
+fn the_map_of_an_attached_volume_is_loaded_and_protected_while_it_is_attached() {
     let mut bench = bench();
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -49,7 +49,7 @@ fn the_map_of_an_attached_volume_is_brought_and_protected_as_long_as_it_is_attac
     let mut volume = bench.attach(id);
     bench.turn(&mut volume, 100);
     assert!(protected(&bench) >= written, "{}", protected(&bench));
-    // What others have taken the place of is protected no more.
+    // Replaced pages are no longer protected.
     let before = protected(&bench);
     write_leaves(&bench, &mut volume, 7);
     bench.turn(&mut volume, 200);
@@ -60,9 +60,10 @@ fn the_map_of_an_attached_volume_is_brought_and_protected_as_long_as_it_is_attac
     bench.audit();
 }
 
-/// The clone's checkpoints, and its end, took the protection of pages that both have.
+/// The checkpoints and the close of a clone ended the protection of pages that both volumes
+/// have.
 #[test]
-fn a_clone_that_ends_leaves_the_pages_of_its_origin_protected() {
+fn closing_a_clone_leaves_the_pages_of_its_origin_protected() {
     let mut bench = bench();
     let origin = of_leaves(&mut bench);
     let clone = bench.create(Some(bench.head(origin)));
@@ -80,9 +81,9 @@ fn a_clone_that_ends_leaves_the_pages_of_its_origin_protected() {
     bench.audit();
 }
 
-/// Only those were let go of that others had taken the place of.
+/// Only replaced pages were released, not removed ones.
 #[test]
-fn what_was_discarded_is_not_protected_any_more() {
+fn map_pages_of_discarded_blocks_are_no_longer_protected() {
     let mut bench = bench();
     let id = of_leaves(&mut bench);
     let mut volume = bench.attach(id);

@@ -1,5 +1,5 @@
-//! Which slots die with a version: the walk against brute force, over random
-//! trees of versions.
+//! The slots that die with a version: the walk under test, compared with brute force over
+//! random trees of versions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -62,7 +62,7 @@ struct Version {
 }
 
 impl Version {
-    /// Everything it holds, found without the walk under test.
+    /// All slots that the version names, found by brute force.
     fn held(&self, pages: &Pages) -> BTreeSet<Location> {
         let mut held: BTreeSet<Location> = self.tail.iter().map(|entry| entry.location).collect();
         let mut level: Vec<(Position, Entry)> = Vec::new();
@@ -117,12 +117,12 @@ impl Version {
     }
 }
 
-/// A block in few leaves of few index and root pages.
+/// A block in one of few leaves, of few index and root pages.
 fn block(random: &SimulatedRandom) -> u64 {
     random.below(2) << 24 | random.below(2) << 16 | random.below(2) << 8 | random.below(4)
 }
 
-/// A version on top of another: some writes, and now and then a checkpoint.
+/// A child of a version: some writes, and sometimes a checkpoint.
 fn child(random: &SimulatedRandom, pages: &mut Pages, below: &Version, parent: usize) -> Version {
     let mut version = Version {
         parent: Some(parent),
@@ -148,7 +148,7 @@ fn child(random: &SimulatedRandom, pages: &mut Pages, below: &Version, parent: u
 }
 
 #[test]
-fn exactly_what_no_other_version_holds_dies_with_one() {
+fn exactly_the_slots_that_no_other_version_names_die_with_a_version() {
     for seed in 0..300 {
         let random = SimulatedRandom::new(seed);
         let mut pages = Pages::default();

@@ -1,4 +1,4 @@
-//! Stories of the engine, most of them of bugs that the simulator found.
+//! Scenarios of the engine; most of them are bugs that the simulator found.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,11 @@ use world::simulated::Fault;
 
 use crate::bench::Bench;
 
-/// The cleaner compared a version with the one below and those above. When a
-/// snapshot was removed that a volume and its clone both went on from, the two
-/// became roots that did not know of each other: expiring a version of one
-/// freed slots that the other still read.
+/// The cleaner compared a version with its parent and its children. When the snapshot at
+/// which a volume and its clone branched was removed, the two became unrelated roots:
+/// removing a version of one freed slots that the other still read.
 #[test]
-fn a_version_that_others_branch_off_from_stays() {
+fn a_version_at_which_several_branches_begin_is_kept() {
     let mut bench = Bench::new(2, 1);
     let one = bench.create(None);
     let mut volume = bench.attach(one);
@@ -47,10 +46,10 @@ fn a_version_that_others_branch_off_from_stays() {
     assert_eq!(bench.read(&mut volume, 3), Ok(2));
 }
 
-/// A version was placed while units were drained, and committed when they were members
-/// no more. Now it is refused, and placed anew, and what was placed first is freed.
+/// A version was placed on draining units, and committed after they were removed. Now the
+/// commit is refused, the blocks are placed again, and the first placement is freed.
 #[test]
-fn what_members_have_left_from_is_placed_anew() {
+fn a_version_on_removed_members_is_placed_again() {
     let mut bench = Bench::new(3, 2);
     let id = bench.create(None);
     for refused in 1..4_u8 {
@@ -59,9 +58,13 @@ fn what_members_have_left_from_is_placed_anew() {
         bench.write(&mut volume, 0..24, refused);
         bench.close(volume);
         let records = bench.machine.catalog.take_records();
-        let anew: BTreeSet<VersionKey> = records.iter().map(|record| record.key).collect();
-        assert_eq!(anew.len(), records.len(), "each was placed anew");
-        assert!(anew.len() > refused.into());
+        let placed: BTreeSet<VersionKey> = records.iter().map(|record| record.key).collect();
+        assert_eq!(
+            placed.len(),
+            records.len(),
+            "each commit has a new placement"
+        );
+        assert!(placed.len() > refused.into());
         bench.audit();
     }
     let mut volume = bench.attach(id);
@@ -70,18 +73,18 @@ fn what_members_have_left_from_is_placed_anew() {
     }
 }
 
-/// A put that failed made the dealer forget its segment, and with it the slots
-/// that an earlier put of the same destage had filled there. The version named
-/// them, the ledger did not, and the next attach swept them away.
+/// After a failed put the placer forgot its segment, and with it the slots that an earlier
+/// put of the same destage had filled. The version named them, the ledger did not, and the
+/// next attach swept them.
 #[test]
-fn a_segment_given_up_half_way_keeps_what_the_version_names() {
+fn an_abandoned_segment_keeps_the_slots_that_a_version_names() {
     for operation in 0..60 {
         let mut bench = Bench::new(3, 1);
         let id = bench.create(None);
         let mut volume = bench.attach(id);
         bench.write(&mut volume, 0..24, 1);
         volume.begin_close();
-        // Operation by operation, one unit breaks a little later.
+        // In each round the unit breaks one operation later.
         let disk = &bench.machine.simulation.disk;
         let start = disk.operations();
         let mut broken = None;
@@ -95,7 +98,7 @@ fn a_segment_given_up_half_way_keeps_what_the_version_names() {
         volume
             .close_state()
             .expect("closed")
-            .expect("the others took it");
+            .expect("the other units took the writes");
         drop(volume);
         disk.heal(&bench.machine.unit_path(0));
         bench.machine.probe(true);
@@ -113,10 +116,10 @@ fn a_segment_given_up_half_way_keeps_what_the_version_names() {
     }
 }
 
-/// What a destage had placed before it failed was counted as committed by the
-/// next one that went well: slots that no version named, for ever.
+/// The slots of a failed destage were counted as committed by the next successful one: no
+/// version named them, and they stayed for ever.
 #[test]
-fn a_destage_that_fails_leaves_nothing_behind() {
+fn a_failed_destage_leaves_no_orphans() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -135,18 +138,17 @@ fn a_destage_that_fails_leaves_nothing_behind() {
         assert_eq!(volume.status().destage_error, None);
     }
     bench.close(volume);
-    // What could not be freed then is swept by the next lease.
+    // Orphans that could not be freed are swept by the next lease.
     let mut volume = bench.attach(id);
     bench.turn(&mut volume, 20);
     bench.close(volume);
     bench.audit();
 }
 
-/// An owner that had lost its lease and needed segment serials before it could
-/// commit took the refusal for a bad day of the catalog: it went on admitting
-/// writes, and tried again for ever.
+/// A fenced owner that needed segment serials before it could commit took the refusal for a
+/// transient error of the catalog: it kept admitting writes, and retried for ever.
 #[test]
-fn an_owner_that_was_fenced_stops_and_changes_nothing() {
+fn a_fenced_owner_stops_and_changes_nothing() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let mut old = bench.attach(id);
@@ -175,7 +177,7 @@ fn an_owner_that_was_fenced_stops_and_changes_nothing() {
         assert_eq!(
             bench.read(&mut new, block),
             Ok(1),
-            "the journal has what was acknowledged"
+            "the journal has the acknowledged writes"
         );
     }
     bench.close(new);
@@ -185,11 +187,11 @@ fn an_owner_that_was_fenced_stops_and_changes_nothing() {
     bench.audit();
 }
 
-/// A volume was closed although a unit kept a call to itself. The next lease
-/// swept; then the unit answered after all, and the job went on putting what
-/// nobody would ever name or free.
+/// A volume was dropped while a unit did not respond to a call of its job. The next lease
+/// swept; then the unit responded, and the job put further slots, which no version named
+/// and nothing freed.
 #[test]
-fn a_job_that_nobody_waits_for_leaves_nothing_behind() {
+fn a_job_of_a_dropped_volume_leaves_no_orphans() {
     let mut bench = Bench::new(2, 2);
     for _ in 0..20 {
         let id = bench.create(None);
@@ -201,7 +203,7 @@ fn a_job_that_nobody_waits_for_leaves_nothing_behind() {
         old.begin_close();
         drop(old);
         let mut new = bench.attach(id);
-        // The old job and the new sweep, in whichever order.
+        // The old job and the new sweep run in random order.
         bench.turn(&mut new, 40);
         for block in 0..4 {
             assert_eq!(bench.read(&mut new, block), Ok(2));
@@ -211,12 +213,11 @@ fn a_job_that_nobody_waits_for_leaves_nothing_behind() {
     }
 }
 
-/// After a sync that failed, Linux takes the pages for clean. A volume that
-/// was opened again found its records in the page cache, and its next flush
-/// returned at once from a sync that had nothing to write. The power failed,
-/// and acknowledged blocks were gone.
+/// After a failed sync, Linux considers the pages clean. A volume that was opened again
+/// found its records in the page cache, and the sync of its next flush had nothing to
+/// write. The power failed, and acknowledged blocks were lost.
 #[test]
-fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
+fn a_flush_after_a_failed_flush_makes_all_writes_durable() {
     for seed in 0..20 {
         let mut bench = Bench::new(2, 1);
         let id = bench.create(None);
@@ -226,10 +227,14 @@ fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
             .machine
             .simulation
             .disk
-            .inject(&bench.machine.host(), Fault::SyncFails);
+            .inject(&bench.machine.journal_folder(), Fault::SyncFails);
         bench.flush(&mut volume).expect_err("the sync fails");
         drop(volume);
-        bench.machine.simulation.disk.heal(&bench.machine.host());
+        bench
+            .machine
+            .simulation
+            .disk
+            .heal(&bench.machine.journal_folder());
         let mut volume = bench.attach(id);
         for block in 0..6 {
             assert_eq!(
@@ -239,7 +244,7 @@ fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
             );
         }
         bench.write(&mut volume, 6..7, 1 + seed);
-        bench.flush(&mut volume).expect("the disk is well again");
+        bench.flush(&mut volume).expect("the disk works again");
         drop(volume);
         bench.machine.crash();
         let mut volume = bench.attach(id);
@@ -249,8 +254,8 @@ fn a_flush_after_a_failed_one_saves_what_the_failed_one_lost() {
     }
 }
 
-/// Writes until the journal takes no more; says what it refuses, if it is refused and
-/// not made to wait.
+/// Writes until the journal is full. Returns the error if writes are refused; `None` if
+/// they wait.
 fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
     let mut waits = 0;
     for turn in 0..2000 {
@@ -262,7 +267,7 @@ fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
         )) {
             Started::Failed(error) => return Some(error),
             Started::Busy => waits += 1,
-            _ => volume.commit().expect("the journal is well"),
+            _ => volume.commit().expect("the journal works"),
         }
         bench.turn(volume, 2);
     }
@@ -270,9 +275,9 @@ fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
     None
 }
 
-/// Fills a journal while all units have this fault, and goes on when they are well.
-/// Returns what was refused, and what reads then.
-fn while_units_have(fault: Fault) -> (Option<IoError>, Result<u8, IoError>) {
+/// Fills a journal while all units have a fault, and continues after they were healed.
+/// Returns the error of refused writes, and the result of a read while the journal is full.
+fn fill_journal_with(fault: Fault) -> (Option<IoError>, Result<u8, IoError>) {
     let mut bench = Bench::new(2, 2);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -297,23 +302,22 @@ fn while_units_have(fault: Fault) -> (Option<IoError>, Result<u8, IoError>) {
 
 #[test]
 fn full_units_refuse_writes_until_there_is_room_again() {
-    let (refusal, read) = while_units_have(Fault::Full);
+    let (refusal, read) = fill_journal_with(Fault::Full);
     assert!(matches!(refusal, Some(IoError::NoSpace(_))), "{refusal:?}");
-    assert_eq!(read, Ok(2), "reading goes on");
+    assert_eq!(read, Ok(2), "reads are answered");
 }
 
 /// Units were restarted while a journal was full, and the guest got I/O errors.
 #[test]
-fn writes_wait_for_units_that_are_away() {
-    let (refusal, _) = while_units_have(Fault::Missing);
+fn writes_wait_for_unavailable_units() {
+    let (refusal, _) = fill_journal_with(Fault::Missing);
     assert_eq!(refusal, None);
 }
 
-/// A sweep that found no segment took it for done. But a delete empties the
-/// file before it removes it: if the power failed between the two, the empty
-/// file stayed for ever.
+/// A sweep skipped segments that it did not find. But a delete empties the file before it
+/// removes it: if the power failed in between, the empty file stayed for ever.
 #[test]
-fn a_sweep_that_was_cut_short_is_finished_by_the_next() {
+fn an_interrupted_sweep_is_completed_by_the_next_one() {
     for cut_destage in [3, 9, 14, 20, 27] {
         for cut_sweep in 0..12 {
             let mut bench = Bench::new(2, 1);
@@ -347,11 +351,11 @@ fn a_sweep_that_was_cut_short_is_finished_by_the_next() {
     }
 }
 
-/// A write that had to wait for the rest of its block was answered before its
-/// batch was written. The journal's disk failed just then, the volume stopped,
-/// and the client held an acknowledgement for nothing.
+/// A write that had waited for the rest of its block was acknowledged before its batch was
+/// written. The journal's disk failed just then: the volume stopped, and an acknowledged
+/// write was lost.
 #[test]
-fn a_write_that_waited_is_not_acknowledged_if_the_journal_does_not_take_it() {
+fn a_write_that_waited_is_not_acknowledged_if_the_journal_fails() {
     let mut setup = sim::setup::Setup::quiet(1, 1);
     setup.read_misses_one_in = 1;
     let mut bench = Bench::with(setup);
@@ -364,8 +368,8 @@ fn a_write_that_waited_is_not_acknowledged_if_the_journal_does_not_take_it() {
         Started::Pending,
         "the block's other bytes are read first"
     );
-    volume.commit().expect("the journal is well");
-    let host = bench.machine.host();
+    volume.commit().expect("the journal works");
+    let host = bench.machine.journal_folder();
     bench.machine.simulation.disk.inject(&host, Fault::ReadOnly);
     let answers = bench.turn(&mut volume, 10);
     let answer = answers
@@ -379,11 +383,11 @@ fn a_write_that_waited_is_not_acknowledged_if_the_journal_does_not_take_it() {
     );
 }
 
-/// A request for several blocks, one of them in the journal's batch and another on units,
-/// was read by a job that was quicker than the owner: it found the journal's file as it
-/// was before the batch, took that for damage, and the guest got an I/O error.
+/// A request covered a block in the journal's batch and a block on units. Its job was quicker
+/// than the owner: it read the journal's file before the batch was written, took the old
+/// content for damage, and the guest got an I/O error.
 #[test]
-fn what_is_read_in_a_job_is_in_the_journals_file_by_then() {
+fn a_job_reads_blocks_only_after_they_are_in_the_journals_file() {
     let mut setup = sim::setup::Setup::quiet(1, 1);
     setup.read_misses_one_in = 1;
     setup.jobs_at_once_one_in = 1;
@@ -411,7 +415,7 @@ fn what_is_read_in_a_job_is_in_the_journals_file_by_then() {
         };
         assert_eq!(*started, expected);
     }
-    volume.commit().expect("the journal is well");
+    volume.commit().expect("the journal works");
     let answers = bench.turn(&mut volume, 30);
     for token in [2, 3, 4] {
         let answer = answers.iter().find(|answer| answer.token == token);

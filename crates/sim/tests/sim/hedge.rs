@@ -1,4 +1,4 @@
-//! Stories of units that take long.
+//! Scenarios of hedged reads of slow units.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use volume::catalog::Erasure;
 
 use crate::bench::Bench;
 
-/// Reads a block, and says how long that took by the machine's clock, which stands
-/// still but where the volume waits for a time.
+/// Reads a block, and returns its first byte and the duration. The clock only advances while
+/// the volume waits for its timer.
 fn read(bench: &Bench, volume: &mut Volume, block: u64) -> (u8, Duration) {
     let clock = &bench.machine.simulation.clock;
     let mut bytes = vec![0; 4096];
@@ -23,7 +23,7 @@ fn read(bench: &Bench, volume: &mut Volume, block: u64) -> (u8, Duration) {
     }
     let mut completions: Vec<Completion> = Vec::new();
     loop {
-        // What it asks for may be answered at once, which wakes it.
+        // A read that the first poll starts may be completed at once.
         volume.poll(&mut completions);
         volume.poll(&mut completions);
         if let Some(answer) = completions.pop() {
@@ -33,17 +33,17 @@ fn read(bench: &Bench, volume: &mut Volume, block: u64) -> (u8, Duration) {
             }
         }
         if !bench.machine.simulation.pool.run_one(bench.random()) {
-            let timer = volume.next_timer().expect("it waits for the unit for ever");
+            let timer = volume.next_timer().expect("the volume has a timer");
             clock.advance(timer);
             took += timer;
         }
     }
 }
 
-/// Blocks that are written, each with its number.
+/// The number of blocks that are written. Each is filled with its number.
 const BLOCKS: u64 = 64;
 
-/// A volume that was written and opened again: what it reads it has to fetch.
+/// A volume that was written and opened again: all reads are fetched from units.
 fn written(bench: &mut Bench) -> Volume {
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -57,23 +57,23 @@ fn written(bench: &mut Bench) -> Volume {
     volume
 }
 
-/// Whoever asked a unit that hung waited until the link to it gave up, for each
-/// block that it was the first to be asked for.
+/// Every read that was first sent to an unresponsive unit took until the link to the unit
+/// timed out.
 #[test]
-fn a_unit_that_hangs_costs_nobody_its_timeout() {
+fn an_unresponsive_unit_does_not_delay_reads_until_its_timeout() {
     let mut bench = Bench::new(2, 2);
     let mut volume = written(&mut bench);
-    let told_later = InjectedFaults {
+    let completes_later = InjectedFaults {
         async_reads_one_in: 1,
         ..InjectedFaults::default()
     };
     for hanging in 0..2 {
-        bench.machine.lie(1 - hanging, told_later);
-        bench.machine.lie(
+        bench.machine.inject(1 - hanging, completes_later);
+        bench.machine.inject(
             hanging,
             InjectedFaults {
                 holds_reads: true,
-                ..told_later
+                ..completes_later
             },
         );
         let mut waited = Duration::ZERO;
@@ -82,16 +82,16 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
             assert_eq!(byte, block as u8);
             waited += took;
         }
-        let kept = bench.machine.kept_reads(hanging);
-        assert!(kept > 0, "it was never asked: this test shows nothing");
-        assert!(kept <= 8, "it was asked again and again: {kept}");
+        let held = bench.machine.held_reads(hanging);
+        assert!(held > 0, "no read was sent to it: this test shows nothing");
+        assert!(held <= 8, "too many reads were sent to it: {held}");
         assert!(waited <= Duration::from_millis(400), "{waited:?}");
-        // What it kept fails now: nobody waits for that any more.
-        bench.machine.lie(hanging, told_later);
-        bench.machine.lie(1 - hanging, told_later);
+        // The held reads fail now, after they were hedged.
+        bench.machine.inject(hanging, completes_later);
+        bench.machine.inject(1 - hanging, completes_later);
         for unit in &bench.machine.tracked {
             for _ in 0..16 {
-                unit::Unit::probe(&**unit).expect("it is well");
+                unit::Unit::probe(&**unit).expect("it works");
             }
         }
         for block in 0..BLOCKS {
@@ -103,37 +103,37 @@ fn a_unit_that_hangs_costs_nobody_its_timeout() {
     bench.audit();
 }
 
-/// With parity nobody else has the block: it is worked out of the others of its row.
+/// With parity no other unit has the block: it is recovered from the others of its row.
 #[test]
-fn a_block_on_a_unit_that_hangs_is_worked_out_of_others() {
+fn a_block_on_an_unresponsive_unit_is_recovered_from_its_row() {
     let mut setup = Setup::quiet(3, 1);
     setup.erasure = Erasure::new(2, 1);
     let mut bench = Bench::with(setup);
     let mut volume = written(&mut bench);
-    let told_later = InjectedFaults {
+    let completes_later = InjectedFaults {
         async_reads_one_in: 1,
         ..InjectedFaults::default()
     };
     for unit in 0..3 {
-        bench.machine.lie(unit, told_later);
+        bench.machine.inject(unit, completes_later);
     }
-    bench.machine.lie(
+    bench.machine.inject(
         1,
         InjectedFaults {
             holds_reads: true,
-            ..told_later
+            ..completes_later
         },
     );
-    let mut late = 0;
+    let mut hedged = 0;
     for block in 0..BLOCKS {
         let (byte, took) = read(&bench, &mut volume, block);
         assert_eq!(byte, block as u8);
         assert!(took <= Duration::from_millis(500), "{block}: {took:?}");
-        late += u64::from(took > Duration::ZERO);
+        hedged += u64::from(took > Duration::ZERO);
     }
-    assert!(late > 0, "it was never waited for: this test shows nothing");
-    assert!(late < BLOCKS * 2 / 3, "{late}");
-    bench.machine.lie(1, told_later);
+    assert!(hedged > 0, "no read was hedged: this test shows nothing");
+    assert!(hedged < BLOCKS * 2 / 3, "{hedged}");
+    bench.machine.inject(1, completes_later);
     bench.close(volume);
     bench.audit();
 }

@@ -1,5 +1,5 @@
-//! The journal against a plain list: laps, torn tails, leases that follow one
-//! another, and every byte of the file turned over.
+//! The journal, compared with a plain list: laps, torn tails, successive leases, and flips
+//! of every byte of the file.
 
 use std::path::Path;
 
@@ -11,8 +11,7 @@ use world::simulated::{SimulatedRandom, Simulation};
 
 const PATH: &str = "/journal";
 
-/// One write as the test remembers it: its sequence, its block, and how many
-/// zeroes, none for data.
+/// A recorded write: its sequence, its block, and the number of zeroed blocks; 0 for data.
 type Write = (Sequence, u64, u64);
 
 fn volume() -> VolumeId {
@@ -35,12 +34,13 @@ fn replayed(journal: &mut Journal, keyring: &Keyring, after: Sequence) -> Vec<Wr
     found
 }
 
-/// A log in use: what is in it, and how much of that is durable.
+/// A journal in use, with its expected content.
 struct Log {
     journal: Journal,
     epoch: u32,
     counter: u64,
     writes: Vec<Write>,
+    /// The number of writes that are durable.
     durable: usize,
     /// Log position and newest sequence of the last release.
     released: (u64, Sequence),
@@ -66,20 +66,20 @@ impl Log {
                     if count > 0 {
                         self.journal
                             .append_zero(BlockIndex(block), count, sequence)
-                            .expect("well");
+                            .expect("the disk works");
                     } else {
                         let plain = vec![block as u8; self.journal.block_size().bytes()];
                         let sealer = keyring.of_epoch(self.epoch);
                         self.journal
-                            .append(sealer, BlockIndex(block), sequence, &plain)
-                            .expect("well");
+                            .append(sealer, BlockIndex(block), sequence, plain.as_slice().into())
+                            .expect("the disk works");
                     }
                     self.writes.push((sequence, block, count));
                 }
-                self.journal.commit().expect("well");
+                self.journal.commit().expect("the disk works");
             }
             6 | 7 => {
-                self.journal.file().sync_data().expect("well");
+                self.journal.file().sync_data().expect("the disk works");
                 self.durable = self.writes.len();
             }
             _ => {
@@ -158,7 +158,7 @@ fn recovery_finds_a_prefix_with_everything_that_was_synced() {
 }
 
 #[test]
-fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
+fn after_a_flip_of_any_byte_recovery_finds_a_prefix_or_refuses() {
     let keyring = keyring(19);
     let simulation = Simulation::new(1);
     let world = simulation.world();
@@ -181,12 +181,12 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
                     keyring.of_epoch(1),
                     BlockIndex(record),
                     sequence,
-                    &[7; 4096],
+                    [7; 4096].as_slice().into(),
                 )
-                .expect("well");
+                .expect("the disk works");
             writes.push((sequence, record, 0));
         }
-        journal.commit().expect("well");
+        journal.commit().expect("the disk works");
     }
     let used = 4096 + journal.head();
     drop(journal);
@@ -199,7 +199,7 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
             Ok(Some(mut journal)) => {
                 let found = replayed(&mut journal, &keyring, Sequence::ZERO);
                 assert_eq!(found[..], writes[..found.len()], "byte {at}");
-                // What follows a damaged record is not followed.
+                // Records after a damaged one are not followed.
                 let records_before = (at.saturating_sub(4096) / (3 * 4096)) as usize;
                 let is_first_page = at < 4096;
                 assert!(
@@ -209,7 +209,7 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
                 );
             }
             Ok(None) => panic!("byte {at}: the file is there"),
-            Err(_) => assert!(at < 4096, "byte {at} is in no header of the file"),
+            Err(_) => assert!(at < 4096, "byte {at} is not in the first page"),
         }
         simulation
             .disk
@@ -218,12 +218,12 @@ fn whichever_byte_turns_over_recovery_finds_a_prefix_or_refuses() {
     }
 }
 
-/// A header is mostly zeroes. The power failed while one was written, and its
-/// first sector survived; a later lease wrote another record in that place,
-/// the power failed again, and of that one the other sectors survived: a write
-/// that was lost, and whose loss had been seen, was back.
+/// A header is mostly zeroes. The power failed while one was written, and only its first
+/// sector survived. A later lease wrote another record at the same offset, the power failed
+/// again, and only the other sectors survived: together they were the first header, and a
+/// write that had been lost reappeared.
 #[test]
-fn two_torn_headers_do_not_make_a_whole_one() {
+fn two_torn_headers_do_not_make_a_valid_one() {
     let keyring = keyring(19);
     let path = Path::new(PATH);
     let size = BlockSize::DEFAULT;
@@ -238,16 +238,19 @@ fn two_torn_headers_do_not_make_a_whole_one() {
             &Claim::sole(),
         )
         .expect("made");
-        // What an earlier lap left: so a torn header is not whole by itself.
-        journal.file().write_at(&[0xaa; 4096], 4096).expect("well");
-        journal.file().sync_data().expect("well");
+        // Leftovers of an earlier lap, so that a torn header alone is not valid.
+        journal
+            .file()
+            .write_at(&[0xaa; 4096], 4096)
+            .expect("the disk works");
+        journal.file().sync_data().expect("the disk works");
         let mut is_lost = false;
         for epoch in 1..4 {
             let sequence = Sequence::new(epoch, 1).expect("small");
             journal
                 .append_zero(BlockIndex(u64::from(epoch)), 1, sequence)
-                .expect("well");
-            journal.commit().expect("well");
+                .expect("the disk works");
+            journal.commit().expect("the disk works");
             drop(journal);
             simulation.crash();
             let world = simulation.world();
@@ -256,7 +259,7 @@ fn two_torn_headers_do_not_make_a_whole_one() {
                 .expect("it is there");
             let found = replayed(&mut journal, &keyring, Sequence::ZERO);
             let is_first_there = found.first().is_some_and(|write| write.1 == 1);
-            assert!(!(is_lost && is_first_there), "seed {seed}: it is back");
+            assert!(!(is_lost && is_first_there), "seed {seed}: it reappeared");
             is_lost = !is_first_there;
             if !found.is_empty() {
                 break;

@@ -1,5 +1,5 @@
-//! Stories of journals in a folder that two hosts have: one lease after the
-//! other, each with a file of its own. `sim::hosts` runs them by chance.
+//! Scenarios of journals in a folder that two hosts share: each lease has a file of its
+//! own. `sim::hosts` runs them at random.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use world::{Clock, Disk};
 
 use crate::bench::Bench;
 
-/// No lease ends by itself in these.
+/// A term that does not expire within a test.
 const LONG: Duration = Duration::from_secs(3600);
 const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
 
-/// The folder, which is the first host's; the disk is one.
+/// The shared folder: that of the first host.
 fn folder(bench: &Bench) -> SharedFolder {
     SharedFolder {
-        path: bench.machine.host(),
+        path: bench.machine.journal_folder(),
         id: FOLDER,
     }
 }
 
-/// As a host that has the folder.
+/// Acquires the lease for a host that has the folder.
 fn acquire(machine: &Machine, id: VolumeId) -> Lease {
     let catalog = &machine.catalog.memory;
     let lease = catalog.acquire(id, machine.salt(), Some(FOLDER));
-    lease.expect("its journal is in reach")
+    lease.expect("its journal is reachable")
 }
 
 fn open(machine: &Machine, lease: Lease, shared: &SharedFolder) -> Result<Volume, OpenError> {
@@ -47,7 +47,7 @@ fn named(machine: &Machine, id: VolumeId) -> Option<NamedJournal> {
     acquire(machine, id).journal
 }
 
-/// The first byte of each block, as a host finds it.
+/// The first byte of each block, read on `machine`.
 fn content(
     bench: &Bench,
     machine: &Machine,
@@ -72,21 +72,21 @@ fn content(
     blocks.map(&mut read).collect()
 }
 
-/// Brings all into a version.
+/// Closes a volume: its head has everything then.
 fn close(bench: &Bench, machine: &Machine, mut volume: Volume) {
     volume.begin_close();
     while volume.close_state().is_none() {
         machine.simulation.pool.run_all(bench.random());
         volume.poll(&mut Vec::new());
-        volume.commit().expect("the journal is well");
+        volume.commit().expect("the journal works");
     }
     assert_eq!(volume.close_state(), Some(Ok(())));
 }
 
-/// Flushes a volume, without time passing.
+/// Flushes a volume without advancing the clock.
 fn flush(bench: &Bench, other: &Machine, volume: &mut Volume) {
     assert_eq!(volume.start(Request::flush(8)), Started::Pending);
-    volume.commit().expect("the journal is well");
+    volume.commit().expect("the journal works");
     other.simulation.pool.run_all(bench.random());
     let mut completions = Vec::new();
     volume.poll(&mut completions);
@@ -99,7 +99,7 @@ fn files(bench: &Bench) -> Vec<String> {
         .machine
         .simulation
         .disk
-        .files_under(&bench.machine.host());
+        .files_under(&bench.machine.journal_folder());
     let name = |path: &std::path::PathBuf| path.file_name().map(|name| name.to_owned());
     files
         .iter()
@@ -107,10 +107,10 @@ fn files(bench: &Bench) -> Vec<String> {
         .collect()
 }
 
-/// The power fails at each change of the disk while a journal is copied, named
-/// and those before it are removed, and right after the last one.
+/// The power fails in each operation while a journal is copied and named and older ones are
+/// removed, and right after the last one.
 #[test]
-fn a_crash_at_any_step_leaves_the_name_of_a_complete_journal() {
+fn after_a_crash_at_any_step_the_catalog_names_a_complete_journal() {
     let mut seen = std::collections::BTreeSet::new();
     for crash_at in 0..20 {
         let mut bench = Bench::new(2, 1);
@@ -127,7 +127,7 @@ fn a_crash_at_any_step_leaves_the_name_of_a_complete_journal() {
         disk.arm_crash(disk.operations() + crash_at);
         if let Ok(mut volume) = open(&bench.machine, lease, &shared) {
             let world = bench.machine.simulation.world();
-            // It fails where the power has failed.
+            // It fails if the power has failed.
             let _ = shared.remove_before(&world, id, epoch);
             let started = volume.start(Request::write(
                 9,
@@ -153,9 +153,9 @@ fn a_crash_at_any_step_leaves_the_name_of_a_complete_journal() {
     assert_eq!(seen.len(), 2, "crashes before and after it was named");
 }
 
-/// The call was made, and nobody knows whether it was carried out.
+/// It is unknown whether the call was carried out.
 #[test]
-fn a_name_whose_answer_was_lost_counts_or_does_not() {
+fn opening_fails_and_can_be_repeated_if_the_answer_of_naming_the_journal_is_lost() {
     for _ in 0..8 {
         let mut bench = Bench::new(2, 1);
         let id = bench.create(None);
@@ -169,10 +169,10 @@ fn a_name_whose_answer_was_lost_counts_or_does_not() {
             bench.machine.catalog.set_unavailable(1);
             let opened = open(&bench.machine, lease, &shared).map(|_| ());
             let error = opened.expect_err("nothing is acknowledged before its answer");
-            let away = OpenError::Catalog(CatalogError::Unavailable {
+            let unavailable = OpenError::Catalog(CatalogError::Unavailable {
                 reason: "simulated".to_owned(),
             });
-            assert_eq!(error.to_string(), away.to_string());
+            assert_eq!(error.to_string(), unavailable.to_string());
             bench.machine.catalog.set_unavailable(0);
         }
         let mut volume = attach(&bench.machine, id, &shared);
@@ -181,7 +181,7 @@ fn a_name_whose_answer_was_lost_counts_or_does_not() {
 }
 
 #[test]
-fn what_is_older_goes_once_the_copy_is_named_and_nothing_newer_does() {
+fn only_journals_older_than_the_named_one_are_removed() {
     let mut bench = Bench::new(2, 1);
     let (id, other) = (bench.create(None), bench.create(None));
     let shared = folder(&bench);
@@ -218,8 +218,7 @@ fn a_named_journal_that_is_missing_or_damaged_is_an_error_and_not_an_older_versi
         OpenError::Journal(error) => error,
         other => panic!("{other}"),
     };
-    // A block of each of the two flushed records: of the first the second one
-    // says that it was durable.
+    // A block of the first flushed record. The second record says that it was durable.
     let lease = acquire(&bench.machine, id);
     let first = 4096 + lease.journal_next;
     disk.flip_bit(&path, first + 4096, 0).expect("there");
@@ -233,8 +232,8 @@ fn a_named_journal_that_is_missing_or_damaged_is_an_error_and_not_an_older_versi
     assert!(error.is_loss());
     disk.flip_bit(&path, first + 4096, 0).expect("there");
 
-    let aside = path.with_extension("aside");
-    disk.rename(&path, &aside).expect("moved");
+    let moved = path.with_extension("moved");
+    disk.rename(&path, &moved).expect("renamed");
     let lease = acquire(&bench.machine, id);
     let error = failure(
         open(&bench.machine, lease, &shared)
@@ -245,14 +244,14 @@ fn a_named_journal_that_is_missing_or_damaged_is_an_error_and_not_an_older_versi
     assert!(error.is_loss());
     assert_eq!(bench.head(id), head, "nothing was committed without it");
 
-    // Nobody has given it up: it is replayed when it is back.
-    disk.rename(&aside, &path).expect("moved");
+    // The journal was not given up: it is replayed when it reappears.
+    disk.rename(&moved, &path).expect("renamed");
     let mut volume = attach(&bench.machine, id, &shared);
     assert_eq!(bench.read(&mut volume, 0), Ok(3));
 }
 
-/// Given up by force, and opened by a host that does not reach it: from then on
-/// it counts for nobody, also where it lies.
+/// The data loss was accepted, and a host without the folder opened the volume: from then on
+/// the journal is ignored, also by hosts that have the folder.
 #[test]
 fn a_journal_that_was_given_up_is_never_followed_again() {
     let mut bench = Bench::new(2, 1);
@@ -265,13 +264,13 @@ fn a_journal_that_was_given_up_is_never_followed_again() {
     bench.flush(&mut volume).expect("durable");
     drop(volume);
 
-    let other = bench.machine.beside("/other");
+    let other = bench.machine.another_host("/other");
     let memory = &bench.machine.catalog.memory;
     let refused = memory.acquire(id, other.salt(), None);
     assert!(matches!(refused, Err(CatalogError::JournalAway { .. })));
     memory.take_away(id).expect("there");
     let lease = memory.acquire(id, other.salt(), None).expect("given up");
-    // What it has there itself is older than that.
+    // A journal of the host's own would be older than the named one.
     let own = other.journal(id);
     let place = JournalLocation::of(&lease, &own, None);
     assert_eq!((&place.path, &place.former), (&own, &None));
@@ -282,7 +281,7 @@ fn a_journal_that_was_given_up_is_never_followed_again() {
     flush(&bench, &other, &mut volume);
     drop(volume);
 
-    // It dies before anything is in a version, and goes on with its own.
+    // The host restarts before the next version, and continues its own journal.
     let lease = memory.acquire(id, other.salt(), None).expect("its own");
     assert_eq!(lease.journal, None);
     let place = JournalLocation::of(&lease, &own, None);
@@ -299,10 +298,10 @@ fn a_journal_that_was_given_up_is_never_followed_again() {
     );
 }
 
-/// A host took a lease and was stopped for an hour. Its clock stands still, so
-/// it believes that the lease holds.
+/// A host acquired a lease and was suspended for an hour. Its clock stands still, so that
+/// its lease does not expire for it.
 #[test]
-fn a_late_host_finishes_a_file_that_nobody_reads() {
+fn a_late_host_cannot_name_its_journal() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let shared = folder(&bench);
@@ -312,11 +311,11 @@ fn a_late_host_finishes_a_file_that_nobody_reads() {
     drop(volume);
     let slow = acquire(&bench.machine, id);
 
-    let other = bench.machine.beside("/other");
+    let other = bench.machine.another_host("/other");
     let mut new = attach(&other, id, &shared);
     bench.write(&mut new, 0..2, 2);
     flush(&bench, &other, &mut new);
-    // Twice: what it copies from is there still, and is not.
+    // First the journal that it copies exists, then it does not.
     for _ in 0..2 {
         let late = open(&bench.machine, slow.clone(), &shared).map(|_| ());
         match late.expect_err("another has the volume") {
@@ -332,7 +331,7 @@ fn a_late_host_finishes_a_file_that_nobody_reads() {
     assert_eq!(content(&bench, &other, &mut volume, 0..4), [2, 2, 1, 1]);
 }
 
-/// The former holder goes on as if nothing had happened, with its file open.
+/// The former holder's lease does not expire for it, and it has its file open.
 #[test]
 fn a_former_holder_that_does_not_stop_writes_into_its_own_file() {
     let mut bench = Bench::new(2, 1);
@@ -341,10 +340,12 @@ fn a_former_holder_that_does_not_stop_writes_into_its_own_file() {
     let mut old = attach(&bench.machine, id, &shared);
     bench.write(&mut old, 0..4, 1);
     bench.flush(&mut old).expect("durable");
-    let other = bench.machine.beside("/other");
+    let other = bench.machine.another_host("/other");
     let mut new = attach(&other, id, &shared);
     bench.write(&mut old, 0..8, 9);
-    bench.flush(&mut old).expect("it thinks so");
+    bench
+        .flush(&mut old)
+        .expect("its lease holds by its own clock");
     bench.write(&mut new, 2..6, 2);
     flush(&bench, &other, &mut new);
     drop(new);
@@ -353,18 +354,18 @@ fn a_former_holder_that_does_not_stop_writes_into_its_own_file() {
     assert_eq!(content, [1, 1, 2, 2, 2, 2, 0, 0]);
 }
 
-/// Its agent was started again, with a shared folder this time.
+/// A host's agent was restarted with a shared folder of journals.
 #[test]
-fn what_a_host_has_in_a_journal_of_its_own_it_takes_along() {
+fn a_host_continues_its_own_journal_in_a_new_shared_folder() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
     bench.write(&mut volume, 0..4, 1);
     bench.flush(&mut volume).expect("durable");
     drop(volume);
-    let other = bench.machine.beside("/shared");
+    let other = bench.machine.another_host("/shared");
     let shared = SharedFolder {
-        path: other.host(),
+        path: other.journal_folder(),
         id: FOLDER,
     };
     drop(attach(&bench.machine, id, &shared));

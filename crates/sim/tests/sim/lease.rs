@@ -1,4 +1,4 @@
-//! Stories of leases that end. `sim::hosts` runs them by chance.
+//! Scenarios of leases that expire. `sim::hosts` runs them at random.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,8 +37,8 @@ fn open(
     opened.expect("it opens")
 }
 
-/// Runs every job, without time passing, and collects what came of them.
-fn settle(bench: &Bench, volume: &mut Volume) -> Vec<Completion> {
+/// Runs all jobs, without advancing the clock, and returns the completions.
+fn run_jobs(bench: &Bench, volume: &mut Volume) -> Vec<Completion> {
     let mut completions = Vec::new();
     for _ in 0..4 {
         volume.poll(&mut completions);
@@ -59,7 +59,7 @@ fn expire(bench: &Bench) {
 }
 
 #[test]
-fn past_its_end_only_reads_are_answered_and_a_renewal_lets_all_go_on_in_order() {
+fn an_expired_lease_answers_only_reads_and_a_renewal_continues_all_in_order() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let (mut volume, term) = attach(&bench, id);
@@ -71,13 +71,13 @@ fn past_its_end_only_reads_are_answered_and_a_renewal_lets_all_go_on_in_order() 
         fast_only: false,
     };
     let block = [2; 4096];
-    let asked = [
+    let started = [
         volume.start(Request::write(10, 0, &block, Durability::Volatile)),
         volume.start(Request::write(11, 4096, &block, Durability::Durable)),
         volume.start(Request::trim(12, 8192, 4096, Durability::Volatile)),
         volume.start(Request::write_zeroes(13, 12288, 4096, zeroes)),
         volume.start(Request::flush(14)),
-        // The same block once more, and a part of one.
+        // The same block again, and a part of another one.
         volume.start(Request::write(15, 0, &[3; 4096], Durability::Volatile)),
         volume.start(Request::write(
             16,
@@ -86,19 +86,19 @@ fn past_its_end_only_reads_are_answered_and_a_renewal_lets_all_go_on_in_order() 
             Durability::Volatile,
         )),
     ];
-    assert!(asked.iter().all(|started| *started == Started::Pending));
+    assert!(started.iter().all(|one| *one == Started::Pending));
     volume.commit().expect("it has not stopped");
-    assert_eq!(settle(&bench, &mut volume), [], "nothing is acknowledged");
+    assert_eq!(run_jobs(&bench, &mut volume), [], "nothing is acknowledged");
     assert!(volume.status().stalled);
     assert_eq!(volume.next_timer(), None, "the renewal wakes it");
     for block in 0..4 {
-        assert_eq!(bench.read(&mut volume, block), Ok(1), "reads go on");
+        assert_eq!(bench.read(&mut volume, block), Ok(1), "reads are answered");
     }
     assert_eq!(bench.machine.catalog.memory.head(id), None, "no destage");
 
     term.renew(now(&bench.machine) + 8 * SECOND);
     assert_eq!(volume.next_timer(), Some(Duration::ZERO));
-    let mut answered = tokens(&settle(&bench, &mut volume));
+    let mut answered = tokens(&run_jobs(&bench, &mut volume));
     assert!(!volume.status().stalled);
     answered.sort_unstable();
     assert_eq!(answered, [10, 11, 12, 13, 14, 15, 16]);
@@ -113,10 +113,10 @@ fn past_its_end_only_reads_are_answered_and_a_renewal_lets_all_go_on_in_order() 
     assert_eq!((edge[99], edge[100], edge[110]), (2, 3, 2));
 }
 
-/// The sync was under way when the lease ran out: what it made durable is, and
-/// nobody may be told.
+/// The sync was running when the lease expired: its writes are durable, but may not be
+/// acknowledged.
 #[test]
-fn a_flush_that_returns_past_the_end_is_not_acknowledged_before_a_renewal() {
+fn a_flush_that_ends_after_expiry_is_not_acknowledged_before_a_renewal() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let (mut volume, term) = attach(&bench, id);
@@ -126,18 +126,18 @@ fn a_flush_that_returns_past_the_end_is_not_acknowledged_before_a_renewal() {
     assert_eq!(fua, Started::Pending);
     volume.commit().expect("it has not stopped");
     expire(&bench);
-    assert_eq!(settle(&bench, &mut volume), []);
-    // Nothing is left to be synced, and that is no reason either.
+    assert_eq!(run_jobs(&bench, &mut volume), []);
+    // A flush with nothing to sync has to wait, too.
     assert_eq!(volume.start(Request::flush(22)), Started::Pending);
-    assert_eq!(settle(&bench, &mut volume), []);
+    assert_eq!(run_jobs(&bench, &mut volume), []);
     term.renew(now(&bench.machine) + SECOND);
-    assert_eq!(tokens(&settle(&bench, &mut volume)), [20, 21, 22]);
+    assert_eq!(tokens(&run_jobs(&bench, &mut volume)), [20, 21, 22]);
 }
 
-/// A write that waited for the rest of its block was parked in time, and could
-/// be admitted too late.
+/// A write was parked to read the rest of its block, and the lease expired before the read
+/// ended.
 #[test]
-fn a_change_whose_edges_come_past_the_end_is_not_admitted() {
+fn a_change_whose_edges_are_read_after_expiry_is_not_admitted() {
     let mut setup = sim::setup::Setup::quiet(1, 1);
     setup.read_misses_one_in = 1;
     let mut bench = Bench::with(setup);
@@ -148,14 +148,14 @@ fn a_change_whose_edges_come_past_the_end_is_not_admitted() {
     assert_eq!(started, Started::Pending);
     expire(&bench);
     let written = volume.status().counters.blocks_written;
-    assert_eq!(settle(&bench, &mut volume), []);
+    assert_eq!(run_jobs(&bench, &mut volume), []);
     assert_eq!(volume.status().counters.blocks_written, written);
     term.renew(now(&bench.machine) + SECOND);
-    assert_eq!(tokens(&settle(&bench, &mut volume)), [30]);
+    assert_eq!(tokens(&run_jobs(&bench, &mut volume)), [30]);
 }
 
 #[test]
-fn a_lease_that_turns_out_to_be_lost_fails_all_that_has_waited() {
+fn losing_the_lease_fails_all_waiting_requests() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let (mut volume, term) = attach(&bench, id);
@@ -180,7 +180,7 @@ fn a_lease_that_turns_out_to_be_lost_fails_all_that_has_waited() {
 }
 
 #[test]
-fn a_volume_that_has_stalled_says_why_it_does_not_close_and_its_journal_keeps_it() {
+fn a_stalled_volume_reports_why_it_does_not_close_and_its_journal_keeps_the_writes() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let (mut volume, _term) = attach(&bench, id);
@@ -191,7 +191,10 @@ fn a_volume_that_has_stalled_says_why_it_does_not_close_and_its_journal_keeps_it
     bench.turn(&mut volume, 100);
     assert_eq!(volume.close_state(), None);
     let status = volume.status();
-    assert!(status.destage_error.is_some(), "whoever closes it gives up");
+    assert!(
+        status.destage_error.is_some(),
+        "the closer gives up because of it"
+    );
     assert_eq!(status.pieces_placed, 0);
     drop(volume);
     let (mut volume, _term) = attach(&bench, id);
@@ -201,10 +204,10 @@ fn a_volume_that_has_stalled_says_why_it_does_not_close_and_its_journal_keeps_it
     bench.close(volume);
 }
 
-/// What failed while nobody could be reached must not fail what was held back
-/// in the meantime: the journal was full, and the error an old one.
+/// The journal was full when the lease expired, and the last destage had failed because the
+/// controller was unreachable. Writes that waited failed with that old error.
 #[test]
-fn what_was_held_back_does_not_fail_of_what_went_wrong_before() {
+fn waiting_writes_do_not_fail_with_an_error_from_before_the_renewal() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let (mut volume, term) = attach(&bench, id);
@@ -217,25 +220,25 @@ fn what_was_held_back_does_not_fail_of_what_went_wrong_before() {
         Durability::Volatile,
     )) == Started::Done
     {
-        volume.commit().expect("the journal is well");
+        volume.commit().expect("the journal works");
         block += 1;
     }
-    settle(&bench, &mut volume);
+    run_jobs(&bench, &mut volume);
     assert!(volume.status().destage_error.is_some());
     expire(&bench);
     let started = volume.start(Request::write(50, 0, &[2; 4096], Durability::Durable));
     assert_eq!(started, Started::Pending);
-    assert_eq!(settle(&bench, &mut volume), []);
+    assert_eq!(run_jobs(&bench, &mut volume), []);
     bench.machine.catalog.set_unavailable(0);
     term.renew(now(&bench.machine) + 60 * SECOND);
     assert_eq!(tokens(&bench.turn(&mut volume, 40)), [50]);
     assert_eq!(bench.read(&mut volume, 0), Ok(2));
 }
 
-/// The former holder's clock stands still, so it goes on as if nothing had
-/// happened. It has the journal's file open, and the next holder the same path.
+/// The former holder's clock stands still, so its lease does not expire for it. It has the
+/// journal's file open, and the next holder uses the same path.
 #[test]
-fn a_former_holder_that_does_not_stop_writes_where_nobody_reads() {
+fn a_former_holder_that_does_not_stop_writes_into_a_file_that_is_never_read() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let journal = bench.machine.journal(id);
@@ -243,18 +246,24 @@ fn a_former_holder_that_does_not_stop_writes_where_nobody_reads() {
     bench.write(&mut old, 0..4, 1);
     bench.flush(&mut old).expect("durable");
 
-    let other = bench.machine.beside("/other");
+    let other = bench.machine.another_host("/other");
     let term = LeaseTerm::until(now(&other) + 8 * SECOND);
     let mut new = open(&other, id, &term, journal, true);
     for block in 0..4 {
-        assert_eq!(bench.read(&mut new, block), Ok(1), "nothing was lost");
+        assert_eq!(
+            bench.read(&mut new, block),
+            Ok(1),
+            "the journal was taken over"
+        );
     }
     bench.write(&mut new, 2..6, 2);
     new.start(Request::flush(1));
-    new.commit().expect("well");
+    new.commit().expect("the disk works");
     bench.write(&mut old, 0..8, 9);
-    bench.flush(&mut old).expect("it thinks so");
-    // The new holder's process dies, and starts again.
+    bench
+        .flush(&mut old)
+        .expect("its lease holds by its own clock");
+    // The new holder's process is killed and restarted.
     let mut other = other;
     drop(new);
     other.kill();
@@ -264,21 +273,21 @@ fn a_former_holder_that_does_not_stop_writes_where_nobody_reads() {
         .map(|block| bench.read(&mut new, block).expect("read"))
         .collect();
     assert_eq!(content, [1, 1, 2, 2, 2, 2, 0, 0]);
-    // The old one finds out as soon as it wants to destage.
+    // The old holder stops when it destages.
     bench.turn(&mut old, 60);
     assert!(old.status().stopped.is_some());
 }
 
-/// A host took the lease and was slow to open. When it went on, another had
-/// the volume, and a journal under the same name.
+/// A host acquired the lease and was slow to open. When it continued, another host had the
+/// volume, with a journal of the same name.
 #[test]
-fn a_host_that_is_too_late_to_open_replaces_nobodys_journal() {
+fn a_host_that_opens_too_late_does_not_replace_the_holders_journal() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let journal = bench.machine.journal(id);
     let ends = now(&bench.machine) + 8 * SECOND;
     let slow = bench.machine.acquire(id);
-    let other = bench.machine.beside("/other");
+    let other = bench.machine.another_host("/other");
     bench.machine.simulation.clock.advance(9 * SECOND);
     let term = LeaseTerm::until(now(&other) + 8 * SECOND);
     let mut volume = open(&other, id, &term, journal.clone(), true);
@@ -296,7 +305,7 @@ fn a_host_that_is_too_late_to_open_replaces_nobodys_journal() {
         .machine
         .simulation
         .disk
-        .files_under(&bench.machine.host());
+        .files_under(&bench.machine.journal_folder());
     assert_eq!(files.len(), 1, "no draft is left: {files:?}");
     let mut volume = open(&other, id, &term_of(&other), journal, false);
     for block in 0..4 {
@@ -309,7 +318,7 @@ fn term_of(machine: &Machine) -> LeaseTerm {
 }
 
 #[test]
-fn the_draft_of_a_host_that_died_while_taking_over_is_cleared_away() {
+fn the_draft_of_an_interrupted_takeover_is_removed() {
     for crash_at in 0..14 {
         let mut bench = Bench::new(2, 1);
         let id = bench.create(None);
@@ -330,16 +339,16 @@ fn the_draft_of_a_host_that_died_while_taking_over_is_cleared_away() {
             assert_eq!(bench.read(&mut volume, block), Ok(1), "crash {crash_at}");
         }
         let disk = &bench.machine.simulation.disk;
-        let files = disk.files_under(&bench.machine.host());
+        let files = disk.files_under(&bench.machine.journal_folder());
         assert_eq!(files.len(), 1, "crash {crash_at}: {files:?}");
     }
 }
 
-/// The journal stayed on the host that was lost, and the volume went on from
-/// its newest version elsewhere, without anything being written. Then the host
-/// came back, with its journal at the place where the log goes on.
+/// The journal stayed on a lost host, and the volume was attached elsewhere from its newest
+/// version, without any write. Then the host rejoined, and its journal continued at that
+/// version's log position.
 #[test]
-fn a_journal_that_was_left_behind_is_never_followed_again() {
+fn a_journal_left_on_a_lost_host_is_never_followed_again() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let (mut old, _term) = attach(&bench, id);
@@ -349,7 +358,7 @@ fn a_journal_that_was_left_behind_is_never_followed_again() {
     bench.write(&mut old, 0..4, 2);
     drop(old);
 
-    let other = bench.machine.beside("/other");
+    let other = bench.machine.another_host("/other");
     let mut volume = open(&other, id, &term_of(&other), other.journal(id), true);
     volume.start(Request::prefetch(1, 0, 4096));
     let mut completions = Vec::new();

@@ -1,4 +1,4 @@
-//! The engine in a simulated world: seeds, and stories.
+//! The engine in a simulated world: runs of many seeds, and tests of single scenarios.
 
 mod bench;
 mod caches;
@@ -15,15 +15,15 @@ mod rollback;
 mod rot;
 mod unavailable;
 
-/// Seeds that every test run repeats; `cargo run -p sim --release` runs more.
+/// The seeds of every test run; `cargo run -p sim --release` runs more.
 const SEEDS: u64 = 300;
 
 #[test]
 fn no_host_undoes_what_another_acknowledged() {
     let failed: Vec<String> = (0..SEEDS)
         .filter_map(|seed| {
-            let why = sim::hosts::run(seed, false).err()?;
-            Some(format!("seed {seed}: {why}"))
+            let error = sim::hosts::run(seed, false).err()?;
+            Some(format!("seed {seed}: {error}"))
         })
         .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -35,14 +35,10 @@ fn no_seed_breaks_a_promise() {
     for seed in 0..SEEDS {
         match sim::run(seed, false) {
             Ok(summary) => total += summary,
-            Err(why) => failed.push(format!("seed {seed}: {why}")),
+            Err(error) => failed.push(format!("seed {seed}: {error}")),
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-    network::all_has_happened(total.network);
-    assert!(
-        total.cached > 1000,
-        "caches had {} blocks only",
-        total.cached
-    );
+    network::assert_all_events(total.network);
+    assert!(total.cached > 1000, "only {} hits in caches", total.cached);
 }

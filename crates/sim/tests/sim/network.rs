@@ -1,11 +1,11 @@
-//! The network between a host and unit daemons: seeds, and stories.
+//! Scenarios of the network between a host and unit daemons.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, CopysetId, Outcome, Request, Started, VolumeId};
 use sim::net::Counts;
-use sim::net::link::Strikes;
+use sim::net::link::LinkFaults;
 use sim::setup::{NetSetup, Setup};
 use unit_wire::Verb;
 use volume::Volume;
@@ -14,36 +14,37 @@ use world::Clock;
 
 use crate::bench::Bench;
 
-/// A network that is well until it is told otherwise.
+/// A network without faults.
 fn bench(units: usize, replicas: u8) -> Bench {
     Bench::with(Setup {
         net: Some(NetSetup {
             seed: 3,
-            keeps_freed: Duration::from_secs(60),
+            undelete_window: Duration::from_secs(60),
             breaks: false,
         }),
         ..Setup::quiet(units, replicas)
     })
 }
 
-fn strike(bench: &Bench, strikes: Strikes) {
+/// Sets the faults of all links.
+fn set_faults(bench: &Bench, faults: LinkFaults) {
     let network = bench.machine.network.as_ref().expect("there is one");
-    (0..bench.machine.units.len()).for_each(|unit| network.strike(unit, strikes));
+    (0..bench.machine.units.len()).for_each(|unit| network.set_faults(unit, faults));
 }
 
-/// All is well again, and units that were away are looked at.
+/// Ends all faults, and probes the units.
 fn heal(bench: &Bench) {
-    strike(bench, Strikes::default());
+    set_faults(bench, LinkFaults::default());
     let clock = &bench.machine.simulation.clock;
     clock.advance(Duration::from_secs(6));
     bench.machine.probe(true);
 }
 
-/// What is on its way arrives.
-fn arrive(bench: &Bench) {
+/// Delivers the requests of abandoned connections.
+fn deliver(bench: &Bench) {
     let network = bench.machine.network.as_ref().expect("there is one");
-    network.haunt(true);
-    assert_eq!(network.wrong(), None);
+    network.deliver_abandoned(true);
+    assert_eq!(network.violation(), None);
 }
 
 fn counts(bench: &Bench) -> Counts {
@@ -51,20 +52,22 @@ fn counts(bench: &Bench) -> Counts {
     network.counts()
 }
 
-/// Blocks 0 to 8 are `byte`, and are destaged, or that is tried.
-fn write_out(bench: &Bench, volume: &mut Volume, byte: u8) {
+/// Fills blocks 0 to 8 with `byte`, and tries to destage them.
+fn write_and_destage(bench: &Bench, volume: &mut Volume, byte: u8) {
     bench.write(volume, 0..8, byte);
     bench.turn(volume, 40);
 }
 
-fn holds(bench: &Bench, volume: &mut Volume, byte: u8) {
+/// Checks the content of blocks 0 to 8.
+fn check_content(bench: &Bench, volume: &mut Volume, byte: u8) {
     for block in 0..8 {
         assert_eq!(bench.read(volume, block), Ok(byte), "block {block}");
     }
 }
 
-/// What the next lease sweeps and what removed versions held is gone from all units.
-fn leaves_nothing(bench: &mut Bench, id: VolumeId, volume: Volume) {
+/// Checks that units hold nothing else after another attach has swept them and all versions
+/// that are not needed were removed.
+fn check_leftovers(bench: &mut Bench, id: VolumeId, volume: Volume) {
     bench.close(volume);
     let volume = bench.attach(id);
     bench.close(volume);
@@ -74,10 +77,10 @@ fn leaves_nothing(bench: &mut Bench, id: VolumeId, volume: Volume) {
     bench.audit();
 }
 
-/// All that can happen to a network has happened to those of a run of many seeds.
-pub fn all_has_happened(seen: Counts) {
+/// Checks that every kind of event has occurred in a run of many seeds.
+pub fn assert_all_events(seen: Counts) {
     let Counts {
-        asked,
+        requests,
         broken_before,
         answers_lost,
         cut_in_frame,
@@ -88,23 +91,23 @@ pub fn all_has_happened(seen: Counts) {
         partitions,
         killed,
         crashed,
-        lies,
+        falsified,
         refused_older,
     } = seen;
     for (what, count) in [
-        ("requests", asked),
+        ("requests", requests),
         ("breaks before a request", broken_before),
-        ("answers that were lost", answers_lost),
+        ("lost answers", answers_lost),
         ("breaks within a frame", cut_in_frame),
         ("late requests", late),
         ("late changes", late_changes),
-        ("answers in another order", reordered),
-        ("connections that timed out", timed_out),
+        ("reordered answers", reordered),
+        ("timeouts", timed_out),
         ("partitions", partitions),
-        ("daemons killed", killed),
-        ("machines without power", crashed),
-        ("lies", lies),
-        ("older leases refused", refused_older),
+        ("killed daemons", killed),
+        ("power failures", crashed),
+        ("falsified reads", falsified),
+        ("refused older leases", refused_older),
     ] {
         assert!(count > 0, "no {what}: {seen:?}");
     }
@@ -118,73 +121,73 @@ fn a_seed_with_a_network_repeats_itself() {
     }
 }
 
-/// The connection broke, what the daemon might have was freed, and then it carried the
-/// put out: nothing swept that.
+/// The connection broke during a put, its slots were freed, and then the daemon carried the
+/// put out: nothing swept these slots.
 #[test]
-fn a_put_that_comes_after_it_was_freed_leaves_nothing() {
+fn a_late_put_of_freed_slots_leaves_no_orphans() {
     let mut bench = bench(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
-    write_out(&bench, &mut volume, 1);
+    write_and_destage(&bench, &mut volume, 1);
     let network = bench.machine.network.as_ref().expect("there is one");
     for byte in 2..12 {
-        let once = Strikes {
+        let once = LinkFaults {
             late_one_in: 1,
             is_once: true,
-            ..Strikes::default()
+            ..LinkFaults::default()
         };
-        network.strike(0, once);
-        // What goes to the other one takes so long that the first is tried again.
-        let slow = Strikes {
+        network.set_faults(0, once);
+        // The other link is so slow that the first one is retried meanwhile.
+        let slow = LinkFaults {
             slow_one_in: 1,
-            ..Strikes::default()
+            ..LinkFaults::default()
         };
-        network.strike(1, slow);
-        write_out(&bench, &mut volume, byte);
-        arrive(&bench);
+        network.set_faults(1, slow);
+        write_and_destage(&bench, &mut volume, byte);
+        deliver(&bench);
         heal(&bench);
     }
-    write_out(&bench, &mut volume, 12);
+    write_and_destage(&bench, &mut volume, 12);
     let seen = counts(&bench);
     assert!(seen.late > 0 && seen.refused_older > 0, "{seen:?}");
     assert_eq!(seen.late_changes, 0, "{seen:?}");
-    holds(&bench, &mut volume, 12);
-    leaves_nothing(&mut bench, id, volume);
+    check_content(&bench, &mut volume, 12);
+    check_leftovers(&mut bench, id, volume);
 }
 
-/// What it had asked was on its way when another host took the volume.
+/// Requests of an older lease were in transit when another host took the volume.
 #[test]
-fn what_an_older_lease_has_sent_is_refused_after_a_newer_one_was_shown() {
+fn requests_of_an_older_lease_are_refused_after_a_newer_one_was_shown() {
     let mut bench = bench(3, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
-    write_out(&bench, &mut volume, 1);
+    write_and_destage(&bench, &mut volume, 1);
     bench.write(&mut volume, 0..8, 2);
-    strike(
+    set_faults(
         &bench,
-        Strikes {
+        LinkFaults {
             late_one_in: 1,
-            ..Strikes::default()
+            ..LinkFaults::default()
         },
     );
     bench.turn(&mut volume, 40);
     let before = counts(&bench);
-    // Its journal is there: the host goes on under a lease of its own.
+    // The host continues from its journal, under a new lease.
     drop(volume);
     bench.machine.kill();
-    strike(&bench, Strikes::default());
+    set_faults(&bench, LinkFaults::default());
     let mut volume = bench.attach(id);
     bench.turn(&mut volume, 40);
-    arrive(&bench);
+    deliver(&bench);
     let after = counts(&bench);
     assert_eq!(after.late_changes, before.late_changes, "{after:?}");
     assert!(after.refused_older > before.refused_older, "{after:?}");
-    holds(&bench, &mut volume, 2);
-    leaves_nothing(&mut bench, id, volume);
+    check_content(&bench, &mut volume, 2);
+    check_leftovers(&mut bench, id, volume);
 }
 
 #[test]
-fn what_a_lying_daemon_answers_is_found_out_and_another_copy_serves() {
+fn falsified_reads_of_a_daemon_are_detected_and_another_copy_is_read() {
     let mut bench = bench(2, 2);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -194,8 +197,8 @@ fn what_a_lying_daemon_answers_is_found_out_and_another_copy_serves() {
     bench.turn(&mut volume, 40);
     bench.close(volume);
     let network = bench.machine.network.as_ref().expect("there is one");
-    for liar in 0..2 {
-        network.daemon(liar).lie(1);
+    for faulty in 0..2 {
+        network.daemon(faulty).falsify_reads(1);
         for _ in 0..4 {
             let mut volume = bench.attach(id);
             for block in 0..8 {
@@ -203,14 +206,15 @@ fn what_a_lying_daemon_answers_is_found_out_and_another_copy_serves() {
             }
             bench.close(volume);
         }
-        network.be_honest();
+        network.stop_falsifying();
     }
-    assert!(counts(&bench).lies > 0, "{:?}", counts(&bench));
+    assert!(counts(&bench).falsified > 0, "{:?}", counts(&bench));
 }
 
-/// What was put and not synced is gone with the daemon's power, and a sync says so.
+/// Unsynced puts are lost when a daemon's machine loses power, and the next sync reports
+/// it.
 #[test]
-fn a_flush_that_was_acknowledged_survives_the_power_of_every_daemon() {
+fn an_acknowledged_flush_survives_power_failures_of_all_daemons() {
     let mut bench = bench(2, 2);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -225,18 +229,18 @@ fn a_flush_that_was_acknowledged_survives_the_power_of_every_daemon() {
         bench.turn(&mut volume, 40);
         heal(&bench);
         bench.turn(&mut volume, 40);
-        holds(&bench, &mut volume, byte);
+        check_content(&bench, &mut volume, byte);
     }
     bench.close(volume);
     let mut volume = bench.attach(id);
-    holds(&bench, &mut volume, 11);
+    check_content(&bench, &mut volume, 11);
     bench.close(volume);
 }
 
-/// A repairer that nothing disturbs.
-struct Calm;
+/// A pace without delays and interruptions.
+struct Uninterrupted;
 
-impl Pace for Calm {
+impl Pace for Uninterrupted {
     fn step(&self, _: u64) -> Result<(), Stopped> {
         Ok(())
     }
@@ -244,11 +248,11 @@ impl Pace for Calm {
     fn compared(&self, _: u64, _: u64) {}
 }
 
-/// One pass over a copyset.
+/// Runs one pass over a copyset.
 fn repair_once(bench: &Bench, copyset: CopysetId) -> PassReport {
     let machine = &bench.machine;
     let members = &machine.catalog.members;
-    let missed = members.missed(copyset);
+    let missed = members.missed_writes(copyset);
     let (open, serials, serial_next) = machine.catalog.memory.uncommitted();
     let open = open.iter().map(|open| (open.segment, open.slots));
     let uncommitted = Uncommitted::new(open, serials, serial_next);
@@ -268,23 +272,30 @@ fn repair_once(bench: &Bench, copyset: CopysetId) -> PassReport {
     });
     let placed: Vec<RepairMember> = placed.collect();
     let network = machine.network.as_ref().expect("there is one");
-    network.capability_cache().repairs(copyset, false);
+    network.capability_cache().begin_repair(copyset, false);
     let erasure = set.erasure();
-    let passed = Task::new(copyset).pass(erasure, &placed, &uncommitted, Depth::Rebuild, &Calm);
-    network.capability_cache().has_repaired(copyset);
-    let found = passed.expect("nobody stops it");
-    members.end(copyset, &missed, &found, &found.lacking);
+    let mut task = Task::new(copyset);
+    let passed = task.pass(
+        erasure,
+        &placed,
+        &uncommitted,
+        Depth::Rebuild,
+        &Uninterrupted,
+    );
+    network.capability_cache().end_repair(copyset);
+    let found = passed.expect("nothing stops it");
+    members.end_repair(copyset, &missed, &found, &found.incomplete);
     found
 }
 
-/// A repairer removed what could not be read, its connection broke, and it removed it once
-/// more and put it anew; then the daemon carried out what it had been asked first.
+/// A repairer deleted an unreadable segment, and its connection broke. It deleted the
+/// segment again and rewrote it; then the daemon carried out the first delete.
 #[test]
-fn a_delete_that_comes_late_takes_nothing_that_was_repaired_since() {
+fn a_late_delete_does_not_delete_a_repaired_segment() {
     let mut bench = bench(2, 2);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
-    write_out(&bench, &mut volume, 1);
+    write_and_destage(&bench, &mut volume, 1);
     bench.close(volume);
     let volume = bench.attach(id);
     bench.close(volume);
@@ -298,15 +309,15 @@ fn a_delete_that_comes_late_takes_nothing_that_was_repaired_since() {
     bench.machine.start_daemon(0);
     let members = Arc::clone(&bench.machine.catalog.members);
     let copyset = members.copysets()[0].id;
-    members.suspicion(sim::machine::unit_id(0));
+    members.suspect_unit(sim::machine::unit_id(0));
     let network = bench.machine.network.as_ref().expect("there is one");
-    network.strike(
+    network.set_faults(
         0,
-        Strikes {
+        LinkFaults {
             late_one_in: 1,
             is_once: true,
             only: Some(Verb::Delete),
-            ..Strikes::default()
+            ..LinkFaults::default()
         },
     );
     let found = repair_once(&bench, copyset);
@@ -318,35 +329,35 @@ fn a_delete_that_comes_late_takes_nothing_that_was_repaired_since() {
         let found = repair_once(&bench, copyset);
         assert_eq!(found.problems.len(), 0, "{found:?}");
     }
-    arrive(&bench);
+    deliver(&bench);
     bench.machine.catalog.memory.forget_degraded(copyset);
     bench.audit();
 }
 
 /// The connection broke, and a guest's read failed with it.
 #[test]
-fn a_read_whose_answer_is_lost_is_asked_for_again() {
+fn a_read_whose_answer_is_lost_is_repeated() {
     let mut bench = bench(1, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
-    write_out(&bench, &mut volume, 1);
+    write_and_destage(&bench, &mut volume, 1);
     bench.close(volume);
     let mut volume = bench.attach(id);
-    let once = |before_one_in, after_one_in| Strikes {
+    let once = |before_one_in, after_one_in| LinkFaults {
         before_one_in,
         after_one_in,
         is_once: true,
         only: Some(Verb::Read),
-        ..Strikes::default()
+        ..LinkFaults::default()
     };
-    for strikes in [once(1, 0), once(0, 1)] {
-        // For a while after that there is a pause.
+    for faults in [once(1, 0), once(0, 1)] {
+        // The link pauses for a while after the last failure.
         let clock = &bench.machine.simulation.clock;
         clock.advance(Duration::from_secs(6));
-        strike(&bench, strikes);
-        let began = clock.monotonic();
-        let asked = volume.start(Request::read(3, 0, &mut [0; 4096]));
-        assert_eq!(asked, Started::Pending);
+        set_faults(&bench, faults);
+        let start = clock.monotonic();
+        let started = volume.start(Request::read(3, 0, &mut [0; 4096]));
+        assert_eq!(started, Started::Pending);
         let mut completions = Vec::new();
         while completions.is_empty() {
             assert!(bench.machine.simulation.pool.run_one(bench.random()));
@@ -354,7 +365,7 @@ fn a_read_whose_answer_is_lost_is_asked_for_again() {
         }
         let read = Outcome::Data(vec![1; 4096]);
         assert_eq!(completions[0].result, Ok(read));
-        let took = clock.monotonic() - began;
+        let took = clock.monotonic() - start;
         assert!(took < Duration::from_millis(50), "it has waited: {took:?}");
     }
     let seen = counts(&bench);

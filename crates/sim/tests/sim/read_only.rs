@@ -1,4 +1,4 @@
-//! Stories of versions that are open for reading.
+//! Scenarios of versions that are open for reading.
 
 use base::{BlockDevice, Completion, Durability, Extent, ExtentKind, IoError, Outcome, Request};
 use base::{SnapshotId, Started, ZeroMode};
@@ -43,8 +43,7 @@ fn read(bench: &Bench, volume: &mut ReadOnlyVolume, block: u64) -> Result<u8, Io
     Ok(bytes[0])
 }
 
-/// A snapshot of a volume with 24 blocks of 1, some of which lie in the tree
-/// and some in the tail.
+/// A snapshot of a volume with 24 blocks of ones, some in the tree and some in the tail.
 fn snapshot(bench: &Bench, volume: &mut volume::Volume) -> (SnapshotId, VersionKey) {
     for first in [0, 8, 16] {
         bench.write(volume, first..first + 8, 1);
@@ -58,7 +57,7 @@ fn snapshot(bench: &Bench, volume: &mut volume::Volume) -> (SnapshotId, VersionK
 }
 
 #[test]
-fn many_read_a_snapshot_while_its_volume_goes_on() {
+fn many_readers_share_a_snapshot_while_its_volume_is_written() {
     for (is_sealed, read_misses_one_in) in [(true, 0), (true, 2), (false, 0), (false, 2)] {
         let mut setup = Setup::quiet(3, 2);
         setup.is_sealed = is_sealed;
@@ -71,7 +70,7 @@ fn many_read_a_snapshot_while_its_volume_goes_on() {
         for round in 2..12 {
             bench.write(&mut volume, 0..20 + u64::from(round), round);
             bench.turn(&mut volume, 60);
-            // What lies between is removed and freed.
+            // Versions in between are removed, and their slots freed.
             for stored in bench.machine.catalog.memory.versions() {
                 bench.remove(stored.key);
             }
@@ -89,7 +88,7 @@ fn many_read_a_snapshot_while_its_volume_goes_on() {
 }
 
 #[test]
-fn a_clone_and_what_was_restored_are_read_with_the_keys_they_inherited() {
+fn a_clone_and_a_restored_volume_are_read_with_inherited_keys() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -117,7 +116,7 @@ fn a_clone_and_what_was_restored_are_read_with_the_keys_they_inherited() {
 }
 
 #[test]
-fn nothing_can_be_changed_and_nothing_is_asked_of_the_catalog() {
+fn a_read_only_volume_refuses_changes_and_does_not_call_the_catalog() {
     let mut bench = Bench::new(2, 1);
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -172,10 +171,9 @@ fn a_volume_without_a_version_is_empty() {
     assert_eq!(read(&bench, &mut reader, 7), Ok(0));
 }
 
-/// Nobody kept it: its blocks were freed, and those of its segments that the
-/// volume still needs stayed.
+/// The version was removed while it was open: blocks that only it had are freed.
 #[test]
-fn a_version_that_was_removed_brings_errors_and_never_other_data() {
+fn a_removed_version_returns_errors_and_never_wrong_data() {
     for is_sealed in [true, false] {
         let mut setup = Setup::quiet(2, 1);
         setup.is_sealed = is_sealed;
@@ -201,6 +199,6 @@ fn a_version_that_was_removed_brings_errors_and_never_other_data() {
                 Err(error) => panic!("block {block}: {error}"),
             }
         }
-        assert!(failed > 0, "what was freed cannot be read");
+        assert!(failed > 0, "freed blocks cannot be read");
     }
 }

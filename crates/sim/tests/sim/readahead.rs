@@ -1,4 +1,4 @@
-//! Stories of what is read before it is asked for.
+//! Scenarios of readahead.
 
 use base::{BlockDevice, Durability, Outcome, Request, Started};
 use sim::setup::Setup;
@@ -9,7 +9,7 @@ use crate::bench::Bench;
 
 const BLOCKS: u64 = 1500;
 
-/// A volume that was written and opened again, on units that tell later what was read.
+/// A volume that was written and opened again, on units that complete reads later.
 fn written(bench: &mut Bench) -> Volume {
     let id = bench.create(None);
     let mut volume = bench.attach(id);
@@ -19,11 +19,11 @@ fn written(bench: &mut Bench) -> Volume {
     }
     bench.close(volume);
     for unit in 0..2 {
-        let told_later = InjectedFaults {
+        let completes_later = InjectedFaults {
             async_reads_one_in: 1,
             ..InjectedFaults::default()
         };
-        bench.machine.lie(unit, told_later);
+        bench.machine.inject(unit, completes_later);
     }
     let mut volume = bench.attach(id);
     bench.turn(&mut volume, 40);
@@ -37,10 +37,10 @@ fn bench() -> Bench {
     Bench::with(setup)
 }
 
-/// Reads a block: whether it had to be waited for.
-fn waits(bench: &Bench, volume: &mut Volume, block: u64, byte: u8) -> bool {
+/// Reads a block. Returns whether the read had to wait.
+fn read_waits(bench: &Bench, volume: &mut Volume, block: u64, byte: u8) -> bool {
     let mut bytes = vec![0; 4096];
-    let waits = match volume.start(Request::read(3, block * 4096, &mut bytes)) {
+    let has_waited = match volume.start(Request::read(3, block * 4096, &mut bytes)) {
         Started::Done => false,
         _ => {
             let answers = bench.turn(volume, 40);
@@ -53,15 +53,15 @@ fn waits(bench: &Bench, volume: &mut Volume, block: u64, byte: u8) -> bool {
         }
     };
     assert!(bytes.iter().all(|found| *found == byte), "block {block}");
-    waits
+    has_waited
 }
 
 #[test]
-fn who_reads_one_block_after_another_waits_for_few_of_them() {
+fn few_sequential_reads_wait() {
     let mut bench = bench();
     let mut volume = written(&mut bench);
     let waited = (0..BLOCKS)
-        .filter(|block| waits(&bench, &mut volume, *block, *block as u8))
+        .filter(|block| read_waits(&bench, &mut volume, *block, *block as u8))
         .count();
     assert!(waited < 100, "{waited}");
     let ahead = volume.status().cache.expect("there is one").ahead;
@@ -71,12 +71,12 @@ fn who_reads_one_block_after_another_waits_for_few_of_them() {
 }
 
 #[test]
-fn who_reads_here_and_there_has_nothing_read_ahead() {
+fn random_reads_start_no_readahead() {
     let mut bench = bench();
     let mut volume = written(&mut bench);
     for turn in 0..500 {
         let block = (turn * 7919 + 13) % BLOCKS;
-        waits(&bench, &mut volume, block, block as u8);
+        read_waits(&bench, &mut volume, block, block as u8);
     }
     let ahead = volume.status().cache.expect("there is one").ahead;
     assert!(ahead.brought < 50, "{ahead:?}");
@@ -84,17 +84,17 @@ fn who_reads_here_and_there_has_nothing_read_ahead() {
 }
 
 #[test]
-fn what_is_written_after_it_was_read_ahead_is_what_is_read() {
+fn a_block_written_after_its_readahead_is_read_with_its_new_content() {
     let mut bench = bench();
     let mut volume = written(&mut bench);
     for block in 0..500 {
         let is_new = block >= 5;
-        waits(&bench, &mut volume, block, block as u8 ^ u8::from(is_new));
+        read_waits(&bench, &mut volume, block, block as u8 ^ u8::from(is_new));
         let next = block + 5;
         let bytes = [next as u8 ^ 1; 4096];
         let done = volume.start(Request::write(9, next * 4096, &bytes, Durability::Volatile));
         assert_eq!(done, Started::Done);
-        volume.commit().expect("the journal is well");
+        volume.commit().expect("the journal works");
         bench.turn(&mut volume, (block % 3) as usize);
     }
     bench.close(volume);

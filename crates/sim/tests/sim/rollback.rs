@@ -1,4 +1,4 @@
-//! Units that are put back to what they held earlier.
+//! Units that are rolled back to an earlier state.
 
 use base::{CopysetId, LineageTag, SegmentId, Slot};
 use unit::Put;
@@ -26,10 +26,10 @@ fn with_a_slot() -> (Bench, SegmentId) {
     (bench, segment)
 }
 
-/// The copy was made while the unit was missing, and had that fault for good: seeds ended
-/// with it that had nothing wrong.
+/// The copy was made while the unit was missing, and restored that fault for good: correct
+/// seeds failed.
 #[test]
-fn what_was_wrong_with_a_unit_is_not_put_back_with_it() {
+fn faults_of_a_unit_are_not_restored_with_it() {
     for fault in [Fault::Missing, Fault::Broken, Fault::Unreadable] {
         let (mut bench, segment) = with_a_slot();
         let machine = &mut bench.machine;
@@ -39,20 +39,25 @@ fn what_was_wrong_with_a_unit_is_not_put_back_with_it() {
         machine.simulation.disk.heal(&path);
         let (_, unit) = &machine.units[0];
         unit.delete(segment).expect("deleted");
-        machine.kill_and_put_back(0, &earlier).expect("put back");
+        machine
+            .kill_and_roll_back(0, &earlier)
+            .expect("rolled back");
         let (_, unit) = &machine.units[0];
         assert_eq!(unit.list().expect("listed"), [segment], "{fault:?}");
     }
 }
 
-/// The copy has what was not durable, folders too: a crash takes that from the disk.
+/// The copy contains folders that were not durable, and that a crash has removed from the
+/// disk.
 #[test]
-fn a_unit_is_put_back_to_a_disk_without_its_folders() {
+fn a_unit_is_rolled_back_on_a_disk_without_its_folders() {
     let (bench, segment) = with_a_slot();
     let earlier = bench.machine.simulation.disk.copy();
     let mut without = Bench::with(sim::setup::Setup::quiet(2, 2));
     let machine = &mut without.machine;
-    machine.kill_and_put_back(0, &earlier).expect("put back");
+    machine
+        .kill_and_roll_back(0, &earlier)
+        .expect("rolled back");
     let (_, unit) = &machine.units[0];
     assert_eq!(unit.list().expect("listed"), [segment]);
 }

@@ -1,4 +1,4 @@
-//! Bits turn over in segments.
+//! Bit flips in segments.
 
 use base::VolumeId;
 use world::{Disk, OpenMode};
@@ -22,8 +22,8 @@ fn small(replicas: u8) -> (Bench, VolumeId) {
     (bench, id)
 }
 
-/// Turns over a bit of every byte that means something, one after another,
-/// and reads everything with a new process each time.
+/// Flips a bit of every byte that matters, one after another, and reads everything with a
+/// new process each time.
 fn flip_each(replicas: u8, check: impl Fn(u64, Option<u8>, &str)) {
     let (mut bench, id) = small(replicas);
     let mut files = Vec::new();
@@ -37,10 +37,10 @@ fn flip_each(replicas: u8, check: impl Fn(u64, Option<u8>, &str)) {
             let file = disk.open(&path, OpenMode::Read).expect("there");
             let mut bytes = vec![0; length as usize];
             file.read_at(&mut bytes, 0).expect("read");
-            // All of header and table, and of each slot some bytes.
-            let means =
+            // All of header and table, and some bytes of each slot.
+            let matters =
                 |at: &u64| bytes[*at as usize] != 0 && (*at < 8192 || at.is_multiple_of(61));
-            (0..length).filter(means).collect()
+            (0..length).filter(matters).collect()
         };
         for at in offsets {
             let bit = (at % 8) as u8;
@@ -85,7 +85,7 @@ fn with_one_copy_a_flipped_bit_is_an_error_and_never_wrong_data() {
 }
 
 #[test]
-fn with_two_copies_a_flipped_bit_does_no_harm_at_all() {
+fn with_two_copies_a_flipped_bit_has_no_effect() {
     flip_each(2, |block, found, what| {
         assert_eq!(found, Some(expected(block)), "{what}: block {block}");
     });

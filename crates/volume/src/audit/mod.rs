@@ -8,7 +8,7 @@
 //!  4. judge   the raw bytes at their locations on the compromised units by that
 //! ```
 //!
-//! It trusts the version about where blocks lie, and no one about what lies there. Blocks in a
+//! It trusts the version about where blocks are, and no one about what is there. Blocks in a
 //! journal are on no unit, and freed slots are in no version: neither is judged. It has some
 //! megabytes of blocks in memory at a time, whatever the volume's size.
 

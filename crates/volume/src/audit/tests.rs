@@ -1,5 +1,5 @@
-//! Versions on folder units of a simulated disk. What is expected is looked for in the units'
-//! files, byte by byte, without their tables.
+//! Audits of versions on folder units of a simulated disk. The expected result is searched in
+//! the units' files, byte by byte, without their tables.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use crate::version::{Record, encode_tail};
 
 const VOLUME: VolumeId = VolumeId::from_u128(1);
 const SLOT_BYTES: u32 = 4096;
+const SIZE_BYTES: u64 = 1 << 40;
 
 fn unit_id(unit: u8) -> UnitId {
     UnitId::from_u128(u128::from(unit) + 1)
@@ -31,7 +32,7 @@ fn folder(unit: u8) -> PathBuf {
     PathBuf::from(format!("/unit{unit}"))
 }
 
-/// No two blocks have 16 bytes in common at any place.
+/// The content of a block. No two blocks have 16 bytes in common at any offset.
 fn plain(block: u64) -> Vec<u8> {
     let word = |at: u64| (block << 32 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let words = (0..u64::from(SLOT_BYTES) / 8).map(word);
@@ -57,37 +58,35 @@ fn keyring(is_sealed: bool) -> Keyring {
     }
 }
 
-/// A version whose tail has all of it, on units of their own.
-struct Rig {
-    simulation: Simulation,
-    store: Arc<Store>,
-    keyring: Arc<Keyring>,
-    version: StoredVersion,
-    entries: Vec<(u64, Entry)>,
+/// The units, the volume and the content of a [`Rig`].
+#[derive(Clone, Copy)]
+struct Setup<'a> {
+    /// The number of units.
+    units: u8,
+    /// The members of each copyset.
+    copysets: &'a [&'a [u8]],
+    erasure: Option<Erasure>,
+    is_sealed: bool,
+    /// The blocks that are written.
+    blocks: &'a [u64],
+    /// The number of map leaves all of whose blocks have been zeroed since.
+    discarded_leaves: u64,
 }
 
-impl Rig {
-    /// Of `blocks`, over `units` in these sets.
-    fn new(
-        units: u8,
-        sets: &[&[u8]],
-        erasure: Option<Erasure>,
-        is_sealed: bool,
-        blocks: &[u64],
-    ) -> Self {
-        Self::discarded(units, sets, erasure, is_sealed, blocks, 0)
+impl<'a> Setup<'a> {
+    fn new(units: u8, copysets: &'a [&'a [u8]], blocks: &'a [u64]) -> Self {
+        Self {
+            units,
+            copysets,
+            erasure: None,
+            is_sealed: false,
+            blocks,
+            discarded_leaves: 0,
+        }
     }
 
-    /// The same, with so many leaves of a map, all of whose blocks were zeroed since.
-    fn discarded(
-        units: u8,
-        sets: &[&[u8]],
-        erasure: Option<Erasure>,
-        is_sealed: bool,
-        blocks: &[u64],
-        leaves: u64,
-    ) -> Self {
-        let simulation = Simulation::new(5);
+    /// A store of new units.
+    fn store(&self, simulation: &Simulation) -> Arc<Store> {
         let world = simulation.world();
         let cluster = ClusterId::from_u128(1);
         let unit = |unit: u8| {
@@ -96,28 +95,35 @@ impl Rig {
             let tracked = TrackedUnit::new(Arc::new(made), Arc::clone(&world.clock));
             (unit_id(unit), Arc::new(tracked))
         };
-        let store = Store::new(Arc::clone(&world.pool));
         let copyset = |(number, set): (u16, &&[u8])| {
             let members = set.iter().map(|unit| unit_id(*unit)).collect();
             Copyset {
-                data: erasure.map_or(1, Erasure::data),
+                data: self.erasure.map_or(1, Erasure::data),
                 ..Copyset::of_copies(CopysetId::new(number).expect("12 bits"), members)
             }
         };
-        let copysets: Vec<Copyset> = (0..).zip(sets).map(copyset).collect();
-        store.set_table((0..units).map(unit).collect(), &copysets);
-        let replicas = if erasure.is_some() {
-            1
-        } else {
-            sets[0].len() as u8
-        };
+        let copysets: Vec<Copyset> = (0..).zip(self.copysets).map(copyset).collect();
+        let store = Store::new(Arc::clone(&world.pool));
+        store.set_table((0..self.units).map(unit).collect(), &copysets);
+        store
+    }
+
+    fn replicas(&self) -> u8 {
+        match self.erasure {
+            Some(_) => 1,
+            None => self.copysets[0].len() as u8,
+        }
+    }
+
+    /// A new volume in a catalog of its own, and the epoch of its first lease.
+    fn volume(&self) -> (Arc<MemoryCatalog>, u32) {
         let catalog = Arc::new(MemoryCatalog::default());
-        let made = catalog.create_volume(NewVolume {
+        let created = catalog.create_volume(NewVolume {
             volume: VOLUME,
-            size_bytes: 1 << 40,
+            size_bytes: SIZE_BYTES,
             block_size: BlockSize::DEFAULT,
-            replicas,
-            erasure,
+            replicas: self.replicas(),
+            erasure: self.erasure,
             key: LineageKey {
                 lineage: Lineage::from_u128(1),
                 epoch_first: 0,
@@ -127,23 +133,52 @@ impl Rig {
             },
             from: None,
         });
-        made.expect("a new volume");
+        created.expect("a new volume");
         let lease = catalog.acquire(VOLUME, LeaseSalt([0; 16]), None);
         let epoch = lease.expect("a lease").epoch;
-        let layout = Layout::new(erasure);
+        (catalog, epoch)
+    }
+
+    fn placer(
+        &self,
+        catalog: Arc<MemoryCatalog>,
+        epoch: u32,
+        store: &Store,
+        clock: Arc<dyn world::Clock>,
+    ) -> Placer {
+        let layout = Layout::new(self.erasure);
         let config = PlacerConfig {
             slot_bytes: SLOT_BYTES,
             slots_max: layout.slots_max(64),
             width: 3,
-            replicas,
+            replicas: self.replicas(),
             layout,
-            shuffle: !is_sealed,
+            shuffle: !self.is_sealed,
         };
         let serials = Arc::new(Serials::new(catalog, VOLUME, epoch));
         let ledger = Arc::new(Ledger::new(Arc::clone(store.open_segments())));
-        let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
+        let progress = Arc::new(Progress::new(LeaseTerm::unlimited(), clock));
+        Placer::new(config, serials, ledger, progress)
+    }
+}
+
+/// A version all of whose blocks are in its tail, on units of its own.
+struct Rig {
+    simulation: Simulation,
+    store: Arc<Store>,
+    keyring: Arc<Keyring>,
+    version: StoredVersion,
+    entries: Vec<(u64, Entry)>,
+}
+
+impl Rig {
+    fn new(setup: Setup<'_>) -> Self {
+        let simulation = Simulation::new(5);
+        let store = setup.store(&simulation);
+        let (catalog, epoch) = setup.volume();
+        let mut placer = setup.placer(catalog, epoch, &store, simulation.world().clock);
         let mut rig = Self {
-            keyring: Arc::new(keyring(is_sealed)),
+            keyring: Arc::new(keyring(setup.is_sealed)),
             simulation,
             store,
             version: StoredVersion {
@@ -160,40 +195,43 @@ impl Rig {
             },
             entries: Vec::new(),
         };
-        let mut placer = Placer::new(config, serials, ledger, Arc::new(progress));
+        rig.write(&setup, &mut placer);
+        rig
+    }
+
+    /// Places the blocks, the map and the tail, and seals the record of the version.
+    fn write(&mut self, setup: &Setup<'_>, placer: &mut Placer) {
+        let epoch = self.version.epoch;
         let sequences = SequenceSource::new(epoch);
         let content = |block: &u64| (Address::data(BlockIndex(*block)), plain(*block));
-        let entries = rig.put(
-            &mut placer,
-            &sequences,
-            blocks.iter().map(content).collect(),
-        );
-        rig.entries = blocks.iter().copied().zip(entries).collect();
+        let blocks = setup.blocks.iter().map(content).collect();
+        let entries = self.put(placer, &sequences, blocks);
+        self.entries = setup.blocks.iter().copied().zip(entries).collect();
+        let leaves = setup.discarded_leaves;
         let root = match leaves {
             0 => Root::default(),
-            leaves => rig.map(&mut placer, &sequences, leaves),
+            leaves => self.put_map(placer, &sequences, leaves),
         };
         let mut overlay = Overlay::default();
         overlay.zero(0..leaves * PAGE_ENTRIES as u64);
-        let entries = rig.entries.iter();
+        let entries = self.entries.iter();
         entries.for_each(|(block, entry)| overlay.insert(*block, *entry));
         let pages = encode_tail(&overlay, BlockSize::DEFAULT).into_iter();
         let pages = pages.map(|page| (Address::TAIL, page)).collect();
         let record = Record {
-            key: rig.version.key,
+            key: self.version.key,
             block_size: BlockSize::DEFAULT,
-            size_bytes: 1 << 40,
+            size_bytes: SIZE_BYTES,
             last_sequence: Sequence::new(epoch, 0).expect("small"),
             root,
-            tail: rig.put(&mut placer, &sequences, pages),
+            tail: self.put(placer, &sequences, pages),
         };
         let sequence = sequences.take().expect("few");
-        rig.version.record = record.seal(rig.keyring.own(), sequence);
-        rig
+        self.version.record = record.seal(self.keyring.own(), sequence);
     }
 
-    /// A map of so many leaves, which all name the same block.
-    fn map(&self, placer: &mut Placer, sequences: &SequenceSource, leaves: u64) -> Root {
+    /// Places a map of `leaves` leaves, all of whose entries name the same block.
+    fn put_map(&self, placer: &mut Placer, sequences: &SequenceSource, leaves: u64) -> Root {
         let named = self.entries[0].1;
         let mut below = vec![Some(named); leaves as usize * PAGE_ENTRIES];
         for level in [Level::Leaf, Level::Index, Level::Root] {
@@ -267,7 +305,7 @@ impl Rig {
         all
     }
 
-    /// The blocks whose content lies in the files of some units, at the places of slots.
+    /// The blocks whose content is in the files of some units, at the places of slots.
     fn found(&self, units: &[u8]) -> BTreeSet<u64> {
         let bytes = self.files(units);
         let slots: BTreeSet<&[u8]> = bytes.chunks_exact(SLOT_BYTES as usize).collect();
@@ -283,7 +321,7 @@ fn blocks_exposed(judged: &[BlockExposure], exposure: Exposure) -> BTreeSet<u64>
     such.map(|one| one.block).collect()
 }
 
-/// Some next to each other, some far away.
+/// Adjacent blocks, and some far away.
 fn blocks() -> Vec<u64> {
     (0..300).chain([70_000, 70_001, 1 << 26]).collect()
 }
@@ -291,10 +329,10 @@ fn blocks() -> Vec<u64> {
 const PAIRS: [&[u8]; 6] = [&[0, 1], &[1, 2], &[2, 3], &[3, 0], &[0, 2], &[1, 3]];
 
 #[test]
-fn of_copies_that_is_content_whose_bytes_lie_on_compromised_units() {
+fn copies_on_compromised_units_are_exposed_as_content() {
     let blocks = blocks();
     for sets in [&[&[0][..], &[1], &[2], &[3]], &PAIRS[..]] {
-        let rig = Rig::new(4, sets, None, false, &blocks);
+        let rig = Rig::new(Setup::new(4, sets, &blocks));
         for compromised in [&[][..], &[0], &[2], &[0, 3], &[1, 2, 3], &[0, 1, 2, 3]] {
             let (judged, map) = rig.audit(compromised).expect("audited");
             let order: Vec<u64> = judged.iter().map(|one| one.block).collect();
@@ -312,16 +350,20 @@ fn of_copies_that_is_content_whose_bytes_lie_on_compromised_units() {
 }
 
 #[test]
-fn sealed_blocks_are_there_and_say_nothing() {
+fn sealed_blocks_reveal_no_content() {
     let blocks = blocks();
-    let rig = Rig::new(4, &PAIRS, None, true, &blocks);
-    let open = Rig::new(4, &PAIRS, None, false, &blocks);
+    let setup = Setup::new(4, &PAIRS, &blocks);
+    let open = Rig::new(setup);
+    let rig = Rig::new(Setup {
+        is_sealed: true,
+        ..setup
+    });
     for compromised in [&[0][..], &[0, 1, 2, 3]] {
         let (judged, map) = rig.audit(compromised).expect("audited");
         assert_eq!(blocks_exposed(&judged, Exposure::Content), BTreeSet::new());
         assert_eq!(rig.found(compromised), BTreeSet::new());
         assert_eq!(map.content, 0);
-        // Both were dealt alike but for the order within a segment.
+        // Both volumes are placed alike, except for the order within a segment.
         let sealed = blocks_exposed(&judged, Exposure::Sealed);
         assert!(!sealed.is_empty());
         if compromised.len() == 4 {
@@ -333,12 +375,16 @@ fn sealed_blocks_are_there_and_say_nothing() {
 }
 
 #[test]
-fn with_parity_k_compromised_members_have_all_and_fewer_what_lies_on_them() {
+fn with_parity_k_compromised_members_reveal_all_and_fewer_only_their_own_slots() {
     let erasure = Erasure::new(2, 2).expect("allowed");
-    // Whole rows in all segments, as far as that can be: the parity of one that is not says more.
+    // As many whole rows as possible: the parity of a padded row reveals more.
     let blocks: Vec<u64> = (0..600).collect();
     for is_sealed in [false, true] {
-        let rig = Rig::new(4, &[&[0, 1, 2, 3]], Some(erasure), is_sealed, &blocks);
+        let rig = Rig::new(Setup {
+            erasure: Some(erasure),
+            is_sealed,
+            ..Setup::new(4, &[&[0, 1, 2, 3]], &blocks)
+        });
         let have = if is_sealed {
             Exposure::Sealed
         } else {
@@ -370,23 +416,26 @@ fn with_parity_k_compromised_members_have_all_and_fewer_what_lies_on_them() {
     }
 }
 
-/// Padding is zeroes: then the parity of a single slot is that slot, byte by byte.
+/// Padding is zeroes, so the parity of a single slot is that slot, byte by byte.
 #[test]
-fn parity_of_a_row_that_is_padded_gives_its_slot_away() {
+fn the_parity_of_a_padded_row_reveals_its_slot() {
     let erasure = Erasure::new(2, 1).expect("allowed");
-    let rig = Rig::new(3, &[&[0, 1, 2]], Some(erasure), false, &[7]);
+    let rig = Rig::new(Setup {
+        erasure: Some(erasure),
+        ..Setup::new(3, &[&[0, 1, 2]], &[7])
+    });
     let (judged, _) = rig.audit(&[2]).expect("audited");
     assert_eq!(judged[0].exposure, Exposure::Content);
     assert_eq!(rig.found(&[2]), [7].into());
 }
 
 #[test]
-fn a_unit_that_lies_or_was_damaged_has_something_else() {
+fn a_damaged_or_falsified_slot_is_exposed_as_other() {
     let blocks: Vec<u64> = (0..20).collect();
-    let rig = Rig::new(2, &[&[0, 1]], None, false, &blocks);
+    let rig = Rig::new(Setup::new(2, &[&[0, 1]], &blocks));
     let disk = &rig.simulation.disk;
     for (path, length) in disk.files_under(&folder(0).join("segments")) {
-        // One in the last slot: of those that were put last.
+        // A bit in the last slot, which was put last.
         disk.flip_bit(&path, length - 100, 3).expect("flipped");
     }
     let (judged, map) = rig.audit(&[0]).expect("audited");
@@ -394,7 +443,7 @@ fn a_unit_that_lies_or_was_damaged_has_something_else() {
     assert!(other > 0);
     let content = blocks_exposed(&judged, Exposure::Content);
     assert_eq!(content, rig.found(&[0]));
-    // The other one has what is right.
+    // The other unit has the correct content.
     let (judged, map) = rig.audit(&[0, 1]).expect("audited");
     assert_eq!(
         blocks_exposed(&judged, Exposure::Content).len(),
@@ -404,11 +453,16 @@ fn a_unit_that_lies_or_was_damaged_has_something_else() {
 }
 
 #[test]
-fn a_unit_that_does_not_answer_is_named_and_not_taken_for_empty() {
+fn a_unit_that_does_not_answer_is_an_error_and_does_not_count_as_empty() {
     let blocks: Vec<u64> = (0..20).collect();
     let erasure = Erasure::new(2, 1).expect("allowed");
-    let copies = Rig::new(3, &[&[0, 1, 2]], None, false, &blocks);
-    let parity = Rig::new(3, &[&[0, 1, 2]], Some(erasure), true, &blocks);
+    let setup = Setup::new(3, &[&[0, 1, 2]], &blocks);
+    let copies = Rig::new(setup);
+    let parity = Rig::new(Setup {
+        erasure: Some(erasure),
+        is_sealed: true,
+        ..setup
+    });
     for rig in [copies, parity] {
         rig.simulation.disk.inject(&folder(2), Fault::Missing);
         let refused = rig.audit(&[0, 2]).map(|_| ());
@@ -421,11 +475,14 @@ fn a_unit_that_does_not_answer_is_named_and_not_taken_for_empty() {
     }
 }
 
-/// So the walk once came across all of a map before it judged any of it.
+/// The walk read a whole map of discarded blocks before it judged any page of it.
 #[test]
-fn what_was_discarded_is_judged_bit_by_bit_as_well() {
+fn map_pages_of_discarded_blocks_are_judged_in_batches() {
     let leaves = 2 * (BATCH_BYTES / PAGE_BYTES) as u64 + 10;
-    let rig = Rig::discarded(2, &[&[0], &[1]], None, false, &[1 << 26], leaves);
+    let rig = Rig::new(Setup {
+        discarded_leaves: leaves,
+        ..Setup::new(2, &[&[0], &[1]], &[1 << 26])
+    });
     let mut audit = Audit::open(&rig.store, &rig.version, &rig.keyring, &[unit_id(0)]);
     let audit = audit.as_mut().expect("opened");
     let tail = audit.map().all;
@@ -449,8 +506,8 @@ fn what_was_discarded_is_judged_bit_by_bit_as_well() {
 }
 
 #[test]
-fn a_unit_that_nobody_knows_is_refused() {
-    let rig = Rig::new(2, &[&[0, 1]], None, false, &[1]);
+fn an_unknown_unit_is_refused() {
+    let rig = Rig::new(Setup::new(2, &[&[0, 1]], &[1]));
     let refused = rig.audit(&[0, 9]).map(|_| ());
     let Err(AuditError::Compromised(CompromisedError::Unknown(unit))) = refused else {
         panic!("{refused:?}");

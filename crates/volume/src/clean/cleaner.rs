@@ -212,16 +212,16 @@ impl Cleaner {
             return Ok(false);
         };
         // This host may not know the newest members yet.
-        let asked = RefCell::new(Ok(()));
+        let newest_read = RefCell::new(Ok(()));
         let are_all = || {
             let newest = self.catalog.joined();
             let are_all = matches!(newest, Ok(newest) if newest <= table.joined());
-            *asked.borrow_mut() = newest.map(drop);
+            *newest_read.borrow_mut() = newest.map(drop);
             are_all
         };
         let members = table.members(copyset);
         let given_back = reclaim_if(members, erasure, segment, dead, are_all);
-        asked.into_inner()?;
+        newest_read.into_inner()?;
         Ok(given_back?)
     }
 }
@@ -359,7 +359,7 @@ mod tests {
             ),
             "{changed:?}"
         );
-        // It has heard of the second one.
+        // It knows the second one.
         let ids = [1, 2].map(UnitId::from_u128);
         let copyset = Copyset {
             joined: 1,

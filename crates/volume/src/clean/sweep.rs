@@ -14,7 +14,7 @@ use crate::scatter::Store;
 ///
 /// # Errors
 /// That of the first unit that failed; the others were swept. Then the sweep is to
-/// be repeated, for orphans may still lie there.
+/// be repeated, for orphans may still be there.
 pub fn sweep(store: &Store, leftovers: &Leftovers) -> Result<(), UnitError> {
     let table = store.table();
     let mut swept = Ok(());
@@ -50,8 +50,8 @@ enum Part {
     Copies,
     /// Data with parity: freed slots mark padding while the segment exists.
     Data,
-    /// From generation 1 on the slot after the rows says of what they are made. Whoever
-    /// sweeps late, after another one, finds it: the segment was given back meanwhile.
+    /// From generation 1 on, the slot after the rows holds their masks. A second sweep of
+    /// the same leftovers finds it if slots were reclaimed in between, and must keep it.
     Parity,
 }
 

@@ -1,9 +1,9 @@
 //! Checkpoint: merging the tail into new map pages, concurrently with destages.
 //!
-//! 1. begin: `young` becomes `old`, its tail pages become `tail_old`
+//! 1. begin: `young` becomes `old`, its tail pages become the tail's old pages
 //! 2. a job merges `old` over the tree into new pages
-//! 3. done: the next destage commits a version with the new root and without
-//!    `tail_old`
+//! 3. done: the next destage commits a version with the new root and without the old
+//!    pages of the tail
 //! 4. adopted: `old` is dropped
 //!
 //! Until 4 every version still has the old root and the whole tail, so a crash
@@ -39,7 +39,7 @@ pub struct CheckpointState {
     replaced: Vec<Entry>,
 }
 
-/// New pages and where they lie.
+/// New pages and where they are.
 type NewPages = Vec<(Entry, Arc<Page>)>;
 
 /// A merged tree that waits to become the volume's.
@@ -107,7 +107,7 @@ impl Volume {
     pub(super) fn start_checkpoint_if_due(&mut self) {
         let config = self.env.config;
         let full = self.reader.layers.young.len() >= config.tail_entries_max
-            || self.tail_young.len() >= config.tail_pages_max;
+            || self.tail.young_len() >= config.tail_pages_max;
         let retry = self.reader.layers.old.is_some();
         if self.stopped.is_some()
             || self.checkpoint.is_running()
@@ -126,7 +126,7 @@ impl Volume {
             None => {
                 let old = Arc::new(std::mem::take(&mut self.reader.layers.young));
                 self.reader.layers.old = Some(Arc::clone(&old));
-                self.tail_old.append(&mut self.tail_young);
+                self.tail.begin_checkpoint();
                 old
             }
         };
@@ -166,7 +166,7 @@ impl Volume {
         let Merged { root, pages } = merged.expect("a version adopted it");
         self.reader.layers.root = root;
         self.reader.layers.old = None;
-        self.tail_old.clear();
+        self.tail.adopt_checkpoint();
         self.counters.checkpoints += 1;
         if let Some(view) = &self.env.view {
             view.release(&self.checkpoint.replaced);

@@ -6,7 +6,7 @@
 //!   2. take the oldest point ───► 3. place its blocks in open segments: write
 //!                                    every copy, sync
 //!                                 4. the same for the tail pages, which say where
-//!                                    the blocks lie
+//!                                    the blocks are
 //!                                 5. seal the record, commit the version
 //!   6. add the entries to   ◄────    (compare-and-swap in the catalog)
 //!      young, release the journal
@@ -23,11 +23,12 @@ use std::time::Duration;
 use base::{IoError, with_causes};
 use world::File;
 
+use super::destage_error::DestageError;
 use super::event::Event;
 use super::layers::ConsistencyPoint;
 use super::pages::place_pages;
 use super::volume::{Env, Volume};
-use crate::catalog::{CatalogError, StoredVersion, VersionCommit, VersionKey};
+use crate::catalog::{StoredVersion, VersionCommit, VersionKey};
 use crate::journal::JournalSlot;
 use crate::map::{Entry, Overlay, Root};
 use crate::scatter::{PlaceError, Placer, Source, discard_confirmed, discard_unconfirmed, place};
@@ -42,7 +43,7 @@ pub struct DestageState {
     unfinished: Option<Box<Placement>>,
     /// When the oldest write of `active` was admitted.
     pub dirty_since: Duration,
-    /// Whether a version is to be committed even if nothing was written.
+    /// Whether to commit a version even if nothing was written.
     pub commit_requested: bool,
     failure: Option<Failure>,
 }
@@ -70,20 +71,6 @@ pub struct DestageEnd {
     placer: Placer,
     placement: Option<Box<Placement>>,
     result: Result<(), DestageError>,
-}
-
-/// Why a destage did not end in a version.
-#[derive(Debug, thiserror::Error)]
-pub enum DestageError {
-    /// The blocks could not be placed.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// The version could not be committed.
-    #[error(transparent)]
-    Catalog(#[from] CatalogError),
-    /// The lease's sequences are used up.
-    #[error(transparent)]
-    Sequence(#[from] crate::seal::SequenceExhausted),
 }
 
 /// A destage job: what it needs of the volume.
@@ -216,11 +203,6 @@ impl Volume {
         self.destage.commit_requested = false;
         let checkpoint = self.checkpoint.adopt();
         let adopts_checkpoint = checkpoint.is_some();
-        let mut tail = Vec::new();
-        if !adopts_checkpoint {
-            tail.extend_from_slice(&self.tail_old);
-        }
-        tail.extend_from_slice(&self.tail_young);
         let job = Job {
             env: Arc::clone(&self.env),
             journal: self.journal.file().clone(),
@@ -232,7 +214,7 @@ impl Volume {
             },
             parent: self.head,
             root: checkpoint.unwrap_or_else(|| self.reader.layers.root.clone()),
-            tail,
+            tail: self.tail.of_version(adopts_checkpoint),
             adopts_checkpoint,
         };
         self.number_next += 1;
@@ -297,7 +279,7 @@ impl Volume {
         self.counters.versions += 1;
         self.counters.blocks_destaged += delta.data_len() as u64;
         self.reader.layers.young.extend(&delta, |_, entry| entry);
-        self.tail_young.extend(pages);
+        self.tail.extend(pages);
         let front = self.reader.layers.frozen.pop_front();
         debug_assert!(front.is_some_and(|front| Arc::ptr_eq(&front, &point)));
         self.head = Some(commit.version.key);
@@ -430,112 +412,5 @@ fn finish(env: &Env, mut placer: Placer, placement: Box<Placement>) -> DestageEn
         placer,
         placement: Some(placement),
         result,
-    }
-}
-
-impl DestageError {
-    /// Whether the lease was lost. Reserving segment serials may find that first,
-    /// before anything is committed.
-    fn is_fenced(&self) -> bool {
-        match self {
-            Self::Catalog(error) => error.is_fenced(),
-            Self::Place(error) => error.is_fenced(),
-            Self::Sequence(_) => false,
-        }
-    }
-
-    /// Whether the blocks have to be placed again, on the current members.
-    fn have_members_changed(&self) -> bool {
-        matches!(self, Self::Catalog(CatalogError::MembersChanged { .. }))
-    }
-
-    /// Whether a retry may succeed without an operator who makes room or repairs anything:
-    /// unavailable units or controllers may return, and this host will learn of
-    /// changed members.
-    fn is_transient(&self) -> bool {
-        use crate::scatter::AssignError;
-        match self {
-            Self::Catalog(error) | Self::Place(PlaceError::Assign(AssignError::Catalog(error))) => {
-                matches!(
-                    error,
-                    CatalogError::Unavailable { .. } | CatalogError::MembersChanged { .. }
-                )
-            }
-            Self::Place(PlaceError::Assign(AssignError::NoUnit { is_transient })) => *is_transient,
-            Self::Place(PlaceError::Units(error)) => error.is_transient(),
-            Self::Place(PlaceError::Source(_) | PlaceError::Stopped(_)) | Self::Sequence(_) => {
-                false
-            }
-        }
-    }
-
-    fn to_io_error(&self) -> IoError {
-        use unit::UnitError;
-
-        use crate::scatter::AssignError;
-        let text = with_causes(self);
-        match self {
-            Self::Place(PlaceError::Units(UnitError::Full { .. })) => IoError::NoSpace(text),
-            Self::Sequence(_) => IoError::Stopped(text),
-            Self::Place(PlaceError::Assign(AssignError::NoUnit {
-                is_transient: false,
-            })) => IoError::NoSpace(text),
-            _ => IoError::Unavailable(text),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use base::VolumeId;
-    use unit::UnitError;
-
-    use super::*;
-    use crate::scatter::AssignError;
-
-    /// A controller, or the units, were restarted while a journal was full, and the
-    /// guest got I/O errors.
-    #[test]
-    fn a_full_journal_waits_for_unavailable_units_but_not_for_full_ones() {
-        let unavailable = || CatalogError::Unavailable {
-            reason: "connection refused".to_owned(),
-        };
-        let lost = || CatalogError::Fenced {
-            volume: VolumeId::from_u128(1),
-            reason: "another host has it".to_owned(),
-        };
-        let url = || "scree://u1:9".to_owned();
-        let assigned = |error| DestageError::Place(PlaceError::Assign(error));
-        let put = |error| DestageError::Place(PlaceError::Units(error));
-        let missing = UnitError::Missing {
-            url: url(),
-            reason: "connection refused".to_owned(),
-        };
-        for (error, waits, is_full) in [
-            (DestageError::Catalog(unavailable()), true, false),
-            (assigned(AssignError::Catalog(unavailable())), true, false),
-            (DestageError::Catalog(lost()), false, false),
-            (assigned(AssignError::Catalog(lost())), false, false),
-            (
-                assigned(AssignError::NoUnit { is_transient: true }),
-                true,
-                false,
-            ),
-            (
-                assigned(AssignError::NoUnit {
-                    is_transient: false,
-                }),
-                false,
-                true,
-            ),
-            (put(missing), true, false),
-            (put(UnitError::Restarted { url: url() }), true, false),
-            (put(UnitError::Full { url: url() }), false, true),
-            (put(UnitError::ReadOnly { url: url() }), false, false),
-        ] {
-            assert_eq!(error.is_transient(), waits, "{error}");
-            let io_error = error.to_io_error();
-            assert_eq!(matches!(io_error, IoError::NoSpace(_)), is_full, "{error}");
-        }
     }
 }

@@ -31,7 +31,7 @@ pub enum Fetched {
     Each(Vec<Result<Vec<u8>, ReadFailure>>),
 }
 
-/// Reads blocks and map pages for parked requests; jobs have clones of it.
+/// Reads blocks and map pages for parked requests. Shared with its jobs.
 #[derive(Clone)]
 pub struct Fetcher {
     pub store: Arc<Store>,
@@ -51,20 +51,20 @@ impl Fetcher {
     }
 
     /// A fetcher for readahead.
-    pub fn ahead(&self) -> Self {
-        Self {
+    pub fn ahead(&self) -> Arc<Self> {
+        Arc::new(Self {
             view: self.view.as_ref().map(CacheView::ahead),
             ..self.clone()
-        }
+        })
     }
 
     /// Starts to read `wanted` for a parked request, from units to `exclude` only if
     /// no others have it.
-    pub fn start(&self, request: u64, wanted: BlockSources, exclude: &[UnitId]) {
+    pub fn start(self: &Arc<Self>, request: u64, wanted: BlockSources, exclude: &[UnitId]) {
         let pieces: Option<Vec<Piece>> = wanted.iter().map(block_piece).collect();
         let view = self.view_for(exclude);
-        let is_begun = pieces.is_some_and(|pieces| {
-            let (fetcher, wanted) = (self.clone(), Arc::clone(&wanted));
+        let is_started = pieces.is_some_and(|pieces| {
+            let (fetcher, wanted) = (Arc::clone(self), Arc::clone(&wanted));
             let excluded = exclude.to_vec();
             let done = move |found| fetcher.found(request, wanted, found, excluded);
             let (store, keyring) = (&self.store, &self.keyring);
@@ -78,7 +78,7 @@ impl Fetcher {
                 done,
             )
         });
-        if !is_begun {
+        if !is_started {
             self.start_job(request, wanted, exclude.to_vec());
         }
     }
@@ -86,7 +86,7 @@ impl Fetcher {
     /// Reports what was read for a request. If a piece could not be read without
     /// waiting, a job reads all of them.
     fn found(
-        &self,
+        self: &Arc<Self>,
         request: u64,
         wanted: BlockSources,
         found: Option<Vec<u8>>,
@@ -105,8 +105,8 @@ impl Fetcher {
         self.view.as_ref().filter(|_| exclude.is_empty())
     }
 
-    fn start_job(&self, request: u64, wanted: BlockSources, exclude: Vec<UnitId>) {
-        let fetcher = self.clone();
+    fn start_job(self: &Arc<Self>, request: u64, wanted: BlockSources, exclude: Vec<UnitId>) {
+        let fetcher = Arc::clone(self);
         self.store.pool.run(Box::new(move || {
             let fetched = Fetched::Each(fetcher.read(&wanted, &exclude));
             fetcher.reporter.report(Event::Fetched { request, fetched });
@@ -129,15 +129,18 @@ impl Fetcher {
 
     /// Starts a job that reads map pages for a parked request, as
     /// [`Fetcher::start`] reads blocks.
-    pub fn start_pages(&self, request: u64, wanted: Vec<(Position, Entry)>, exclude: &[UnitId]) {
-        let fetcher = self.clone();
+    pub fn start_pages(
+        self: &Arc<Self>,
+        request: u64,
+        wanted: Vec<(Position, Entry)>,
+        exclude: &[UnitId],
+    ) {
+        let fetcher = Arc::clone(self);
         let exclude = exclude.to_vec();
         self.store.pool.run(Box::new(move || {
-            let mut pages = StoredPages::new(fetcher.store, fetcher.keyring, 3);
-            pages.view = match exclude.is_empty() {
-                true => fetcher.view,
-                false => None,
-            };
+            let (store, keyring) = (Arc::clone(&fetcher.store), Arc::clone(&fetcher.keyring));
+            let mut pages = StoredPages::new(store, keyring, 3);
+            pages.view = fetcher.view_for(&exclude).cloned();
             pages.exclude = exclude;
             let pages = pages
                 .fetch(&wanted)
@@ -195,7 +198,7 @@ impl Fetcher {
     }
 }
 
-/// A block as a piece, if it lies on units.
+/// A block as a piece, if it is on units.
 fn block_piece((block, source): &(BlockIndex, Source)) -> Option<Piece> {
     match source {
         Source::Slot(entry) => Some(data_piece(*block, *entry)),

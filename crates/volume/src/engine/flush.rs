@@ -18,6 +18,27 @@ pub struct FlushState {
     pub waiters: VecDeque<(u64, Token)>,
 }
 
+impl FlushState {
+    /// Whether a request waits for a position that is durable.
+    pub fn has_synced_waiters(&self) -> bool {
+        let first = self.waiters.front();
+        first.is_some_and(|(wanted, _)| *wanted <= self.synced)
+    }
+
+    /// Moves the requests whose changes are durable to `ready`. The caller has checked the
+    /// lease.
+    pub fn complete_synced(&mut self, ready: &mut Vec<Completion>) {
+        while self.has_synced_waiters()
+            && let Some((_, token)) = self.waiters.pop_front()
+        {
+            ready.push(Completion {
+                token,
+                result: Ok(Outcome::Done),
+            });
+        }
+    }
+}
+
 impl Volume {
     /// Completes the request once everything admitted so far is durable.
     pub(super) fn wait_for_sync(&mut self, token: Token) {
@@ -57,27 +78,6 @@ impl Volume {
             Err(error) => self.stop(IoError::Stopped(format!(
                 "the journal cannot be synced: {error}"
             ))),
-        }
-    }
-
-    /// Whether a request waits for what is durable already.
-    pub(super) fn has_synced_waiters(&self) -> bool {
-        let first = self.flush.waiters.front();
-        first.is_some_and(|(wanted, _)| *wanted <= self.flush.synced)
-    }
-
-    /// Completes the requests whose changes are durable. The caller has checked
-    /// the lease.
-    pub(super) fn finish_synced(&mut self) {
-        while let Some((wanted, token)) = self.flush.waiters.front() {
-            if *wanted > self.flush.synced {
-                break;
-            }
-            self.reader.ready.push(Completion {
-                token: *token,
-                result: Ok(Outcome::Done),
-            });
-            self.flush.waiters.pop_front();
         }
     }
 }

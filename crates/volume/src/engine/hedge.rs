@@ -51,17 +51,17 @@ impl FetchTarget {
         }
     }
 
-    fn locations(&self) -> Vec<Location> {
-        match self {
-            Self::Blocks(blocks) | Self::Readahead(blocks) => blocks
-                .iter()
-                .filter_map(|(_, source)| match source {
-                    Source::Slot(entry) => Some(entry.location),
-                    _ => None,
-                })
-                .collect(),
-            Self::Pages(pages) => pages.iter().map(|(_, entry)| entry.location).collect(),
-        }
+    /// The locations on units that are read.
+    fn locations(&self) -> impl Iterator<Item = Location> + '_ {
+        let (blocks, pages) = match self {
+            Self::Blocks(blocks) | Self::Readahead(blocks) => (&blocks[..], &[][..]),
+            Self::Pages(pages) => (&[][..], &pages[..]),
+        };
+        let blocks = blocks.iter().filter_map(|(_, source)| match source {
+            Source::Slot(entry) => Some(entry.location),
+            Source::Zero | Source::Journal(_) => None,
+        });
+        blocks.chain(pages.iter().map(|(_, entry)| entry.location))
     }
 }
 
@@ -78,7 +78,9 @@ pub struct UnwrittenRead {
 pub struct HedgeQueue {
     /// Parked requests, by when they count as slow.
     due: BinaryHeap<Reverse<(Duration, u64)>>,
-    readings: u64,
+    /// All reads so far.
+    reads: u64,
+    /// Those that were hedged.
     started: u64,
 }
 
@@ -112,7 +114,7 @@ impl Reader {
                 hedge_after = hedge_after.max(Some(best.unit.hedge_after()));
             }
         }
-        self.hedges.readings += 1;
+        self.hedges.reads += 1;
         if let Some(hedge_after) = hedge_after {
             self.hedges.due.push(Reverse((now + hedge_after, id)));
         }
@@ -180,9 +182,13 @@ impl Reader {
             }
             let exclude: Vec<UnitId> = targets.units.iter().map(|(id, _)| *id).collect();
             let table = &self.table;
-            let mut wanted = parked.wanted.locations().into_iter();
-            let others = wanted.any(|location| table.has_alternative(location, &exclude));
-            if others && self.hedges.started < HEDGES_FREE + self.hedges.readings / HEDGE_ONE_IN {
+            let has_alternative = parked
+                .wanted
+                .locations()
+                .any(|location| table.has_alternative(location, &exclude));
+            if has_alternative
+                && self.hedges.started < HEDGES_FREE + self.hedges.reads / HEDGE_ONE_IN
+            {
                 self.hedges.started += 1;
                 parked.under_way += 1;
                 let wanted = parked.wanted.clone();

@@ -15,7 +15,7 @@ pub enum Source {
     Zero,
     /// Its ciphertext is in the journal.
     Journal(JournalSlot),
-    /// It lies on units.
+    /// It is on units.
     Slot(Entry),
 }
 

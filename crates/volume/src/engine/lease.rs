@@ -131,7 +131,7 @@ impl Volume {
 
     /// Whether a request waits only for a check of the clock.
     pub(super) fn has_acknowledgements(&self) -> bool {
-        !self.lease.unacknowledged.is_empty() || self.has_synced_waiters()
+        !self.lease.unacknowledged.is_empty() || self.flush.has_synced_waiters()
     }
 
     /// Admits changes that have waited, if the lease holds.
@@ -154,6 +154,6 @@ impl Volume {
                 result: Ok(Outcome::Done),
             });
         }
-        self.finish_synced();
+        self.flush.complete_synced(&mut self.reader.ready);
     }
 }

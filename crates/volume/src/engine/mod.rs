@@ -33,6 +33,7 @@
 mod checkpoint;
 mod config;
 mod destage;
+mod destage_error;
 mod device;
 mod event;
 mod extents;
@@ -43,7 +44,9 @@ mod layers;
 mod lease;
 mod map_preload;
 mod open;
+mod open_journal;
 mod pages;
+mod parked;
 mod read;
 mod read_only;
 mod readahead;

@@ -5,15 +5,13 @@
 //! 3. name     it in the catalog, where several hosts share a folder of journals
 //! 4. assemble the owner; start its background jobs
 //!
-//! What to do with a journal is decided by [`JournalSource::choose`] and
-//! [`JournalUse::choose`], which do no I/O.
+//! Step 2 is `open_journal`.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 
 use base::{Sequence, with_causes};
-use world::{File, Wake, World};
+use world::{Wake, World};
 
 use super::checkpoint::CheckpointState;
 use super::config::VolumeConfig;
@@ -24,14 +22,12 @@ use super::flush::FlushState;
 use super::layers::Layers;
 use super::lease::LeaseState;
 use super::map_preload::MapPreload;
+use super::open_journal::{JournalWrites, recover_journal};
 use super::reader::Reader;
-use super::volume::{Counters, Env, Volume};
+use super::volume::{Counters, Env, TailPages, Volume};
 use crate::catalog::{Catalog, CatalogError, Lease, Leftovers, StoredVersion};
 use crate::clean;
-use crate::journal::{
-    Claim, Journal, JournalError, JournalLocation, JournalSlot, JournalSpec, ReplayedWrite, replay,
-    replay_from,
-};
+use crate::journal::{Journal, JournalError, JournalLocation};
 use crate::lease_term::LeaseTerm;
 use crate::map::{Entry, Overlay, PAGE_BYTES, PageBudget, PageCache, Root};
 use crate::scatter::{
@@ -41,7 +37,7 @@ use crate::scatter::{
 use crate::seal::{Address, Keyring, SequenceSource};
 use crate::version::{BadRecord, BadTail, Record, decode_tail_page};
 
-/// Everything that opening a volume takes.
+/// The parameters of opening a volume.
 pub struct OpenParams {
     /// The machine: disk, clock, randomness, threads.
     pub world: World,
@@ -57,7 +53,7 @@ pub struct OpenParams {
     pub term: LeaseTerm,
     /// The lease's keys, unwrapped.
     pub keyring: Arc<Keyring>,
-    /// Where the journal lies; it is created if it does not exist. Another host
+    /// The journal's path; it is created if it does not exist. Another host
     /// may have the previous journal open if the lease ends by itself or the
     /// folder is shared: then it is copied ([`Journal::take_over`]).
     pub journal: JournalLocation,
@@ -102,44 +98,6 @@ struct Base {
     young: Overlay<Entry>,
     /// The last journal sequence that the version contains.
     last_sequence: Sequence,
-}
-
-/// What the journal holds beyond the newest version.
-struct JournalWrites {
-    active: Overlay<JournalSlot>,
-    last_sequence: Sequence,
-}
-
-/// How the journal of an earlier lease is read.
-#[derive(Debug, PartialEq, Eq)]
-enum JournalSource<'a> {
-    /// There is none that this lease continues.
-    None,
-    /// Another host may have it open: it is copied.
-    Copied(&'a Path),
-    /// Only this host ever has it: it is continued in place.
-    InPlace(&'a Path),
-}
-
-/// What is done once the earlier journal has been read, if there is one.
-#[derive(Debug, PartialEq, Eq)]
-enum JournalUse {
-    /// The log continues in it.
-    Continue,
-    /// A new file takes its place: it is empty, and has another size.
-    Replace,
-    /// There is none: a new one is created.
-    Create,
-    /// The catalog names one that is not there: flushed writes would be lost.
-    Missing,
-}
-
-/// What an earlier journal turned out to be.
-#[derive(Debug, Clone, Copy)]
-struct FormerJournal {
-    /// How many records follow the newest version.
-    records: u64,
-    ring_bytes: u64,
 }
 
 impl Volume {
@@ -227,8 +185,7 @@ impl Volume {
             destage,
             checkpoint: CheckpointState::new(env.placer(PAGE_BYTES as u32, replicas, layout)),
             env,
-            tail_old: Vec::new(),
-            tail_young: base.tail,
+            tail: TailPages::new(base.tail),
             last_sequence: writes.last_sequence,
             head,
             number_next,
@@ -319,140 +276,6 @@ impl Base {
     }
 }
 
-impl JournalWrites {
-    fn add(&mut self, write: ReplayedWrite) {
-        match write {
-            ReplayedWrite::Data { block, placed } => {
-                self.last_sequence = self.last_sequence.max(placed.sequence);
-                self.active.insert(block.0, placed);
-            }
-            ReplayedWrite::Zero {
-                block,
-                count,
-                sequence,
-            } => {
-                self.last_sequence = self.last_sequence.max(sequence);
-                self.active.zero(block.0..block.0 + count);
-            }
-        }
-    }
-}
-
-impl<'a> JournalSource<'a> {
-    /// A journal is continued in place only if no other host can have it open.
-    fn choose(location: &'a JournalLocation, taken_over: bool, is_unlimited: bool) -> Self {
-        match &location.former {
-            None => Self::None,
-            Some(former) if taken_over || !is_unlimited || *former != location.path => {
-                Self::Copied(former)
-            }
-            Some(former) => Self::InPlace(former),
-        }
-    }
-}
-
-impl JournalUse {
-    /// `must_exist`: the catalog names the journal that was looked for.
-    fn choose(former: Option<FormerJournal>, ring_bytes: u64, must_exist: bool) -> Self {
-        match former {
-            Some(former) if former.records > 0 || former.ring_bytes == ring_bytes => Self::Continue,
-            Some(_) => Self::Replace,
-            None if must_exist => Self::Missing,
-            None => Self::Create,
-        }
-    }
-}
-
-/// The lease's journal: the earlier one, whose writes after `after` are added to
-/// `writes`, or a new one.
-fn recover_journal(
-    params: &OpenParams,
-    after: Sequence,
-    writes: &mut JournalWrites,
-) -> Result<Journal, OpenError> {
-    let (lease, location) = (&params.lease, &params.journal);
-    let (volume, position) = (lease.volume, lease.journal_next);
-    let spec = |position| JournalSpec::new(volume, lease.block_size, position);
-    let claim = Claim {
-        epoch: lease.epoch,
-        term: params.term.clone(),
-    };
-    let ring_bytes = params.config.journal_bytes.next_multiple_of(4096);
-    let create = |position| {
-        Journal::create(
-            &params.world,
-            &location.path,
-            spec(position),
-            ring_bytes,
-            &claim,
-        )
-    };
-    let opened = open_former(params, spec(position), &claim, after, writes)?;
-    let former = opened.as_ref().map(|(journal, records)| FormerJournal {
-        records: *records,
-        ring_bytes: journal.ring_bytes(),
-    });
-    let named_folder = lease.journal.map(|named| named.folder);
-    let must_exist = named_folder.is_some_and(|folder| Some(folder) == location.folder)
-        && location.former.is_some();
-    let action = JournalUse::choose(former, ring_bytes, must_exist);
-    match (action, opened) {
-        (JournalUse::Continue, Some((journal, records))) => {
-            if records > 0 {
-                tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
-            }
-            Ok(journal)
-        }
-        (JournalUse::Replace, Some((journal, _))) => Ok(create(journal.head())?),
-        (JournalUse::Missing, _) => {
-            let path = location.former.as_deref().map(Path::display);
-            let path = path.map_or_else(String::new, |path| path.to_string());
-            Err(JournalError::Missing { path }.into())
-        }
-        _ => {
-            if position > 0 && lease.journal.is_none() && location.folder.is_none() {
-                tracing::warn!(
-                    %volume, journal = %location.path.display(),
-                    "no journal found: unless the last host closed the volume, what it flushed after the newest version is lost"
-                );
-            }
-            Ok(create(position)?)
-        }
-    }
-}
-
-/// Reads the journal of an earlier lease, if there is one; returns it with the
-/// number of records that follow `after`.
-fn open_former(
-    params: &OpenParams,
-    spec: JournalSpec,
-    claim: &Claim,
-    after: Sequence,
-    writes: &mut JournalWrites,
-) -> Result<Option<(Journal, u64)>, JournalError> {
-    let (world, keyring) = (&params.world, &params.keyring);
-    let is_unlimited = params.term.is_unlimited();
-    match JournalSource::choose(&params.journal, params.taken_over, is_unlimited) {
-        JournalSource::None => Ok(None),
-        JournalSource::Copied(former) => {
-            let from = former.display().to_string();
-            let copy = |file: &dyn File, journal: &mut Journal| {
-                replay_from(file, &from, journal, keyring, after, |write| {
-                    writes.add(write);
-                })
-            };
-            Journal::take_over(world, former, &params.journal.path, spec, claim, copy)
-        }
-        JournalSource::InPlace(former) => {
-            let Some(mut journal) = Journal::open(world, former, spec)? else {
-                return Ok(None);
-            };
-            let records = replay(&mut journal, keyring, after, |write| writes.add(write))?;
-            Ok(Some((journal, records)))
-        }
-    }
-}
-
 /// Reads a version's record and its tail, through the cache if there is one.
 pub(crate) fn open_version(
     version: &StoredVersion,
@@ -476,58 +299,4 @@ pub(crate) fn open_version(
         decode_tail_page(&page?, &mut overlay)?;
     }
     Ok((record, overlay))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_journal_is_continued_in_place_only_by_the_one_host_that_has_it() {
-        let own = Path::new("/host/journal");
-        let location = |former: Option<&Path>| JournalLocation {
-            path: own.to_owned(),
-            former: former.map(Path::to_owned),
-            folder: None,
-        };
-        let none = location(None);
-        assert_eq!(
-            JournalSource::choose(&none, false, true),
-            JournalSource::None
-        );
-        let same = location(Some(own));
-        assert_eq!(
-            JournalSource::choose(&same, false, true),
-            JournalSource::InPlace(own)
-        );
-        for (taken_over, is_unlimited) in [(true, true), (false, false), (true, false)] {
-            let source = JournalSource::choose(&same, taken_over, is_unlimited);
-            assert_eq!(source, JournalSource::Copied(own));
-        }
-        let elsewhere = Path::new("/shared/journal");
-        let moved = location(Some(elsewhere));
-        assert_eq!(
-            JournalSource::choose(&moved, false, true),
-            JournalSource::Copied(elsewhere)
-        );
-    }
-
-    #[test]
-    fn a_journal_with_records_is_never_replaced_and_a_named_one_must_exist() {
-        let former = |records, ring_bytes| {
-            Some(FormerJournal {
-                records,
-                ring_bytes,
-            })
-        };
-        for (former, must_exist, expected) in [
-            (former(1, 4096), false, JournalUse::Continue),
-            (former(0, 8192), false, JournalUse::Continue),
-            (former(0, 4096), true, JournalUse::Replace),
-            (None, false, JournalUse::Create),
-            (None, true, JournalUse::Missing),
-        ] {
-            assert_eq!(JournalUse::choose(former, 8192, must_exist), expected);
-        }
-    }
 }

@@ -1,28 +1,21 @@
-//! Reads: completed at once from memory, otherwise parked.
+//! Reads that are completed at once, from memory, the journal or the page cache. Others are
+//! parked (`parked`).
 
 use std::ops::Range;
-use std::time::Duration;
 
-use base::{BlockIndex, Completion, IoError, Outcome, Slot, Started, Token};
+use base::{BlockIndex, IoError, Slot, Started, Token};
 use cache::host::Tally;
 use unit::{SlotRun, Tag};
 
-use super::fetch::{Fetched, FetchedEdges};
-use super::hedge::FetchTarget;
 use super::layers::Source;
-use super::reader::{ParkedRequest, PendingRequest, Reader};
-use super::unavailable::ReadFailure;
-use super::write::Change;
+use super::reader::{PendingRequest, Reader};
 use crate::journal::{Journal, JournalSlot};
 use crate::map::{Entry, PAGE_BYTES, Page, Position};
-use crate::scatter::{Piece, data_piece};
+use crate::scatter::{Buffers, Piece, data_piece};
 use crate::seal::Address;
 
 /// Blocks read at once: bounds an owner's scratch memory.
 const RUN_BLOCKS_MAX: usize = 64;
-/// How often a read is repeated because its block was moved by a write and a
-/// destage. The bound is never met in practice.
-const ATTEMPTS_MAX: u32 = 16;
 
 /// Buffers an owner keeps between reads.
 #[derive(Default)]
@@ -34,6 +27,27 @@ pub struct Scratch {
     plain: Vec<u8>,
     /// Hits in the host's cache.
     tally: Tally,
+}
+
+/// The number of slots, from the first one on, that are adjacent on units.
+#[inline]
+fn adjacent_slots(slots: &[(Entry, usize)]) -> usize {
+    let first = slots[0].0.location;
+    let is_next = |(count, (entry, _)): &(u64, &(Entry, usize))| {
+        entry.location.bits() == first.bits() + count && entry.location.segment() == first.segment()
+    };
+    (0..)
+        .zip(slots.iter().take(RUN_BLOCKS_MAX))
+        .take_while(is_next)
+        .count()
+}
+
+/// A block as it was read: its ciphertext, and what opens it.
+struct SealedBlock<'a> {
+    block: u64,
+    sequence: base::Sequence,
+    tag: Tag,
+    sealed: &'a [u8],
 }
 
 impl Reader {
@@ -179,8 +193,13 @@ impl Reader {
                 return Ok(false);
             };
             let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
-            let entry = (placed.sequence, placed.tag);
-            if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
+            let sealed = SealedBlock {
+                block,
+                sequence: placed.sequence,
+                tag: placed.tag,
+                sealed,
+            };
+            if !self.open_into(offset, out, &sealed, &mut scratch.plain) {
                 return Ok(false);
             }
         }
@@ -204,18 +223,7 @@ impl Reader {
         let mut start = 0;
         while start < scratch.slots.len() {
             let first = scratch.slots[start].0.location;
-            let next_to = |slots: &[(Entry, usize)], count: usize| {
-                let location = slots[start + count].0.location;
-                location.bits() == first.bits() + count as u64
-                    && location.segment() == first.segment()
-            };
-            let mut count = 1;
-            while start + count < scratch.slots.len()
-                && count < RUN_BLOCKS_MAX
-                && next_to(&scratch.slots, count)
-            {
-                count += 1;
-            }
+            let count = adjacent_slots(&scratch.slots[start..]);
             scratch.sealed.resize(count * block_bytes, 0);
             scratch.tags.resize(count, [0; 16]);
             let run = SlotRun {
@@ -239,8 +247,13 @@ impl Reader {
                 let (entry, index) = scratch.slots[start + turn];
                 let block = scratch.sources[index].0;
                 let sealed = &scratch.sealed[turn * block_bytes..][..block_bytes];
-                let entry = (entry.sequence, scratch.tags[turn]);
-                if !self.open_into(offset, out, block, entry, sealed, &mut scratch.plain) {
+                let sealed = SealedBlock {
+                    block,
+                    sequence: entry.sequence,
+                    tag: scratch.tags[turn],
+                    sealed,
+                };
+                if !self.open_into(offset, out, &sealed, &mut scratch.plain) {
                     // Another copy may open: the read that waits tries it.
                     return Ok(false);
                 }
@@ -288,11 +301,16 @@ impl Reader {
             let (block, piece) = piece(*slot);
             let (range, within) = self.part_of(offset, out.len(), block);
             let out = &mut out[range];
-            if out.len() == block_bytes {
-                return view.read_now(keyring, &piece, (sealed, out), tally);
-            }
-            if !view.read_now(keyring, &piece, (sealed, plain), tally) {
+            let is_whole = out.len() == block_bytes;
+            let buffers = Buffers {
+                sealed,
+                plain: if is_whole { &mut *out } else { plain },
+            };
+            if !view.read_now(keyring, &piece, buffers, tally) {
                 return false;
+            }
+            if is_whole {
+                return true;
             }
             out.copy_from_slice(&plain[within..within + out.len()]);
             true
@@ -305,21 +323,25 @@ impl Reader {
         &self,
         offset: u64,
         out: &mut [u8],
-        block: u64,
-        (sequence, tag): (base::Sequence, Tag),
-        sealed: &[u8],
+        of: &SealedBlock<'_>,
         plain: &mut Vec<u8>,
     ) -> bool {
-        let (range, within) = self.part_of(offset, out.len(), block);
+        let SealedBlock {
+            block,
+            sequence,
+            tag,
+            sealed,
+        } = of;
+        let (range, within) = self.part_of(offset, out.len(), *block);
         let sealer = self.fetcher.keyring.of_epoch(sequence.epoch());
-        let address = Address::data(BlockIndex(block));
+        let address = Address::data(BlockIndex(*block));
         if range.len() == sealed.len() {
             return sealer
-                .open(address, sequence, &tag, sealed, &mut out[range])
+                .open(address, *sequence, tag, sealed, &mut out[range])
                 .is_ok();
         }
         plain.resize(sealed.len(), 0);
-        if sealer.open(address, sequence, &tag, sealed, plain).is_err() {
+        if sealer.open(address, *sequence, tag, sealed, plain).is_err() {
             return false;
         }
         let length = range.len();
@@ -342,6 +364,7 @@ impl Reader {
         }
     }
 
+    /// Reads a map page into the cache of pages, if that needs no waiting.
     pub fn load_page_now(&mut self, position: Position, entry: Entry) -> bool {
         let mut plain = Box::new([0; PAGE_BYTES]);
         let is_read = self.read_page_now(position, entry, &mut *plain);
@@ -371,225 +394,16 @@ impl Reader {
                 return false;
             };
             let mut tally = Tally::default();
-            let is_read = view.read_now(keyring, &piece, (&mut sealed, plain), &mut tally);
+            let buffers = Buffers {
+                sealed: &mut sealed,
+                plain,
+            };
+            let is_read = view.read_now(keyring, &piece, buffers, &mut tally);
             view.count(&tally);
             return is_read;
         }
         let sealer = keyring.of_epoch(entry.sequence.epoch());
         let opened = sealer.open(address, entry.sequence, &tags[0], &sealed, plain);
         opened.is_ok()
-    }
-
-    /// Parks a request and starts to read what it needs: first map pages, then blocks.
-    pub fn park(&mut self, waiting: PendingRequest) {
-        self.resume(waiting, 0, None);
-    }
-
-    /// Continues a parked request: finds what it still needs. The request gets a new
-    /// number, so that results of earlier reads are ignored.
-    pub fn resume(
-        &mut self,
-        waiting: PendingRequest,
-        attempts: u32,
-        unavailable_since: Option<Duration>,
-    ) {
-        let blocks = self.blocks_wanted(&waiting);
-        let mut pages: Vec<(Position, Entry)> = Vec::new();
-        let mut wanted = Vec::with_capacity(blocks.len());
-        for block in blocks {
-            match self.layers.resolve(block) {
-                Ok(source) => wanted.push((BlockIndex(block), source)),
-                Err(page) if pages.contains(&page) => {}
-                Err(page) => pages.push(page),
-            }
-        }
-        let wanted = if !pages.is_empty() {
-            FetchTarget::Pages(pages)
-        } else {
-            match waiting {
-                PendingRequest::Extents { .. } => return self.finish_extents(waiting),
-                PendingRequest::Readahead { piece, .. } => {
-                    let wanted = self.worth_reading_ahead(wanted);
-                    if wanted.is_empty() {
-                        return self.end_ahead(piece);
-                    }
-                    FetchTarget::Readahead(wanted.into())
-                }
-                _ => FetchTarget::Blocks(wanted.into()),
-            }
-        };
-        let id = self.parked_next;
-        self.parked_next += 1;
-        let is_ahead = matches!(waiting, PendingRequest::Readahead { .. });
-        let targets = self.start_fetch(id, &wanted, is_ahead);
-        let parked = ParkedRequest {
-            waiting,
-            attempts,
-            unavailable_since,
-            wanted,
-            targets,
-            under_way: 1,
-        };
-        if unavailable_since.is_some() {
-            self.unavailable.retry_started();
-        }
-        self.parked.insert(id, parked);
-    }
-
-    /// The blocks of a readahead that are only on units.
-    fn worth_reading_ahead(&self, blocks: Vec<(BlockIndex, Source)>) -> Vec<(BlockIndex, Source)> {
-        let is_elsewhere = |(block, source): &(BlockIndex, Source)| match source {
-            Source::Slot(entry) => {
-                let piece = data_piece(*block, *entry);
-                let view = self.fetcher.view.as_ref();
-                view.is_some_and(|view| !view.may_have(&piece))
-            }
-            Source::Zero | Source::Journal(_) => false,
-        };
-        blocks.into_iter().filter(is_elsewhere).collect()
-    }
-
-    /// A read of request `id` has ended. Returns the request, unless it was completed
-    /// before, or this read has failed and another one is running.
-    fn unpark(&mut self, id: u64, has_failed: bool) -> Option<ParkedRequest> {
-        let mut parked = self.parked.remove(&id)?;
-        if has_failed && parked.under_way > 1 {
-            parked.under_way -= 1;
-            self.parked.insert(id, parked);
-            return None;
-        }
-        if parked.unavailable_since.is_some() {
-            self.unavailable.retry_ended(has_failed);
-        }
-        Some(parked)
-    }
-
-    /// Blocks were read. Returns a change that may be admitted now, with its edges.
-    pub fn on_fetched(&mut self, id: u64, fetched: Fetched) -> Option<(Change, FetchedEdges)> {
-        let read = match fetched {
-            Fetched::All(content) => Ok(content),
-            Fetched::Each(each) => joined(each),
-        };
-        let parked = self.unpark(id, read.is_err())?;
-        let (FetchTarget::Blocks(wanted) | FetchTarget::Readahead(wanted)) = &parked.wanted else {
-            unreachable!("blocks are read only for requests that need blocks");
-        };
-        let wanted = std::sync::Arc::clone(wanted);
-        let content = match read {
-            Ok(content) => content,
-            Err((index, unread)) => {
-                let (block, source) = wanted[index];
-                // The block may have been overwritten, destaged and freed meanwhile;
-                // then it is read at its new location.
-                let moved = self.layers.resolve(block.0) != Ok(source);
-                if moved && parked.attempts < ATTEMPTS_MAX {
-                    self.resume(
-                        parked.waiting,
-                        parked.attempts + 1,
-                        parked.unavailable_since,
-                    );
-                } else {
-                    self.wait_or_fail(parked, unread);
-                }
-                return None;
-            }
-        };
-        match parked.waiting {
-            PendingRequest::Read {
-                token,
-                offset,
-                length,
-            } => {
-                let out = match content.len() == length {
-                    true => content,
-                    false => {
-                        // The blocks are consecutive; cut off what was not requested.
-                        let block_bytes = self.fetcher.block_size.bytes() as u64;
-                        let within = (offset % block_bytes) as usize;
-                        content[within..within + length].to_vec()
-                    }
-                };
-                self.ready.push(Completion {
-                    token,
-                    result: Ok(Outcome::Data(out)),
-                });
-            }
-            PendingRequest::Prefetch { token, .. } => {
-                self.ready.push(Completion {
-                    token,
-                    result: Ok(Outcome::Done),
-                });
-            }
-            PendingRequest::Change(change) => {
-                let blocks = content.chunks_exact(self.fetcher.block_size.bytes());
-                let edges = wanted.iter().zip(blocks);
-                let edges = edges.map(|((block, source), plain)| (*block, *source, plain.to_vec()));
-                return Some((change, edges.collect()));
-            }
-            PendingRequest::Extents { .. } => self.finish_extents(parked.waiting),
-            PendingRequest::Readahead { piece, .. } => self.end_ahead(piece),
-        }
-        None
-    }
-
-    pub fn on_pages(
-        &mut self,
-        id: u64,
-        pages: Result<Vec<(Entry, std::sync::Arc<Page>)>, ReadFailure>,
-    ) {
-        let Some(parked) = self.unpark(id, pages.is_err()) else {
-            return;
-        };
-        match pages {
-            Ok(pages) => {
-                for (entry, page) in pages {
-                    self.layers.cache.insert(entry, page);
-                }
-                self.resume(parked.waiting, parked.attempts, parked.unavailable_since);
-            }
-            // A checkpoint may have replaced the page meanwhile.
-            Err(unread) if parked.attempts < 2 && !self.can_wait(&parked, &unread) => {
-                self.resume(
-                    parked.waiting,
-                    parked.attempts + 1,
-                    parked.unavailable_since,
-                );
-            }
-            Err(unread) => self.wait_or_fail(parked, unread),
-        }
-    }
-
-    pub fn fail(&mut self, waiting: &PendingRequest, error: IoError) {
-        if let PendingRequest::Readahead { piece, .. } = waiting {
-            return self.end_ahead(*piece);
-        }
-        self.ready.extend(waiting.token().map(|token| Completion {
-            token,
-            result: Err(error),
-        }));
-    }
-}
-
-/// Concatenates blocks, or returns the index and failure of one: a permanent failure,
-/// if there is one.
-fn joined(blocks: Vec<Result<Vec<u8>, ReadFailure>>) -> Result<Vec<u8>, (usize, ReadFailure)> {
-    let mut content = Vec::with_capacity(blocks.iter().flatten().map(Vec::len).sum());
-    let mut failure: Option<(usize, ReadFailure)> = None;
-    for (index, block) in blocks.into_iter().enumerate() {
-        match block {
-            Ok(block) => content.extend(block),
-            Err(unread) if failure.is_none() || !unread.is_transient => {
-                let is_last = !unread.is_transient;
-                failure = Some((index, unread));
-                if is_last {
-                    break;
-                }
-            }
-            Err(_) => {}
-        }
-    }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(content),
     }
 }

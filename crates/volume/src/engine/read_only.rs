@@ -1,6 +1,6 @@
 //! [`ReadOnlyVolume`]: a version as a read-only device.
 //!
-//! It takes no lease and has no journal: it changes nothing anywhere, and any
+//! It acquires no lease and has no journal: it changes nothing, and any
 //! number of hosts may have the same version open. The caller makes sure that the
 //! catalog keeps the version. If it is removed all the same, reads fail, and never
 //! return other data: every block is opened against the sequence that the map
@@ -27,7 +27,7 @@ use crate::scatter::{CacheView, Store};
 use crate::seal::Keyring;
 use crate::version::BadRecord;
 
-/// Everything that opening a version takes.
+/// The parameters of opening a version.
 pub struct ReadOnlyParams {
     /// Wakes the owner's loop when a job has ended.
     pub wake: Wake,

@@ -4,10 +4,8 @@
 //! its caches. A writable volume has one and changes the layers in it; a
 //! read-only volume is little else.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use base::{ByteRange, Completion, Extent, IoError, Started, Token, VolumeId};
@@ -19,6 +17,7 @@ use super::read::Scratch;
 use super::readahead::Readahead;
 use super::unavailable::UnavailableReads;
 use super::write::Change;
+use crate::map::BlockMap;
 use crate::scatter::Table;
 
 /// The reading half of a volume: it looks up blocks, reads them, and parks requests.
@@ -27,9 +26,11 @@ pub struct Reader {
     pub layers: Layers,
     /// The table of units as of the last poll.
     pub table: Arc<Table>,
-    pub fetcher: Fetcher,
+    /// Shared with the reads that it starts.
+    pub fetcher: Arc<Fetcher>,
     pub scratch: Scratch,
-    pub parked: HashMap<u64, ParkedRequest>,
+    /// Requests that wait for a read, by the number of that read.
+    pub parked: BlockMap<ParkedRequest>,
     pub parked_next: u64,
     pub hedges: HedgeQueue,
     /// Reads that start once the journal's batch is in its file.
@@ -42,15 +43,15 @@ pub struct Reader {
     pub ready: Vec<Completion>,
 }
 
-/// A request for which something is being read.
+/// A request for which blocks or map pages are being read.
 pub struct ParkedRequest {
     pub waiting: PendingRequest,
     pub attempts: u32,
-    /// Since when it has waited for unavailable units, if it has.
+    /// When it began to wait for unavailable units; `None` if it does not.
     pub unavailable_since: Option<Duration>,
     pub wanted: FetchTarget,
     pub targets: ReadTargets,
-    /// Reads of it that have not ended: the first that succeeds counts.
+    /// The number of reads that have not ended: the first one that succeeds counts.
     pub under_way: u32,
 }
 
@@ -91,9 +92,9 @@ impl Reader {
             size_bytes,
             layers,
             table: fetcher.store.table(),
-            fetcher,
+            fetcher: Arc::new(fetcher),
             scratch: Scratch::default(),
-            parked: HashMap::new(),
+            parked: BlockMap::default(),
             parked_next: 0,
             hedges: HedgeQueue::default(),
             unwritten: Vec::new(),
@@ -114,7 +115,7 @@ impl Reader {
         hedge.into_iter().chain(retry).min()
     }
 
-    /// Checks that a range lies within the volume.
+    /// Checks that a range is within the volume.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] if it does not.
@@ -173,7 +174,7 @@ impl Reader {
         size.block_at(offset).0..size.block_at(offset + length - 1).0 + 1
     }
 
-    /// Where `block` lies in a buffer for the bytes from `offset` on, and the offset
+    /// Where `block` is in a buffer for the bytes from `offset` on, and the offset
     /// within the block at which that part begins.
     #[inline]
     pub fn part_of(&self, offset: u64, length: usize, block: u64) -> (Range<usize>, usize) {

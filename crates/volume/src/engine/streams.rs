@@ -1,9 +1,9 @@
 //! [`Streams`]: detects sequential reads and says what to read ahead of them
 //! (docs/internals/cache.md, "Readahead").
 //!
-//! It knows block numbers and nothing else. Streams are told apart by where they
+//! It knows block numbers and nothing else. Streams are distinguished by where they
 //! continue, so streams of one connection may be interleaved, and those of several
-//! do not disturb each other.
+//! connections do not disturb each other.
 
 use std::ops::Range;
 

@@ -53,7 +53,7 @@ impl Env {
     }
 }
 
-/// An attached volume: a [`base::BlockDevice`] whose blocks lie on units.
+/// An attached volume: a [`base::BlockDevice`] whose blocks are on units.
 pub struct Volume {
     pub(super) env: Arc<Env>,
     pub(super) reader: Reader,
@@ -63,10 +63,7 @@ pub struct Volume {
     pub(super) flush: FlushState,
     pub(super) destage: DestageState,
     pub(super) checkpoint: CheckpointState,
-    /// Pages of the tail that the running checkpoint will replace, and those
-    /// written since it began.
-    pub(super) tail_old: Vec<Entry>,
-    pub(super) tail_young: Vec<Entry>,
+    pub(super) tail: TailPages,
     /// The last journal sequence admitted.
     pub(super) last_sequence: Sequence,
     pub(super) head: Option<VersionKey>,
@@ -76,6 +73,59 @@ pub struct Volume {
     pub(super) stopped: Option<IoError>,
     pub(super) closing: bool,
     pub(super) counters: Counters,
+}
+
+/// The pages of the tail, as the next version lists them.
+#[derive(Default)]
+pub struct TailPages {
+    /// The pages that the running checkpoint will replace.
+    old: Vec<Entry>,
+    /// The pages written since it began.
+    young: Vec<Entry>,
+}
+
+impl TailPages {
+    /// The tail of the newest version, oldest page first.
+    pub fn new(pages: Vec<Entry>) -> Self {
+        Self {
+            old: Vec::new(),
+            young: pages,
+        }
+    }
+
+    /// The number of pages.
+    pub fn len(&self) -> usize {
+        self.old.len() + self.young.len()
+    }
+
+    /// The number of pages that no running checkpoint replaces.
+    pub fn young_len(&self) -> usize {
+        self.young.len()
+    }
+
+    /// The pages of a version; without those that a checkpoint has replaced if the version
+    /// adopts it.
+    pub fn of_version(&self, adopts_checkpoint: bool) -> Vec<Entry> {
+        match adopts_checkpoint {
+            true => self.young.clone(),
+            false => [&self.old[..], &self.young].concat(),
+        }
+    }
+
+    /// Adds the pages of a destage.
+    pub fn extend(&mut self, pages: Vec<Entry>) {
+        self.young.extend(pages);
+    }
+
+    /// A checkpoint begins: it will replace all pages.
+    pub fn begin_checkpoint(&mut self) {
+        self.old.append(&mut self.young);
+    }
+
+    /// A version with the checkpoint was committed.
+    pub fn adopt_checkpoint(&mut self) {
+        self.old.clear();
+    }
 }
 
 /// Counts since the volume was attached.
@@ -181,7 +231,7 @@ impl Volume {
             pieces_placed: self.env.progress.placed(),
             tail_entries: self.reader.layers.young.len()
                 + self.reader.layers.old.as_ref().map_or(0, |old| old.len()),
-            tail_pages: self.tail_young.len() + self.tail_old.len(),
+            tail_pages: self.tail.len(),
             head: self.head,
             counters: self.counters,
             stalled,

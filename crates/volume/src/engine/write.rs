@@ -19,8 +19,11 @@ pub struct Change {
     pub op: OwnedOp,
 }
 
-/// The old content of blocks that a change covers in part.
-type Edges = Vec<(u64, Vec<u8>)>;
+/// The old content of a block that a change covers in part.
+struct Edge {
+    block: u64,
+    plain: Vec<u8>,
+}
 
 impl Volume {
     /// Starts a change of a range within the volume.
@@ -40,7 +43,7 @@ impl Volume {
         }
         let edges = self.reader.edges_of(range);
         if edges.is_empty() {
-            return match self.admit(range, data, &Vec::new()) {
+            return match self.admit(range, data, &[]) {
                 Ok(()) => self.acknowledge(token, durability),
                 Err(error) => Started::Failed(error),
             };
@@ -94,7 +97,7 @@ impl Volume {
         }
     }
 
-    fn read_edges_now(&mut self, edges: &[u64]) -> Option<Edges> {
+    fn read_edges_now(&mut self, edges: &[u64]) -> Option<Vec<Edge>> {
         let block_bytes = self.env.block_size.bytes();
         let mut found = Vec::with_capacity(edges.len());
         for block in edges {
@@ -106,7 +109,10 @@ impl Volume {
                 .reader
                 .start_read_unparked(Some(&self.journal), start, &mut plain[..within])
             {
-                Ok(true) => found.push((*block, plain)),
+                Ok(true) => found.push(Edge {
+                    block: *block,
+                    plain,
+                }),
                 Ok(false) | Err(_) => return None,
             }
         }
@@ -118,7 +124,7 @@ impl Volume {
         &mut self,
         range: ByteRange,
         data: Option<WriteBuffer<'_>>,
-        edges: &Edges,
+        edges: &[Edge],
     ) -> Result<(), IoError> {
         let (offset, length) = (range.offset, range.length as usize);
         let blocks = self.reader.blocks_of(offset, range.length);
@@ -146,20 +152,20 @@ impl Volume {
                     continue;
                 }
                 Some(data) if !partial => {
-                    self.append(block, sequence(), &data.part(range).contiguous())?;
+                    self.append(block, sequence(), data.part(range))?;
                     continue;
                 }
                 _ => {}
             }
-            let old = edges.iter().find(|(edge, _)| *edge == block);
+            let old = edges.iter().find(|edge| edge.block == block);
             merged.clear();
-            merged.extend_from_slice(&old.expect("every edge was read").1);
+            merged.extend_from_slice(&old.expect("every edge was read").plain);
             let target = &mut merged[within..within + range.len()];
             match data {
                 Some(data) => data.part(range).copy_to(target),
                 None => target.fill(0),
             }
-            self.append(block, sequence(), &merged)?;
+            self.append(block, sequence(), merged.as_slice().into())?;
         }
         if whole_zeroes > 0 {
             let first = self
@@ -173,7 +179,12 @@ impl Volume {
     }
 
     #[inline]
-    fn append(&mut self, block: u64, sequence: Sequence, plain: &[u8]) -> Result<(), IoError> {
+    fn append(
+        &mut self,
+        block: u64,
+        sequence: Sequence,
+        plain: WriteBuffer<'_>,
+    ) -> Result<(), IoError> {
         self.last_sequence = sequence;
         let sealer = self.env.keyring.own();
         match self
@@ -261,12 +272,15 @@ impl Volume {
     }
 
     /// The edges that were read, unless one was written meanwhile.
-    fn edges_still_true(&mut self, fetched: &FetchedEdges) -> Option<Edges> {
+    fn edges_still_true(&mut self, fetched: &FetchedEdges) -> Option<Vec<Edge>> {
         fetched
             .iter()
             .map(|(block, source, plain)| {
                 let now: Option<Source> = self.reader.resolve_now(block.0);
-                (now == Some(*source)).then(|| (block.0, plain.clone()))
+                (now == Some(*source)).then(|| Edge {
+                    block: block.0,
+                    plain: plain.clone(),
+                })
             })
             .collect()
     }

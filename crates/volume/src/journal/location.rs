@@ -1,4 +1,4 @@
-//! Where journals lie, and which of them a lease continues.
+//! [`JournalLocation`]: the path of a lease's journal, and of the one that it continues.
 //!
 //! A host that has its journals for itself uses one name for each volume, and
 //! each lease's file replaces the previous one. In a folder that several hosts
@@ -24,7 +24,7 @@ use world::World;
 use super::files::{JournalError, failed};
 use crate::catalog::Lease;
 
-/// Where a volume's journal lies, and where the previous lease's is.
+/// Where a volume's journal is, and where the previous lease's is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalLocation {
     /// The journal's file. Its folder must exist.
@@ -48,7 +48,7 @@ pub struct SharedFolder {
 }
 
 impl JournalLocation {
-    /// Where the journal of `lease` lies: in the shared folder, if there is one,
+    /// Where the journal of `lease` is: in the shared folder, if there is one,
     /// else at `own`, the host's own path. A host that has been given a shared
     /// folder since continues its own journal there.
     #[must_use]

@@ -2,7 +2,7 @@
 //! (HVSTO §III-C: 100 MB for each active VM).
 //!
 //! A ring file. Records are named by their *log position*, which only grows;
-//! position `p` lies at byte `4096 + p % ring_bytes` of the file, after one
+//! position `p` is at byte `4096 + p % ring_bytes` of the file, after one
 //! page that identifies the journal.
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! that does not follow. There is no other root pointer.
 //!
 //! Which host's file it is, and how another host takes it over: `files.rs`; where
-//! it lies: `location.rs`.
+//! it is: `location.rs`.
 //!
 //! Lifecycle of a write: 1. append (sealed into the batch), 2. commit (the
 //! batch is in the file), 3. sync (durable), 4. destaged, 5. release.

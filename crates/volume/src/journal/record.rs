@@ -3,7 +3,7 @@
 //! ```text
 //!  0       4096                       4096 + payload_blocks * block
 //!  ┌────────┬─────────┬─────────┬─────────┐
-//!  │ header │ block 0 │ block 1 │ block … │   sealed, as they will lie in
+//!  │ header │ block 0 │ block 1 │ block … │   sealed, as they will be in
 //!  └────────┴─────────┴─────────┴─────────┘   segments
 //!
 //!  header, 8 bytes to a row:
@@ -115,7 +115,7 @@ impl Header {
         HEADER_BYTES as u64 + self.payload_blocks() as u64 * u64::from(self.block_bytes)
     }
 
-    fn lead(&self) -> RecordPrefix {
+    fn prefix(&self) -> RecordPrefix {
         RecordPrefix {
             position: self.position,
             journal: self.journal,
@@ -130,7 +130,8 @@ impl Header {
     /// # Panics
     /// If there are more than [`ENTRIES_MAX`] entries.
     pub fn encode(&self, page: &mut [u8; HEADER_BYTES]) {
-        encode_header(page, &self.lead(), &self.entries);
+        page.fill(0);
+        encode_header(page, &self.prefix(), &self.entries);
     }
 
     /// Reads and checks a header page.
@@ -206,48 +207,62 @@ pub(super) struct RecordPrefix {
     pub block_bytes: u32,
 }
 
-/// [`Header::encode`] from parts, for the writer that keeps its own.
-pub(super) fn encode_header(page: &mut [u8], lead: &RecordPrefix, entries: &[Entry]) {
+/// Fills a page front to back.
+struct PageWriter<'a> {
+    page: &'a mut [u8],
+    used: usize,
+}
+
+impl Writer for PageWriter<'_> {
+    #[inline]
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        self.page[self.used..][..bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+}
+
+/// As [`Header::encode`], into a page of zeroes. One for each commit of a batch, so it
+/// neither allocates nor copies.
+pub(super) fn encode_header(page: &mut [u8], prefix: &RecordPrefix, entries: &[Entry]) {
     assert!(
         entries.len() <= ENTRIES_MAX,
         "{} entries in one record",
         entries.len()
     );
     assert_eq!(page.len(), HEADER_BYTES);
+    debug_assert!(page.iter().all(|byte| *byte == 0), "the page is not empty");
     let payload = entries
         .iter()
         .filter(|entry| matches!(entry, Entry::Data { .. }))
         .count();
-    let mut bytes = Vec::with_capacity(HEADER_BYTES);
-    bytes.put_bytes(MAGIC);
-    bytes.put_u64(lead.position);
-    bytes.put_u128(lead.journal);
-    bytes.put_u64(lead.first.bits());
-    bytes.put_u16(u16::try_from(entries.len()).expect("checked above"));
-    bytes.put_u16(0);
-    bytes.put_u32(u32::try_from(payload).expect("at most ENTRIES_MAX"));
-    bytes.put_u64(lead.durable);
-    bytes.put_u32(lead.block_bytes);
-    bytes.put_u32(0);
+    let mut writer = PageWriter { page, used: 0 };
+    writer.put_bytes(MAGIC);
+    writer.put_u64(prefix.position);
+    writer.put_u128(prefix.journal);
+    writer.put_u64(prefix.first.bits());
+    writer.put_u16(u16::try_from(entries.len()).expect("checked above"));
+    writer.put_u16(0);
+    writer.put_u32(u32::try_from(payload).expect("at most ENTRIES_MAX"));
+    writer.put_u64(prefix.durable);
+    writer.put_u32(prefix.block_bytes);
+    writer.put_u32(0);
     for entry in entries {
         match *entry {
             Entry::Data { block, tag } => {
-                bytes.put_u64(block.0);
-                bytes.put_u64(1);
-                bytes.put_bytes(&tag);
+                writer.put_u64(block.0);
+                writer.put_u64(1);
+                writer.put_bytes(&tag);
             }
             Entry::Zero { block, count } => {
-                bytes.put_u64(block.0);
-                bytes.put_u64(2);
-                bytes.put_u64(count);
-                bytes.put_u64(0);
+                writer.put_u64(block.0);
+                writer.put_u64(2);
+                writer.put_u64(count);
+                writer.put_u64(0);
             }
         }
     }
-    bytes.resize(HEADER_BYTES, 0);
-    let crc = crc32c(&bytes);
-    bytes[CRC_AT..PREFIX_BYTES].copy_from_slice(&crc.to_le_bytes());
-    page.copy_from_slice(&bytes);
+    let crc = crc32c(page);
+    page[CRC_AT..PREFIX_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ use crate::seal::{Address, Keyring};
 /// A write that recovery found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayedWrite {
-    /// A block, and where its ciphertext lies.
+    /// A block, and where its ciphertext is.
     Data {
         /// The block.
         block: base::BlockIndex,
-        /// Where it lies.
+        /// Where it is.
         placed: JournalSlot,
     },
     /// A run of blocks that read as zeroes.
@@ -58,8 +58,8 @@ pub fn replay(
     replay_from(&*file, &path, journal, keyring, after, found)
 }
 
-/// As [`replay`], of the log in `former`, which lies at `path` and is only
-/// read: the records are written into the journal, each where it lies there.
+/// As [`replay`], of the log in `former`, which is at `path` and is only
+/// read: the records are written into the journal, each where it is there.
 /// Both have the same first page.
 ///
 /// # Errors
@@ -99,7 +99,7 @@ pub fn replay_from(
     Ok(records)
 }
 
-/// Whether some record says that what lies at `position`, where the log seems to
+/// Whether some record says that what is at `position`, where the log seems to
 /// end, was durable when the record was written.
 fn is_known_durable(former: &dyn File, journal: &Journal, position: u64) -> io::Result<bool> {
     /// Bytes read at once.

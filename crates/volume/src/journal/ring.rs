@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{BlockIndex, BlockSize, Sequence, VolumeId};
+use base::{BlockIndex, BlockSize, Sequence, VolumeId, WriteBuffer};
 use unit::Tag;
 use world::File;
 
@@ -39,7 +39,7 @@ impl JournalSpec {
     }
 }
 
-/// Where a block's ciphertext lies in the journal.
+/// Where a block's ciphertext is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalSlot {
     /// Offset in the file, in bytes.
@@ -71,7 +71,7 @@ pub struct Journal {
     /// Log position of the next byte.
     head: u64,
     /// Everything before this log position is durable. It is written in every
-    /// record, so that recovery can tell the end of a log from rot.
+    /// record, so that recovery can distinguish the end of a log from rot.
     durable: u64,
     /// Sealed records that are not in the file yet; they end at `head`.
     batch: Vec<u8>,
@@ -169,7 +169,7 @@ impl Journal {
         self.used_bytes() + needed <= self.ring_bytes
     }
 
-    /// Appends a block: seals a copy of `plain`. The caller has asked
+    /// Appends a block: seals a copy of `plain`. The caller has checked
     /// [`Journal::has_room`].
     ///
     /// # Errors
@@ -179,13 +179,16 @@ impl Journal {
         sealer: &Sealer,
         block: BlockIndex,
         sequence: Sequence,
-        plain: &[u8],
+        plain: WriteBuffer<'_>,
     ) -> Result<JournalSlot, JournalError> {
         let block_bytes = self.block_size.bytes();
         debug_assert_eq!(plain.len(), block_bytes);
         self.make_ready(sequence, block_bytes as u64)?;
         let at = self.batch.len();
-        self.batch.extend_from_slice(plain);
+        match plain.as_single() {
+            Some(plain) => self.batch.extend_from_slice(plain),
+            None => plain.append_to(&mut self.batch),
+        }
         let tag = sealer.seal(Address::data(block), sequence, &mut self.batch[at..]);
         let offset = self.offset_of(self.head);
         self.head += block_bytes as u64;
@@ -276,14 +279,14 @@ impl Journal {
                 entries,
                 ..
             } = growing;
-            let lead = RecordPrefix {
+            let prefix = RecordPrefix {
                 position,
                 journal: self.id,
                 first,
                 durable: self.durable,
                 block_bytes,
             };
-            encode_header(page, &lead, &entries);
+            encode_header(page, &prefix, &entries);
             self.entries = entries;
         }
     }

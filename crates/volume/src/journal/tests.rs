@@ -1,4 +1,4 @@
-//! The ring and recovery together.
+//! The ring and its recovery, tested together.
 
 use std::path::Path;
 
@@ -57,9 +57,9 @@ fn append(journal: &mut Journal, keyring: &Keyring, counter: u64) -> JournalSlot
             keyring.own(),
             BlockIndex(counter),
             sequence(counter),
-            &plain,
+            plain.as_slice().into(),
         )
-        .expect("the disk is well")
+        .expect("the disk works")
 }
 
 fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
@@ -83,11 +83,11 @@ fn replayed(world: &World, from: u64) -> Result<Vec<u64>, JournalError> {
     Ok(blocks)
 }
 
-/// A record that filled the ring to its very end went on growing, and its
-/// next block was written beyond the ring: reads then found what an
-/// earlier lap had left at the ring's start.
+/// A record that filled the ring exactly to its end kept growing, and its next block was
+/// written beyond the ring: reads then found what an earlier lap had left at the ring's
+/// start.
 #[test]
-fn a_record_that_ends_exactly_at_the_rings_end_does_not_run_over_it() {
+fn a_record_that_ends_exactly_at_the_rings_end_does_not_grow_beyond_it() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let keyring = keyring();
@@ -103,7 +103,7 @@ fn a_record_that_ends_exactly_at_the_rings_end_does_not_run_over_it() {
                 counter += 1;
                 placed.push((counter, append(&mut journal, &keyring, counter)));
             }
-            journal.commit().expect("the disk is well");
+            journal.commit().expect("the disk works");
             for (counter, placed) in placed {
                 let mut read = [0; 4096];
                 journal
@@ -120,21 +120,21 @@ fn a_record_that_ends_exactly_at_the_rings_end_does_not_run_over_it() {
 }
 
 #[test]
-fn a_record_that_was_durable_and_has_rotted_is_an_error_and_a_torn_tail_is_none() {
+fn a_rotten_durable_record_is_an_error_and_a_torn_tail_is_not() {
     let simulation = Simulation::new(2);
     let world = simulation.world();
     let keyring = keyring();
     let mut journal = create(&world);
     append(&mut journal, &keyring, 1);
-    journal.commit().expect("the disk is well");
+    journal.commit().expect("the disk works");
     let first_end = journal.head();
     append(&mut journal, &keyring, 2);
-    journal.commit().expect("the disk is well");
-    journal.file().sync_data().expect("the disk is well");
+    journal.commit().expect("the disk works");
+    journal.file().sync_data().expect("the disk works");
     journal.synced(journal.head());
     let second_end = journal.head();
     append(&mut journal, &keyring, 3);
-    journal.commit().expect("the disk is well");
+    journal.commit().expect("the disk works");
     assert_eq!(replayed(&world, 0).expect("it is whole"), [1, 2, 3]);
 
     let flip = |position: u64| {
@@ -143,8 +143,8 @@ fn a_record_that_was_durable_and_has_rotted_is_an_error_and_a_torn_tail_is_none(
             .flip_bit(path(), PAGE + position, 0)
             .expect("in the file");
     };
-    // The third record says that the second was durable: header or payload, its
-    // loss is told.
+    // The third record says that the second was durable, so damage to its header or
+    // payload is an error.
     for place in [first_end + 9, first_end + PAGE + 9] {
         flip(place);
         let error = replayed(&world, 0).expect_err("it has rotted");
@@ -152,8 +152,8 @@ fn a_record_that_was_durable_and_has_rotted_is_an_error_and_a_torn_tail_is_none(
         flip(place);
     }
     assert_eq!(replayed(&world, first_end).expect("from there on"), [2, 3]);
-    // The last record was never said to be durable: it may be torn. Then it is
-    // gone for good.
+    // No record says that the last one was durable: it may be torn, and is then dropped
+    // for good.
     flip(second_end + 100);
     assert_eq!(replayed(&world, 0).expect("a torn tail"), [1, 2]);
     flip(second_end + 100);
@@ -161,7 +161,7 @@ fn a_record_that_was_durable_and_has_rotted_is_an_error_and_a_torn_tail_is_none(
 }
 
 #[test]
-fn a_journal_that_finds_no_room_says_so_first_also_if_its_draft_stays() {
+fn a_full_disk_is_the_first_error_also_if_the_draft_cannot_be_removed() {
     let simulation = Simulation::new(3);
     let (world, disk) = (simulation.world(), &simulation.disk);
     let folder = Path::new("/host");

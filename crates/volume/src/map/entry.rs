@@ -1,9 +1,9 @@
-//! [`Entry`]: where a sealed piece lies and when it was written.
+//! [`Entry`]: where a sealed piece is and when it was written.
 
 use base::codec::{OutOfBytes, Reader, Writer};
 use base::{Location, Sequence};
 
-/// Where a block or page lies, and the sequence that its seal must have.
+/// Where a block or page is, and the sequence that its seal must have.
 ///
 /// ```text
 ///  0│ location: copyset 12 bits │ segment 36 │ slot 16 │
@@ -13,7 +13,7 @@ use base::{Location, Sequence};
 /// A hole is sixteen zero bytes; segment serials begin at 1, so no entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Where it lies.
+    /// Where it is.
     pub location: Location,
     /// The sequence of its write: the nonce of its seal.
     pub sequence: Sequence,

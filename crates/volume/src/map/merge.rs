@@ -78,7 +78,7 @@ pub fn merge<S: PageSink>(
     Ok(Root::new(entries))
 }
 
-/// The part of an overlay that lies in some range, sorted.
+/// The part of an overlay that is in some range, sorted.
 #[derive(Clone, Copy)]
 struct Changes<'a> {
     blocks: &'a [(u64, Entry)],

@@ -1,4 +1,4 @@
-//! The map: volume block → where its sealed block lies (HVSTO §III-B).
+//! The map: volume block → where its sealed block is (HVSTO §III-B).
 //!
 //! Three levels of pages, addressed directly: no search, no chain. Every page
 //! has 256 entries of 16 bytes, is sealed, and is scattered like data.
@@ -11,7 +11,7 @@
 //!                 └ (location, sequence)
 //! ```
 //!
-//! Over the tree lies an [`Overlay`]: what was destaged since the last
+//! On top of the tree is an [`Overlay`]: what was destaged since the last
 //! checkpoint. It is the tail of the version, in memory. A checkpoint merges
 //! it into new pages ([`merge`]); nothing is overwritten.
 //!
@@ -28,7 +28,7 @@ mod walk;
 
 pub use entry::Entry;
 pub use merge::{MergeError, PageSink, merge};
-pub use overlay::{Found, Overlay};
+pub use overlay::{BlockMap, Found, Overlay};
 pub use page::{PAGE_BYTES, PAGE_ENTRIES, Page};
 pub use page_cache::{PageBudget, PageCache};
 pub use tree::{FetchPages, Level, Lookup, Position, Root};

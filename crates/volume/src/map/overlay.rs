@@ -138,7 +138,7 @@ impl<V: Copy> Overlay<V> {
         self.blocks.iter().map(|(block, value)| (*block, *value))
     }
 
-    /// The ranges that read as zeroes where no block lies over them, in order.
+    /// The ranges that read as zeroes unless a block covers them, in order.
     pub fn zeroes(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.zeroes.iter().map(|(start, end)| *start..*end)
     }

@@ -228,7 +228,7 @@ mod tests {
         let mut other = PageCache::sharing(Arc::clone(&budget));
         fill(&mut other, 0..20_000);
         assert_eq!(count(&mut other, 0..20_000), 5_000);
-        // Which gives back when it needs room next.
+        // Which frees memory when it needs room next.
         fill(&mut one, 30_000..30_001);
         assert_eq!(count(&mut one, 0..30_001), 5_000);
         assert!(one.get(entry(30_000)).is_some());

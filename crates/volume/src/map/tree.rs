@@ -107,7 +107,7 @@ impl Root {
 /// The result of a lookup in the pages that are in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// Where the block lies; `None` for a hole.
+    /// Where the block is; `None` for a hole.
     Known(Option<Entry>),
     /// This page must be fetched first.
     Missing(Position, Entry),

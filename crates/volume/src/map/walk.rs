@@ -12,7 +12,7 @@ use super::tree::{FetchPages, Level, Position, Root};
 pub struct Leaf {
     /// The leaf itself; `None` if all its blocks were written since.
     pub page: Option<(Position, Entry)>,
-    /// Its blocks that are not holes, in order, and where each lies.
+    /// Its blocks that are not holes, in order, and where each is.
     pub blocks: Vec<(u64, Entry)>,
     /// The first block after the leaf.
     pub end: u64,

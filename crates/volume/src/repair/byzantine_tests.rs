@@ -1,4 +1,4 @@
-//! Members that say what is not so, beside others that do not.
+//! Byzantine members: their reports or contents are false.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::tests::{LINEAGE_TAG, Rig, SLOT_BYTES, Steps, all_committed, copyset, 
 use super::*;
 use crate::catalog::MemberState::{self, Draining, InSync, Rebuilding};
 
-/// Puts slots with content that is not theirs, and checksums that are right.
+/// Puts slots with false content and valid checksums.
 fn falsify(rig: &Rig, unit: usize, serial: u64, lineage_tag: LineageTag, slots: Range<u16>) {
     let tags: Vec<_> = slots.clone().map(|slot| tag(serial, slot)).collect();
     let data = vec![0xaa; slots.len() * SLOT_BYTES as usize];
@@ -41,24 +41,25 @@ fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<RepairMember> {
 fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> PassReport {
     let members = members(rig, of);
     let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, pace);
-    found.expect("nobody stops it")
+    found.expect("nothing stops it")
 }
 
-/// The good copy was drained, and its successor got what the other member had.
+/// The good copy was drained, and its replacement received the content of the other
+/// member.
 #[test]
-fn a_drain_puts_what_was_at_the_place_and_not_what_another_has() {
+fn a_drain_copies_from_the_draining_member_and_not_from_another() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..10);
     falsify(&rig, 1, 1, LineageTag(u64::MAX), 0..10);
     let of = [(0, Draining), (1, InSync), (0, Rebuilding)];
     let found = once(&rig, &of, &Steps::endless());
     assert_eq!(found.problems, [].into());
-    // With its line, too.
+    // The lineage tag is copied, too.
     assert_eq!(rig.kept(2, 1), (0..10).collect::<Vec<_>>());
 }
 
 #[test]
-fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
+fn a_disagreement_of_two_members_is_reported_and_puts_no_member_in_sync() {
     let rig = Rig::new(4);
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..4);
@@ -68,7 +69,7 @@ fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
     assert!(!found.in_sync.contains(&members(&rig, &of)[2].id));
     assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
     assert_eq!(rig.kept(2, 1), [] as [u16; 0]);
-    // Two have the same.
+    // Two of three agree.
     rig.put(3, 1, 0..10);
     let of = [(0, InSync), (1, InSync), (2, Rebuilding), (3, InSync)];
     let found = once(&rig, &of, &Steps::endless());
@@ -77,7 +78,7 @@ fn what_two_members_have_differently_is_told_and_makes_nobody_whole() {
 }
 
 #[test]
-fn a_lineage_tag_that_two_copies_disagree_on_is_not_believed() {
+fn a_lineage_tag_on_which_two_copies_disagree_is_not_trusted() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..4);
     falsify(&rig, 1, 1, LineageTag(LINEAGE_TAG.0 + 1), 0..4);
@@ -87,16 +88,16 @@ fn a_lineage_tag_that_two_copies_disagree_on_is_not_believed() {
     assert_eq!(rig.kept(2, 1), [] as [u16; 0]);
 }
 
-/// When it is looked again at where it was copied from, one has freed most, or has
-/// nothing of it: what was brought of the other one stays.
+/// When the sources are verified after copying, one of them has freed most slots, or has
+/// deleted the segment: the restored slots stay.
 #[test]
-fn one_member_that_takes_back_what_it_had_costs_nobody_a_copy() {
-    struct TakesBack<'a> {
+fn a_source_that_frees_its_slots_during_a_copy_deletes_no_other_copy() {
+    struct RevokingSource<'a> {
         rig: &'a Rig,
         left: AtomicU64,
         deletes: bool,
     }
-    impl Pace for TakesBack<'_> {
+    impl Pace for RevokingSource<'_> {
         fn step(&self, _: u64) -> Result<(), Stopped> {
             if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
                 let most: Vec<Slot> = (0..9).map(Slot).collect();
@@ -105,7 +106,7 @@ fn one_member_that_takes_back_what_it_had_costs_nobody_a_copy() {
                     true => unit.delete(segment(1)),
                     false => unit.free(segment(1), &most, false),
                 }
-                .expect("gone");
+                .expect("deleted");
             }
             Ok(())
         }
@@ -117,7 +118,7 @@ fn one_member_that_takes_back_what_it_had_costs_nobody_a_copy() {
         for unit in 0..2 {
             rig.put(unit, 1, 0..10);
         }
-        let pace = TakesBack {
+        let pace = RevokingSource {
             rig: &rig,
             left: AtomicU64::new(steps),
             deletes,

@@ -1,4 +1,4 @@
-//! Comparing how members hold a segment. Pure: nothing here asks a unit.
+//! Comparing the members' copies of a segment. Pure: nothing here sends requests to a unit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -146,7 +146,7 @@ pub(super) fn keepers(
 }
 
 /// The number of slots that `copy` is missing and some other member keeps.
-pub(super) fn lacking(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> usize {
+pub(super) fn missing_slots(copy: Option<&Copy>, keepers: &[Vec<usize>]) -> usize {
     let slots = keepers.iter().enumerate();
     let lacks = |(slot, keepers): &(usize, &Vec<usize>)| {
         let held = copy.map_or(SlotState::Never, |copy| copy.held(*slot));

@@ -46,7 +46,7 @@ pub(super) struct CopyJob<'a> {
 
 impl CopyJob<'_> {
     /// Writes what the member is missing, durably. Returns the number of bytes.
-    pub fn bring(&mut self) -> Result<u64, CopyError> {
+    pub fn restore(&mut self) -> Result<u64, CopyError> {
         let copy = self.on.copies[self.on.to].as_ref();
         let can_append = self.on.members[self.on.to].unit.can_append();
         match copy.map_or(0, Copy::len) {
@@ -148,7 +148,7 @@ impl CopyJob<'_> {
         };
         free(unkept).map_err(CopyError::Target)?;
         let own = self.on.copies[self.on.to].as_ref();
-        let now = self.on.look_again();
+        let now = self.on.list_again();
         // All of it was freed while it was copied.
         let mut others = now.values();
         if own.is_none() && others.all(|copy| copy.as_ref().is_some_and(Copy::is_nothing)) {
@@ -201,8 +201,7 @@ impl CopyJob<'_> {
             let tags = &mut content.tags[at - first..end - first];
             let data = &mut content.data[(at - first) * slot_bytes..(end - first) * slot_bytes];
             if let Err(error) = self.read(source, at, tags, data) {
-                // Another one may have it. One that was freed just now is seen by the
-
+                // Another member may have it; if it was just freed, the next pass finds that.
                 self.on.unresponsive.insert(source);
                 failed = Some(error);
                 continue;
@@ -283,7 +282,7 @@ impl CopyJob<'_> {
         let mut differing = 0;
         for slot in suspected {
             let content = &mut data[slot * slot_bytes..(slot + 1) * slot_bytes];
-            match most(&self.said_of(first + slot)?) {
+            match most(&self.contents_of(first + slot)?) {
                 Some((tag, its)) => {
                     tags[slot] = tag;
                     content.copy_from_slice(&its);
@@ -296,7 +295,7 @@ impl CopyJob<'_> {
 
     /// The contents of a slot on members that keep it, are not rebuilding, and whose own
     /// checksum matches.
-    fn said_of(&mut self, slot: usize) -> Result<Vec<(Tag, Vec<u8>)>, CopyError> {
+    fn contents_of(&mut self, slot: usize) -> Result<Vec<(Tag, Vec<u8>)>, CopyError> {
         let mut said = Vec::new();
         for member in self.keepers[slot].clone() {
             let is_asked =

@@ -1,4 +1,4 @@
-//! What puts, syncs and passes leave that were cut short.
+//! Leftovers of interrupted puts, syncs and passes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::tests::{
 use super::*;
 use crate::catalog::MemberState::{InSync, Rebuilding};
 
-/// A put was carried out and said to have failed, or its sync failed: so the member was
-/// filled, had all, and was whole. Then the power failed.
+/// A put was carried out and reported as failed, or its sync failed. So the member was
+/// rebuilt, was missing nothing, and counted as in sync. Then the power failed.
 #[test]
-fn what_is_whole_is_durable() {
+fn a_member_in_sync_is_durable() {
     for (sync_fails, again) in [(false, false), (true, false), (true, true)] {
         let mut rig = Rig::new(2);
         rig.put(0, 1, 0..10);
@@ -39,7 +39,7 @@ fn what_is_whole_is_durable() {
             rig.simulation.disk.inject(&path(1), Fault::SyncFails);
             unit.sync(&[segment(1)]).expect_err("it fails");
             if again {
-                // And so does the sync of what is put in its place.
+                // The sync of the repeated put fails, too.
                 let found = rig.pass(&[InSync, Rebuilding], &all_committed(), Depth::Rebuild);
                 assert_eq!(found.in_sync, [UnitId::from_u128(0)]);
             }
@@ -54,10 +54,10 @@ fn what_is_whole_is_durable() {
     }
 }
 
-/// What a member is known to have as it was put is not read; what a pass of the same task
-/// has failed to put there is.
+/// Segments that are not suspect are not read, unless a pass of the same task failed to
+/// put them.
 #[test]
-fn what_a_pass_has_put_in_part_is_made_durable_by_the_next() {
+fn slots_that_a_pass_put_in_part_are_made_durable_by_the_next() {
     let mut rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     let mut members = rig.members(&[InSync, Rebuilding]);
@@ -66,7 +66,7 @@ fn what_a_pass_has_put_in_part_is_made_durable_by_the_next() {
     let mut pass = || {
         let pace = Steps::endless();
         let found = task.pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
-        found.expect("nobody stops it")
+        found.expect("nothing stops it")
     };
     rig.simulation.disk.inject(&path(1), Fault::SyncFails);
     assert!(!pass().problems.is_empty());
@@ -76,9 +76,9 @@ fn what_a_pass_has_put_in_part_is_made_durable_by_the_next() {
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
-/// So is what a task that was broken off has put on a member that goes on to count.
+/// An interrupted task has put slots on a member that counts as in sync.
 #[test]
-fn what_is_compared_is_durable() {
+fn compared_slots_are_durable() {
     let mut rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     let tags: Vec<_> = (0..10).map(|slot| tag(1, slot)).collect();
@@ -99,10 +99,10 @@ fn what_is_compared_is_durable() {
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
-/// A sync failed, and then the unit was started anew: what it had lost was still read from
-/// memory, its next sync said that all was well, and with the power it was gone.
+/// A sync failed and the unit was restarted: the lost slots were still read from the page
+/// cache, the next sync succeeded, and a power failure lost them.
 #[test]
-fn what_is_whole_is_durable_also_if_the_unit_was_started_anew() {
+fn a_member_in_sync_is_durable_also_after_a_restart_of_its_unit() {
     for seed in 0..50 {
         let mut rig = Rig::of_seed(2, seed);
         rig.put(0, 1, 0..10);
@@ -123,16 +123,16 @@ fn what_is_whole_is_durable_also_if_the_unit_was_started_anew() {
         rig.restart();
         let passes =
             (0..4).map(|_| rig.pass(&[InSync, Rebuilding], &all_committed(), Depth::Rebuild));
-        let whole = passes.filter(|found| found.in_sync.len() == 2).count();
-        assert!(whole > 0, "seed {seed}");
+        let in_sync = passes.filter(|found| found.in_sync.len() == 2).count();
+        assert!(in_sync > 0, "seed {seed}");
         rig.crash();
         assert_eq!(rig.kept(1, 1), rig.kept(0, 1), "seed {seed}");
     }
 }
 
-/// A unit to which every put makes a whole segment has the beginning of one.
+/// A unit on which every put creates a whole segment has the beginning of one.
 #[test]
-fn what_cannot_be_appended_to_is_put_anew() {
+fn a_segment_that_cannot_be_appended_to_is_rewritten() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..4);
@@ -143,21 +143,20 @@ fn what_cannot_be_appended_to_is_put_anew() {
         let pace = Steps::endless();
         let found =
             Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
-        assert_eq!(found.expect("nobody stops it").problems, BTreeSet::new());
+        assert_eq!(found.expect("nothing stops it").problems, BTreeSet::new());
     }
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
-/// A put that was cut short has left a file without bytes, which is no segment, and in
-/// the way of one.
+/// An interrupted put has left an empty file, which is no segment but has the name of one.
 #[test]
-fn an_empty_file_is_in_nobodys_way() {
+fn an_empty_file_does_not_block_repair() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..4);
     rig.put(1, 1, 0..4);
     let files = rig.simulation.disk.files_under(&path(1).join("segments"));
     let (file, _) = files.first().expect("one");
-    rig.units[1].delete(segment(1)).expect("gone");
+    rig.units[1].delete(segment(1)).expect("deleted");
     let disk = rig.simulation.world().disk;
     disk.open(file, OpenMode::CreateNew).expect("made");
     assert_eq!(
@@ -167,9 +166,9 @@ fn an_empty_file_is_in_nobodys_way() {
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
-/// The power failed between the put of a slot that nobody keeps and its free.
+/// The power failed between the put of a slot that no member keeps and its free.
 #[test]
-fn an_empty_slot_that_a_crash_has_left_is_freed() {
+fn an_empty_slot_that_a_crash_left_is_freed() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     rig.free(0, 1, &[3]);

@@ -22,7 +22,7 @@
 //!   pass has written: a unit that falsifies its reports costs no other its content.
 //! * Of a segment that a lease has open, only the committed slots are compared.
 //! * A member is in sync after a pass that began with what the catalog knew then, found
-//!   nothing to copy to it, and asked an in-sync member (with parity: as many as there
+//!   nothing to copy to it, and queried an in-sync member (with parity: as many as there
 //!   is data), or all members.
 //!
 //! `pass` decides what to do with a segment; `copy` restores copies, `rows` restores
@@ -32,6 +32,7 @@
 mod byzantine_tests;
 mod compare;
 mod copy;
+mod decision;
 #[cfg(test)]
 mod deletion_tests;
 #[cfg(test)]

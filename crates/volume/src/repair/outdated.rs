@@ -72,7 +72,7 @@ impl Rows<'_> {
             };
         }
         let made = |columns: &BTreeMap<u8, Vec<SlotContent>>| {
-            let made = self.rebuilt((0, row), columns)?;
+            let made = self.rebuilt(0, row, columns)?;
             made.slots.into_iter().next()
         };
         if made(&as_read).as_ref() == Some(&is) {
@@ -85,7 +85,7 @@ impl Rows<'_> {
                 columns.insert(place, self.column(place, &rows, &mut None)?);
             }
         }
-        let made = self.rebuilt((0, row), &columns);
+        let made = self.rebuilt(0, row, &columns);
         let made = made.and_then(|made| made.slots.into_iter().next());
         Ok(made.is_some_and(|made| made != is))
     }

@@ -1,15 +1,16 @@
 //! One pass over a copyset: inspects each segment, decides what every member's copy
 //! needs, and has it restored.
 //!
-//! The decision itself is [`decide`], which asks no unit.
+//! The decision itself is [`decide`].
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use base::{CopysetId, SegmentId, UnitId};
 use unit::UnitError;
 
-use super::compare::{Copy, Uncommitted, keepers, lacking};
+use super::compare::{Copy, Uncommitted, keepers, missing_slots};
 use super::copy::CopyJob;
+use super::decision::{Action, Observed, decide};
 use super::report::{Depth, Pace, PassReport, RepairMember, Stopped};
 use super::rows::Rows;
 use super::spread::{Rotten, SegmentSpread};
@@ -105,48 +106,6 @@ pub(super) struct SegmentState {
 /// Why a member whose slots are damaged is not repaired yet.
 const DAMAGED_AND_OPEN: &str = "is damaged, and will be rewritten when it is closed";
 
-/// What a pass found out about one member's copy of a segment.
-#[derive(Debug, Clone, Copy)]
-struct Observed {
-    /// No host appends to the segment.
-    is_closed: bool,
-    /// The copy is unreadable.
-    is_broken: bool,
-    /// Slots that count are damaged, or may not be durable.
-    is_damaged: bool,
-    /// The member's parity is made of slots that were freed since.
-    is_outdated: bool,
-    /// Slots, or rows, that the copy is missing.
-    missing: usize,
-    /// No member keeps any slot.
-    is_empty: bool,
-}
-
-/// What a member's copy of a segment needs.
-#[derive(Debug, PartialEq, Eq)]
-enum Action {
-    /// Nothing: the copy is complete, or must not be rewritten yet.
-    Keep,
-    /// Nothing: there is no content to restore.
-    Skip,
-    /// The missing slots are appended.
-    Append,
-    /// The copy is replaced.
-    Rewrite,
-}
-
-/// Decides what a copy needs. Only a closed segment is rewritten: a host may append to
-/// an open one at any time.
-fn decide(observed: &Observed) -> Action {
-    let needs_rewrite = observed.is_broken || observed.is_damaged || observed.is_outdated;
-    match (observed.is_closed && needs_rewrite, observed.missing) {
-        (false, 0) => Action::Keep,
-        _ if observed.is_empty => Action::Skip,
-        (true, _) => Action::Rewrite,
-        (false, _) => Action::Append,
-    }
-}
-
 pub(super) struct Pass<'a> {
     pub(super) erasure: Option<Erasure>,
     pub(super) members: Vec<RepairMember>,
@@ -227,7 +186,7 @@ impl Pass<'_> {
                 Some(Err(UnitError::NoSegment { .. })) | None => None,
                 Some(Err(error)) => {
                     state.unresponsive.insert(index);
-                    self.no_answer(segment, index, &error);
+                    self.record_unit_error(segment, index, &error);
                     None
                 }
             });
@@ -240,21 +199,21 @@ impl Pass<'_> {
     /// Whether the slots of a segment are known: an in-sync member has answered (with
     /// parity, as many as there is data), or all members have.
     fn is_known(&self, state: &SegmentState) -> bool {
-        let says = |index: usize| self.says(state, index);
-        self.is_all_said(state) || (0..self.members.len()).all(says)
+        let says = |index: usize| self.has_reported(state, index);
+        self.is_fully_reported(state) || (0..self.members.len()).all(says)
     }
 
     /// Whether slots that only rebuilding members keep were freed elsewhere.
     fn is_given_up(&self, state: &SegmentState, depth: Depth) -> bool {
-        depth == Depth::Rebuild && self.is_all_said(state)
+        depth == Depth::Rebuild && self.is_fully_reported(state)
     }
 
     /// Whether enough in-sync members have answered to know all slots.
-    pub(super) fn is_all_said(&self, state: &SegmentState) -> bool {
-        self.are_enough_whole(|index| self.says(state, *index))
+    pub(super) fn is_fully_reported(&self, state: &SegmentState) -> bool {
+        self.are_enough_in_sync(|index| self.has_reported(state, *index))
     }
 
-    fn says(&self, state: &SegmentState, member: usize) -> bool {
+    fn has_reported(&self, state: &SegmentState, member: usize) -> bool {
         let is_unresponsive =
             self.unavailable.contains(&member) || state.unresponsive.contains(&member);
         // Where no member has anything, nothing can be missing.
@@ -263,7 +222,7 @@ impl Pass<'_> {
     }
 
     /// Whether the in-sync members that have answered are enough to know all slots.
-    fn are_enough_whole(&self, says: impl Fn(&usize) -> bool) -> bool {
+    fn are_enough_in_sync(&self, says: impl Fn(&usize) -> bool) -> bool {
         let whole = (0..self.members.len())
             .filter(|index| says(index) && self.members[*index].state == MemberState::InSync);
         let places: HashSet<u8> = whole.map(|index| self.members[index].place).collect();
@@ -271,9 +230,9 @@ impl Pass<'_> {
     }
 
     /// Whether the available members are enough to know all slots.
-    pub(super) fn are_enough_there(&self) -> bool {
+    pub(super) fn are_enough_available(&self) -> bool {
         self.unavailable.is_empty()
-            || self.are_enough_whole(|index| !self.unavailable.contains(index))
+            || self.are_enough_in_sync(|index| !self.unavailable.contains(index))
     }
 
     fn repair_copies(
@@ -320,7 +279,7 @@ impl Pass<'_> {
             is_damaged: state.lost.contains(&to)
                 || damaged.is_some_and(|damaged| damaged.iter().any(matters)),
             is_outdated: false,
-            missing: lacking(on.copies[to].as_ref(), &keepers),
+            missing: missing_slots(on.copies[to].as_ref(), &keepers),
             is_empty: keepers.is_empty(),
         };
         let mut job = CopyJob {
@@ -333,14 +292,14 @@ impl Pass<'_> {
             Action::Keep => {
                 let freed = job.free_empty();
                 if observed.is_damaged {
-                    self.waits(state.segment, to, DAMAGED_AND_OPEN);
+                    self.postpone(state.segment, to, DAMAGED_AND_OPEN);
                 }
-                return freed.or_else(|error| self.failed(state.segment, to, error));
+                return freed.or_else(|error| self.record_failure(state.segment, to, error));
             }
-            Action::Append => job.bring(),
+            Action::Append => job.restore(),
             Action::Rewrite => job.rewrite(),
         };
-        self.restored(state, to, observed.missing, restored)
+        self.record_result(state, to, observed.missing, restored)
     }
 
     /// As [`Pass::repair_copies`], for a segment with parity.
@@ -359,8 +318,8 @@ impl Pass<'_> {
             let Some(on) = self.spread(&state, to, pace)? else {
                 continue;
             };
-            let its = |index: &usize| on.copies[*index].is_some();
-            let its = masks.iter().filter(|(index, _)| its(index));
+            let is_member = |index: &usize| on.copies[*index].is_some();
+            let its = masks.iter().filter(|(index, _)| is_member(index));
             let rows = Rows {
                 erasure,
                 masks: its.map(|(index, its)| (*index, its.clone())).collect(),
@@ -393,21 +352,21 @@ impl Pass<'_> {
         if observed.is_closed && !observed.is_broken && !observed.is_damaged {
             match rows.is_outdated() {
                 Ok(is_outdated) => observed.is_outdated = is_outdated,
-                Err(error) => return self.restored(state, to, 0, Err(error)),
+                Err(error) => return self.record_result(state, to, 0, Err(error)),
             }
         }
         let restored = match decide(&observed) {
             Action::Skip => return Ok(()),
             Action::Keep => {
                 if observed.is_damaged {
-                    self.waits(state.segment, to, DAMAGED_AND_OPEN);
+                    self.postpone(state.segment, to, DAMAGED_AND_OPEN);
                 }
                 return Ok(());
             }
-            Action::Append => rows.bring(false),
-            Action::Rewrite => rows.bring(true),
+            Action::Append => rows.restore(false),
+            Action::Rewrite => rows.restore(true),
         };
-        self.restored(state, to, observed.missing, restored)
+        self.record_result(state, to, observed.missing, restored)
     }
 
     /// The generation and masks of the parity members, by index. `None` if a parity was
@@ -425,7 +384,7 @@ impl Pass<'_> {
             };
             let Some(copy) = held else { continue };
             let is_rebuilding = self.members[index].state == MemberState::Rebuilding;
-            match Masks::ask(&*self.members[index].unit, segment, erasure, parity) {
+            match Masks::read(&*self.members[index].unit, segment, erasure, parity) {
                 Ok((generation, masks)) if generation == copy.generation => {
                     all.insert(index, (generation, masks));
                 }
@@ -439,12 +398,12 @@ impl Pass<'_> {
                     *held = None;
                 }
                 Ok(_) | Err(UnitError::NoSegment { .. } | UnitError::NoSlot { .. }) => {
-                    self.waits(segment, index, "was changed meanwhile");
+                    self.postpone(segment, index, "was changed meanwhile");
                     return None;
                 }
                 Err(error) => {
                     state.unresponsive.insert(index);
-                    self.no_answer(segment, index, &error);
+                    self.record_unit_error(segment, index, &error);
                     *held = None;
                 }
             }
@@ -466,14 +425,14 @@ impl Pass<'_> {
         to: usize,
         pace: &'s dyn Pace,
     ) -> Result<Option<SegmentSpread<'s>>, Stopped> {
-        if !self.is_known(state) && self.are_enough_there() {
+        if !self.is_known(state) && self.are_enough_available() {
             let why = "may be missing slots of members that did not answer";
-            self.waits(state.segment, to, why);
+            self.postpone(state.segment, to, why);
         }
         let (copies, rotten) = (&state.copies, &state.rotten);
         match SegmentSpread::new(state.segment, &self.members, to, copies, pace, rotten) {
             Ok(spread) => Ok(Some(spread)),
-            Err(error) => self.failed(state.segment, to, error).map(|()| None),
+            Err(error) => self.record_failure(state.segment, to, error).map(|()| None),
         }
     }
 
@@ -542,44 +501,10 @@ impl Pass<'_> {
                 }
                 Err(error) => {
                     state.unresponsive.insert(index);
-                    self.no_answer(segment, index, &error);
+                    self.record_unit_error(segment, index, &error);
                 }
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SOUND: Observed = Observed {
-        is_closed: true,
-        is_broken: false,
-        is_damaged: false,
-        is_outdated: false,
-        missing: 0,
-        is_empty: false,
-    };
-
-    #[test]
-    fn only_closed_segments_are_rewritten_and_missing_slots_are_appended() {
-        assert_eq!(decide(&SOUND), Action::Keep);
-        let (mut broken, mut damaged, mut outdated) = (SOUND, SOUND, SOUND);
-        broken.is_broken = true;
-        damaged.is_damaged = true;
-        outdated.is_outdated = true;
-        for observed in [broken, damaged, outdated] {
-            assert_eq!(decide(&observed), Action::Rewrite);
-            let mut open = observed;
-            open.is_closed = false;
-            assert_eq!(decide(&open), Action::Keep);
-            open.missing = 3;
-            assert_eq!(decide(&open), Action::Append);
-            let mut empty = observed;
-            empty.is_empty = true;
-            assert_eq!(decide(&empty), Action::Skip);
-        }
     }
 }

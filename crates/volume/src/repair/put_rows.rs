@@ -13,7 +13,10 @@ impl Rows<'_> {
         let to = self.on.to;
         let own = self.on.copies[to].as_ref().map(|copy| copy.generation);
         if let (Some(own), Some(masks)) = (own, &content.masks) {
-            let is_same = self.masks.get(&to).is_some_and(|(_, its)| its == masks);
+            let is_same = self
+                .masks
+                .get(&to)
+                .is_some_and(|(_, current)| current == masks);
             let least = own.saturating_add(u16::from(!is_same));
             content.generation = content.generation.max(least);
         } else {
@@ -52,7 +55,7 @@ impl Rows<'_> {
         };
         free(&content.freed).map_err(CopyError::Target)?;
         let was_there = self.on.copies[self.on.to].is_some();
-        let now = self.on.look_again();
+        let now = self.on.list_again();
         // All of it was freed while it was copied.
         let mut others = now.values();
         if !was_there && others.all(|copy| copy.as_ref().is_some_and(Copy::is_nothing)) {

@@ -86,7 +86,7 @@ pub struct PassReport {
     /// listed.
     pub in_sync: Vec<UnitId>,
     /// Members that were missing something, whether or not they have it now.
-    pub lacking: BTreeSet<UnitId>,
+    pub incomplete: BTreeSet<UnitId>,
     /// Members that have no room for what they are missing.
     pub full: BTreeSet<UnitId>,
     /// Bytes copied.

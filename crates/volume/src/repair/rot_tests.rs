@@ -1,4 +1,4 @@
-//! Files that cannot be read, and content that is not what was put.
+//! Unreadable files, and content that has rotted.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use super::tests::{Rig, SLOT_BYTES, Steps, all_committed, copyset, path, segment
 use super::*;
 use crate::catalog::MemberState::{Draining, InSync, Rebuilding};
 
-/// One file of a member cannot be read, or not be written: the pass goes on with the
-/// rest, and if another one has what is there, with that too.
+/// One file of a member cannot be read or written: the pass continues with the others, and
+/// also restores that segment if another member has it.
 #[test]
-fn one_bad_file_takes_no_member_out_of_the_pass() {
+fn one_bad_file_excludes_no_member_from_the_pass() {
     let rig_with = |fault: Fault, bad: usize| {
         let rig = Rig::new(3);
         for serial in 1..4 {
@@ -27,12 +27,12 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
         let (file, _) = files
             .into_iter()
             .find(|(file, _)| file.ends_with(&name))
-            .expect("it has it");
+            .expect("the segment is there");
         rig.simulation.disk.inject(&file, fault);
         (rig, file)
     };
     let all: Vec<u16> = (0..6).collect();
-    // Of the one that is read from.
+    // A bad file of the source.
     let (rig, file) = rig_with(Fault::Broken, 0);
     let members = |rig: &Rig| {
         let mut members = rig.members(&[InSync, Draining, Rebuilding]);
@@ -43,10 +43,14 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
         let pace = Steps::endless();
         let found =
             Task::new(copyset()).pass(None, &members(rig), &all_committed(), Depth::Rebuild, &pace);
-        found.expect("nobody stops it")
+        found.expect("nothing stops it")
     };
     let found = repair(&rig);
-    assert_eq!(found.in_sync, [], "it lacks some of one");
+    assert_eq!(
+        found.in_sync,
+        [],
+        "the target is missing slots of one segment"
+    );
     assert!(!found.problems.is_empty());
     let (first, second, third) = (rig.kept(2, 1), rig.kept(2, 2), rig.kept(2, 3));
     assert_eq!(
@@ -57,7 +61,7 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
     repair(&rig);
     assert_eq!(repair(&rig).in_sync.len(), 2);
     assert_eq!(rig.kept(2, 2), all);
-    // Another one has it.
+    // Another member has the segment.
     let (rig, _) = rig_with(Fault::Unreadable, 0);
     for _ in 0..2 {
         rig.pass(
@@ -67,7 +71,7 @@ fn one_bad_file_takes_no_member_out_of_the_pass() {
         );
     }
     assert_eq!(rig.kept(2, 2), all);
-    // Of the one that is filled.
+    // A bad file of the target.
     let (rig, file) = rig_with(Fault::Broken, 2);
     repair(&rig);
     let found = repair(&rig);
@@ -89,7 +93,7 @@ fn file_of(rig: &Rig, unit: usize) -> PathBuf {
 }
 
 #[test]
-fn what_has_rotted_comes_back_from_another_copy() {
+fn rotten_slots_are_restored_from_another_copy() {
     let mut rig = Rig::new(2);
     for unit in 0..2 {
         rig.put(unit, 1, 0..10);
@@ -111,16 +115,16 @@ fn what_has_rotted_comes_back_from_another_copy() {
     assert_eq!(
         rig.repair(&states, Depth::Compare),
         [0, 1].into(),
-        "not seen"
+        "rot is not seen without a scrub"
     );
     assert_eq!(rig.repair(&states, Depth::Scrub), [0, 1].into());
     assert_eq!(rig.units[1].scrub(segment(1)).expect("read"), []);
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
 }
 
-/// Rot is not copied, and where there is no other copy it stays, and is told.
+/// Rotten slots are not copied. Without an intact copy they stay and are reported.
 #[test]
-fn what_has_rotted_everywhere_is_told_and_stays() {
+fn slots_that_have_rotted_on_all_members_are_reported_and_stay() {
     let mut rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     let file = file_of(&rig, 0);
@@ -141,10 +145,10 @@ fn what_has_rotted_everywhere_is_told_and_stays() {
     );
 }
 
-/// A scrub found that nobody had it as it was put, told that once, and read all again and
-/// again. Whoever has the rest of it is whole all the same.
+/// A scrub that found rot without an intact copy was repeated without end. A member with
+/// all intact slots is in sync all the same.
 #[test]
-fn rot_without_another_copy_ends_a_scrub_and_is_counted() {
+fn rot_without_an_intact_copy_ends_a_scrub_and_is_counted() {
     let mut rig = Rig::new(2);
     for unit in 0..2 {
         rig.put(unit, 1, 0..10);
@@ -167,22 +171,22 @@ fn rot_without_another_copy_ends_a_scrub_and_is_counted() {
     ] {
         let found = rig.pass(&states, &all_committed(), depth);
         assert_eq!((found.rotten, found.is_complete), (1, true), "{found:?}");
-        assert!(found.lacking.is_empty() && found.in_sync.len() == 2);
-        assert!(!found.problems.is_empty(), "it is told");
+        assert!(found.incomplete.is_empty() && found.in_sync.len() == 2);
+        assert!(!found.problems.is_empty(), "it is reported");
     }
-    // As long as somebody is away who may have it, it is not over.
-    let away = InjectedFaults {
+    // While a member that may have it is unavailable, the scrub is not complete.
+    let unavailable = InjectedFaults {
         is_missing: true,
         ..InjectedFaults::default()
     };
-    rig.units[1].set(away);
+    rig.units[1].set(unavailable);
     let found = rig.pass(&[InSync, InSync], &all_committed(), Depth::Scrub);
     assert!(!found.is_complete);
 }
 
-/// Nobody else keeps the rest of what has rotted in part: it is not given up for that.
+/// A segment has rotted in part on the only member that keeps its other slots.
 #[test]
-fn what_only_the_one_keeps_that_has_rotted_stays_when_it_is_put_anew() {
+fn a_rewrite_of_a_rotten_segment_keeps_slots_that_only_this_member_has() {
     let mut rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     rig.put(1, 1, 0..10);
@@ -202,9 +206,9 @@ fn what_only_the_one_keeps_that_has_rotted_stays_when_it_is_put_anew() {
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
 }
 
-/// All that a unit holds was read each time it had been away for a moment.
+/// A whole unit was read each time it had been unavailable for a moment.
 #[test]
-fn only_what_may_be_otherwise_than_it_was_put_is_read_of_a_filled_member() {
+fn only_suspect_segments_of_a_rebuilding_member_are_read() {
     let rig = Rig::new(2);
     for unit in 0..2 {
         for serial in 1..5 {
@@ -225,15 +229,15 @@ fn only_what_may_be_otherwise_than_it_was_put_is_read_of_a_filled_member() {
     let mut task = Task::new(copyset());
     let mut pass = |depth| {
         let passed = task.pass(None, &members, &all_committed(), depth, &Steps::endless());
-        passed.expect("nobody stops it")
+        passed.expect("nothing stops it")
     };
     let found = pass(Depth::Rebuild);
-    assert_eq!(found.lacking, [UnitId::from_u128(1)].into());
+    assert_eq!(found.incomplete, [UnitId::from_u128(1)].into());
     let found = pass(Depth::Rebuild);
     assert_eq!(found.in_sync, [0, 1].map(UnitId::from_u128));
     let rotten = |serial| rig.units[1].scrub(segment(serial)).expect("read").len();
-    assert_eq!([rotten(1), rotten(3)], [1, 0], "the first one was not read");
+    assert_eq!([rotten(1), rotten(3)], [1, 0], "segment 1 was not read");
     let found = pass(Depth::Scrub);
-    assert_eq!(found.lacking, [UnitId::from_u128(1)].into());
+    assert_eq!(found.incomplete, [UnitId::from_u128(1)].into());
     assert_eq!(rotten(1), 0);
 }

@@ -66,7 +66,7 @@ impl Rows<'_> {
             let most = self.rows_max.map_or(usize::MAX, |most| most as usize);
             let rows = 0..self.own(member).min(most);
             let counts =
-                |row: usize| copy.held(row) == SlotState::Kept && self.is_believed(member, row);
+                |row: usize| copy.held(row) == SlotState::Kept && self.row_counts(member, row);
             rows.rev().find(|row| counts(*row))
         });
         last.max().map_or(0, |last| last + 1)
@@ -74,14 +74,14 @@ impl Rows<'_> {
 
     /// Whether a row counts because a member keeps it. A rebuilding data member keeps its
     /// own slots if it is rewritten.
-    fn is_believed(&self, member: usize, row: usize) -> bool {
-        let its = &self.on.members[member];
-        if !self.is_given_up || its.state != MemberState::Rebuilding {
+    fn row_counts(&self, member: usize, row: usize) -> bool {
+        let info = &self.on.members[member];
+        if !self.is_given_up || info.state != MemberState::Rebuilding {
             return true;
         }
         let bad = self.on.rotten.get(&member);
         let is_bad = bad.is_some_and(|bad| bad.contains(&number(row).0));
-        member == self.on.to && !self.is_parity(its.place) && !is_bad
+        member == self.on.to && !self.is_parity(info.place) && !is_bad
     }
 
     /// Whether a damaged slot of a member matters.
@@ -95,7 +95,7 @@ impl Rows<'_> {
 
     /// Writes what the member is missing, durably; replaces what it has if `rewrite`.
     /// Returns the number of bytes.
-    pub fn bring(&mut self, rewrite: bool) -> Result<u64, CopyError> {
+    pub fn restore(&mut self, rewrite: bool) -> Result<u64, CopyError> {
         let to = self.on.to;
         let target = self.on.members[to].clone();
         let own = self.own(to);
@@ -146,8 +146,8 @@ impl Rows<'_> {
         let mut content = Content::default();
         if self.is_parity(place) {
             content.masks = Some(Masks::whole(self.erasure, 0));
-            if let Some(from) = self.same_parity(needed)? {
-                match self.copied(from, first, needed) {
+            if let Some(from) = self.current_parity(needed)? {
+                match self.copy_rows(from, first, needed) {
                     Err(CopyError::Source(_)) => self.on.unresponsive.insert(from),
                     copied => return copied,
                 };
@@ -156,7 +156,7 @@ impl Rows<'_> {
         let (mut lost, mut failed) = (0, None);
         for begin in (first..needed).step_by(ROWS_AT_ONCE) {
             let rows = begin..needed.min(begin + ROWS_AT_ONCE);
-            lost += self.make(rows, &mut content, &mut failed)?;
+            lost += self.recover_rows(rows, &mut content, &mut failed)?;
         }
         match (lost, failed) {
             (0, _) => Ok(content),
@@ -166,7 +166,7 @@ impl Rows<'_> {
     }
 
     /// A member with the same parity, complete and intact: the draining one.
-    fn same_parity(&mut self, needed: usize) -> Result<Option<usize>, CopyError> {
+    fn current_parity(&mut self, needed: usize) -> Result<Option<usize>, CopyError> {
         let to = self.on.to;
         let place = self.on.members[to].place;
         let others: Vec<usize> = self.at(place).filter(|member| *member != to).collect();
@@ -184,7 +184,7 @@ impl Rows<'_> {
     }
 
     /// The parity of another member, copied.
-    fn copied(&self, from: usize, first: usize, needed: usize) -> Result<Content, CopyError> {
+    fn copy_rows(&self, from: usize, first: usize, needed: usize) -> Result<Content, CopyError> {
         let mut content = Content::default();
         let (generation, masks) = self.masks[&from].clone();
         for begin in (first..needed).step_by(ROWS_AT_ONCE) {
@@ -201,9 +201,9 @@ impl Rows<'_> {
         Ok(content)
     }
 
-    /// Works out rows for the member. Returns how many of them cannot be; what is wrong
-    /// with one that cannot say is left in `failed`.
-    fn make(
+    /// Adds rows of the member to `content`. Returns the number of rows that cannot be
+    /// recovered; the error of a member that does not answer is put in `failed`.
+    fn recover_rows(
         &mut self,
         rows: Range<usize>,
         content: &mut Content,
@@ -229,7 +229,7 @@ impl Rows<'_> {
         let mut parities: Vec<u8> = (data..self.erasure.members())
             .filter(|other| *other != place && self.parity_at(*other).is_some())
             .collect();
-        // The last one is read first.
+        // `parities` is read from its end.
         parities.sort_by_key(|other| std::cmp::Reverse((self.is_filled(*other), *other)));
         let mut lost = 0;
         for (at, row) in rows.clone().enumerate() {
@@ -246,21 +246,17 @@ impl Rows<'_> {
             }
             if self.was_swept(row) {
                 content.add(row, SlotContent::Freed, self.on.slot_bytes);
-                content.made_of(&Masks::whole(self.erasure, 1));
+                content.apply_masks(&Masks::whole(self.erasure, 1));
                 continue;
             }
-            let made = loop {
-                let enough = columns.len() >= usize::from(data);
-                let made = enough.then(|| self.rebuilt((at, row), &columns));
-                match (made.flatten(), parities.pop()) {
-                    (Some(made), _) => break Some(made),
-                    (None, Some(parity)) => {
-                        let column = self.column(parity, &rows, failed)?;
-                        columns.insert(parity, column);
-                    }
-                    (None, None) => break None,
-                }
-            };
+            // Parity is read only as far as it is needed.
+            let mut made = self.rebuilt_from(at, row, &columns);
+            while made.is_none()
+                && let Some(parity) = parities.pop()
+            {
+                columns.insert(parity, self.column(parity, &rows, failed)?);
+                made = self.rebuilt_from(at, row, &columns);
+            }
             let Some(mut made) = made else {
                 lost += 1;
                 content.add(row, SlotContent::Freed, self.on.slot_bytes);
@@ -269,11 +265,22 @@ impl Rows<'_> {
             let slot = made.slots.pop().unwrap_or(SlotContent::Freed);
             content.add(row, slot, self.on.slot_bytes);
             if let Some(masks) = &made.masks {
-                content.made_of(masks);
+                content.apply_masks(masks);
                 content.generation = content.generation.max(made.generation);
             }
         }
         Ok(lost)
+    }
+
+    /// As [`Rows::rebuilt`]; `None` if fewer columns are known than a row has data slots.
+    fn rebuilt_from(
+        &self,
+        at: usize,
+        row: usize,
+        columns: &BTreeMap<u8, Vec<SlotContent>>,
+    ) -> Option<MemberPart> {
+        let is_enough = columns.len() >= usize::from(self.erasure.data());
+        is_enough.then(|| self.rebuilt(at, row, columns)).flatten()
     }
 
     /// Whether a row was never committed: its parity was freed as well.
@@ -302,10 +309,11 @@ impl Rows<'_> {
         member.is_some_and(|member| self.on.members[member].state == MemberState::Rebuilding)
     }
 
-    /// Row `row`, which is number `at` of `columns`, as the member is to have it.
+    /// The member's part of row `row`, which is number `at` of `columns`.
     pub(super) fn rebuilt(
         &self,
-        (at, row): (usize, usize),
+        at: usize,
+        row: usize,
         columns: &BTreeMap<u8, Vec<SlotContent>>,
     ) -> Option<MemberPart> {
         let place = self.on.members[self.on.to].place;
@@ -356,11 +364,11 @@ impl Rows<'_> {
     ) -> Result<Vec<SlotContent>, CopyError> {
         let mut column = vec![SlotContent::Lost; rows.len()];
         let is_parity = self.is_parity(place);
-        let asked: Vec<usize> = match is_parity {
+        let members: Vec<usize> = match is_parity {
             true => self.parity_at(place).into_iter().collect(),
             false => self.at(place).collect(),
         };
-        for member in asked {
+        for member in members {
             if self.on.rotten(member, failed)?.is_none() {
                 continue;
             }
@@ -465,7 +473,7 @@ impl Content {
     }
 
     /// Appends the masks of the last row.
-    fn made_of(&mut self, masks: &Masks) {
+    fn apply_masks(&mut self, masks: &Masks) {
         if let Some(all) = &mut self.masks {
             all.extend(masks);
         }

@@ -1,4 +1,4 @@
-//! Repair of copysets with parity, against what should be read.
+//! Repair of copysets with parity, checked against the blocks that were written.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::scatter::erasure::reclaim;
 use crate::scatter::erasure::rig::{
     Rig, copyset, create, folder, most, open, rot, store_of, unit_id,
 };
-use crate::scatter::{Layout, Member};
+use crate::scatter::{Layout, Member, Piece};
 
-/// The number of the unit that is new.
+/// The number of the new unit.
 pub(super) const NEW: u8 = 50;
 
-/// Full rows and padding; half of it given up, if there `are_dead`.
+/// Full rows and padding. If there `are_dead` blocks, half of them are reclaimed.
 pub(super) fn filled(data: u8, parity: u8, are_dead: bool) -> (Rig, BTreeSet<usize>) {
     let mut rig = Rig::new(data, parity);
     for count in [1, 37, 2, 64, 99] {
@@ -31,15 +31,15 @@ pub(super) fn filled(data: u8, parity: u8, are_dead: bool) -> (Rig, BTreeSet<usi
         dead = most(203);
         for segment in rig.segments() {
             let (slots, table) = (rig.slots(segment, &dead), rig.store.table());
-            let given = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
-            assert!(!given.expect("all are there"), "some of it lives");
+            let is_deleted = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(!is_deleted.expect("all are there"), "some blocks are alive");
         }
     }
     create(&rig.simulation, NEW);
     (rig, dead)
 }
 
-/// The members: unit, place and state.
+/// The members, given by unit, place and state.
 fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<RepairMember> {
     let member = |(unit, place, state): &(u8, u8, MemberState)| RepairMember {
         id: unit_id(*unit),
@@ -51,7 +51,7 @@ fn members(rig: &Rig, of: &[(u8, u8, MemberState)]) -> Vec<RepairMember> {
     of.iter().map(member).collect()
 }
 
-/// All units at their places, and those that `change` says as it says.
+/// All units at their places, in sync unless `change` gives another state.
 pub(super) fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, MemberState)> {
     let state = |unit: u8| {
         let changed = change.iter().find(|(other, _)| *other == unit);
@@ -63,27 +63,27 @@ pub(super) fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, 
         .collect()
 }
 
-/// One pass.
+/// Runs one pass.
 pub(super) fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> PassReport {
     let members = members(rig, of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
     let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), depth, &pace);
-    found.expect("nobody stops it")
+    found.expect("nothing stops it")
 }
 
-/// Passes until one finds nothing to bring. Who is whole then.
+/// Runs passes until one finds nothing to restore, and returns its report.
 pub(super) fn repair(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> PassReport {
     for _ in 0..4 {
         let found = once(rig, of, depth);
         assert_eq!(found.problems, BTreeSet::new());
-        if found.lacking.is_empty() {
+        if found.incomplete.is_empty() {
             return found;
         }
     }
-    panic!("it goes on bringing");
+    panic!("every pass restores something");
 }
 
-/// The copyset as hosts see it, with some members as `change` says.
+/// The copyset as hosts see it, with the states of `change`.
 fn seen(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<Member> {
     let table = rig.store.table();
     let mut seen = table.members(copyset()).to_vec();
@@ -94,21 +94,22 @@ fn seen(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<Member> {
     seen
 }
 
-/// Gives all of `dead` back, as far as it goes, with members in these states.
-fn give_all(rig: &Rig, dead: &BTreeSet<usize>, change: &[(u8, MemberState)]) -> bool {
+/// Reclaims the slots of all `dead` blocks, with members in these states. Returns whether
+/// that succeeded for all segments.
+fn reclaim_all(rig: &Rig, dead: &BTreeSet<usize>, change: &[(u8, MemberState)]) -> bool {
     let members = seen(rig, change);
-    let give = |segment| reclaim(&members, rig.erasure, segment, &rig.slots(segment, dead));
+    let reclaimed = |segment| reclaim(&members, rig.erasure, segment, &rig.slots(segment, dead));
     rig.segments()
         .into_iter()
-        .all(|segment| give(segment).is_ok())
+        .all(|segment| reclaimed(segment).is_ok())
 }
 
-/// Puts what a unit holds on another one; of each segment one part in so many.
+/// Copies a unit to another one: of each segment the first `1 / part` of its slots.
 pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
     let (source, target) = (open(&rig.simulation, from), open(&rig.simulation, to));
     for segment in source.list().expect("listed") {
-        let told = source.segment_slots(segment).expect("there");
-        let stat = told.stat;
+        let report = source.segment_slots(segment).expect("there");
+        let stat = report.stat;
         let (mut tags, mut data) = (Vec::new(), Vec::new());
         for slot in 0..stat.slots as u16 / part {
             let run = SlotRun {
@@ -117,7 +118,7 @@ pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
                 count: 1,
             };
             let (mut tag, mut content) = ([[0; 16]], vec![0; stat.slot_bytes as usize]);
-            if !told.freed.contains(&Slot(slot)) {
+            if !report.freed.contains(&Slot(slot)) {
                 let read = source.read(Read {
                     run,
                     slot_bytes: stat.slot_bytes,
@@ -130,7 +131,7 @@ pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
             data.extend(content);
         }
         let put = target.put(Put {
-            lineage_tag: told.lineage_tag,
+            lineage_tag: report.lineage_tag,
             segment,
             slot_bytes: stat.slot_bytes,
             first: Slot(0),
@@ -138,22 +139,20 @@ pub(super) fn copy_unit(rig: &Rig, from: u8, to: u8, part: u16) {
             data: &data,
         });
         put.and_then(|()| target.sync(&[segment])).expect("put");
-        if !told.freed.is_empty() {
-            target
-                .free(segment, &told.freed, false)
-                .expect("as it was there");
+        if !report.freed.is_empty() {
+            target.free(segment, &report.freed, false).expect("freed");
         }
     }
 }
 
-/// Another unit is in the place of one from now on.
+/// Replaces the unit at `place` by [`NEW`].
 pub(super) fn replaced(rig: &mut Rig, place: u8) {
     rig.units[usize::from(place)] = NEW;
     rig.store = store_of(&rig.simulation, rig.erasure, &rig.units);
 }
 
 #[test]
-fn what_a_lost_member_held_is_worked_out_of_the_others() {
+fn a_lost_member_is_rebuilt_from_the_others() {
     for (data, parity) in [(2, 1), (4, 2)] {
         for are_dead in [false, true] {
             for place in 0..data + parity {
@@ -168,10 +167,9 @@ fn what_a_lost_member_held_is_worked_out_of_the_others() {
     }
 }
 
-/// The members that are left besides, one fewer than there is data, do not suffice
-/// for that.
+/// One member fewer is left than a row has data slots: too few to recover anything.
 #[test]
-fn what_a_leaving_member_has_is_copied() {
+fn slots_of_a_draining_member_are_copied() {
     for are_dead in [false, true] {
         for place in 0..6 {
             let (mut rig, dead) = filled(4, 2, false);
@@ -195,12 +193,12 @@ fn what_a_leaving_member_has_is_copied() {
                     .expect("swept");
             }
             let dead = if are_dead { most(203) } else { dead };
-            assert!(give_all(&rig, &dead, &[]));
+            assert!(reclaim_all(&rig, &dead, &[]));
             replaced(&mut rig, place);
             let others: Vec<u8> = (0..6).filter(|other| *other != place).collect();
             let mut of = standing(&rig, &[(NEW, Rebuilding)]);
             of.push((place, place, Draining));
-            // All that it takes is one that is whole, to say what there is.
+            // One in-sync member is needed to know which slots exist.
             of.retain(|(unit, ..)| [NEW, place, others[0]].contains(unit));
             assert_eq!(repair(&rig, &of, Depth::Rebuild).in_sync.len(), 2);
             rig.check_with_losses(&dead);
@@ -209,7 +207,7 @@ fn what_a_leaving_member_has_is_copied() {
 }
 
 #[test]
-fn who_was_away_while_something_was_put_gets_it() {
+fn a_member_that_was_unavailable_during_a_put_receives_its_slots() {
     for place in [0, 3, 4, 5] {
         let mut rig = Rig::new(4, 2);
         rig.put(41);
@@ -227,7 +225,7 @@ fn who_was_away_while_something_was_put_gets_it() {
 }
 
 #[test]
-fn what_has_rotted_is_worked_out_and_put_in_its_place() {
+fn rotten_slots_are_recovered_and_rewritten() {
     for are_dead in [false, true] {
         for place in [0, 2, 4, 5] {
             let (rig, dead) = filled(4, 2, are_dead);
@@ -240,33 +238,51 @@ fn what_has_rotted_is_worked_out_and_put_in_its_place() {
             assert_eq!((found.in_sync.len(), found.rotten), (6, 0));
             for segment in rig.segments() {
                 let left = open(&rig.simulation, place).scrub(segment);
-                assert_eq!(left.expect("read"), [], "{bad} had rotted");
+                assert_eq!(left.expect("read"), [], "{bad} slots had rotted");
             }
             rig.check_with_losses(&dead);
         }
     }
 }
 
+/// Each recovered row dropped one parity that had not been read yet: later rows that needed
+/// it counted as lost.
 #[test]
-fn what_cannot_be_worked_out_is_told_and_makes_nobody_whole() {
+fn a_row_is_recovered_from_the_second_parity_if_the_first_has_rotted() {
+    let (mut rig, dead) = filled(4, 2, false);
+    let layout = Layout::new(Some(rig.erasure));
+    let home = |piece: &Piece| layout.home(piece.entry.location.slot());
+    let mut pieces = rig.pieces.iter();
+    let piece = pieces.find(|piece| home(piece).slot == Slot(3));
+    let segment = piece.expect("some").entry.location.segment();
+    rot(&rig.simulation.disk, 4, segment, 3);
+    rig.simulation.disk.inject(&folder(1), Fault::Missing);
+    replaced(&mut rig, 1);
+    let found = repair(&rig, &standing(&rig, &[(NEW, Rebuilding)]), Depth::Rebuild);
+    assert_eq!((found.in_sync.len(), found.rotten), (6, 0));
+    rig.check(&rig.store, &dead);
+}
+
+#[test]
+fn slots_that_cannot_be_recovered_are_reported_and_put_no_member_in_sync() {
     let (mut rig, _) = filled(4, 2, false);
     replaced(&mut rig, 1);
     let mut of = standing(&rig, &[(NEW, Rebuilding)]);
-    // One more than there is parity.
+    // One member more is missing than there is parity.
     of.retain(|(unit, ..)| ![0, 5].contains(unit));
     let (members, pace) = (members(&rig, &of), Steps::endless());
     let erasure = Some(rig.erasure);
     let found =
         Task::new(copyset()).pass(erasure, &members, &all_committed(), Depth::Rebuild, &pace);
-    let found = found.expect("nobody stops it");
+    let found = found.expect("nothing stops it");
     assert!(found.rotten > 0 && !found.problems.is_empty());
     assert!(!found.in_sync.contains(&unit_id(NEW)));
     let new = open(&rig.simulation, NEW);
-    assert_eq!(new.list().expect("listed"), [], "nothing was made up");
+    assert_eq!(new.list().expect("listed"), [], "no content was invented");
 }
 
 #[test]
-fn a_crash_at_any_step_of_bringing_parity_loses_nothing() {
+fn a_crash_at_any_step_of_a_rebuild_with_parity_loses_nothing() {
     for place in [1, 4] {
         let mut crashes = 0;
         for number in (1..).step_by(7) {
@@ -297,37 +313,37 @@ fn a_crash_at_any_step_of_bringing_parity_loses_nothing() {
     }
 }
 
-/// The only parity was lost, and no mask said of what its successor would be made: the
-/// dead slots were freed while it was.
+/// The only parity was lost, and no mask said which slots its replacement is made of: dead
+/// slots were freed during its rebuild.
 #[test]
-fn nothing_is_freed_while_parity_is_made_that_no_other_parity_is_beside() {
+fn no_slot_is_freed_while_the_only_parity_is_rebuilt() {
     let (mut rig, _) = filled(2, 1, false);
     let dead = most(203);
     replaced(&mut rig, 2);
-    let filling = [(NEW, Rebuilding)];
+    let rebuilding = [(NEW, Rebuilding)];
     let before: Vec<_> = rig
         .segments()
         .into_iter()
         .map(|one| rig.live(one))
         .collect();
-    assert!(!give_all(&rig, &dead, &filling), "it waits");
+    assert!(!reclaim_all(&rig, &dead, &rebuilding), "it waits");
     let after: Vec<_> = rig
         .segments()
         .into_iter()
         .map(|one| rig.live(one))
         .collect();
     assert_eq!(before, after);
-    // A segment of which all is dead goes all the same.
+    // A segment whose slots are all dead is deleted all the same.
     let all: BTreeSet<usize> = (0..203).collect();
-    assert!(give_all(&rig, &all, &filling));
+    assert!(reclaim_all(&rig, &all, &rebuilding));
     for place in 0..2 {
         assert_eq!(open(&rig.simulation, place).list().expect("listed"), []);
     }
 }
 
-/// A host that frees has an old table, and goes on as if all were whole.
+/// A host with an outdated table frees slots as if all members were in sync.
 #[test]
-fn parity_is_made_again_of_what_is_left_when_something_was_freed_meanwhile() {
+fn parity_is_recomputed_when_slots_are_freed_during_a_rebuild() {
     struct Freeing<'a> {
         rig: &'a Rig,
         dead: &'a BTreeSet<usize>,
@@ -365,10 +381,10 @@ fn parity_is_made_again_of_what_is_left_when_something_was_freed_meanwhile() {
         let erasure = Some(rig.erasure);
         Task::new(copyset())
             .pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace)
-            .expect("nobody stops it");
+            .expect("nothing stops it");
         let was_freed = pace.left.load(Ordering::Relaxed) > steps;
         if !was_freed {
-            assert!(steps > 10, "it was freed at each");
+            assert!(steps > 10, "a pass has more steps than that");
             free_data(&rig, &dead);
         }
         assert_eq!(repair(&rig, &of, Depth::Rebuild).in_sync.len(), 3);
@@ -377,19 +393,18 @@ fn parity_is_made_again_of_what_is_left_when_something_was_freed_meanwhile() {
             return;
         }
     }
-    panic!("it takes more steps than that");
+    panic!("a pass has more than 400 steps");
 }
 
-/// A unit with parity was put back to an earlier state, from before dead slots were
-/// given back.
+/// A unit with parity was rolled back to a state from before dead slots were reclaimed.
 #[test]
-fn parity_of_what_was_freed_since_is_made_anew() {
+fn parity_of_slots_that_were_freed_since_is_recomputed() {
     for (data, parity) in [(2, 1), (4, 2)] {
         for place in data..data + parity {
             let (mut rig, _) = filled(data, parity, false);
             let dead = most(203);
             copy_unit(&rig, place, NEW, 1);
-            assert!(give_all(&rig, &dead, &[]));
+            assert!(reclaim_all(&rig, &dead, &[]));
             replaced(&mut rig, place);
             let found = repair(&rig, &standing(&rig, &[(NEW, Rebuilding)]), Depth::Rebuild);
             assert_eq!(found.in_sync.len(), usize::from(data + parity));
@@ -398,25 +413,24 @@ fn parity_of_what_was_freed_since_is_made_anew() {
     }
 }
 
-/// What was not put back is left as it is: padding counts as zeroes.
+/// Padding counts as zeroes.
 #[test]
-fn parity_that_is_right_is_not_put_again() {
+fn correct_parity_is_not_rewritten() {
     let (rig, _) = filled(2, 1, false);
     let found = once(&rig, &standing(&rig, &[(2, Rebuilding)]), Depth::Rebuild);
     assert_eq!((found.copied_bytes, found.in_sync.len()), (0, 3));
 }
 
-/// One data member says that it has freed what lives. Of the parity that counts it can
-/// still be read.
+/// One data member frees live slots. They are still recovered from the parity.
 #[test]
-fn what_one_member_says_it_has_freed_stays_in_the_parity() {
+fn slots_that_only_one_member_freed_stay_in_the_parity() {
     for depth in [Depth::Rebuild, Depth::Compare, Depth::Scrub] {
         let (rig, _) = filled(2, 1, false);
-        let liar = open(&rig.simulation, 0);
+        let faulty = open(&rig.simulation, 0);
         for segment in rig.segments() {
-            let rows = liar.stat_segment(segment).expect("there").slots as u16;
+            let rows = faulty.stat_segment(segment).expect("there").slots as u16;
             let all: Vec<Slot> = (0..rows).map(Slot).collect();
-            liar.free(segment, &all, false).expect("freed");
+            faulty.free(segment, &all, false).expect("freed");
         }
         repair(&rig, &standing(&rig, &[(1, Rebuilding)]), depth);
         rig.check(
@@ -426,10 +440,10 @@ fn what_one_member_says_it_has_freed_stays_in_the_parity() {
     }
 }
 
-/// All that one member had at the end of its segments is dead, and of the others none
-/// is asked but those that are filled.
+/// One member has freed the ends of its segments, and all other in-sync members are
+/// unavailable.
 #[test]
-fn one_whole_member_alone_makes_nobody_whole() {
+fn one_in_sync_member_alone_is_not_enough_with_parity() {
     let (mut rig, _) = filled(4, 2, false);
     let first = open(&rig.simulation, 0);
     for segment in rig.segments() {
@@ -437,7 +451,7 @@ fn one_whole_member_alone_makes_nobody_whole() {
         let last: Vec<Slot> = (rows / 2..rows).map(Slot).collect();
         first.free(segment, &last, false).expect("freed");
     }
-    // It was away when the rest was put.
+    // It was unavailable when the rest was put.
     copy_unit(&rig, 1, NEW, 2);
     replaced(&mut rig, 1);
     for place in [2, 3, 4, 5] {
@@ -447,8 +461,8 @@ fn one_whole_member_alone_makes_nobody_whole() {
     let units = members(&rig, &of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
     let found = Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace);
-    let found = found.expect("nobody stops it");
-    assert_eq!((found.in_sync, found.lacking.len()), (Vec::new(), 0));
+    let found = found.expect("nothing stops it");
+    assert_eq!((found.in_sync, found.incomplete.len()), (Vec::new(), 0));
     for place in [2, 3, 4, 5] {
         rig.simulation.disk.heal(&folder(place));
     }
@@ -459,9 +473,9 @@ fn one_whole_member_alone_makes_nobody_whole() {
     rig.check(&store_of(&rig.simulation, rig.erasure, &rig.units), &dead);
 }
 
-/// Of a segment that is appended to padding was put where a member leaves, and stayed.
+/// Padding of an open segment was copied from a draining member, and stayed.
 #[test]
-fn padding_of_an_open_segment_is_not_kept_by_who_is_filled() {
+fn a_rebuilding_member_does_not_keep_padding_of_an_open_segment() {
     for place in [1, 3] {
         let mut rig = Rig::new(4, 2);
         rig.put(1);
@@ -475,11 +489,11 @@ fn padding_of_an_open_segment_is_not_kept_by_who_is_filled() {
         for _ in 0..2 {
             Task::new(copyset())
                 .pass(Some(rig.erasure), &units, &open_now, Depth::Rebuild, &pace)
-                .expect("nobody stops it");
+                .expect("nothing stops it");
         }
-        let told = open(&rig.simulation, NEW)
+        let report = open(&rig.simulation, NEW)
             .segment_slots(segment)
             .expect("there");
-        assert_eq!(told.stat.slots - told.stat.freed, 0, "{place}");
+        assert_eq!(report.stat.slots - report.stat.freed, 0, "{place}");
     }
 }

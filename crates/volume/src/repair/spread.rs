@@ -55,7 +55,7 @@ impl<'a> SegmentSpread<'a> {
         };
         let leaving = there().find(|(member, _)| is_left_by(member, &members[to]));
         let is_filled = |member: &RepairMember| member.state == MemberState::Rebuilding;
-        let asked: Vec<&Copy> = match there().any(|(member, _)| !is_filled(member)) {
+        let voters: Vec<&Copy> = match there().any(|(member, _)| !is_filled(member)) {
             _ if leaving.is_some() => leaving.map(|(_, copy)| copy).into_iter().collect(),
             true => there()
                 .filter(|(member, _)| !is_filled(member))
@@ -63,13 +63,13 @@ impl<'a> SegmentSpread<'a> {
                 .collect(),
             false => there().map(|(_, copy)| copy).collect(),
         };
-        let sizes: Vec<u32> = asked.iter().map(|copy| copy.slot_bytes).collect();
+        let sizes: Vec<u32> = voters.iter().map(|copy| copy.slot_bytes).collect();
         // Not every unit keeps lineage tags.
         let tags_of = |copies: &mut dyn Iterator<Item = &Copy>| -> Vec<LineageTag> {
             let tags = copies.map(|copy| copy.lineage_tag);
             tags.filter(|tag| *tag != LineageTag::NONE).collect()
         };
-        let mut lineage_tags = tags_of(&mut asked.into_iter());
+        let mut lineage_tags = tags_of(&mut voters.into_iter());
         if lineage_tags.is_empty() {
             lineage_tags = tags_of(&mut there().map(|(_, copy)| copy));
         }
@@ -146,11 +146,11 @@ impl<'a> SegmentSpread<'a> {
 
     /// The present copies of the other members that had one; `None` for those that do
     /// not answer.
-    pub fn look_again(&self) -> BTreeMap<usize, Option<Copy>> {
+    pub fn list_again(&self) -> BTreeMap<usize, Option<Copy>> {
         let others = (0..self.members.len()).filter(|index| *index != self.to);
         let others = others.filter(|index| self.copies[*index].is_some());
         let look = |index: usize| match self.members[index].unit.segment_slots(self.segment) {
-            Ok(told) => (index, Some(Copy::of(&told))),
+            Ok(report) => (index, Some(Copy::of(&report))),
             Err(UnitError::NoSegment { .. }) => (index, Some(Copy::default())),
             Err(_) => (index, None),
         };

@@ -1,4 +1,4 @@
-//! Repair in the simulated world, against what should lie there.
+//! Repair of copies in the simulated world, checked against the expected slots of each unit.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(super) fn path(number: usize) -> PathBuf {
     PathBuf::from(format!("/unit-{number}"))
 }
 
-/// Stops after so many steps.
+/// Stops a pass after this number of steps.
 pub(super) struct Steps(AtomicU64);
 
 impl Steps {
@@ -47,7 +47,7 @@ impl Pace for Steps {
     fn compared(&self, _: u64, _: u64) {}
 }
 
-/// Counts what is moved.
+/// Counts the bytes that are moved.
 #[derive(Default)]
 struct Moved(AtomicU64);
 
@@ -102,7 +102,7 @@ impl Rig {
         self.open(self.units.len());
     }
 
-    /// The units' processes are killed, and started anew.
+    /// Kills the units' processes and starts them again.
     pub(super) fn restart(&mut self) {
         self.simulation.kill();
         self.open(self.units.len());
@@ -130,20 +130,21 @@ impl Rig {
         let (members, pace) = (self.members(states), Steps::endless());
         Task::new(copyset())
             .pass(None, &members, uncommitted, depth, &pace)
-            .expect("nobody stops it")
+            .expect("nothing stops it")
     }
 
-    /// Passes until one finds nothing to copy; which members are whole then.
+    /// Runs passes until one finds nothing to copy. Returns the members that are in sync
+    /// then.
     pub(super) fn repair(&self, states: &[MemberState], depth: Depth) -> BTreeSet<usize> {
         for _ in 0..4 {
             let found = self.pass(states, &all_committed(), depth);
             assert_eq!(found.problems, BTreeSet::new());
-            if found.lacking.is_empty() {
+            if found.incomplete.is_empty() {
                 let number = |id: &UnitId| id.as_u128() as usize;
                 return found.in_sync.iter().map(number).collect();
             }
         }
-        panic!("it goes on copying");
+        panic!("every pass copies something");
     }
 
     /// Puts the first slots of a segment, durably.
@@ -173,16 +174,17 @@ impl Rig {
             .expect("freed");
     }
 
-    /// Which slots of a segment a unit keeps, each of which must be as it was put.
+    /// The slots of a segment that a unit keeps; each must have the content that was put.
     pub(super) fn kept(&self, unit: usize, serial: u64) -> Vec<u16> {
         let unit = &self.units[unit];
-        let told = match unit.segment_slots(segment(serial)) {
-            Ok(told) => told,
+        let report = match unit.segment_slots(segment(serial)) {
+            Ok(report) => report,
             Err(UnitError::NoSegment { .. }) => return Vec::new(),
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(told.lineage_tag, LINEAGE_TAG);
-        let slots = (0..told.stat.slots as u16).filter(|slot| !told.freed.contains(&Slot(*slot)));
+        assert_eq!(report.lineage_tag, LINEAGE_TAG);
+        let slots =
+            (0..report.stat.slots as u16).filter(|slot| !report.freed.contains(&Slot(*slot)));
         slots
             .filter(|slot| {
                 let run = SlotRun {
@@ -198,7 +200,7 @@ impl Rig {
                     data: &mut data,
                 });
                 read.expect("it is kept");
-                // An empty one that a crash left before it was freed takes some room.
+                // A crash may leave an empty slot that was about to be freed.
                 if tags[0] == [0; 16] {
                     return false;
                 }
@@ -223,14 +225,14 @@ pub(super) fn all_committed() -> Uncommitted {
 }
 
 #[test]
-fn a_new_member_gets_what_others_keep_and_not_what_they_freed() {
+fn a_new_member_receives_kept_slots_and_no_freed_ones() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..20);
     rig.free(0, 1, &[0, 3, 19]);
     rig.put(0, 2, 0..5);
-    // It has missed the end of one.
+    // It missed the end of segment 2.
     rig.put(1, 2, 0..2);
-    // Of another copyset: not looked at.
+    // A segment of another copyset is ignored.
     let other = SegmentId::new(CopysetId::new(6).expect("12 bits"), 9).expect("36 bits");
     rig.units[0]
         .put(Put {
@@ -256,10 +258,10 @@ fn a_new_member_gets_what_others_keep_and_not_what_they_freed() {
     );
 }
 
-/// A pace that waits is to be filled with what is copied: what a task has put there and
-/// made durable was read by its last pass once more, as fast as it had been copied.
+/// The final pass of a task read again everything that the task had copied and synced,
+/// which took as long as copying it.
 #[test]
-fn what_a_task_has_brought_it_does_not_read_once_more() {
+fn a_task_does_not_read_again_what_it_has_copied() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..20);
     rig.put(0, 2, 0..20);
@@ -269,41 +271,41 @@ fn what_a_task_has_brought_it_does_not_read_once_more() {
         let pace = Moved::default();
         let found = task.pass(None, &members, &open, Depth::Rebuild, &pace);
         let slots = pace.0.load(Ordering::Relaxed) / u64::from(SLOT_BYTES);
-        (found.expect("nobody stops it").copied_bytes > 0, slots)
+        (found.expect("nothing stops it").copied_bytes > 0, slots)
     };
     let mut task = Task::new(copyset());
     assert_eq!(moved(&mut task), (true, 40));
-    // To an open one something may be put in part.
+    // An open segment may have been written in part.
     assert_eq!(moved(&mut task), (false, 20));
     let another = moved(&mut Task::new(copyset()));
-    assert_eq!(another, (false, 40), "who knows how it came there");
-    rig.units[1].delete(segment(1)).expect("gone");
+    assert_eq!(another, (false, 40), "another task trusts no copy unread");
+    rig.units[1].delete(segment(1)).expect("deleted");
     assert_eq!(moved(&mut task), (true, 40));
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
-/// A unit that says that all was freed, or that has lost all, costs no other its
-/// content.
+/// A unit that reports all slots as freed, or that has lost all of them, does not delete
+/// anything on the others.
 #[test]
-fn what_one_member_has_freed_or_lost_stays_on_the_others() {
+fn slots_that_one_member_freed_or_lost_stay_on_the_others() {
     let rig = Rig::new(3);
     for unit in 0..3 {
         rig.put(unit, 1, 0..10);
         rig.put(unit, 2, 0..4);
     }
     rig.free(0, 1, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
-    rig.units[0].delete(segment(2)).expect("gone");
+    rig.units[0].delete(segment(2)).expect("deleted");
     rig.repair(&[InSync, Rebuilding, Rebuilding], Depth::Compare);
     for unit in 1..3 {
         assert_eq!(rig.kept(unit, 1), (0..10).collect::<Vec<_>>());
         assert_eq!(rig.kept(unit, 2), [0, 1, 2, 3]);
     }
-    assert_eq!(rig.kept(0, 1), [9], "what it freed it has freed");
-    assert_eq!(rig.kept(0, 2), [0, 1, 2, 3], "what it lost it gets back");
+    assert_eq!(rig.kept(0, 1), [9], "freed slots stay freed there");
+    assert_eq!(rig.kept(0, 2), [0, 1, 2, 3], "lost slots are restored");
 }
 
 #[test]
-fn of_what_is_not_committed_nothing_is_copied() {
+fn uncommitted_slots_are_not_copied() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..10);
     rig.put(0, 2, 0..10);
@@ -314,20 +316,20 @@ fn of_what_is_not_committed_nothing_is_copied() {
     let uncommitted = Uncommitted::new(open, vec![reserved], 9);
     let states = [InSync, Rebuilding];
     let found = rig.pass(&states, &uncommitted, Depth::Rebuild);
-    assert_eq!(found.lacking.len(), 1);
+    assert_eq!(found.incomplete.len(), 1);
     assert_eq!(rig.kept(1, 1), [0, 1, 2, 3]);
     for serial in [2, 3, 9] {
         assert_eq!(rig.kept(1, serial), [] as [u16; 0]);
     }
     let found = rig.pass(&states, &uncommitted, Depth::Rebuild);
-    assert_eq!((found.lacking.len(), found.in_sync.len()), (0, 2));
-    // It was committed since, without that member.
+    assert_eq!((found.incomplete.len(), found.in_sync.len()), (0, 2));
+    // The slots were committed since, without that member.
     assert_eq!(rig.repair(&states, Depth::Rebuild), [0, 1].into());
     assert_eq!(rig.kept(1, 1), (0..10).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
+fn repair_continues_after_a_crash_at_any_step_and_loses_nothing() {
     let whole: Vec<u16> = (0..20).filter(|slot| *slot != 3).collect();
     let mut crashes = 0;
     for number in 1.. {
@@ -355,10 +357,10 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
             [0, 1].into()
         );
         assert_eq!(rig.kept(1, 1), whole, "crash {number}");
-        // What it had missed of frees is pending.
+        // A free that the member missed is still pending.
         assert_eq!(rig.kept(1, 2), (0..20).collect::<Vec<_>>());
         if !is_off {
-            assert!(passed.expect("nobody stopped it").problems.is_empty());
+            assert!(passed.expect("nothing stopped it").problems.is_empty());
             break;
         }
     }
@@ -366,7 +368,7 @@ fn a_crash_at_any_step_loses_nothing_and_is_gone_on_from() {
 }
 
 #[test]
-fn one_that_is_stopped_at_any_step_is_gone_on_from() {
+fn repair_continues_after_being_stopped_at_any_step() {
     for steps in 0.. {
         let rig = Rig::new(2);
         rig.put(0, 1, 0..20);
@@ -375,7 +377,7 @@ fn one_that_is_stopped_at_any_step_is_gone_on_from() {
         let members = rig.members(&[InSync, Rebuilding]);
         let passed =
             Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
-        // It says nothing of members then, as if it could not be brought there.
+        // A stopped pass reports no problems of members.
         let problems = passed.as_ref().map(|found| found.problems.clone());
         assert!(
             problems.is_err() || problems == Ok(BTreeSet::new()),
@@ -387,24 +389,25 @@ fn one_that_is_stopped_at_any_step_is_gone_on_from() {
         );
         assert_eq!(rig.kept(1, 2), rig.kept(0, 2));
         if passed.is_ok() {
-            assert!(steps > 5, "it was stopped at each");
+            assert!(steps > 5, "a pass has more steps than that");
             return;
         }
     }
 }
 
-/// As long as the only whole member does not answer, nobody knows what another lacks.
+/// While the only in-sync member is unavailable, the slots that another one is missing
+/// are unknown.
 #[test]
-fn nobody_becomes_whole_who_was_compared_with_nobody_that_is() {
+fn a_member_is_in_sync_only_after_a_comparison_with_an_in_sync_member() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..4);
     rig.put(1, 1, 0..2);
     rig.put(2, 1, 0..2);
-    let away = InjectedFaults {
+    let unavailable = InjectedFaults {
         is_missing: true,
         ..InjectedFaults::default()
     };
-    rig.units[0].set(away);
+    rig.units[0].set(unavailable);
     for first in [InSync, Rebuilding, Draining] {
         let found = rig.pass(
             &[first, Rebuilding, Rebuilding],
@@ -414,7 +417,7 @@ fn nobody_becomes_whole_who_was_compared_with_nobody_that_is() {
         assert_eq!(found.in_sync, []);
         assert_eq!(found.problems.len(), 1);
     }
-    // Another one is whole.
+    // Another member is in sync.
     let found = rig.pass(
         &[InSync, InSync, Rebuilding],
         &all_committed(),
@@ -424,10 +427,10 @@ fn nobody_becomes_whole_who_was_compared_with_nobody_that_is() {
     rig.units[0].set(InjectedFaults::default());
     let all = rig.repair(&[Rebuilding, Rebuilding, Rebuilding], Depth::Rebuild);
     assert_eq!(all, [0, 1, 2].into());
-    assert_eq!(rig.kept(2, 1), [0, 1, 2, 3], "from whoever had it");
+    assert_eq!(rig.kept(2, 1), [0, 1, 2, 3], "from the member that had it");
 }
 
-/// One unit fails, and while it is replaced the next.
+/// One unit fails, and the next one fails while the first is being replaced.
 #[test]
 fn two_units_that_fail_one_after_the_other_lose_nothing() {
     let rig = Rig::new(4);
@@ -436,11 +439,11 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
             rig.put(unit, serial, 0..9);
         }
     }
-    let gone = InjectedFaults {
+    let missing = InjectedFaults {
         is_missing: true,
         ..InjectedFaults::default()
     };
-    rig.units[0].set(gone);
+    rig.units[0].set(missing);
     let rest = [&rig.members(&[Draining, InSync, Rebuilding])[1..]].concat();
     for _ in 0..2 {
         Task::new(copyset())
@@ -453,9 +456,9 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
             )
             .expect("passes");
     }
-    rig.units[1].set(gone);
+    rig.units[1].set(missing);
     let members = rig.members(&[Draining, Draining, InSync, Rebuilding]);
-    let mut whole = Vec::new();
+    let mut in_sync = Vec::new();
     for _ in 0..2 {
         let found = Task::new(copyset()).pass(
             None,
@@ -464,22 +467,22 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
             Depth::Rebuild,
             &Steps::endless(),
         );
-        whole = found.expect("passes").in_sync;
+        in_sync = found.expect("passes").in_sync;
     }
-    assert_eq!(whole.len(), 2);
+    assert_eq!(in_sync.len(), 2);
     for serial in 1..6 {
         assert_eq!(rig.kept(3, serial), (0..9).collect::<Vec<_>>());
     }
 }
 
-/// A unit was put back to an earlier state: what it had since is on the others.
+/// A unit was rolled back to an earlier state; the others have what it received since.
 #[test]
-fn a_unit_that_was_put_back_gets_what_it_lost_and_takes_nothing_along() {
+fn a_unit_that_was_rolled_back_is_restored_and_takes_nothing_from_the_others() {
     let rig = Rig::new(2);
     for serial in 1..4 {
         rig.put(0, serial, 0..8);
     }
-    // As it was before the rest was put, and before anything was freed.
+    // Its state before the rest was put and before anything was freed.
     rig.put(1, 1, 0..8);
     rig.put(1, 2, 0..3);
     rig.free(0, 1, &[0, 1]);
@@ -490,12 +493,12 @@ fn a_unit_that_was_put_back_gets_what_it_lost_and_takes_nothing_along() {
     for serial in 2..4 {
         assert_eq!(rig.kept(1, serial), rig.kept(0, serial));
     }
-    // Its free is pending until it was carried out everywhere.
+    // The free stays pending until it was carried out on all members.
     assert_eq!(rig.kept(0, 1), (2..8).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_member_without_room_is_told_and_costs_the_others_nothing() {
+fn a_full_member_is_reported_and_does_not_delay_the_others() {
     let mut rig = Rig::new(3);
     rig.put(0, 1, 0..20);
     rig.simulation.disk.set_capacity(&path(1), 20 << 10);
@@ -503,7 +506,7 @@ fn a_member_without_room_is_told_and_costs_the_others_nothing() {
     let found = rig.pass(&states, &all_committed(), Depth::Rebuild);
     assert_eq!(found.full.len(), 1, "{:?}", found.problems);
     let found = rig.pass(&states, &all_committed(), Depth::Rebuild);
-    assert_eq!(found.in_sync.len(), 2, "the other one is whole");
+    assert_eq!(found.in_sync.len(), 2, "the other one is in sync");
     assert_eq!(rig.kept(2, 1), rig.kept(0, 1));
     // There is room again.
     rig.simulation.disk.set_capacity(&path(1), 1 << 30);
@@ -511,10 +514,10 @@ fn a_member_without_room_is_told_and_costs_the_others_nothing() {
     assert_eq!(rig.repair(&states, Depth::Rebuild), [0, 1, 2].into());
 }
 
-/// A unit was put back to an earlier state, from before a segment was deleted, and slots
-/// of another one freed.
+/// A unit was rolled back to a state from before a segment was deleted, and before slots
+/// of another segment were freed.
 #[test]
-fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
+fn freed_content_on_a_rolled_back_unit_is_not_copied_to_others() {
     let rig = Rig::new(3);
     rig.put(0, 1, 0..10);
     rig.free(0, 1, &[0, 3, 8, 9]);
@@ -529,7 +532,7 @@ fn what_was_given_up_while_a_unit_was_older_is_not_brought_to_others() {
         (0..10).collect::<Vec<_>>(),
         "it stays where it is"
     );
-    // Where nobody counts as a copy, all that there is counts.
+    // If no member is in sync or draining, the content of all members counts.
     let rig = Rig::new(3);
     rig.put(1, 2, 0..10);
     rig.repair(&[Rebuilding, Rebuilding, Rebuilding], Depth::Rebuild);

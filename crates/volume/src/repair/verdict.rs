@@ -16,12 +16,12 @@ impl Pass<'_> {
         if self.unavailable.insert(member) {
             let id = self.members[member].id;
             let why = with_causes(error);
-            self.problem(format!("{id}: {why}"));
+            self.report_transient(format!("{id}: {why}"));
         }
     }
 
     /// Reports a problem that the next pass may not find again.
-    fn problem(&mut self, problem: String) {
+    fn report_transient(&mut self, problem: String) {
         self.found.is_complete = false;
         self.report(problem);
     }
@@ -34,26 +34,31 @@ impl Pass<'_> {
 
     /// A member failed to answer about a segment: it counts as unavailable if the unit
     /// itself fails, and otherwise is not in sync yet.
-    pub(super) fn no_answer(&mut self, segment: SegmentId, member: usize, error: &UnitError) {
+    pub(super) fn record_unit_error(
+        &mut self,
+        segment: SegmentId,
+        member: usize,
+        error: &UnitError,
+    ) {
         if error.affects_whole_unit() {
             return self.mark_unavailable(member, error);
         }
         self.unsound.insert(member);
         let id = self.members[member].id;
         let why = with_causes(error);
-        self.problem(format!("{segment} on {id}: {why}"));
+        self.report_transient(format!("{segment} on {id}: {why}"));
     }
 
     /// A member is not in sync yet, and another pass at once would not help.
-    pub(super) fn waits(&mut self, segment: SegmentId, member: usize, why: &str) {
+    pub(super) fn postpone(&mut self, segment: SegmentId, member: usize, why: &str) {
         self.unsound.insert(member);
         let id = self.members[member].id;
-        self.problem(format!("{segment} on {id} {why}"));
+        self.report_transient(format!("{segment} on {id} {why}"));
     }
 
     /// Records the result of restoring a segment on member `to`, which was missing
     /// `missing` slots of it or had damaged ones.
-    pub(super) fn restored(
+    pub(super) fn record_result(
         &mut self,
         state: &SegmentState,
         to: usize,
@@ -63,7 +68,8 @@ impl Pass<'_> {
         let segment = state.segment;
         // If enough members are in sync to know all slots, unrecoverable ones were deleted,
         // and a member that has some of them was rolled back; or they are lost for good.
-        let may_miss = self.members[to].state == MemberState::InSync || self.is_all_said(state);
+        let may_miss =
+            self.members[to].state == MemberState::InSync || self.is_fully_reported(state);
         match result {
             Err(CopyError::Stopped) => return Err(Stopped),
             // None of the missing slots can be recovered: the member has all that there is.
@@ -71,12 +77,12 @@ impl Pass<'_> {
                 if missing == 0 || (may_miss && slots == missing as u64) =>
             {
                 *self.damaged.entry(to).or_default() |= missing > 0;
-                self.has_rotted(segment, to, slots);
+                self.record_rotten(segment, to, slots);
                 return Ok(());
             }
             _ => {}
         }
-        self.found.lacking.insert(self.members[to].id);
+        self.found.incomplete.insert(self.members[to].id);
         match result {
             Ok(bytes) => {
                 self.suspect.remove(&(self.members[to].id, segment));
@@ -85,12 +91,12 @@ impl Pass<'_> {
                     self.verified.insert((self.members[to].id, segment));
                 }
             }
-            Err(error) => self.failed(segment, to, error)?,
+            Err(error) => self.record_failure(segment, to, error)?,
         }
         Ok(())
     }
 
-    fn has_rotted(&mut self, segment: SegmentId, to: usize, slots: u64) {
+    fn record_rotten(&mut self, segment: SegmentId, to: usize, slots: u64) {
         // Copies hold the same slots: each damaged slot is counted once.
         let counted = match self.rotted {
             Some((before, counted)) if before == segment && self.erasure.is_none() => counted,
@@ -104,11 +110,12 @@ impl Pass<'_> {
         ));
     }
 
-    /// CopyJob a segment to a member failed, or finding out what it lacks.
+    /// Records that a segment could not be restored on a member, or that it is unknown what
+    /// the member is missing.
     ///
     /// # Errors
     /// [`Stopped`], if that is the failure.
-    pub(super) fn failed(
+    pub(super) fn record_failure(
         &mut self,
         segment: SegmentId,
         to: usize,
@@ -119,8 +126,8 @@ impl Pass<'_> {
         self.verified.remove(&(id, segment));
         self.suspect.insert((id, segment));
         match error {
-            CopyError::Changed => self.waits(segment, to, "was changed meanwhile"),
-            CopyError::Rotten(slots) => self.has_rotted(segment, to, slots),
+            CopyError::Changed => self.postpone(segment, to, "was changed meanwhile"),
+            CopyError::Rotten(slots) => self.record_rotten(segment, to, slots),
             CopyError::Differs(slots) => self.report(format!(
                 "{segment} cannot be restored on {id}: other members disagree on {slots} slots"
             )),
@@ -129,13 +136,13 @@ impl Pass<'_> {
             )),
             CopyError::Source(error) => {
                 let why = with_causes(&error);
-                self.problem(format!("{segment} cannot be read for {id}: {why}"));
+                self.report_transient(format!("{segment} cannot be read for {id}: {why}"));
             }
             CopyError::Target(error) => {
                 if matches!(error, UnitError::Full { .. }) {
                     self.found.full.insert(id);
                 }
-                self.no_answer(segment, to, &error);
+                self.record_unit_error(segment, to, &error);
             }
             CopyError::Stopped => return Err(Stopped),
         }
@@ -144,21 +151,21 @@ impl Pass<'_> {
 
     pub(super) fn end(mut self) -> PassReport {
         if !self.found.is_complete {
-            // A member that was not asked may have the missing slots.
-            let lack = self.damaged.iter().filter(|(_, lacks)| **lacks);
-            let ids = lack.map(|(index, _)| self.members[*index].id);
-            self.found.lacking.extend(ids);
+            // A member that was not queried may have the missing slots.
+            let incomplete = self.damaged.iter().filter(|(_, is_missing)| **is_missing);
+            let ids = incomplete.map(|(index, _)| self.members[*index].id);
+            self.found.incomplete.extend(ids);
         }
-        let there = |index: &usize| !self.unavailable.contains(index);
+        let is_available = |index: &usize| !self.unavailable.contains(index);
         // Without enough available members, the missing slots are unknown.
-        if self.are_enough_there() {
+        if self.are_enough_available() {
             for (index, member) in self.members.iter().enumerate() {
-                let is_sound = there(&index)
+                let is_sound = is_available(&index)
                     && !self.unsound.contains(&index)
                     && (self.found.is_complete || !self.damaged.contains_key(&index));
                 if is_sound
                     && member.state != MemberState::Draining
-                    && !self.found.lacking.contains(&member.id)
+                    && !self.found.incomplete.contains(&member.id)
                 {
                     self.found.in_sync.push(member.id);
                 }

@@ -9,7 +9,7 @@ use unit::{ReadSlots, UnitError};
 
 use super::read::{Piece, Run, runs_of};
 use super::store::Store;
-use super::view::CacheView;
+use super::view::{Buffers, CacheView};
 use crate::seal::Keyring;
 
 /// Called with the content of all pieces, concatenated; `None` if any was not read.
@@ -39,11 +39,13 @@ struct State {
     done: Option<OnRead>,
 }
 
-/// Starts to read and open `pieces`, which all lie in slots of `slot_bytes`: each
+/// Starts to read and open `pieces`, which are all in slots of `slot_bytes`: each
 /// from the cache, if that needs no waiting, or from its best copy that is not on a
 /// unit to `exclude`. `done` is called on any thread; if a piece could not be read,
-/// a read that waits may try the other copies. Returns `false` if nothing was
-/// started, and `done` is not called: also if some pieces are in the cache's file.
+/// a read that waits may try the other copies.
+///
+/// Returns `false` if nothing was started, also because some pieces are in the cache's
+/// file; then `done` is not called.
 pub fn start_read_pieces(
     view: Option<&CacheView>,
     store: &Store,
@@ -83,24 +85,20 @@ pub fn start_read_pieces(
         pieces,
         places: missing,
     });
-    let mut is_begun = false;
+    let mut is_started = false;
     for run in runs {
-        let Run {
-            place,
-            slots,
-            pieces,
-        } = run;
-        let told = Arc::clone(&reading);
-        let read = move |read: Result<ReadSlots<'_>, UnitError>| told.end(&pieces, read.ok());
-        if store.start_read(&table, (place, slots), slot_bytes, exclude, Box::new(read)) {
-            is_begun = true;
-        } else if is_begun {
+        let Run { at, pieces } = run;
+        let waiting = Arc::clone(&reading);
+        let done = move |read: Result<ReadSlots<'_>, UnitError>| waiting.end(&pieces, read.ok());
+        if store.start_read(&table, at, slot_bytes, exclude, Box::new(done)) {
+            is_started = true;
+        } else if is_started {
             reading.end(&[], None);
         } else {
             return false;
         }
     }
-    is_begun
+    is_started
 }
 
 impl Reading {
@@ -203,7 +201,11 @@ impl AtHand {
         let (mut missing, mut tally) = (Vec::new(), Tally::default());
         for (index, piece) in pieces.iter().enumerate() {
             let plain = &mut found[index * length..][..length];
-            if !view.read_now(keyring, piece, (&mut sealed, plain), &mut tally) {
+            let buffers = Buffers {
+                sealed: &mut sealed,
+                plain,
+            };
+            if !view.read_now(keyring, piece, buffers, &mut tally) {
                 if view.is_in_file(piece) {
                     return None;
                 }

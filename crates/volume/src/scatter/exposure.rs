@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every byte that is judged was just read from a compromised unit, never from another unit or
-//! a cache. A unit that does not answer is an error: what lies there is unknown.
+//! a cache. A unit that does not answer is an error: what is there is unknown.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const PARALLEL: usize = 16;
 pub enum Exposure {
     /// They neither have it, nor can it be recovered from what they have.
     Nothing,
-    /// They have something else at its location: it is damaged, or the unit lies.
+    /// They have something else at its location: it is damaged or falsified.
     Other,
     /// They have it sealed: its bytes are not its content.
     Sealed,
@@ -61,7 +61,7 @@ pub enum CompromisedError {
     },
 }
 
-/// What `compromised` units alone reveal of these pieces, which all lie in slots of
+/// What `compromised` units alone reveal of these pieces, which are all in slots of
 /// `slot_bytes`; in their order.
 ///
 /// # Errors
@@ -86,16 +86,12 @@ pub fn exposure_of(
     let tasks = runs.iter().map(|run| {
         let (compromised, store) = (compromised.to_vec(), Arc::clone(store));
         let (keyring, pieces) = (Arc::clone(keyring), Arc::clone(&pieces));
-        let (place, slots, own) = (run.place, run.slots, run.pieces.clone());
+        let (at, own) = (run.at, run.pieces.clone());
         let task = move || {
             let wanted: Vec<&KnownPiece> = own.iter().map(|index| &pieces[*index]).collect();
             let table = store.table();
-            RunJudge::new(&keyring, slot_bytes, slots, wanted).of_run(
-                &store,
-                &table,
-                &compromised,
-                place,
-            )
+            let judge = RunJudge::new(&keyring, slot_bytes, at.slots, wanted);
+            judge.of_run(&store, &table, &compromised, at.place)
         };
         Box::new(task) as Box<dyn FnOnce() -> Result<Vec<Exposure>, CompromisedError> + Send>
     });
@@ -176,7 +172,7 @@ impl<'a> RunJudge<'a> {
                 continue;
             }
             let piece = self.wanted[index].piece;
-            let worked_out = rows.recover(piece.entry.location.slot(), |tag, found| {
+            let recovered = rows.recover(piece.entry.location.slot(), |tag, found| {
                 let held = self.judge(index, tag, found);
                 (held >= Exposure::Sealed).then_some(held)
             });
@@ -184,7 +180,7 @@ impl<'a> RunJudge<'a> {
                 let reason = reason.to_owned();
                 return Err(CompromisedError::Unanswered { unit, reason });
             }
-            if let Recovered::Open(held) = worked_out {
+            if let Recovered::Open(held) = recovered {
                 self.held[index] = held;
             }
         }

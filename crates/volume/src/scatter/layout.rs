@@ -20,11 +20,11 @@
 use crate::catalog::Erasure;
 use base::Slot;
 
-/// How slots lie on the members of a copyset: copies, or rows with parity.
+/// How slots are laid out on the members of a copyset: copies, or rows with parity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout(Option<Erasure>);
 
-/// Where a slot lies within a copyset.
+/// Where a slot is within a copyset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
     /// The member's index in the copyset; `None` if every member has the slot.

@@ -169,7 +169,7 @@ impl Ledger {
     }
 
     /// The first `slots` slots of `segment` are in the version about to be
-    /// committed; slots may lie there up to `end`. If it is `full`, nothing in it
+    /// committed; slots may be there up to `end`. If it is `full`, nothing in it
     /// can become an orphan.
     pub fn committed(&self, segment: SegmentId, slots: u32, end: u32, full: bool) {
         let before = self.committed_slots(segment);
@@ -195,7 +195,7 @@ impl Ledger {
     }
 
     /// The last [`Ledger::for_commit`] will never be committed. Returns where its
-    /// slots lie: they are orphans.
+    /// slots are: they are orphans.
     pub fn retract(&self) -> Vec<(SegmentId, Range<u32>)> {
         let taken = std::mem::take(&mut *self.uncommitted.lock());
         let mut segments = self.lock();

@@ -78,7 +78,7 @@ pub struct PlacerConfig {
     pub width: usize,
     /// Copies of each segment.
     pub replicas: u8,
-    /// How a segment's slots lie on its copyset. With parity, pieces are assigned
+    /// How a segment's slots are laid out on its copyset. With parity, pieces are assigned
     /// by rows, and `slots_max` is a multiple of a row.
     pub layout: Layout,
     /// Whether slots within a segment are assigned in random order, too. If not,
@@ -148,7 +148,7 @@ struct Touched {
 struct Abandoned {
     /// How many of its slots will be committed.
     good: u32,
-    /// How many slots may lie there: `good` if the others were freed.
+    /// How many slots may be there: `good` if the others were freed.
     put: u32,
 }
 
@@ -254,7 +254,7 @@ impl Placer {
     }
 
     /// Chooses copysets at random where some units take whole segments only: as
-    /// few as possible, so that segments are long. Pieces lie on random units all
+    /// few as possible, so that segments are long. Pieces are on random units all
     /// the same, since every assignment chooses again.
     fn choose_for_whole_segments(
         &mut self,
@@ -403,7 +403,7 @@ impl Placer {
     }
 
     /// Closes the segment of `share`, whose put failed. What was put there before
-    /// will be committed. What lies beyond is an orphan: it stays in the ledger
+    /// will be committed. What is beyond is an orphan: it stays in the ledger
     /// for the next lease to free, unless `is_freed`.
     pub fn abandon(&mut self, share: &Share, is_freed: bool) {
         let segment = share.segment;
@@ -475,9 +475,9 @@ impl Placer {
     }
 }
 
-/// The number of segments for `count` pieces where some are written whole: each
-/// has [`WHOLE_BYTES_MIN`] on every member if there is that much, on no more
-/// copysets than the width, but on so many that hardly any fills up.
+/// The number of segments for `count` pieces where some are written whole: each has at
+/// least [`WHOLE_BYTES_MIN`] on every member, if there is that much. At most as many as the
+/// width, unless more are needed so that hardly any fills up.
 fn segments_wanted(config: &PlacerConfig, count: usize) -> usize {
     let row_slots = config.layout.row_slots() as usize;
     let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1) * row_slots;

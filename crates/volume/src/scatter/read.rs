@@ -22,7 +22,7 @@ const RUN_SLOTS_MAX: u16 = 256;
 /// Pieces that one task reads from the cache one after another.
 const CACHED_AT_ONCE: usize = 8;
 
-/// A sealed piece: where it lies and what it must be.
+/// A sealed piece: where it is and what it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Its location and sequence.
@@ -52,7 +52,7 @@ pub enum ReadError {
     },
 }
 
-/// Reads and opens `pieces`, which all lie in slots of `slot_bytes`, in parallel;
+/// Reads and opens `pieces`, which are all in slots of `slot_bytes`, in parallel;
 /// from units to `exclude` only what no other unit has. Results are in order.
 pub fn read_pieces(
     store: &Arc<Store>,
@@ -64,7 +64,8 @@ pub fn read_pieces(
     read_pieces_through(None, store, keyring, slot_bytes, pieces, exclude)
 }
 
-/// As [`read_pieces`], through a cache: it is asked first, and offered what was read.
+/// As [`read_pieces`], through a cache: pieces are looked up there first, and offered to it
+/// when read.
 pub fn read_pieces_through(
     view: Option<&CacheView>,
     store: &Arc<Store>,
@@ -81,21 +82,16 @@ pub fn read_pieces_through(
     let runs = runs_of(&store.table(), &missing);
     let tasks = runs.iter().map(|run| {
         let wanted: Vec<Piece> = run.pieces.iter().map(|index| missing[*index]).collect();
-        let (store, keyring) = (Arc::clone(store), Arc::clone(keyring));
-        let (place, slots) = (run.place, run.slots);
-        let (exclude, view) = (exclude.to_vec(), view.cloned());
-        let task = move || {
-            let run = (place, slots);
-            read_run(
-                &store,
-                (&keyring, view.as_ref()),
-                slot_bytes,
-                run,
-                &wanted,
-                &exclude,
-            )
+        let read = RunRead {
+            store: Arc::clone(store),
+            keyring: Arc::clone(keyring),
+            view: view.cloned(),
+            slot_bytes,
+            run: run.at,
+            wanted,
+            exclude: exclude.to_vec(),
         };
-        Box::new(task) as Box<dyn FnOnce() -> Vec<Result<Vec<u8>, ReadError>> + Send>
+        Box::new(move || read.run()) as Box<dyn FnOnce() -> Vec<Result<Vec<u8>, ReadError>> + Send>
     });
     let results = parallel(&*store.pool, PARALLEL, tasks.collect());
     for (run, results) in runs.iter().zip(results) {
@@ -116,8 +112,8 @@ fn cached(
     slot_bytes: u32,
     pieces: &[Piece],
 ) -> Vec<Option<Result<Vec<u8>, ReadError>>> {
-    let is_had = |view: &&CacheView| pieces.iter().any(|piece| view.may_have(piece));
-    let Some(view) = view.filter(is_had) else {
+    let is_hit = |view: &&CacheView| pieces.iter().any(|piece| view.may_have(piece));
+    let Some(view) = view.filter(is_hit) else {
         return pieces.iter().map(|_| None).collect();
     };
     let Some(pool) = view.pool() else {
@@ -144,12 +140,19 @@ fn cached(
         .collect()
 }
 
-/// Pieces in consecutive slots, on one member or on every member.
-pub(super) struct Run {
+/// Consecutive slots on one member of a copyset, or on every member.
+#[derive(Debug, Clone, Copy)]
+pub struct MemberRun {
     /// The member's place; `None` if every member has the slots.
     pub place: Option<u8>,
     /// The slots, as members number them.
     pub slots: SlotRun,
+}
+
+/// Pieces in consecutive slots.
+pub(super) struct Run {
+    /// The slots.
+    pub at: MemberRun,
     /// The pieces' indexes, in the order of their slots.
     pub pieces: Vec<usize>,
 }
@@ -169,15 +172,17 @@ pub(super) fn runs_of(table: &Table, pieces: &[Piece]) -> Vec<Run> {
         let (segment, place, slot) = home(index);
         match runs.last_mut() {
             Some(run) if run.continues(segment, place, slot) => {
-                run.slots.count += 1;
+                run.at.slots.count += 1;
                 run.pieces.push(index);
             }
             _ => runs.push(Run {
-                place,
-                slots: SlotRun {
-                    segment,
-                    first: slot,
-                    count: 1,
+                at: MemberRun {
+                    place,
+                    slots: SlotRun {
+                        segment,
+                        first: slot,
+                        count: 1,
+                    },
                 },
                 pieces: vec![index],
             }),
@@ -192,56 +197,65 @@ impl Run {
             segment: own,
             first,
             count,
-        } = self.slots;
-        (own, self.place) == (segment, place)
+        } = self.at.slots;
+        (own, self.at.place) == (segment, place)
             && first.0.checked_add(count) == Some(next.0)
             && count < RUN_SLOTS_MAX
     }
 }
 
-/// Reads consecutive slots: from each copy in turn what the copies before it did
-/// not give. With parity, the rest is recovered from the other slots of its row; a
-/// member that is to be excluded is then asked last.
-fn read_run(
-    store: &Store,
-    (keyring, view): (&Keyring, Option<&CacheView>),
+/// The read of one run, by a thread that may wait.
+struct RunRead {
+    store: Arc<Store>,
+    keyring: Arc<Keyring>,
+    /// The cache that is offered what was read.
+    view: Option<CacheView>,
     slot_bytes: u32,
-    (place, slots): (Option<u8>, SlotRun),
-    wanted: &[Piece],
-    exclude: &[UnitId],
-) -> Vec<Result<Vec<u8>, ReadError>> {
-    let table = store.table();
-    let copyset = slots.segment.copyset();
-    let mut reading = Reading {
-        keyring,
-        view,
-        slot_bytes,
-        slots,
-        wanted,
-        found: vec![None; wanted.len()],
-        damaged: vec![false; wanted.len()],
-        reason: "its copyset has no units".to_owned(),
-        is_transient: !table.has_all(copyset),
-    };
-    let members = match place {
-        None => table.best_first(slots.segment, exclude),
-        Some(place) => table.members_at(copyset, place),
-    };
-    let Some(erasure) = table.layout(copyset).erasure() else {
-        reading.ask_each(&members);
-        return reading.results();
-    };
-    let (last, first): (Vec<&Member>, Vec<&Member>) = members
-        .into_iter()
-        .partition(|member| exclude.contains(&member.id));
-    reading.ask_each(&first);
-    if !reading.is_done() {
-        let (members, pool) = (table.members(copyset), &*store.pool);
-        let rows = RowReader::new(pool, members, erasure, slots.segment, slot_bytes);
-        reading.work_out(rows.excluding(exclude));
+    run: MemberRun,
+    /// The pieces in these slots, in order.
+    wanted: Vec<Piece>,
+    exclude: Vec<UnitId>,
+}
+
+impl RunRead {
+    /// Reads the slots: from each copy in turn those that the copies before it did not
+    /// return. With parity, the rest is recovered from the other slots of its row, and
+    /// excluded members are read last.
+    fn run(&self) -> Vec<Result<Vec<u8>, ReadError>> {
+        let table = self.store.table();
+        let MemberRun { place, slots } = self.run;
+        let (segment, copyset) = (slots.segment, slots.segment.copyset());
+        let mut reading = Reading {
+            keyring: &self.keyring,
+            view: self.view.as_ref(),
+            slot_bytes: self.slot_bytes,
+            slots,
+            wanted: &self.wanted,
+            found: vec![None; self.wanted.len()],
+            damaged: vec![false; self.wanted.len()],
+            reason: "its copyset has no units".to_owned(),
+            is_transient: !table.has_all(copyset),
+        };
+        let members = match place {
+            None => table.best_first(segment, &self.exclude),
+            Some(place) => table.members_at(copyset, place),
+        };
+        let Some(erasure) = table.layout(copyset).erasure() else {
+            reading.request_each(&members);
+            return reading.results();
+        };
+        let (last, first): (Vec<&Member>, Vec<&Member>) = members
+            .into_iter()
+            .partition(|member| self.exclude.contains(&member.id));
+        reading.request_each(&first);
+        if !reading.is_done() {
+            let (members, pool) = (table.members(copyset), &*self.store.pool);
+            let rows = RowReader::new(pool, members, erasure, segment, self.slot_bytes);
+            reading.recover(rows.excluding(&self.exclude));
+        }
+        reading.request_each(&last);
+        reading.results()
     }
-    reading.ask_each(&last);
-    reading.results()
 }
 
 /// Consecutive slots, and what has been read of them.
@@ -255,7 +269,7 @@ struct Reading<'a> {
     wanted: &'a [Piece],
     found: Vec<Option<Vec<u8>>>,
     damaged: Vec<bool>,
-    /// The error of the unit that was asked last.
+    /// The error of the unit that was queried last.
     reason: String,
     /// Whether any unit failed for a reason that may pass.
     is_transient: bool,
@@ -267,17 +281,17 @@ impl Reading<'_> {
     }
 
     /// Reads from each of these members in turn what those before it did not give.
-    fn ask_each(&mut self, members: &[&Member]) {
+    fn request_each(&mut self, members: &[&Member]) {
         for member in members {
             if self.is_done() {
                 break;
             }
-            self.ask(member);
+            self.request(member);
         }
     }
 
     /// Recovers what is missing from other slots of its row.
-    fn work_out(&mut self, mut rows: RowReader<'_>) {
+    fn recover(&mut self, mut rows: RowReader<'_>) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
                 continue;
@@ -309,7 +323,7 @@ impl Reading<'_> {
 
     /// Reads the whole run; if that fails, slot by slot, unless the unit itself is
     /// failing: one that does not respond would time out for each slot.
-    fn ask(&mut self, member: &Member) {
+    fn request(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
         let mut data = vec![0; count * length];
@@ -322,12 +336,12 @@ impl Reading<'_> {
                 }
             }
             Err(error) if count == 1 || error.affects_whole_unit() => {}
-            Err(_) => self.ask_slots(member, &mut tags[..1], &mut data[..length]),
+            Err(_) => self.request_slots(member, &mut tags[..1], &mut data[..length]),
         }
     }
 
     /// Reads slot by slot what is missing; `tags` and `data` are buffers.
-    fn ask_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
+    fn request_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
                 continue;

@@ -11,6 +11,7 @@ use world::Pool;
 
 use super::layout::Layout;
 use super::ledger::OpenSegments;
+use super::read::MemberRun;
 use crate::catalog::{Copyset, MemberState};
 
 /// A unit in a copyset.
@@ -36,7 +37,7 @@ struct Set {
     layout: Layout,
 }
 
-/// A copy that takes this much longer than the quickest, in µs, is not yet slow.
+/// A copy that is this much slower than the quickest, in µs, is not yet slow.
 const SLACK_US: u32 = 500;
 
 impl Member {
@@ -70,7 +71,7 @@ impl Table {
         self.copysets.get(&copyset).map_or(&[], |set| &set.members)
     }
 
-    /// How the segments of a copyset lie on its members.
+    /// How the segments of a copyset are laid out on its members.
     #[inline]
     #[must_use]
     pub fn layout(&self, copyset: CopysetId) -> Layout {
@@ -175,7 +176,7 @@ impl Table {
         member.filter(|member| is_available(member) && !exclude.contains(&member.id))
     }
 
-    /// The member that a read of `location` asks first. `None` as with
+    /// The member that a read of `location` is sent to first. `None` as with
     /// [`Table::best_available`].
     #[must_use]
     pub fn first_choice(&self, location: Location) -> Option<&Member> {
@@ -338,7 +339,7 @@ impl Store {
                 )
             });
         }
-        // Consecutive slots lie on consecutive members.
+        // Consecutive slots are on consecutive members.
         let contents = data.chunks_exact_mut(slot_bytes as usize);
         let slots = (run.first.0..).zip(tags.chunks_exact_mut(1)).zip(contents);
         slots.into_iter().all(|((slot, tag), content)| {
@@ -363,26 +364,26 @@ impl Store {
         })
     }
 
-    /// Starts to read a run of slots from the best copy that is not to be excluded;
-    /// `done` is called with the result, on any thread. Returns `false` if no read
-    /// was started; then `done` is not called. The run's slots are numbered as on
-    /// the member at `place`, or on every member.
+    /// Starts to read a run of slots from the best copy that is not on a unit to
+    /// `exclude`; `done` is called with the result, on any thread. Returns `false` if no
+    /// read was started; then `done` is not called.
     pub fn start_read(
         &self,
         table: &Table,
-        (place, run): (Option<u8>, SlotRun),
+        run: MemberRun,
         slot_bytes: u32,
         exclude: &[UnitId],
         done: ReadDone,
     ) -> bool {
-        let best = table.available_at(run.segment, place, exclude);
-        best.is_some_and(|member| member.unit.read_async(run, slot_bytes, done))
+        let MemberRun { place, slots } = run;
+        let best = table.available_at(slots.segment, place, exclude);
+        best.is_some_and(|member| member.unit.read_async(slots, slot_bytes, done))
     }
 
     /// Frees slots on every copy of a segment without parity.
     ///
     /// # Errors
-    /// That of the first unit that failed; the others were still asked.
+    /// The error of the first unit that failed; the others were still queried.
     pub fn free(&self, segment: SegmentId, slots: &[Slot]) -> Result<(), UnitError> {
         let closed = !self.open.contains(segment);
         self.on_every_copy(segment, |unit| unit.free(segment, slots, closed))
@@ -505,6 +506,6 @@ mod tests {
             assert_eq!(order.len(), 2, "its copy may be the only one");
             assert!(store.read_now(&table, run, SLOT_BYTES, &mut tags, &mut data));
         }
-        assert_eq!(faulty[0].injected(), before, "it was not asked");
+        assert_eq!(faulty[0].injected(), before, "it was not queried");
     }
 }

@@ -1,4 +1,4 @@
-//! A cache whose file hangs, before units that do not.
+//! Reads through a cache whose file hangs, of units that respond.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// So many pieces on one unit, and all of them in a cache's file.
+    /// `count` pieces on one unit, all of which are also in the cache's file.
     fn new(count: u16) -> Self {
         let simulation = Simulation::new(1);
         let threads = |count| Arc::new(ThreadPool::new(count)) as Arc<dyn Pool>;
@@ -65,7 +65,7 @@ impl Rig {
             data: &content,
         })
         .expect("put");
-        // The unit's own memory is past the cache's file.
+        // The pool of the store: it must not be occupied by reads of the cache's file.
         let store = Store::new(threads(4));
         let units = [(id, Arc::new(unit))];
         store.set_table(units.into(), &[Copyset::of_copies(copyset, vec![id])]);
@@ -91,7 +91,7 @@ impl Rig {
         rig
     }
 
-    /// All pieces are read as they were written.
+    /// Reads all pieces and checks their content.
     fn read(&self) {
         let (view, store, keyring) = (Some(&self.view), &self.store, &self.keyring);
         let read = read_pieces_through(view, store, keyring, SLOT_BYTES, &self.pieces, &[]);
@@ -101,20 +101,20 @@ impl Rig {
         }
     }
 
-    /// How many of them the file had when they were read once more.
-    fn had_by_file(&self) -> u64 {
-        let had = || self.view.counts().areas[AreaKind::Active as usize].file;
-        let before = had();
+    /// Reads all pieces again and returns the number of hits in the file.
+    fn file_hits(&self) -> u64 {
+        let hits = || self.view.counts().areas[AreaKind::Active as usize].file;
+        let before = hits();
         self.read();
-        had() - before
+        hits() - before
     }
 }
 
-/// A reading with one copy waited for as long as the file did.
+/// A read with a single copy waited as long as the cache's file did not respond.
 #[test]
-fn what_a_cache_does_not_answer_is_read_from_the_only_unit() {
+fn a_read_that_the_cache_does_not_answer_is_sent_to_the_only_unit() {
     let rig = Rig::new(100);
-    while rig.had_by_file() < 100 {}
+    while rig.file_hits() < 100 {}
     rig.simulation.disk.inject(Path::new(SSD), Fault::Hangs);
     // More than the cache has threads.
     (0..4).for_each(|_| rig.read());

@@ -73,6 +73,14 @@ pub struct CacheCounts {
     pub ahead: AheadCounts,
 }
 
+/// The buffers of a read from the cache, both as long as the piece's slot.
+pub(crate) struct Buffers<'a> {
+    /// Receives the sealed piece.
+    pub sealed: &'a mut [u8],
+    /// Receives its content.
+    pub plain: &'a mut [u8],
+}
+
 /// The ids, in the cache, of a piece in a slot of `slot_bytes`.
 fn parts(entry: Entry, slot_bytes: usize) -> impl Iterator<Item = Id> {
     let location = entry.location;
@@ -227,17 +235,17 @@ impl CacheView {
         first.any(|id| self.cache.is_in_file(id))
     }
 
-    /// Opens a piece into `plain`, through `sealed`, both as long as its slot, if the
-    /// cache has it without waiting for a device; its hits are added to `tally`.
+    /// Opens a piece into the buffers if the cache has it without waiting for a device;
+    /// its hits are added to `tally`.
     pub(crate) fn read_now(
         &self,
         keyring: &Keyring,
         piece: &Piece,
-        (sealed, plain): (&mut [u8], &mut [u8]),
+        buffers: Buffers<'_>,
         tally: &mut Tally,
     ) -> bool {
         let get = |area, id, bytes: &mut [u8]| self.cache.get_now(area, id, bytes);
-        self.read_by(keyring, piece, (sealed, plain), tally, get)
+        self.read_by(keyring, piece, buffers, tally, get)
     }
 
     /// Opens a piece if the cache has it, and counts the hits. May wait.
@@ -249,8 +257,12 @@ impl CacheView {
     ) -> Option<Vec<u8>> {
         let (mut sealed, mut plain) = (vec![0; slot_bytes as usize], vec![0; slot_bytes as usize]);
         let get = |area, id, bytes: &mut [u8]| self.cache.get(area, id, bytes);
+        let buffers = Buffers {
+            sealed: &mut sealed,
+            plain: &mut plain,
+        };
         let mut tally = Tally::default();
-        let is_read = self.read_by(keyring, piece, (&mut sealed, &mut plain), &mut tally, get);
+        let is_read = self.read_by(keyring, piece, buffers, &mut tally, get);
         self.count(&tally);
         is_read.then_some(plain)
     }
@@ -259,10 +271,11 @@ impl CacheView {
         &self,
         keyring: &Keyring,
         piece: &Piece,
-        (sealed, plain): (&mut [u8], &mut [u8]),
+        buffers: Buffers<'_>,
         tally: &mut Tally,
         get: impl Fn(Area, Id, &mut [u8]) -> Option<Hit>,
     ) -> bool {
+        let Buffers { sealed, plain } = buffers;
         let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
         let (mut tag, mut is_one, mut all_hits) = (None, true, *tally);

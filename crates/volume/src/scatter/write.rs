@@ -31,7 +31,7 @@ const ROUNDS_MAX: usize = 32;
 /// Fills the slot of the piece with this index and returns its tag.
 pub type Source = Arc<dyn Fn(usize, &mut [u8]) -> std::io::Result<Tag> + Send + Sync>;
 
-/// Where the pieces of one placement lie, in the order of their indexes.
+/// Where the pieces of one placement are, in the order of their indexes.
 pub type Placement = Vec<Location>;
 
 /// Why pieces could not be placed.
@@ -112,7 +112,7 @@ pub fn place(
 
 /// The pieces of one placement.
 struct Pieces {
-    /// Where each lies, if it has been placed.
+    /// Where each is, if it has been placed.
     locations: Vec<Option<Location>>,
     /// The indexes of those that have not been placed.
     remaining: Vec<usize>,

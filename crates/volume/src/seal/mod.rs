@@ -24,7 +24,7 @@ mod sequence;
 
 pub use catalog::{LeaseSalt, WrappedKey};
 pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, UnwrapKeys, Unwrapped};
-pub use sealed_report::{BadSealedReport, SealedReport};
+pub use sealed_report::{BadSealedReport, ReportKey, SealedReport};
 pub use sequence::{SequenceExhausted, SequenceSource};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};

@@ -19,24 +19,28 @@ pub struct SealedReport {
     pub sealed: Vec<u8>,
 }
 
+/// The data key that seals the reports of a lineage.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportKey<'a> {
+    /// The lineage.
+    pub lineage: Lineage,
+    /// Its data key.
+    pub data_key: &'a DataKey,
+}
+
 /// A report that is of another volume, about another subject, or altered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the report does not open with the volume's key: it is of another volume, or was altered")]
 pub struct BadSealedReport;
 
 impl SealedReport {
-    /// Seals `text` about a subject, for the lineage whose data key this is.
+    /// Seals `text` about a subject.
     #[must_use]
-    pub fn seal(
-        (lineage, key): (Lineage, &DataKey),
-        about: &str,
-        mut text: Vec<u8>,
-        random: &dyn Random,
-    ) -> Self {
+    pub fn seal(key: ReportKey<'_>, about: &str, mut text: Vec<u8>, random: &dyn Random) -> Self {
         let mut salt = [0; 32];
         random.fill(&mut salt);
-        aead(key, &salt)
-            .seal_in_place_append_tag(nonce(), associated(lineage, about), &mut text)
+        aead(key.data_key, &salt)
+            .seal_in_place_append_tag(nonce(), associated(key.lineage, about), &mut text)
             .expect("reports are far below GCM's limit");
         Self { salt, sealed: text }
     }
@@ -45,13 +49,9 @@ impl SealedReport {
     ///
     /// # Errors
     /// [`BadSealedReport`].
-    pub fn open(
-        mut self,
-        (lineage, key): (Lineage, &DataKey),
-        about: &str,
-    ) -> Result<Vec<u8>, BadSealedReport> {
-        let aead = aead(key, &self.salt);
-        let opened = aead.open_in_place(nonce(), associated(lineage, about), &mut self.sealed);
+    pub fn open(mut self, key: ReportKey<'_>, about: &str) -> Result<Vec<u8>, BadSealedReport> {
+        let aead = aead(key.data_key, &self.salt);
+        let opened = aead.open_in_place(nonce(), associated(key.lineage, about), &mut self.sealed);
         let length = opened.map_err(|_| BadSealedReport)?.len();
         self.sealed.truncate(length);
         Ok(self.sealed)
@@ -83,37 +83,42 @@ mod tests {
     fn a_report_opens_only_with_the_key_of_its_volume_and_for_its_subject() {
         let random = SimulatedRandom::new(1);
         let lineage = Lineage::from_u128(5);
-        let key = DataKey::generate(&random);
+        let data_key = DataKey::generate(&random);
+        let key = ReportKey {
+            lineage,
+            data_key: &data_key,
+        };
         let text = b"/etc/passwd".to_vec();
-        let report = SealedReport::seal((lineage, &key), "audit-1", text.clone(), &random);
-        let open = |report: &SealedReport, own, about| report.clone().open(own, about);
-        assert_eq!(open(&report, (lineage, &key), "audit-1"), Ok(text.clone()));
+        let report = SealedReport::seal(key, "audit-1", text.clone(), &random);
+        let open = |report: &SealedReport, key, about| report.clone().open(key, about);
+        assert_eq!(open(&report, key, "audit-1"), Ok(text.clone()));
         let has = |part: &[u8]| report.sealed.windows(part.len()).any(|at| at == part);
         assert!(!has(b"passwd"));
-        let other_key = DataKey::generate(&random);
-        let other = Lineage::from_u128(6);
-        for (own, about) in [
-            ((lineage, &other_key), "audit-1"),
-            ((other, &key), "audit-1"),
-            ((lineage, &key), "audit-2"),
+        let other_data_key = DataKey::generate(&random);
+        let of_another_key = ReportKey {
+            data_key: &other_data_key,
+            ..key
+        };
+        let of_another_lineage = ReportKey {
+            lineage: Lineage::from_u128(6),
+            ..key
+        };
+        for (other, about) in [
+            (of_another_key, "audit-1"),
+            (of_another_lineage, "audit-1"),
+            (key, "audit-2"),
         ] {
-            assert_eq!(open(&report, own, about), Err(BadSealedReport));
+            assert_eq!(open(&report, other, about), Err(BadSealedReport));
         }
         for at in 0..report.sealed.len() {
             let mut altered = report.clone();
             altered.sealed[at] ^= 1;
-            assert_eq!(
-                open(&altered, (lineage, &key), "audit-1"),
-                Err(BadSealedReport)
-            );
+            assert_eq!(open(&altered, key, "audit-1"), Err(BadSealedReport));
         }
         let mut altered = report.clone();
         altered.salt[0] ^= 1;
-        assert_eq!(
-            open(&altered, (lineage, &key), "audit-1"),
-            Err(BadSealedReport)
-        );
-        let again = SealedReport::seal((lineage, &key), "audit-1", text, &random);
+        assert_eq!(open(&altered, key, "audit-1"), Err(BadSealedReport));
+        let again = SealedReport::seal(key, "audit-1", text, &random);
         assert_ne!(again.salt, report.salt, "each has a key of its own");
     }
 }

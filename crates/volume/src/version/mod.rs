@@ -3,7 +3,7 @@
 //! A version is *(map root, tail)*. The root is the tree as of the last
 //! checkpoint; the tail is a list of sealed pages that say what was destaged
 //! since, oldest first. Opening a version reads its tail into an overlay over
-//! the root. Both lie scattered; the catalog keeps the [`Record`] that leads
+//! the root. Both are scattered; the catalog keeps the [`Record`] that leads
 //! to them, sealed.
 
 mod record;

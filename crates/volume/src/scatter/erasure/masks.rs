@@ -168,7 +168,7 @@ impl Masks {
     ///
     /// # Errors
     /// [`UnitError`]; [`UnitError::Damaged`] if there are no valid masks.
-    pub fn ask(
+    pub fn read(
         unit: &dyn Unit,
         segment: SegmentId,
         erasure: Erasure,

@@ -216,7 +216,7 @@ impl<'a> Target<'a> {
     }
 
     /// As [`Target::recover`], for a slot that counts. The outer `None` means that too
-    /// much is lost; the inner one that the slot does not count, or is not to be had and
+    /// much is lost; the inner one that the slot does not count, or is not available and
     /// only some parities claim it.
     fn counted(&self, row: &Row, at: usize) -> Option<Option<(Tag, Vec<u8>)>> {
         match (row.counting >> at & 1, row.certain >> at & 1) {

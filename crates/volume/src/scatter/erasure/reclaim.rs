@@ -51,7 +51,7 @@ pub fn reclaim(
 /// parity that is.
 ///
 /// # Errors
-/// That of the first unit that failed; then the call is to be repeated, which is no
+/// The error of the first unit that failed; then the call must be repeated, which is no
 /// error.
 pub fn reclaim_if(
     members: &[Member],
@@ -231,7 +231,7 @@ impl<'a> Set<'a> {
                     Some(stats) => stats,
                     none => none.insert(self.stats()?),
                 };
-                living.in_parity += usize::from(self.lives_in_parity(stats, (row, place))?);
+                living.in_parity += usize::from(self.lives_in_parity(stats, row, place)?);
             }
         }
         Ok(living)
@@ -249,7 +249,8 @@ impl<'a> Set<'a> {
     fn lives_in_parity(
         &self,
         stats: &[Option<SegmentStat>],
-        (row, wanted): (u32, u8),
+        row: u32,
+        wanted: u8,
     ) -> Result<bool, UnitError> {
         let data = usize::from(self.erasure.data());
         let (mut there, mut parities): (Mask, _) = (0, Vec::new());
@@ -385,7 +386,7 @@ impl<'a> Set<'a> {
         {
             let own = own_slots(self.layout, member.place, slots);
             if !own.is_empty() {
-                // The record of freed slots stays until the segment is deleted: it marks
+                // The record of freed slots stays until the segment is deleted: it marks padding.
                 match member.unit.free(self.segment, &own, false) {
                     Err(UnitError::Damaged { .. }) if stat_of(member, self.segment)?.is_none() => {}
                     other => other?,
@@ -474,7 +475,7 @@ fn look(
     if stat_of(member, segment)?.is_none() {
         return Ok(None);
     }
-    match Masks::ask(&*member.unit, segment, erasure, parity) {
+    match Masks::read(&*member.unit, segment, erasure, parity) {
         Err(UnitError::NoSegment { .. }) => Ok(None),
         other => other.map(Some),
     }

@@ -73,17 +73,17 @@ pub struct RowReader<'a> {
     slot_bytes: u32,
     /// Answers by row and place.
     answers: BTreeMap<(u16, u8), Answer>,
-    /// The rows that each unit was asked for.
-    asked: BTreeSet<(u16, UnitId)>,
+    /// The rows that each unit was queried for.
+    queried: BTreeSet<(u16, UnitId)>,
     /// Units that are failing: one that does not respond would time out for each row.
     failing: BTreeSet<UnitId>,
     /// Masks by place; `None` if they could not be read.
     masks: BTreeMap<u8, Option<Masks>>,
     reason: String,
     is_transient: bool,
-    /// The last unit that could not be asked, and its error.
+    /// The last unit that could not be queried, and its error.
     unanswered: Option<(UnitId, String)>,
-    /// Units that are asked last.
+    /// Units that are queried last.
     exclude: &'a [UnitId],
     supposes_padding: bool,
 }
@@ -104,7 +104,7 @@ impl<'a> RowReader<'a> {
             segment,
             slot_bytes,
             answers: BTreeMap::new(),
-            asked: BTreeSet::new(),
+            queried: BTreeSet::new(),
             failing: BTreeSet::new(),
             masks: BTreeMap::new(),
             reason: "too few units of its copyset are known".to_owned(),
@@ -128,7 +128,7 @@ impl<'a> RowReader<'a> {
         self
     }
 
-    /// A member that could not be asked, and its last error.
+    /// A member that could not be queried, and its last error.
     pub fn unanswered(&self) -> Option<(UnitId, &str)> {
         let away = self.unanswered.as_ref();
         away.map(|(unit, reason)| (*unit, reason.as_str()))
@@ -163,7 +163,7 @@ impl<'a> RowReader<'a> {
             }
         }
         self.fetch(row, &others);
-        self.ask_masks(&others);
+        self.read_masks(&others);
         self.try_all(row, wanted, open)
     }
 
@@ -284,7 +284,7 @@ impl<'a> RowReader<'a> {
         let is_unknown = |member: &&Member| {
             let answer = self.answers.get(&(row, member.place));
             !matches!(answer, Some(Answer::There(_)))
-                && !self.asked.contains(&(row, member.id))
+                && !self.queried.contains(&(row, member.id))
                 && !self.failing.contains(&member.id)
         };
         let missing: Vec<&Member> = members.iter().copied().filter(is_unknown).collect();
@@ -320,7 +320,7 @@ impl<'a> RowReader<'a> {
                 Err(UnitError::NoSlot { .. } | UnitError::NoSegment { .. }) => Answer::NoSlot,
                 Err(_) => Answer::Nothing,
             };
-            self.asked.insert((row, member.id));
+            self.queried.insert((row, member.id));
             let known = self.answers.entry((row, member.place));
             let known = known.or_insert(Answer::Nothing);
             if !matches!(
@@ -343,7 +343,7 @@ impl<'a> RowReader<'a> {
         }
     }
 
-    fn ask_masks(&mut self, members: &[&Member]) {
+    fn read_masks(&mut self, members: &[&Member]) {
         let data = self.erasure.data();
         for member in members.iter().filter(|member| member.place >= data) {
             let is_known = self.masks.get(&member.place).is_some_and(Option::is_some);
@@ -351,11 +351,11 @@ impl<'a> RowReader<'a> {
                 continue;
             }
             let parity = member.place - data;
-            let asked = Masks::ask(&*member.unit, self.segment, self.erasure, parity);
-            if let Err(error) = &asked {
+            let read = Masks::read(&*member.unit, self.segment, self.erasure, parity);
+            if let Err(error) = &read {
                 self.gave_nothing(member, error);
             }
-            let masks = asked.ok().map(|(_, masks)| masks);
+            let masks = read.ok().map(|(_, masks)| masks);
             self.masks.insert(member.place, masks);
         }
     }

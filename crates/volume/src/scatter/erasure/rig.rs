@@ -31,7 +31,7 @@ pub(crate) fn folder(place: u8) -> PathBuf {
     PathBuf::from(format!("/unit{place}"))
 }
 
-/// A copyset on units of their own, and what was put there.
+/// A copyset with parity on units of its own, and the pieces that were put there.
 pub(crate) struct Rig {
     pub(crate) simulation: Simulation,
     pub(crate) erasure: Erasure,
@@ -42,7 +42,7 @@ pub(crate) struct Rig {
     pub(crate) placer: Placer,
     pub(crate) sequences: SequenceSource,
     pub(crate) pieces: Vec<Piece>,
-    /// Which unit is at each place.
+    /// The unit at each place.
     pub(crate) units: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ impl Rig {
         }
     }
 
-    /// Places so many pieces more.
+    /// Places `count` more pieces.
     pub(crate) fn put(&mut self, count: usize) {
         let first = self.pieces.len() as u64;
         let (mut sealed, mut pieces) = (Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ impl Rig {
         }
     }
 
-    /// Looks whether all pieces but those of `dead` read right.
+    /// Checks that all pieces but the `dead` ones are read correctly.
     pub(crate) fn check(&self, store: &Arc<Store>, dead: &BTreeSet<usize>) {
         let read = read_pieces(store, &self.keyring, SLOT_BYTES, &self.pieces, &[]);
         for (block, read) in read.into_iter().enumerate() {
@@ -140,7 +140,7 @@ impl Rig {
         }
     }
 
-    /// As [`Rig::check`], with every set of units missing that parity makes up for.
+    /// As [`Rig::check`], for every set of missing units that parity makes up for.
     pub(crate) fn check_with_losses(&self, dead: &BTreeSet<usize>) {
         let (members, parity) = (self.erasure.members(), u32::from(self.erasure.parity()));
         for lost in (0u32..1 << members).filter(|lost| lost.count_ones() <= parity) {
@@ -158,7 +158,7 @@ impl Rig {
         }
     }
 
-    /// Segments that are said to be on too few units.
+    /// The segments that the ledger lists as degraded.
     pub(crate) fn degraded(&self) -> BTreeSet<SegmentId> {
         let placement = self.ledger.for_commit(&self.serials).placement;
         placement
@@ -176,14 +176,14 @@ impl Rig {
         segments.collect()
     }
 
-    /// The slots of some pieces that lie in a segment.
+    /// The slots of the `dead` pieces in a segment.
     pub(crate) fn slots(&self, segment: SegmentId, dead: &BTreeSet<usize>) -> Vec<Slot> {
         let locations = dead.iter().map(|block| self.pieces[*block].entry.location);
         let own = locations.filter(|location| location.segment() == segment);
         own.map(|location| location.slot()).collect()
     }
 
-    /// How many slots of a segment the units have that are not free, by place.
+    /// The number of slots of a segment that are not freed on each unit, by place.
     pub(crate) fn live(&self, segment: SegmentId) -> Vec<u32> {
         let store = store(&self.simulation, self.erasure);
         let table = store.table();
@@ -205,13 +205,13 @@ pub(crate) fn copyset() -> CopysetId {
     CopysetId::new(3).expect("12 bits")
 }
 
-/// The units as a new process sees them.
+/// A new process's store of the units.
 pub(crate) fn store(simulation: &Simulation, erasure: Erasure) -> Arc<Store> {
     let units: Vec<u8> = (0..erasure.members()).collect();
     store_of(simulation, erasure, &units)
 }
 
-/// As [`store`], with these units at the places.
+/// As [`store`], with `units` at the places.
 pub(crate) fn store_of(simulation: &Simulation, erasure: Erasure, units: &[u8]) -> Arc<Store> {
     let world = simulation.world();
     let open = |unit: &u8| {
@@ -229,27 +229,27 @@ pub(crate) fn store_of(simulation: &Simulation, erasure: Erasure, units: &[u8]) 
     store
 }
 
-/// A unit that was made.
+/// Opens a unit.
 pub(crate) fn open(simulation: &Simulation, unit: u8) -> FolderUnit {
     let cluster = ClusterId::from_u128(1);
     FolderUnit::open(&simulation.world(), &folder(unit), cluster, unit_id(unit))
 }
 
-/// Makes an empty unit.
+/// Creates an empty unit.
 pub(crate) fn create(simulation: &Simulation, unit: u8) {
     let cluster = ClusterId::from_u128(1);
     FolderUnit::create(&simulation.world(), &folder(unit), cluster, unit_id(unit)).expect("made");
 }
 
-/// Flips a bit in the content of a slot, as its member numbers it.
+/// Flips a bit in the content of slot `row` of a member.
 pub(crate) fn rot(disk: &SimulatedDisk, place: u8, segment: SegmentId, row: u16) {
     let files = disk.files_under(&folder(place).join("segments"));
     let is_its = |path: &PathBuf| path.ends_with(segment.to_string());
     let (path, _) = files
         .into_iter()
         .find(|(path, _)| is_its(path))
-        .expect("it has it");
-    // 2048 slots: its data begins there.
+        .expect("the segment is there");
+    // The data of a segment of 2048 slots begins there.
     disk.flip_bit(
         &path,
         53_248 + u64::from(row) * u64::from(SLOT_BYTES) + 100,
@@ -258,7 +258,7 @@ pub(crate) fn rot(disk: &SimulatedDisk, place: u8, segment: SegmentId, row: u16)
     .expect("flipped");
 }
 
-/// Blocks that make up most of what lies there, not in whole rows.
+/// Most of `count` blocks, not in whole rows.
 pub(crate) fn most(count: usize) -> BTreeSet<usize> {
     (0..count).filter(|block| block % 7 < 5).collect()
 }

@@ -1,4 +1,4 @@
-//! Writing, losing, reading and giving back, on folder units of a simulated disk.
+//! Writes, losses, reads and reclaims, on folder units of a simulated disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::clean::sweep;
 use crate::scatter::{Layout, Piece, ReadError, Store, read_pieces};
 
 #[test]
-fn every_block_reads_whichever_units_are_missing_as_far_as_parity_goes() {
+fn every_block_is_readable_with_as_many_units_missing_as_there_is_parity() {
     for (data, parity) in [(2, 1), (4, 2)] {
         let mut rig = Rig::new(data, parity);
         // Rows that are full, and some that are not.
@@ -40,12 +40,16 @@ fn padding_is_freed_before_it_is_committed() {
             .zip(of_segment)
             .for_each(|(all, own)| *all += own);
     }
-    assert_eq!(live[..4].iter().sum::<u32>(), 18, "as many as were put");
-    assert_eq!(live[4..], [6, 6], "one a row");
+    assert_eq!(
+        live[..4].iter().sum::<u32>(),
+        18,
+        "the number of blocks put"
+    );
+    assert_eq!(live[4..], [6, 6], "one for each row");
 }
 
 #[test]
-fn what_is_lost_beyond_parity_is_said_to_be_unavailable() {
+fn slots_lost_beyond_parity_are_reported_as_unavailable() {
     let mut rig = Rig::new(4, 2);
     rig.put(16);
     for place in [0, 3, 5] {
@@ -68,7 +72,7 @@ fn what_is_lost_beyond_parity_is_said_to_be_unavailable() {
 }
 
 #[test]
-fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
+fn as_many_units_may_be_unavailable_during_a_put_as_there_is_parity() {
     let mut rig = Rig::new(4, 2);
     rig.put(40);
     assert!(rig.degraded().is_empty());
@@ -77,12 +81,12 @@ fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
     }
     rig.put(40);
     let degraded = rig.degraded();
-    assert!(!degraded.is_empty(), "somebody was told");
+    assert!(!degraded.is_empty(), "the ledger lists them");
     for place in [1, 4] {
         rig.simulation.disk.heal(&folder(place));
     }
     rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
-    // Nothing is appended to what they lack.
+    // Nothing is appended to degraded segments.
     let before: Vec<Vec<u32>> = degraded.iter().map(|segment| rig.live(*segment)).collect();
     rig.store = store(&rig.simulation, rig.erasure);
     rig.put(40);
@@ -91,10 +95,9 @@ fn as_many_units_as_have_parity_may_be_away_while_something_is_put() {
     rig.check(&rig.store, &BTreeSet::new());
 }
 
-/// A unit that hangs is asked by the reading that began, and not by the one that
-/// comes after it.
+/// The first read is sent to the unresponsive unit, its hedge is not.
 #[test]
-fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
+fn a_hedged_read_recovers_slots_without_the_excluded_units() {
     let mut rig = Rig::new(4, 2);
     for count in [1, 37, 64] {
         rig.put(count);
@@ -126,7 +129,7 @@ fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
             assert!(!(was_asked && exclude.contains(&member.id)), "{exclude:?}");
         }
     }
-    // What cannot be had without them is read from them all the same.
+    // Slots that cannot be recovered without the excluded units are read from them.
     let exclude: Vec<UnitId> = (0..3).map(unit_id).collect();
     let store = store(&rig.simulation, rig.erasure);
     let first = rig.pieces[0].entry.location;
@@ -140,10 +143,10 @@ fn what_is_late_is_worked_out_without_the_units_that_were_asked() {
     ));
 }
 
-/// A unit was drained, and what was put meanwhile was only looked for on it, and not on
-/// the one in its place: with one more unit away nothing of it could be read.
+/// Slots that were put while a unit was draining were read only from it and not from its
+/// replacement: with one more unit unavailable, they could not be read.
 #[test]
-fn what_was_put_while_a_member_leaves_is_read_from_the_one_in_its_place() {
+fn slots_put_during_a_drain_are_read_from_the_replacement() {
     let mut rig = Rig::new(2, 1);
     create(&rig.simulation, 50);
     let drained = |rig: &Rig| {
@@ -176,7 +179,7 @@ fn what_was_put_while_a_member_leaves_is_read_from_the_one_in_its_place() {
 }
 
 #[test]
-fn a_slot_that_has_rotted_is_worked_out_of_those_that_have_not() {
+fn a_rotten_slot_is_recovered_from_intact_ones() {
     let mut rig = Rig::new(4, 2);
     rig.put(64);
     let location = rig.pieces[9].entry.location;
@@ -184,13 +187,13 @@ fn a_slot_that_has_rotted_is_worked_out_of_those_that_have_not() {
     let disk = &rig.simulation.disk;
     rot(disk, (slot % 4) as u8, segment, slot / 4);
     rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
-    // And a parity that it would be worked out of first.
+    // The first parity has rotted, too.
     rot(disk, 4, segment, slot / 4);
     rig.check(&store(&rig.simulation, rig.erasure), &BTreeSet::new());
 }
 
 #[test]
-fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
+fn dead_slots_are_reclaimed_and_the_others_keep_their_parity() {
     for (data, parity) in [(2, 1), (4, 2)] {
         let mut rig = Rig::new(data, parity);
         rig.put(203);
@@ -199,8 +202,8 @@ fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
             let (slots, before) = (rig.slots(segment, &dead), rig.live(segment));
             for _ in 0..2 {
                 let table = rig.store.table();
-                let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
-                assert!(!gone.expect("all are there"), "some of it lives");
+                let is_deleted = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
+                assert!(!is_deleted.expect("all are there"), "some slots are alive");
             }
             let k = usize::from(data);
             let all = |live: &[u32]| live[..k].iter().sum::<u32>();
@@ -211,12 +214,12 @@ fn dead_slots_are_given_back_and_the_others_keep_their_parity() {
     }
 }
 
-/// A volume was attached twice, one after the other, and both times the same leftovers
-/// were swept. What the first one had swept was given back before the second one did: it
-/// took the slot that says of what parity is made for one that nobody had committed.
-/// Nothing was worked out of that parity any more, nor freed there, nor repaired.
+/// Two leases swept the same leftovers, one after the other. Between them the dead slots of
+/// the segment were reclaimed, and the second sweep took the slot with the parity's masks
+/// for an uncommitted one. From then on nothing was recovered from that parity, freed there
+/// or repaired.
 #[test]
-fn who_sweeps_late_leaves_what_says_of_what_parity_is_made() {
+fn a_second_sweep_keeps_the_masks_of_the_parity() {
     let mut rig = Rig::new(2, 2);
     rig.put(203);
     let dead = most(203);
@@ -236,11 +239,11 @@ fn who_sweeps_late_leaves_what_says_of_what_parity_is_made() {
         serials: Vec::new(),
     };
     sweep(&rig.store, &leftovers).expect("all are there");
-    let reclaim = |dead: &BTreeSet<usize>, is_gone: bool| {
+    let reclaim = |dead: &BTreeSet<usize>, is_deleted: bool| {
         for segment in rig.segments() {
             let (table, slots) = (rig.store.table(), rig.slots(segment, dead));
-            let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
-            assert_eq!(gone.expect("all are there"), is_gone);
+            let deleted = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
+            assert_eq!(deleted.expect("all are there"), is_deleted);
         }
     };
     reclaim(&dead, false);
@@ -250,7 +253,7 @@ fn who_sweeps_late_leaves_what_says_of_what_parity_is_made() {
 }
 
 #[test]
-fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
+fn a_few_dead_slots_wait_and_a_dead_segment_is_deleted() {
     let mut rig = Rig::new(4, 2);
     rig.put(101);
     let few: BTreeSet<usize> = (0..20).collect();
@@ -260,10 +263,10 @@ fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
         let members = table.members(copyset());
         let before = rig.live(segment);
         let slots = rig.slots(segment, &few);
-        assert!(!reclaim(members, rig.erasure, segment, &slots).expect("looked at"));
+        assert!(!reclaim(members, rig.erasure, segment, &slots).expect("all are there"));
         assert_eq!(rig.live(segment), before, "they wait");
         let slots = rig.slots(segment, &all);
-        assert!(reclaim(members, rig.erasure, segment, &slots).expect("given back"));
+        assert!(reclaim(members, rig.erasure, segment, &slots).expect("reclaimed"));
         for member in members {
             assert!(!member.unit.list().expect("there").contains(&segment));
         }
@@ -271,16 +274,16 @@ fn a_few_dead_slots_wait_and_a_dead_segment_goes_as_a_whole() {
     }
 }
 
-/// A crash of a repairer left padding that it had put and not freed.
+/// A repairer crashed between putting padding and freeing it.
 #[test]
-fn an_empty_slot_keeps_no_dead_segment() {
+fn an_empty_slot_keeps_no_dead_segment_alive() {
     let mut rig = Rig::new(4, 2);
     rig.put(1);
     let segment = *rig.segments().first().expect("one");
     let home = Layout::new(Some(rig.erasure)).home(rig.pieces[0].entry.location.slot());
     let other = (home.place.expect("one member") + 1) % 4;
     let unit = open(&rig.simulation, other);
-    unit.delete(segment).expect("gone");
+    unit.delete(segment).expect("deleted");
     let zeroes = [0; SLOT_BYTES as usize];
     let put = unit.put(Put {
         lineage_tag: LineageTag::NONE,
@@ -293,13 +296,13 @@ fn an_empty_slot_keeps_no_dead_segment() {
     put.and_then(|()| unit.sync(&[segment])).expect("put");
     let table = rig.store.table();
     let slots = rig.slots(segment, &BTreeSet::from([0]));
-    let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
-    assert!(gone.expect("all are there"));
+    let is_deleted = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
+    assert!(is_deleted.expect("all are there"));
     assert_eq!(unit.list().expect("listed"), []);
 }
 
-/// Another unit had a parity of what was freed: it had become a member, and been filled,
-/// and the host that freed had not heard of it.
+/// A host freed slots with an outdated table: a unit that had become a member since, and
+/// had been rebuilt, had parity that is made of them.
 #[test]
 fn nothing_is_freed_before_all_members_are_known() {
     for is_whole in [false, true] {
@@ -312,9 +315,12 @@ fn nothing_is_freed_before_all_members_are_known() {
         for segment in rig.segments() {
             let (slots, table) = (rig.slots(segment, &dead), rig.store.table());
             let (members, live) = (table.members(copyset()), rig.live(segment));
-            let given = reclaim_if(members, rig.erasure, segment, &slots, || false);
-            assert!(matches!(given, Err(UnitError::Missing { .. })), "{given:?}");
-            assert_eq!(rig.live(segment)[..2], live[..2], "nothing has gone");
+            let refused = reclaim_if(members, rig.erasure, segment, &slots, || false);
+            assert!(
+                matches!(refused, Err(UnitError::Missing { .. })),
+                "{refused:?}"
+            );
+            assert_eq!(rig.live(segment)[..2], live[..2], "nothing was freed");
             reclaim(members, rig.erasure, segment, &slots).expect("all are known");
             assert!(rig.live(segment)[..2] < live[..2]);
         }
@@ -322,10 +328,10 @@ fn nothing_is_freed_before_all_members_are_known() {
     }
 }
 
-/// A lease that ended left rows that nobody committed. They were swept, and then the
-/// parity of the others could not be made anew.
+/// A lease ended and left uncommitted rows. They were swept, and then the parity of the
+/// other rows could not be recomputed.
 #[test]
-fn rows_that_were_swept_are_in_nobodys_way() {
+fn swept_rows_do_not_block_a_rewrite_of_the_parity() {
     let mut rig = Rig::new(2, 1);
     rig.put(40);
     let segment = *rig.segments().first().expect("one");
@@ -349,7 +355,7 @@ fn rows_that_were_swept_are_in_nobodys_way() {
     let dead = most(40);
     let slots = rig.slots(segment, &dead);
     for _ in 0..2 {
-        reclaim(table.members(copyset()), rig.erasure, segment, &slots).expect("given back");
+        reclaim(table.members(copyset()), rig.erasure, segment, &slots).expect("reclaimed");
     }
     assert_eq!(
         rig.live(segment)[..2].iter().sum::<u32>() as usize,
@@ -358,16 +364,17 @@ fn rows_that_were_swept_are_in_nobodys_way() {
     rig.check_with_losses(&dead);
 }
 
-/// A unit was away when a segment was put, and all that the other data member had of
-/// it died: the segment went as a whole, with what only parity had.
+/// A unit was unavailable when a segment was put, and all slots of the other data members
+/// died: the segment was deleted, and with it slots that only parity had.
 #[test]
-fn what_a_member_never_got_lives_in_the_parity() {
-    for (data, parity, away) in [(2, 1, 1), (2, 2, 0), (4, 2, 2)] {
+fn slots_that_a_member_missed_stay_in_the_parity() {
+    for (data, parity, missing) in [(2, 1, 1), (2, 2, 0), (4, 2, 2)] {
         let mut rig = Rig::new(data, parity);
-        rig.simulation.disk.inject(&folder(away), Fault::Missing);
+        rig.simulation.disk.inject(&folder(missing), Fault::Missing);
         rig.put(2 * usize::from(data) * 5);
-        rig.simulation.disk.heal(&folder(away));
-        let lives = |piece: &Piece| piece.entry.location.slot().0 % u16::from(data) == away.into();
+        rig.simulation.disk.heal(&folder(missing));
+        let lives =
+            |piece: &Piece| piece.entry.location.slot().0 % u16::from(data) == missing.into();
         let dead: BTreeSet<usize> = (0..rig.pieces.len())
             .filter(|block| !lives(&rig.pieces[*block]))
             .collect();
@@ -375,24 +382,24 @@ fn what_a_member_never_got_lives_in_the_parity() {
         let table = store.table();
         for segment in rig.segments() {
             let slots = rig.slots(segment, &dead);
-            let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
-            assert!(!gone.expect("all are there"), "some of it lives");
+            let is_deleted = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(!is_deleted.expect("all are there"), "some slots are alive");
         }
         rig.check(&store, &dead);
         let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
         for segment in rig.segments() {
             let slots = rig.slots(segment, &all);
-            let gone = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
-            assert!(gone.expect("all are there"), "all of it is dead");
+            let is_deleted = reclaim(table.members(copyset()), rig.erasure, segment, &slots);
+            assert!(is_deleted.expect("all are there"), "all slots are dead");
         }
     }
 }
 
-/// The power fails in every operation of removing a dead segment: doing it again ends
-/// it.
+/// The power fails in every operation of deleting a dead segment; repeating it deletes the
+/// rest.
 #[test]
-fn a_crash_while_a_dead_segment_is_removed_leaves_nothing_for_ever() {
-    let give_all = |rig: &Rig, store: &Arc<Store>| {
+fn a_crash_during_the_deletion_of_a_dead_segment_leaves_nothing_for_ever() {
+    let reclaim_all = |rig: &Rig, store: &Arc<Store>| {
         let all: BTreeSet<usize> = (0..rig.pieces.len()).collect();
         rig.segments().into_iter().try_for_each(|segment| {
             let slots = rig.slots(segment, &all);
@@ -400,24 +407,24 @@ fn a_crash_while_a_dead_segment_is_removed_leaves_nothing_for_ever() {
             reclaim(table.members(copyset()), rig.erasure, segment, &slots).map(drop)
         })
     };
-    let begun = || {
+    let filled = || {
         let mut rig = Rig::new(2, 1);
         rig.put(11);
         rig
     };
-    let rig = begun();
+    let rig = filled();
     let before = rig.simulation.disk.operations();
-    give_all(&rig, &rig.store).expect("nothing fails");
+    reclaim_all(&rig, &rig.store).expect("nothing fails");
     let operations = rig.simulation.disk.operations() - before;
     assert!(operations > 5, "{operations}");
     for number in 0..operations {
-        let mut rig = begun();
+        let mut rig = filled();
         let disk = &rig.simulation.disk;
         disk.arm_crash(disk.operations() + number);
-        give_all(&rig, &rig.store).expect_err("the power fails");
+        reclaim_all(&rig, &rig.store).expect_err("the power fails");
         rig.simulation.crash();
         let store = store(&rig.simulation, rig.erasure);
-        give_all(&rig, &store).expect("again");
+        reclaim_all(&rig, &store).expect("again");
         for member in store.table().units() {
             let left = member.unit.list().expect("there");
             assert_eq!(left, [], "operation {number}");
@@ -425,17 +432,17 @@ fn a_crash_while_a_dead_segment_is_removed_leaves_nothing_for_ever() {
     }
 }
 
-/// The power fails in every operation of giving back: what lives can be read, also
-/// with as many units missing as there is parity, and doing it again ends it.
+/// The power fails in every operation of a reclaim. Live slots stay readable, also with as
+/// many units missing as there is parity, and repeating the reclaim completes it.
 #[test]
-fn a_crash_while_dead_slots_are_given_back_loses_nothing() {
+fn a_crash_during_a_reclaim_loses_nothing() {
     let dead = most(46);
-    let begun = || {
+    let filled = || {
         let mut rig = Rig::new(2, 1);
         rig.put(46);
         rig
     };
-    let give_all = |rig: &Rig, store: &Arc<Store>| {
+    let reclaim_all = |rig: &Rig, store: &Arc<Store>| {
         rig.segments().into_iter().try_for_each(|segment| {
             let slots = rig.slots(segment, &dead);
             reclaim(
@@ -448,21 +455,21 @@ fn a_crash_while_dead_slots_are_given_back_loses_nothing() {
         })
     };
     let operations = {
-        let rig = begun();
+        let rig = filled();
         let before = rig.simulation.disk.operations();
-        give_all(&rig, &rig.store).expect("nothing fails");
+        reclaim_all(&rig, &rig.store).expect("nothing fails");
         rig.simulation.disk.operations() - before
     };
     assert!(operations > 20, "{operations}");
     for number in 0..operations {
-        let mut rig = begun();
+        let mut rig = filled();
         let disk = &rig.simulation.disk;
         disk.arm_crash(disk.operations() + number);
-        give_all(&rig, &rig.store).expect_err("the power fails");
+        reclaim_all(&rig, &rig.store).expect_err("the power fails");
         rig.simulation.crash();
         rig.check_with_losses(&dead);
         let store = store(&rig.simulation, rig.erasure);
-        give_all(&rig, &store).expect("again");
+        reclaim_all(&rig, &store).expect("again");
         rig.check_with_losses(&dead);
         let live: u32 = rig
             .segments()

@@ -1,3 +1,5 @@
+//! The placer alone, and with folder units of a simulated disk.
+
 use base::{BlockSize, ClusterId, Lineage, UnitId};
 use testkit::units::FaultyUnit;
 use unit::{Read, TrackedUnit, Unit};
@@ -37,11 +39,10 @@ fn serials() -> Arc<Serials> {
     Arc::new(Serials::new(catalog, VOLUME, epoch))
 }
 
-/// When a whole placement was given up, of a share that had failed and
-/// could not be freed only what lay before it was named: its own slots
-/// stayed for ever.
+/// A placement was abandoned after one of its shares had failed and could not be freed. Only
+/// the slots before that share were listed as orphans: its own slots stayed for ever.
 #[test]
-fn what_a_failed_share_left_is_given_up_with_the_rest() {
+fn orphans_of_an_abandoned_placement_include_those_of_a_failed_share() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let (cluster, id) = (ClusterId::from_u128(1), UnitId::from_u128(1));
@@ -63,39 +64,39 @@ fn what_a_failed_share_left_is_given_up_with_the_rest() {
         let progress = Progress::new(LeaseTerm::unlimited(), Arc::clone(&world.clock));
         let ledger = Arc::clone(&ledger);
         let mut placer = Placer::new(config, serials(), ledger, Arc::new(progress));
-        let deal = |placer: &mut Placer, count| {
+        let assign = |placer: &mut Placer, count| {
             let shares = placer.assign(count, &store.table(), &*world.random);
             shares.expect("a unit takes writes").remove(0)
         };
-        let good = deal(&mut placer, 4);
-        let failed = deal(&mut placer, 3);
+        let good = assign(&mut placer, 4);
+        let failed = assign(&mut placer, 3);
         assert_eq!((failed.segment, failed.first), (good.segment, 4));
         placer.abandon(&failed, is_freed);
         assert_eq!(placer.take_unconfirmed(), [(good.segment, 0..end)]);
     }
 }
 
-/// Its connection broke, what was thought to lie there was freed, and then the daemon
-/// carried it out: no lease ever swept that.
+/// The connection broke during a put, its slots were freed, and then the daemon carried the
+/// put out: no lease ever swept these slots.
 #[test]
-fn a_segment_into_which_a_put_may_come_late_is_the_next_leases_to_sweep() {
+fn a_segment_with_an_unresolved_put_is_left_for_the_next_lease_to_sweep() {
     let simulation = Simulation::new(7);
     let random = &*simulation.world().random;
     let store = store(&simulation, 1, 0, 1);
-    for (is_first, is_settled) in [(true, false), (false, false), (false, true)] {
+    for (is_first, is_confirmed) in [(true, false), (false, false), (false, true)] {
         let mut placer = placer(&simulation, &store, 1);
-        let deal = |placer: &mut Placer, count| {
+        let assign = |placer: &mut Placer, count| {
             let shares = placer.assign(count, &store.table(), random);
             shares.expect("a unit takes writes").remove(0)
         };
         if !is_first {
-            deal(&mut placer, 4);
+            assign(&mut placer, 4);
         }
-        let failed = deal(&mut placer, 3);
+        let failed = assign(&mut placer, 3);
         placer.mark_unresolved(failed.segment);
         placer.abandon(&failed, true);
         let mut committed = 0;
-        if is_settled {
+        if is_confirmed {
             placer.confirm();
             committed = failed.first;
         } else {
@@ -109,13 +110,13 @@ fn a_segment_into_which_a_put_may_come_late_is_the_next_leases_to_sweep() {
     }
 }
 
-/// A store with `units` units, the last `whole` of which take whole segments only,
-/// and every copyset of `replicas` of them.
+/// A store with `units` units and copysets of `replicas` of them. The last `whole` units
+/// take whole segments only.
 fn store(simulation: &Simulation, units: u128, whole: u128, replicas: u8) -> Arc<Store> {
     store_of(simulation, units, whole, replicas, None)
 }
 
-/// The same, or with `erasure` in the place of copies.
+/// As [`store`], with `erasure` in place of copies, if given.
 fn store_of(
     simulation: &Simulation,
     units: u128,
@@ -151,12 +152,12 @@ fn store_of(
     store
 }
 
-/// A placer of 2048 slots of 4 KiB over 16 copysets.
+/// A placer for segments of 2048 slots of 4 KiB over 16 copysets.
 fn placer(simulation: &Simulation, store: &Store, replicas: u8) -> Placer {
-    dealer_of(simulation, store, replicas, Layout::default())
+    placer_of(simulation, store, replicas, Layout::default())
 }
 
-fn dealer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layout) -> Placer {
+fn placer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layout) -> Placer {
     let config = PlacerConfig {
         slot_bytes: 4096,
         slots_max: layout.slots_max(2048),
@@ -171,9 +172,9 @@ fn dealer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layou
     Placer::new(config, serials(), ledger, progress)
 }
 
-/// A destage of few blocks made a dozen small objects, and none was ever filled.
+/// A destage of few blocks created a dozen small objects, none of which was ever filled.
 #[test]
-fn whole_segments_are_long_and_few_and_dealt_to_once() {
+fn whole_segments_are_few_and_long_and_are_assigned_once() {
     let simulation = Simulation::new(7);
     let random = &*simulation.world().random;
     let store = store(&simulation, 12, 12, 1);
@@ -189,10 +190,12 @@ fn whole_segments_are_long_and_few_and_dealt_to_once() {
         (100_000, 50..=56, 1024),
     ] {
         for _ in 0..8 {
-            let shares = placer.assign(count, &store.table(), random).expect("dealt");
+            let shares = placer
+                .assign(count, &store.table(), random)
+                .expect("assigned");
             assert!(few.contains(&shares.len()), "{count}: {}", shares.len());
-            let dealt: usize = shares.iter().map(|share| share.items.len()).sum();
-            assert_eq!(dealt, count);
+            let assigned: usize = shares.iter().map(|share| share.items.len()).sum();
+            assert_eq!(assigned, count);
             for share in &shares {
                 assert!(
                     share.items.len() >= shortest,
@@ -213,19 +216,19 @@ fn whole_segments_are_long_and_few_and_dealt_to_once() {
             );
         }
     }
-    assert_eq!(units.len(), 12, "all take part");
+    assert_eq!(units.len(), 12, "all copysets are used");
 }
 
 #[test]
-fn small_deals_go_to_random_units_in_turn() {
+fn small_assignments_are_spread_over_all_units() {
     let simulation = Simulation::new(3);
     let random = &*simulation.world().random;
-    // Those that append take part as much as the others.
+    // Units that can append are chosen as often as the others.
     let store = store(&simulation, 8, 4, 1);
     let mut placer = placer(&simulation, &store, 1);
     let mut counts = BTreeMap::new();
     for _ in 0..400 {
-        let shares = placer.assign(20, &store.table(), random).expect("dealt");
+        let shares = placer.assign(20, &store.table(), random).expect("assigned");
         let [share] = &shares[..] else {
             panic!("{} shares", shares.len());
         };
@@ -237,15 +240,15 @@ fn small_deals_go_to_random_units_in_turn() {
         counts.values().all(|count| (25..80).contains(count)),
         "{counts:?}"
     );
-    // What is appended to is in the ledger, until it is full.
+    // Segments that can be appended to stay in the ledger until they are full.
     let open = placer.ledger.for_commit(&placer.serials).open_segments;
     assert_eq!(open.len(), 4);
 }
 
-/// The weaker member's rule holds: the one that could append takes the whole
-/// share, in parts.
+/// A copyset can append only if all its members can. The member that could append receives
+/// the same whole share, in parts.
 #[test]
-fn a_copyset_of_both_kinds_holds_the_same_on_both() {
+fn a_copyset_of_both_kinds_of_units_has_the_same_segments_on_both() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
     let store = store(&simulation, 2, 1, 2);
@@ -286,21 +289,23 @@ fn a_copyset_of_both_kinds_holds_the_same_on_both() {
     assert_eq!(segments.len(), 1 + 1 + 2);
 }
 
-/// With parity what is dealt is rows: every member gets a part that is long.
+/// With parity, whole rows are assigned: every member receives a long part.
 #[test]
-fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
+fn whole_rows_are_assigned_to_few_segments_that_are_long_on_every_member() {
     let simulation = Simulation::new(9);
     let random = &*simulation.world().random;
     let erasure = Erasure::new(4, 2);
-    // One that cannot append makes all that it belongs to be put whole.
+    // One unit that cannot append makes all segments of its copysets whole.
     for whole in [8, 1] {
         let store = store_of(&simulation, 8, whole, 1, erasure);
-        let mut placer = dealer_of(&simulation, &store, 1, Layout::new(erasure));
+        let mut placer = placer_of(&simulation, &store, 1, Layout::new(erasure));
         let mut seen = std::collections::BTreeSet::new();
         for (count, few) in [(1, 1), (20, 1), (2047, 1), (2048, 2), (12_801, 12)] {
-            let shares = placer.assign(count, &store.table(), random).expect("dealt");
+            let shares = placer
+                .assign(count, &store.table(), random)
+                .expect("assigned");
             assert_eq!(shares.len(), few, "{count}");
-            let mut dealt: Vec<usize> = Vec::new();
+            let mut assigned: Vec<usize> = Vec::new();
             for share in &shares {
                 let slots = (share.end - share.first) as usize;
                 assert_eq!(slots, share.items.len().next_multiple_of(4));
@@ -316,10 +321,10 @@ fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
                     assert_eq!(share.first, 0);
                     assert!(seen.insert(share.segment), "a segment is put once");
                 }
-                dealt.extend(&share.items);
+                assigned.extend(&share.items);
             }
-            dealt.sort_unstable();
-            assert_eq!(dealt, (0..count).collect::<Vec<_>>());
+            assigned.sort_unstable();
+            assert_eq!(assigned, (0..count).collect::<Vec<_>>());
             placer.confirm();
             let open = placer.ledger.for_commit(&placer.serials).open_segments;
             let table = store.table();
@@ -331,15 +336,15 @@ fn rows_go_whole_to_few_segments_that_are_long_on_every_member() {
     }
 }
 
-/// The weaker member's rule holds with parity too.
+/// With parity, too, a copyset can append only if all its members can.
 #[test]
-fn a_copyset_of_both_kinds_gets_rows_in_one_put_or_in_parts() {
+fn a_copyset_of_both_kinds_of_units_receives_rows_in_one_put_or_in_parts() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
     let erasure = Erasure::new(2, 1);
     let store = store_of(&simulation, 3, 1, 1, erasure);
     let layout = Layout::new(erasure);
-    let mut placer = dealer_of(&simulation, &store, 1, layout);
+    let mut placer = placer_of(&simulation, &store, 1, layout);
     let source: Source = Arc::new(|index, slot| {
         slot.fill(index as u8);
         Ok([index as u8; 16])
