@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::filters::{
     Encrypt, Event, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate, Replicate,
-    Trace, What, below_of,
+    Trace, What, transforming_filters,
 };
 use crate::{Derivations, Filter, Opening, Programs, Targets};
 #[cfg(test)]
@@ -295,8 +295,8 @@ fn build_one(
         FilterKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
         FilterKind::Journal(config) => match given.attachment.state.clone() {
             Some(state) => {
-                let placed = (config, below_of(below));
-                Box::new(Journal::of_policy(&one.name, placed, given, state))
+                let below = transforming_filters(below);
+                Box::new(Journal::of_policy(&one.name, config, below, given, state))
             }
             None => Box::new(Unbuilt("what it acknowledges can be kept nowhere here")),
         },
