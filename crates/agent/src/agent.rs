@@ -374,7 +374,7 @@ impl Base {
             networks: settings.filter_networks.clone().into(),
             program: settings.filter_program.clone(),
             memory: settings.filter_memory,
-            room: settings.filter_room,
+            disk_limits: settings.filter_disk_limits,
         };
         let filters = Arc::new(Filters::new(
             Arc::clone(&context),

@@ -11,7 +11,7 @@ use world::{Clock, Wake};
 
 use crate::bottom::Bottom;
 use crate::filter::{Filter, Opening};
-use crate::hot_swap::{HotSwap, HotSwapError, HotSwapProgress, OPEN_WITHIN, Phase};
+use crate::hot_swap::{DiskShape, HotSwap, HotSwapError, HotSwapProgress, OPEN_WITHIN, Phase};
 
 /// The first generation of filters. Requests that bypass the chain ([`Chain::bottom`]) have 0.
 const FIRST_GENERATION: u8 = 1;
@@ -37,9 +37,9 @@ pub struct Chain<D> {
     generation: u8,
     /// The generation of the filters that were tried last.
     last_generation: u8,
-    /// How many requests are pending.
+    /// The number of pending requests.
     pending: u64,
-    /// How many flushes of hot swaps that failed are still pending.
+    /// The number of pending flushes of hot swaps that failed.
     late_flushes: u64,
     swapping: Option<HotSwapProgress>,
     /// A request was answered `Busy` because filters are being swapped.
@@ -200,8 +200,10 @@ impl<D: BlockDevice> Chain<D> {
     ///
     /// # Errors
     /// The reason of the uppermost filter that may not be removed, for people.
-    pub fn may_leave(&self) -> Result<(), String> {
-        self.filters.iter().try_for_each(|one| one.may_leave())
+    pub fn check_removable(&self) -> Result<(), String> {
+        self.filters
+            .iter()
+            .try_for_each(|one| one.check_removable())
     }
 
     /// Whether the device below has grown by more than the filters in use show. A filter that
@@ -219,7 +221,7 @@ impl<D: BlockDevice> Chain<D> {
             return swap.report(Err(HotSwapError::Stopped));
         }
         if self.swapping.is_some() {
-            return swap.report(Err(HotSwapError::UnderWay));
+            return swap.report(Err(HotSwapError::InProgress));
         }
         self.needs_poll = true;
         let mut generation = next_generation(self.last_generation);
@@ -302,7 +304,7 @@ impl<D: BlockDevice> Chain<D> {
                 }
                 Step::Wait => {
                     self.late_flushes += u64::from(swapping.phase == Phase::Flushing);
-                    Err(swapping.late())
+                    Err(swapping.timed_out())
                 }
             };
             self.last_generation = swapping.generation;
@@ -328,9 +330,9 @@ impl<D: BlockDevice> Chain<D> {
         grown.saturating_sub(size_bytes.saturating_sub(self.sizes.size_bytes))
     }
 
-    /// Makes all filters rest, and returns whether none has requests of its own pending.
-    fn are_resting(&mut self) -> bool {
-        let resting = self.filters.iter_mut().map(|one| one.rest());
+    /// Quiesces all filters, and returns whether none has requests of its own pending.
+    fn are_quiescent(&mut self) -> bool {
+        let resting = self.filters.iter_mut().map(|one| one.quiesce());
         resting.fold(true, |all, one| all & one)
     }
 
@@ -338,11 +340,11 @@ impl<D: BlockDevice> Chain<D> {
         match &swapping.phase {
             Phase::Draining => {
                 for (at, one) in self.filters.iter().enumerate() {
-                    if let Err(reason) = one.may_leave() {
-                        return Step::Ended(Err(HotSwapError::Held { at, reason }));
+                    if let Err(reason) = one.check_removable() {
+                        return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
                     }
                 }
-                if !self.are_resting() || self.pending > 0 || self.late_flushes > 0 {
+                if !self.are_quiescent() || self.pending > 0 || self.late_flushes > 0 {
                     return Step::Wait;
                 }
                 swapping.phase = match self.start_flush() {
@@ -354,7 +356,7 @@ impl<D: BlockDevice> Chain<D> {
                 Step::Again
             }
             Phase::Flushing => Step::Wait,
-            Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Below(error.clone()))),
+            Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Flush(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
                 Ok(()) => {
                     let below_bytes = self.bottom.geometry().size_bytes;
@@ -362,27 +364,33 @@ impl<D: BlockDevice> Chain<D> {
                     swapping.begin_opening(below_bytes, now, self.open_within);
                     Step::Again
                 }
-                Err(error) => Step::Ended(Err(HotSwapError::Below(error))),
+                Err(error) => Step::Ended(Err(HotSwapError::Flush(error))),
             },
-            Phase::Opening { ready, carries_out } => {
-                let (ready, carries_out) = (*ready, *carries_out);
+            Phase::Opening {
+                ready,
+                is_replaying,
+            } => {
+                let (ready, is_replaying) = (*ready, *is_replaying);
                 match swapping.filters.len().checked_sub(ready + 1) {
-                    Some(at) if carries_out => match swapping.filters[at].has_carried_out() {
+                    Some(at) if is_replaying => match swapping.filters[at].has_replayed() {
                         true => {
-                            swapping.go_on_opening(ready + 1, self.clock.monotonic());
+                            swapping.continue_opening(ready + 1, self.clock.monotonic());
                             Step::Again
                         }
                         false => Step::Wait,
                     },
                     Some(at) => self.open_next(swapping, at),
-                    // A filter that works for a program may have begun something since.
-                    None if !self.are_resting() => Step::Wait,
+                    // An out-of-process filter may have started a request since.
+                    None if !self.are_quiescent() => Step::Wait,
                     None => Step::Ended(swapping.check(
-                        (self.geometry(), self.capabilities()),
-                        (
-                            geometry_of(&swapping.filters, &self.bottom),
-                            capabilities_of(&swapping.filters, &self.bottom),
-                        ),
+                        DiskShape {
+                            geometry: self.geometry(),
+                            capabilities: self.capabilities(),
+                        },
+                        DiskShape {
+                            geometry: geometry_of(&swapping.filters, &self.bottom),
+                            capabilities: capabilities_of(&swapping.filters, &self.bottom),
+                        },
                         self.unseen_growth(swapping.below_bytes),
                     )),
                 }
@@ -402,12 +410,12 @@ impl<D: BlockDevice> Chain<D> {
             },
         };
         match above[at].open(&mut below) {
-            Opening::UnderWay => Step::Wait,
-            Opening::Failed(reason) => Step::Ended(Err(HotSwapError::Filter { at, reason })),
+            Opening::Pending => Step::Wait,
+            Opening::Failed(reason) => Step::Ended(Err(HotSwapError::Open { at, reason })),
             Opening::Ready => {
                 if swapping.is_first() {
                     swapping.filters[at].resume();
-                    swapping.carry_out(ready, self.clock.monotonic());
+                    swapping.replay(ready, self.clock.monotonic());
                 } else {
                     swapping.opened(ready + 1);
                 }
@@ -495,16 +503,16 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
             None => &self.filters,
         };
         let now = self.clock.monotonic();
-        let late = swapping.map(|one| one.deadline.saturating_sub(now));
-        // Nothing wakes the owner when a filter is no longer busy, has come to rest, or may be
+        let deadline = swapping.map(|one| one.deadline.saturating_sub(now));
+        // Nothing wakes the owner when a filter is no longer busy, has quiesced, or may be
         // opened again.
-        let is_asked_again = swapping.is_some_and(|one| match one.phase {
+        let is_retried = swapping.is_some_and(|one| match one.phase {
             Phase::Draining => self.pending == 0 && self.late_flushes == 0,
             Phase::Opening { .. } => true,
             Phase::Flushing | Phase::Flushed(_) => false,
         });
-        let again = is_asked_again.then_some(RETRY_EVERY);
+        let retry = is_retried.then_some(RETRY_EVERY);
         let timers = timer_of(filters, &self.bottom).into_iter();
-        timers.chain(late).chain(again).min()
+        timers.chain(deadline).chain(retry).min()
     }
 }

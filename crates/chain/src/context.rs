@@ -1,4 +1,8 @@
-//! [`FilterContext`]: what filters are given by the process that runs them.
+//! [`FilterContext`]: everything that a filter gets from the process that runs it, and
+//! [`build_filters`], which makes the filters of a policy.
+//!
+//! Filters reach keys, other disks, processes and files only through their context, so the agent,
+//! a relay and a filter server can each give them something else.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,186 +13,185 @@ use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
 use crate::filters::{
-    Encrypt, Event, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate, Replicate,
-    Trace, What, transforming_filters,
+    Encrypt, Event, EventKind, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate,
+    Replicate, Trace, transforming_filters,
 };
-use crate::{Derivations, Filter, Opening, Programs, Targets};
+use crate::{Filter, KeyDerivations, Opening, Programs, Targets};
 #[cfg(test)]
 use crate::{NoPrograms, NoTargets};
 
-/// There is none of this name, or it cannot be read.
+/// The reason why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum KeyMissing {
-    /// None of this name.
+pub enum KeyError {
+    /// The key does not exist.
     #[error("there is no key {0} here")]
-    None(String),
-    /// There is, and it is of no use.
+    NotFound(String),
+    /// The key exists and cannot be read.
     #[error("the key {name} cannot be used: {reason}")]
     Unusable {
-        /// Its name.
+        /// The name of the key.
         name: String,
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
 }
 
-/// Where keys lie that policies name.
+/// The keys that policies name.
 pub trait KeySource: Send + Sync {
-    /// The passphrase of this name. It may wait: it is asked in a [`Pool`].
+    /// Reads the passphrase `name`. May block, so it is called in a [`Pool`].
     ///
     /// # Errors
-    /// [`KeyMissing`].
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing>;
+    /// The key does not exist or cannot be read.
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError>;
 }
 
-/// There are none.
+/// A source without keys.
 pub struct NoKeys;
 
 impl KeySource for NoKeys {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
-        Err(KeyMissing::None(name.to_owned()))
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+        Err(KeyError::NotFound(name.to_owned()))
     }
 }
 
-/// Whose disk a chain is before: what a filter knows of each request.
+/// The tenant, VM and volume that a chain serves. Events and greetings carry it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attribution {
-    /// Whose the volume is.
+    /// The user who owns the volume.
     pub tenant: String,
-    /// The machine that has it; none of a plain export.
+    /// The VM that the volume is attached to; `None` for a plain export.
     pub vm: Option<String>,
     /// The volume's name.
     pub volume: String,
-    /// And its id, if it has one.
+    /// The volume's id; `None` if the disk is no volume of a cluster.
     pub volume_id: Option<String>,
 }
 
-/// When a chain has a volume: so that a filter knows whether somebody may have written the
-/// volume without it.
+/// A chain's position in the sequence of chains of its volume. From it a filter decides whether
+/// the volume may have been written without that filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tenure {
-    /// Of the lease on the volume: whoever writes it later has a larger one. None, if nobody
-    /// says.
+pub struct ChainHistory {
+    /// The epoch of the lease on the volume. Later writers have a larger one. `None` if unknown.
     pub epoch: Option<u32>,
-    /// This chain's number, which no other one has.
-    pub turn: u64,
-    /// That of the chain in whose place it comes; 0: none.
-    pub follows: u64,
-    /// How often the volume has gone back to a version. None, if nobody says.
+    /// The number of this chain. No other chain of the volume has the same one.
+    pub chain: u64,
+    /// The number of the chain that this one replaces, or 0 if it replaces none.
+    pub predecessor: u64,
+    /// The number of times that the volume was restored to an earlier version. `None` if unknown.
     pub restores: Option<u64>,
-    /// Since which lease the same host has had all up to `epoch`, and let nobody in before this
-    /// chain; none: that one.
-    pub since: Option<u32>,
+    /// The first epoch from which on this host had all leases up to `epoch` without serving the
+    /// volume before this chain; `None` means `epoch` itself.
+    pub epoch_first: Option<u32>,
 }
 
-/// The right to acknowledge what is written to what lies below a chain.
+/// The right to acknowledge writes to the device below a chain.
 pub trait Lease: Send + Sync {
-    /// Whether it holds now. Asked once a turn, in the thread that owns the disk.
+    /// Whether the lease is valid now. Called once a loop turn by the thread that owns the disk.
     fn holds(&self) -> bool;
 }
 
-/// One that never ends.
-pub struct Unlimited;
+/// A lease that never ends.
+pub struct UnlimitedLease;
 
-impl Lease for Unlimited {
+impl Lease for UnlimitedLease {
     fn holds(&self) -> bool {
         true
     }
 }
 
-/// What filters may take of the disk on which their state is kept, whatever their policies say.
+/// The disk space that the filters' state may take, whatever their policies say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// The ring of a journal, in bytes.
+pub struct DiskLimits {
+    /// The largest ring of one journal, in bytes.
     pub journal_bytes: u64,
-    /// The traces of a chain together, in bytes.
+    /// The traces of all filters of a chain together, in bytes.
     pub trace_bytes: u64,
 }
 
-impl Room {
-    /// Whoever writes the policy decides.
+impl DiskLimits {
+    /// No limit beside those of the policy.
     pub const UNLIMITED: Self = Self {
         journal_bytes: u64::MAX,
         trace_bytes: u64::MAX,
     };
 }
 
-/// Where events go. Called in the thread that owns the disk: it never waits, and counts
-/// itself what it has no room for.
+/// Receives the events of filters. It is called by the thread that owns the disk, so it must not
+/// block; it counts the events that it has to drop.
 pub trait EventSink: Send + Sync {
-    /// Takes events, in their order.
-    fn tell(&self, events: Vec<Event>);
+    /// Takes events in the order in which they happened.
+    fn report(&self, events: Vec<Event>);
 }
 
-/// What all filters of a host share: its clock, threads and randomness.
+/// The part of a context that all filters of a host share.
 #[derive(Clone)]
 pub struct HostContext {
-    /// Where time comes from.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Runs work that would keep the disk's thread too long.
+    /// Runs work that would block the disk's thread.
     pub pool: Arc<dyn Pool>,
-    /// Derives keys from passphrases: a few at a time for all disks of the host.
-    pub derivations: Arc<Derivations>,
-    /// Where new keys come from.
+    /// Derives keys from passphrases, [`crate::KEY_DERIVATIONS_MAX`] at a time on the host.
+    pub key_derivations: Arc<KeyDerivations>,
+    /// The source of new keys and salts.
     pub random: Arc<dyn Random>,
-    /// Makes the programs of filters that do not run inline.
+    /// Makes the programs of out-of-process, external and remote filters.
     pub programs: Arc<dyn Programs>,
 }
 
-/// What belongs to the one disk whose chain a filter is in.
+/// The part of a context that belongs to one disk and its chain.
 #[derive(Clone)]
 pub struct AttachmentContext {
-    /// The most memory that the chain's filters may take together, in bytes, whatever their
-    /// policy gives them; in the context of a built filter, the most that it may take itself.
+    /// The most memory that the chain's filters may take together, in bytes, whatever their policy
+    /// says. In the context of a built filter: the most that this filter may take.
     pub memory_max: u64,
     /// Makes the disk's thread poll the chain.
     pub wake: Wake,
-    /// The tenant, the virtual machine and the volume, for events.
-    pub whose: Arc<Attribution>,
-    /// Takes the filters' events.
+    /// The tenant, VM and volume, for events.
+    pub attribution: Arc<Attribution>,
+    /// Receives the filters' events.
     pub events: Arc<dyn EventSink>,
-    /// Has the keys that the policy names.
+    /// The keys that the policy names.
     pub keys: Arc<dyn KeySource>,
-    /// Opens the disks elsewhere that the policy names.
+    /// Opens the other disks that the policy names.
     pub targets: Arc<dyn Targets>,
-    /// When this chain has the volume.
-    pub tenure: Tenure,
-    /// Says whether writes may be acknowledged.
+    /// The position of this chain in the sequence of chains of its volume.
+    pub history: ChainHistory,
+    /// The lease that allows acknowledging writes.
     pub lease: Arc<dyn Lease>,
     /// The most disk space that the filters' state may take.
-    pub room: Room,
-    /// Where filters keep what they need after a crash; `None` if they cannot keep anything.
+    pub disk_limits: DiskLimits,
+    /// The folder for what filters need after a crash; `None` if nothing can be stored.
     pub state: Option<StateFolder>,
 }
 
-/// Everything that a filter is given by the process that runs it.
+/// Everything that a filter gets from the process that runs it.
 #[derive(Clone)]
 pub struct FilterContext {
-    /// What all filters of the host share.
+    /// The part that all filters of the host share.
     pub host: HostContext,
-    /// What belongs to the filter's disk.
+    /// The part that belongs to the filter's disk.
     pub attachment: AttachmentContext,
 }
 
-/// A folder, and how it is written.
+/// The folder in which filters keep their state.
 #[derive(Clone)]
 pub struct StateFolder {
-    /// Its disk.
+    /// The disk on which it is.
     pub disk: Arc<dyn Disk>,
-    /// Where it is; it is there.
+    /// The path of the folder, which exists.
     pub path: PathBuf,
 }
 
 impl FilterContext {
-    /// Reports something about a filter, as an event.
-    pub(crate) fn note(&self, name: &Arc<str>, note: String) {
-        self.attachment.events.tell(vec![Event {
+    /// Reports a message about the filter `name`, as an event.
+    pub(crate) fn report(&self, name: &Arc<str>, message: String) {
+        self.attachment.events.report(vec![Event {
             time: self.host.clock.wall(),
-            whose: Arc::clone(&self.attachment.whose),
-            monitor: Arc::clone(name),
+            attribution: Arc::clone(&self.attachment.attribution),
+            filter: Arc::clone(name),
             partition: None,
-            what: What::Note(note),
+            kind: EventKind::Message(message),
             rule: None,
         }]);
     }
@@ -196,16 +199,16 @@ impl FilterContext {
 
 #[cfg(test)]
 impl FilterContext {
-    /// Those of a simulated world, where nobody hears and there are no keys.
+    /// The context of a simulated world, without keys, and with a sink that drops events.
     pub(crate) fn simulated(world: world::World) -> Self {
-        struct Deaf;
-        impl EventSink for Deaf {
-            fn tell(&self, _: Vec<Event>) {}
+        struct DropsEvents;
+        impl EventSink for DropsEvents {
+            fn report(&self, _: Vec<Event>) {}
         }
         Self {
             host: HostContext {
                 clock: world.clock,
-                derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+                key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
                 pool: world.pool,
                 random: world.random,
                 programs: Arc::new(NoPrograms),
@@ -213,49 +216,49 @@ impl FilterContext {
             attachment: AttachmentContext {
                 memory_max: 1 << 30,
                 wake: Wake::noop(),
-                whose: Arc::new(Attribution {
+                attribution: Arc::new(Attribution {
                     tenant: "alice".to_owned(),
                     vm: None,
                     volume: "disk".to_owned(),
                     volume_id: None,
                 }),
-                events: Arc::new(Deaf),
+                events: Arc::new(DropsEvents),
                 keys: Arc::new(NoKeys),
                 targets: Arc::new(NoTargets),
-                tenure: Tenure::default(),
-                lease: Arc::new(Unlimited),
-                room: Room::UNLIMITED,
+                history: ChainHistory::default(),
+                lease: Arc::new(UnlimitedLease),
+                disk_limits: DiskLimits::UNLIMITED,
                 state: None,
             },
         }
     }
 }
 
-/// The filters of a policy, ready to be put in the place of others ([`crate::HotSwap`]).
+/// Makes the filters of a policy, for a [`crate::HotSwap`].
 #[must_use]
-pub fn build(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Filter>> {
+pub fn build_filters(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Filter>> {
     let shares = memory_shares(&policy.filters, context.attachment.memory_max);
     let is_trace = |one: &&FilterPolicy| matches!(one.kind, FilterKind::Trace(_));
     let traces = policy.filters.iter().filter(is_trace).count().max(1) as u64;
-    let room = Room {
-        trace_bytes: context.attachment.room.trace_bytes / traces,
-        ..context.attachment.room
+    let disk_limits = DiskLimits {
+        trace_bytes: context.attachment.disk_limits.trace_bytes / traces,
+        ..context.attachment.disk_limits
     };
     let filters = policy.filters.iter().zip(shares).enumerate();
     filters
         .map(|(at, (one, memory_max))| {
             let mut given = context.clone();
             given.attachment.memory_max = memory_max;
-            given.attachment.room = room;
+            given.attachment.disk_limits = disk_limits;
             build_one(one, &policy.filters[at + 1..], &given)
         })
         .collect()
 }
 
-/// What each filter may take of the memory that all may take together: what it is to have by its
-/// policy, or if that is more altogether, as much less as all the others.
+/// The memory limit of each filter in bytes: that of its policy, scaled down if all together would
+/// exceed `memory_max`.
 fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
-    let wanted = |one: &FilterPolicy| match (&one.out_of_process, &one.kind) {
+    let requested = |one: &FilterPolicy| match (&one.out_of_process, &one.kind) {
         (_, FilterKind::Remote(_)) => 0,
         (Some(settings), _) => settings.limits.memory_bytes,
         (None, FilterKind::Monitor(config)) => config.memory_max,
@@ -269,12 +272,12 @@ fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
         (None, FilterKind::Journal(config)) => config.size.min(JOURNAL_MEMORY_MAX),
         (None, _) => 0,
     };
-    let all: u128 = filters.iter().map(|one| u128::from(wanted(one))).sum();
-    let share = |wanted: u64| match all <= u128::from(memory_max) {
-        true => wanted,
-        false => (u128::from(wanted) * u128::from(memory_max) / all) as u64,
+    let all: u128 = filters.iter().map(|one| u128::from(requested(one))).sum();
+    let share = |requested: u64| match all <= u128::from(memory_max) {
+        true => requested,
+        false => (u128::from(requested) * u128::from(memory_max) / all) as u64,
     };
-    filters.iter().map(|one| share(wanted(one))).collect()
+    filters.iter().map(|one| share(requested(one))).collect()
 }
 
 fn build_one(
@@ -298,11 +301,15 @@ fn build_one(
                 let below = transforming_filters(below);
                 Box::new(Journal::of_policy(&one.name, config, below, given, state))
             }
-            None => Box::new(Unbuilt("what it acknowledges can be kept nowhere here")),
+            None => Box::new(Unbuilt(
+                "a journal needs a folder for its ring, and there is none here",
+            )),
         },
         FilterKind::Trace(config) => match given.attachment.state.clone() {
             Some(state) => Box::new(Trace::new(&one.name, config, given, state)),
-            None => Box::new(Unbuilt("what it records can be kept nowhere here")),
+            None => Box::new(Unbuilt(
+                "a trace needs a folder for its file, and there is none here",
+            )),
         },
         FilterKind::External(_) | FilterKind::Remote(_) => {
             Box::new(Unbuilt("a filter of this kind does not run inline"))
@@ -310,7 +317,7 @@ fn build_one(
     }
 }
 
-/// A filter that cannot be made here, and why.
+/// A filter that cannot be made here, for this reason.
 struct Unbuilt(&'static str);
 
 impl Filter for Unbuilt {
@@ -323,9 +330,9 @@ impl Filter for Unbuilt {
 mod tests {
     use super::*;
 
-    /// Each of sixteen monitors might have taken all that its host's operator gives.
+    /// Each of sixteen monitors once took all the memory that the operator allows a chain.
     #[test]
-    fn the_filters_of_a_chain_share_what_its_host_gives() {
+    fn the_filters_of_a_chain_share_its_memory_limit() {
         let mut text = "volume = 'v'\n".to_owned();
         for number in 0..14 {
             text += &format!("[[filter]]\nkind = 'monitor'\nname = 'm{number}'\n");
@@ -338,7 +345,7 @@ mod tests {
         let mut expected = vec![of_sixteen; 14];
         expected.extend([0, 2 * of_sixteen]);
         assert_eq!(shares, expected);
-        // Where there is enough, each has what its policy says.
+        // Below the limit each filter gets what its policy says.
         let enough = memory_shares(&policy.filters, 8 << 30);
         assert_eq!((enough[0], enough[15]), (512 << 20, 1 << 30));
         assert_eq!(memory_shares(&policy.filters, u64::MAX), enough);

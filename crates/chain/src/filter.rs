@@ -10,7 +10,7 @@ pub enum Opening {
     /// The filter can be used.
     Ready,
     /// The filter waits for something: open it again after the next poll.
-    UnderWay,
+    Pending,
     /// The filter cannot be used here, for this reason, which its owner reads.
     Failed(String),
 }
@@ -40,14 +40,14 @@ pub trait Filter {
     }
 
     /// Opens the filter, before any request. It is polled between two calls that return
-    /// [`Opening::UnderWay`].
+    /// [`Opening::Pending`].
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let _ = below;
         Opening::Ready
     }
 
     /// Starts a request, as [`BlockDevice::start`] does. A filter matches on the operations that
-    /// it takes in hand, and forwards the rest as they are.
+    /// it handles and forwards the others unchanged.
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         below.start(request)
     }
@@ -55,7 +55,7 @@ pub trait Filter {
     /// As [`BlockDevice::commit`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`BlockDevice::commit`].
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         below.commit()
     }
@@ -70,7 +70,7 @@ pub trait Filter {
         below.stop_waiting();
     }
 
-    /// How long the filter itself can do without a poll; `None` for as long as one likes.
+    /// The time until the filter itself needs a poll; `None` if it needs none.
     fn next_timer(&self) -> Option<Duration> {
         None
     }
@@ -79,22 +79,22 @@ pub trait Filter {
     ///
     /// # Errors
     /// The reason why it may not, for people.
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Stops the filter from starting requests of its own below, until [`Filter::resume`].
-    /// Returns whether none of its own is pending there; called again after each poll until then.
-    fn rest(&mut self) -> bool {
+    /// Stops the filter from starting requests of its own below until [`Filter::resume`]. Returns
+    /// whether none of them is pending; called again after each poll until then.
+    fn quiesce(&mut self) -> bool {
         true
     }
 
-    /// Lets the filter start requests of its own below: it is in use from now on, or again.
+    /// Lets the filter start requests of its own below: it is in use from now on.
     fn resume(&mut self) {}
 
-    /// Whether everything that it had acknowledged before it was opened has been carried out
-    /// below since [`Filter::resume`]. Called again after each poll until it has.
-    fn has_carried_out(&self) -> bool {
+    /// Whether everything that the filter had acknowledged before it was opened has been replayed
+    /// to the device below. Called after each poll from [`Filter::resume`] on, until it has.
+    fn has_replayed(&self) -> bool {
         true
     }
 }

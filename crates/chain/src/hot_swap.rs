@@ -2,7 +2,7 @@
 //! (docs/internals/live-reconfiguration.md).
 //!
 //! ```text
-//!  1. drain     new requests are answered Busy; pending ones end, and the old filters rest
+//!  1. drain     new requests are answered Busy; pending ones end, and the old filters quiesce
 //!  2. flush     through the old filters
 //!  3. open      the new filters, the lowest first. Before the first filters no one uses the disk,
 //!               so each of those comes into use before the next one is opened
@@ -22,9 +22,9 @@ use crate::filter::Filter;
 /// The longest time for draining and flushing; after that the old filters stay in use.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// The longest time in which a journal carries out what it has before the hot swap fails. The
-/// next attempt continues where this one ended.
-const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(60);
+/// The longest time for replaying a journal before the hot swap fails. The next attempt continues
+/// where this one ended.
+const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 
 /// The longest time in which a new filter opens, by default.
 pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
@@ -34,7 +34,7 @@ pub(crate) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 pub enum SizeRule {
     /// The chain has no user yet, and gets none before this hot swap has ended. Each filter comes
     /// into use before the one above it is opened, so that the filter above reads a disk on which
-    /// the journal's changes have been carried out.
+    /// the journal has been replayed.
     First,
     /// The chain has no user yet that knows its size.
     MayChange,
@@ -64,45 +64,45 @@ pub enum HotSwapError {
     Stopped,
     /// Another hot swap of the chain has not ended.
     #[error("a hot swap of this chain has not ended")]
-    UnderWay,
+    InProgress,
     /// A step took too long.
     #[error("{waited_for} within {} s", within.as_secs())]
-    Late {
+    TimedOut {
         /// What did not happen in time.
         waited_for: &'static str,
         /// The time that it had.
         within: Duration,
     },
     /// An old filter may not be removed.
-    #[error("filter {} cannot be left: {reason}", at + 1)]
-    Held {
+    #[error("filter {} cannot be removed: {reason}", at + 1)]
+    NotRemovable {
         /// The filter's position, from 0 for the uppermost.
         at: usize,
         /// The filter's reason.
         reason: String,
     },
     /// Writes that the old filters have acknowledged cannot be made durable.
-    #[error("what was written before cannot be flushed")]
-    Below(#[source] IoError),
+    #[error("acknowledged writes cannot be flushed")]
+    Flush(#[source] IoError),
     /// A new filter cannot be opened.
-    #[error("filter {} cannot begin: {reason}", at + 1)]
-    Filter {
+    #[error("filter {} cannot be opened: {reason}", at + 1)]
+    Open {
         /// The filter's position, from 0 for the uppermost.
         at: usize,
         /// The filter's reason.
         reason: String,
     },
     /// The size would change in a way that the user of the chain cannot follow.
-    #[error("the disk has {is} bytes, and would have {would_be}")]
+    #[error("the size of the disk would change from {is} to {would_be} bytes")]
     Size {
         /// The size now, in bytes.
         is: u64,
         /// The size after the hot swap, in bytes.
         would_be: u64,
     },
-    /// An operation that the user of the chain may use would not work any more.
-    #[error("the disk could not do any more what it can now: {0}")]
-    Verbs(&'static str),
+    /// The user of the chain would lose this operation.
+    #[error("the disk would lose an operation: {0}")]
+    Capability(&'static str),
 }
 
 impl HotSwap {
@@ -121,9 +121,16 @@ pub(crate) enum Phase {
     Opening {
         /// How many of the new filters, from the lowest, are open.
         ready: usize,
-        /// The next filter is in use and still carries out what it had when it was opened.
-        carries_out: bool,
+        /// The next filter is open and in use, and still replays its journal.
+        is_replaying: bool,
     },
+}
+
+/// What the user of a chain sees of its disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskShape {
+    pub geometry: DeviceGeometry,
+    pub capabilities: Capabilities,
 }
 
 /// A hot swap that has begun.
@@ -178,20 +185,20 @@ impl HotSwapProgress {
     pub fn begin_opening(&mut self, below_bytes: u64, now: Duration, within: Duration) {
         self.below_bytes = below_bytes;
         self.open_within = within;
-        self.go_on_opening(0, now);
+        self.continue_opening(0, now);
     }
 
     /// Notes that `ready` filters are open.
     pub fn opened(&mut self, ready: usize) {
         self.phase = Phase::Opening {
             ready,
-            carries_out: false,
+            is_replaying: false,
         };
     }
 
     /// Notes that `ready` filters are open, and gives the next one the full time to open: the
     /// disk has no user yet that waits for it.
-    pub fn go_on_opening(&mut self, ready: usize, now: Duration) {
+    pub fn continue_opening(&mut self, ready: usize, now: Duration) {
         self.opened(ready);
         self.deadline = now + self.open_within;
     }
@@ -205,14 +212,14 @@ impl HotSwapProgress {
         self.filters.len().saturating_sub(ready)..self.filters.len()
     }
 
-    /// Notes that the next filter is in use and carries out what it had, before the filters above
-    /// it are opened.
-    pub fn carry_out(&mut self, ready: usize, now: Duration) {
+    /// Notes that the next filter is in use and replays its journal before the filters above it are
+    /// opened.
+    pub fn replay(&mut self, ready: usize, now: Duration) {
         self.phase = Phase::Opening {
             ready,
-            carries_out: true,
+            is_replaying: true,
         };
-        self.deadline = now + self.open_within.max(CARRIED_OUT_WITHIN);
+        self.deadline = now + self.open_within.max(REPLAY_WITHIN);
     }
 
     /// Whether each filter comes into use before the next one is opened.
@@ -221,62 +228,60 @@ impl HotSwapProgress {
     }
 
     /// The error of a step that took too long.
-    pub fn late(&self) -> HotSwapError {
+    pub fn timed_out(&self) -> HotSwapError {
         let (waited_for, within) = match self.phase {
-            Phase::Draining => ("requests have not ended", DRAIN_WITHIN),
-            Phase::Flushing | Phase::Flushed(_) => {
-                ("what was written has not been flushed", DRAIN_WITHIN)
-            }
+            Phase::Draining => ("the pending requests have not completed", DRAIN_WITHIN),
+            Phase::Flushing | Phase::Flushed(_) => ("the flush has not completed", DRAIN_WITHIN),
             Phase::Opening {
-                carries_out: false, ..
-            } => ("a filter has not begun", self.open_within),
+                is_replaying: false,
+                ..
+            } => ("a filter was not opened", self.open_within),
             Phase::Opening {
-                carries_out: true, ..
+                is_replaying: true, ..
             } => (
-                "what a journal has was not carried out",
-                self.open_within.max(CARRIED_OUT_WITHIN),
+                "a journal was not replayed",
+                self.open_within.max(REPLAY_WITHIN),
             ),
         };
-        HotSwapError::Late { waited_for, within }
+        HotSwapError::TimedOut { waited_for, within }
     }
 
-    /// Checks that the user of the chain can continue with the new filters. The device below has
-    /// grown by `unseen` bytes more than the old filters show.
+    /// Checks that the user of the chain can continue with the new filters. `unseen_bytes` is the
+    /// growth of the device below that the old filters do not show.
     ///
     /// # Errors
-    /// [`HotSwapError::Size`], [`HotSwapError::Verbs`].
+    /// [`HotSwapError::Size`], [`HotSwapError::Capability`].
     pub fn check(
         &self,
-        (is, can): (DeviceGeometry, Capabilities),
-        (will_be, could): (DeviceGeometry, Capabilities),
-        unseen: u64,
+        old: DiskShape,
+        new: DiskShape,
+        unseen_bytes: u64,
     ) -> Result<(), HotSwapError> {
         if self.rule != SizeRule::Keep {
             return Ok(());
         }
-        // Any other growth is a filter that is there no more, as `encrypt` with its header: what
-        // the guest would read then is not what it wrote.
-        let more = will_be.size_bytes.checked_sub(is.size_bytes);
-        if more.is_none_or(|more| more != 0 && more != unseen) {
-            return Err(HotSwapError::Size {
-                is: is.size_bytes,
-                would_be: will_be.size_bytes,
-            });
+        // Any other growth means that a filter with a header, such as `encrypt`, is gone: the guest
+        // would not read what it wrote.
+        let (is, would_be) = (old.geometry.size_bytes, new.geometry.size_bytes);
+        let growth = would_be.checked_sub(is);
+        if growth.is_none_or(|bytes| bytes != 0 && bytes != unseen_bytes) {
+            return Err(HotSwapError::Size { is, would_be });
         }
-        let verbs = [
+        let (can, could) = (old.capabilities, new.capabilities);
+        let operations = [
             (!can.read_only, !could.read_only, "write"),
             (can.can_flush, could.can_flush, "flush"),
             (can.can_trim, could.can_trim, "trim"),
             (can.can_write_zeroes, could.can_write_zeroes, "write zeroes"),
-            (can.can_extents, could.can_extents, "tell what is a hole"),
+            (can.can_extents, could.can_extents, "report holes"),
             (
                 can.can_multi_conn,
                 could.can_multi_conn,
                 "serve several connections",
             ),
         ];
-        match verbs.iter().find(|(is, would_be, _)| *is && !would_be) {
-            Some((.., verb)) => Err(HotSwapError::Verbs(verb)),
+        match operations.iter().find(|(is, would_be, _)| *is && !would_be) {
+            Some((.., operation)) => Err(HotSwapError::Capability(operation)),
             None => Ok(()),
         }
     }

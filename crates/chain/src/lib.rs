@@ -11,11 +11,11 @@
 mod bottom;
 mod chain;
 mod context;
-mod derivations;
 mod filter;
 pub mod filters;
 mod follow;
 mod hot_swap;
+mod key_derivations;
 mod pending_queue;
 mod program;
 mod remote;
@@ -23,15 +23,15 @@ mod tokens;
 
 pub use chain::Chain;
 pub use context::{
-    AttachmentContext, Attribution, EventSink, FilterContext, HostContext, KeyMissing, KeySource,
-    Lease, NoKeys, Room, StateFolder, Tenure, Unlimited, build,
+    AttachmentContext, Attribution, ChainHistory, DiskLimits, EventSink, FilterContext,
+    HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease, build_filters,
 };
-pub use derivations::{DERIVATIONS_MAX, Derivations};
 pub use filter::{Filter, Opening};
 pub use hot_swap::{HotSwap, HotSwapError, OnSwapped, SizeRule};
+pub use key_derivations::{KEY_DERIVATIONS_MAX, KeyDerivations};
 pub use pending_queue::PendingQueue;
 pub use program::{NoPrograms, Program, Programs};
-pub use remote::{Link, NoTargets, Remote, Targets};
+pub use remote::{LinkState, NoTargets, RemoteDisk, Targets};
 
 #[cfg(test)]
 mod tests;

@@ -8,13 +8,14 @@
 //! Both ends are in the thread that owns the chain; the lock is never held across a call.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, OwnedOp, Request, Started,
     Token,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 struct Inner {
     geometry: DeviceGeometry,
@@ -45,7 +46,7 @@ impl Default for PendingQueue {
 
 impl PendingQueue {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Sets the size and the capabilities that the program sees.

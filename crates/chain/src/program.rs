@@ -2,15 +2,15 @@
 
 use chain_policy::FilterPolicy;
 
-use crate::{FilterContext, PendingQueue, Remote};
+use crate::{FilterContext, PendingQueue, RemoteDisk};
 
 /// A filter's program across its restarts. As a disk it is what the program makes of the disk
 /// below, which the program reaches through the [`PendingQueue`] that it was made with.
 ///
-/// [`Remote::link`] is `Connecting` from a launch until the program is ready, and `Broken` before
+/// [`RemoteDisk::link_state`] is `Connecting` from a launch until the program is ready, and `Broken` before
 /// the first launch and after the program has ended or violated the protocol. Requests without an
 /// answer, and changes that no flush has covered, are replayed in order once it is `Ready` again.
-pub trait Program: Remote {
+pub trait Program: RemoteDisk {
     /// Stops the running program, if any, and launches it again. Does not wait.
     fn launch(&mut self);
 

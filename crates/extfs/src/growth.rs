@@ -115,7 +115,7 @@ impl Change<'_> {
                         self.release(inode);
                         self.remapped.insert(inode);
                     }
-                    Owner::Nobody | Owner::Layout => {}
+                    Owner::Unowned | Owner::Layout => {}
                     // Two structures would overlap.
                     Owner::BlockBitmap(_) | Owner::InodeBitmap(_) | Owner::InodeTable(_) => {
                         self.live.is_outdated = true;

@@ -194,7 +194,7 @@ impl Live {
                     }
                 }
             }
-            Owner::Nobody | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+            Owner::Unowned | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
             _ => is_own = true,
         });
         is_own
@@ -316,7 +316,7 @@ impl Live {
                     self.change([(block, content.to_vec())].into(), false, events);
                 }
             }
-            Owner::Nobody => self.fresh.add(block),
+            Owner::Unowned => self.fresh.add(block),
             Owner::Layout => {
                 if let Some(content) = content.filter(|_| !is_live) {
                     self.layout_written(block, content);

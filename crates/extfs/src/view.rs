@@ -97,7 +97,7 @@ impl File {
 
 impl Nodes for Claims<'_> {
     fn claim(&mut self, block: u64) -> bool {
-        let is_free = self.owners.of(block) == Owner::Nobody;
+        let is_free = self.owners.of(block) == Owner::Unowned;
         if is_free {
             let inode = self.inode;
             self.owners.set(block..block + 1, Owner::Map { inode });
@@ -432,7 +432,7 @@ impl View {
         }
         if let Some(block) = attributes.filter(|block| *block < self.superblock.blocks) {
             match self.owners.of(block) {
-                Owner::Nobody => self.owners.set(block..block + 1, Owner::Map { inode }),
+                Owner::Unowned => self.owners.set(block..block + 1, Owner::Map { inode }),
                 Owner::Map { .. } => *self.sharers.entry(block).or_default() += 1,
                 _ => {}
             }
@@ -468,7 +468,7 @@ impl View {
         self.names_bytes -= (runs.len() * size_of::<Run>()) as u64;
         for run in &runs {
             let end = run.block + u64::from(run.length);
-            self.owners.set(run.block..end, Owner::Nobody);
+            self.owners.set(run.block..end, Owner::Unowned);
         }
         let own = Owner::Map { inode };
         for block in nodes.iter().copied().chain(attributes) {
@@ -484,9 +484,9 @@ impl View {
                 }
                 // The last file that shares the block need not be its owner.
                 Owner::Map { .. } if Some(block) == attributes => {
-                    self.owners.set(block..block + 1, Owner::Nobody);
+                    self.owners.set(block..block + 1, Owner::Unowned);
                 }
-                owner if owner == own => self.owners.set(block..block + 1, Owner::Nobody),
+                owner if owner == own => self.owners.set(block..block + 1, Owner::Unowned),
                 _ => {}
             }
             if let Some(content) = self.nodes.remove(&block) {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
-use chain::{Link, PendingQueue, Program, Remote};
+use chain::{LinkState, PendingQueue, Program, RemoteDisk};
 use nbd::client::{ClientOptions, NbdClient, Reconnect, State, Target};
 use nbd::{ExportOptions, Leg, Watched, Watcher};
 use net::Channel;
@@ -230,21 +230,21 @@ impl Program for FilterConnection {
     }
 }
 
-impl Remote for FilterConnection {
-    fn link(&self) -> Link {
+impl RemoteDisk for FilterConnection {
+    fn link_state(&self) -> LinkState {
         match (&self.life, self.client.state()) {
-            (Life::Stopped(why), _) => Link::Broken(why.clone()),
-            (Life::Starting(_), _) => Link::Connecting,
+            (Life::Stopped(why), _) => LinkState::Broken(why.clone()),
+            (Life::Starting(_), _) => LinkState::Connecting,
             // The client's state is that of the connection before.
             (
                 Life::Running {
                     connect: Some(_), ..
                 },
                 _,
-            ) => Link::Connecting,
-            (_, State::Connecting) => Link::Connecting,
-            (_, State::Ready) => Link::Ready,
-            (_, State::Broken { why }) => Link::Broken(why.to_string()),
+            ) => LinkState::Connecting,
+            (_, State::Connecting) => LinkState::Connecting,
+            (_, State::Ready) => LinkState::Ready,
+            (_, State::Broken { why }) => LinkState::Broken(why.to_string()),
         }
     }
 }

@@ -80,7 +80,7 @@ impl LaunchContext {
         };
         let (process, stderr) = FilterProcess::start(options, &given.host.pool, &given.host.clock)?;
         let reader = OutputReader {
-            whose: Arc::clone(&given.attachment.whose),
+            attribution: Arc::clone(&given.attachment.attribution),
             name: Arc::clone(&self.name),
             events: Arc::clone(&given.attachment.events),
             clock: Arc::clone(&given.host.clock),
@@ -108,7 +108,10 @@ impl Launcher for ScreeProcess {
         let (context, key) = (self.context.clone(), self.key.clone());
         self.context.run(move || {
             let given = &context.filter;
-            let mut spec = Spec::new(&context.settings.standalone_policy, &given.attachment.whose);
+            let mut spec = Spec::new(
+                &context.settings.standalone_policy,
+                &given.attachment.attribution,
+            );
             if let Some(name) = key {
                 let passphrase = given
                     .attachment
@@ -180,7 +183,7 @@ impl Launcher for RemoteFilterLauncher {
             connect(
                 &config,
                 &context.name,
-                &given.attachment.whose,
+                &given.attachment.attribution,
                 &*host,
                 &*given.host.random,
             )

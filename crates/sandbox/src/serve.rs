@@ -6,9 +6,9 @@ use std::sync::{Arc, mpsc};
 
 use base::BlockDevice as _;
 use chain::{
-    AttachmentContext, Chain, Derivations, Filter, FilterContext, HostContext, HotSwap,
-    HotSwapError, KeyMissing, KeySource, NoPrograms, NoTargets, Room, SizeRule, Tenure, Unlimited,
-    build,
+    AttachmentContext, Chain, ChainHistory, DiskLimits, Filter, FilterContext, HostContext,
+    HotSwap, HotSwapError, KeyDerivations, KeyError, KeySource, NoPrograms, NoTargets, SizeRule,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::{Policy, PolicyError};
 use nbd::client::{Broken, ClientOptions, NbdClient, Target};
@@ -51,11 +51,11 @@ pub enum ServeError {
 struct Keys(Arc<Spec>);
 
 impl KeySource for Keys {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
         match self.0.key(name) {
             Ok(Some(key)) => Ok(key),
-            Ok(None) => Err(KeyMissing::None(name.to_owned())),
-            Err(error) => Err(KeyMissing::Unusable {
+            Ok(None) => Err(KeyError::NotFound(name.to_owned())),
+            Err(error) => Err(KeyError::Unusable {
                 name: name.to_owned(),
                 reason: error.to_string(),
             }),
@@ -87,22 +87,22 @@ pub fn serve(
                 pool: Arc::clone(&world.pool),
                 random: Arc::clone(&world.random),
                 programs: Arc::new(NoPrograms),
-                derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
+                key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
             },
             attachment: AttachmentContext {
                 wake,
-                whose: Arc::new(spec.whose.clone()),
+                attribution: Arc::new(spec.attribution.clone()),
                 events: Arc::new(EventLines::start(events)?),
                 keys: Arc::new(Keys(spec)),
                 targets: Arc::new(NoTargets),
                 memory_max: memory_bytes / FILTER_SHARE,
-                tenure: Tenure::default(),
-                lease: Arc::new(Unlimited),
-                room: Room::UNLIMITED,
+                history: ChainHistory::default(),
+                lease: Arc::new(UnlimitedLease),
+                disk_limits: DiskLimits::UNLIMITED,
                 state: None,
             },
         };
-        Ok(build(&policy, &context))
+        Ok(build_filters(&policy, &context))
     })
 }
 

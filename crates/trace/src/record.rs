@@ -1,26 +1,26 @@
 //! [`Record`]: one request that has ended.
 
-use base::OpKind;
 use base::codec::{OutOfBytes, Reader, Writer as _};
+use base::{ByteRange, OpKind};
 
 /// The length of a record, in bytes.
 pub const RECORD_BYTES: usize = 40;
 
-/// The flag of a request that is durable when it is answered.
+/// The flag of a request that is durable when it completes.
 const FUA: u8 = 1;
 
-/// The flag of zeroes that may become a hole.
+/// The flag of a request whose zeroes may become a hole.
 const MAY_PUNCH: u8 = 2;
 
-/// The kinds of operations by the numbers that they have in a record.
-const KINDS: [OpKind; 7] = [
+/// The kinds of operations in the order of their numbers in a record. Requests for extents are not
+/// recorded.
+const KINDS: [OpKind; 6] = [
     OpKind::Read,
     OpKind::Write,
     OpKind::Flush,
     OpKind::Trim,
     OpKind::WriteZeroes,
     OpKind::Prefetch,
-    OpKind::Extents,
 ];
 
 /// The result of a request.
@@ -54,7 +54,7 @@ pub struct Record {
     pub offset: u64,
     /// The length of the request's range, in bytes; 0 for a flush.
     pub length: u64,
-    /// The operation.
+    /// The operation; never [`OpKind::Extents`].
     pub kind: OpKind,
     /// Whether the request was durable when it was answered.
     pub is_fua: bool,
@@ -65,15 +65,14 @@ pub struct Record {
 }
 
 impl Record {
-    /// A successful request of which only the operation, the time and the range (offset and
-    /// length, in bytes) are known.
+    /// A successful request of which only the operation, the time and the range are known.
     #[must_use]
-    pub const fn plain(kind: OpKind, time_ns: u64, (offset, length): (u64, u64)) -> Self {
+    pub const fn plain(kind: OpKind, time_ns: u64, range: ByteRange) -> Self {
         Self {
             time_ns,
             latency_ns: 0,
-            offset,
-            length,
+            offset: range.offset,
+            length: range.length,
             kind,
             is_fua: false,
             may_punch: false,
@@ -86,7 +85,7 @@ impl Record {
             into.put_u64(word);
         }
         let kind = KINDS.iter().position(|kind| *kind == self.kind);
-        into.put_u8(kind.expect("each kind has a number") as u8);
+        into.put_u8(kind.expect("requests for extents are not recorded") as u8);
         let fua = u8::from(self.is_fua) * FUA;
         into.put_u8(fua | (u8::from(self.may_punch) * MAY_PUNCH));
         into.put_u8(match self.outcome {

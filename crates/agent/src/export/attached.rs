@@ -202,7 +202,7 @@ impl Attached {
     pub(crate) async fn missing_writes(self: &Arc<Self>) -> Result<Option<String>, VolumeError> {
         self.blocking(|attached| {
             attached.with(|served| match served {
-                Served::Writable { thread, .. } => thread.call(|chain| chain.may_leave()),
+                Served::Writable { thread, .. } => thread.call(|chain| chain.check_removable()),
                 Served::ReadOnly { .. } => Ok(Ok(())),
             })
         })
@@ -274,7 +274,7 @@ impl Attached {
                     tracing::warn!(%error, "last flush of a volume failed");
                 }
                 // The last flush may be what it could not carry out.
-                if let (Err(why), false) = (chain.may_leave(), is_forced) {
+                if let (Err(why), false) = (chain.check_removable(), is_forced) {
                     return Err(VolumeError::Incomplete(why));
                 }
                 closer.close(chain.into_bottom(), &*clock)

@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    AttachmentContext, Attribution, DERIVATIONS_MAX, Derivations, EventSink, FilterContext,
-    HostContext, HotSwap, NoPrograms, Programs, SizeRule, StateFolder, Tenure, Unlimited, build,
+    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HostContext, HotSwap,
+    KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
 use nbd::client::Departed;
@@ -61,7 +62,7 @@ pub(crate) struct FilterSettings {
     /// The memory that the filters of a chain may use together, in bytes.
     pub memory: u64,
     /// The room that they may use on D's disk.
-    pub room: chain::Room,
+    pub disk_limits: chain::DiskLimits,
 }
 
 /// The filters of the volumes of this host.
@@ -75,7 +76,7 @@ pub(crate) struct Filters {
     journals: FilterJournals,
     notes: FilterNotes,
     /// Derives the keys of tenants' filters.
-    derivations: Arc<Derivations>,
+    key_derivations: Arc<KeyDerivations>,
     /// The orphaned connections of filters, by tenant.
     orphaned: Mutex<HashMap<String, Arc<Departed>>>,
 }
@@ -107,7 +108,7 @@ impl Filters {
         open: Arc<OpenVolumes>,
     ) -> Self {
         let identity = FilterIdentity::new(Arc::clone(&context), controller);
-        let derivations = Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)));
+        let key_derivations = KeyDerivations::new(Arc::new(ThreadPool::new(KEY_DERIVATIONS_MAX)));
         Self {
             settings,
             leases,
@@ -116,7 +117,7 @@ impl Filters {
             files: FilterFiles::new(&context),
             journals: FilterJournals::new(&context),
             notes: FilterNotes::new(&context),
-            derivations: Arc::new(derivations),
+            key_derivations: Arc::new(key_derivations),
             orphaned: Mutex::default(),
             context,
         }
@@ -166,7 +167,7 @@ impl Filters {
         // Filters that come later must know that it was written without them.
         attached.set_chain_turn(self.new_turn());
         if attached.epoch().is_some() {
-            let trace_bytes = self.settings.room.trace_bytes;
+            let trace_bytes = self.settings.disk_limits.trace_bytes;
             let none = FileOwners::default();
             self.files.tidy(assignment.volume, none, trace_bytes).await;
         }
@@ -186,15 +187,15 @@ impl Filters {
             Some(chain) => {
                 let policy = self.policy(assignment, chain).await?;
                 owners = FileOwners::of(&policy);
-                let tenure = Tenure {
+                let history = ChainHistory {
                     epoch: attached.epoch(),
-                    turn,
-                    follows: attached.chain_turn(),
+                    chain: turn,
+                    predecessor: attached.chain_turn(),
                     restores: attached.lease().and_then(|lease| lease.restores),
-                    since: attached.lease().map(|lease| lease.since),
+                    epoch_first: attached.lease().map(|lease| lease.since),
                 };
                 let context = self
-                    .filter_context(assignment, chain, attached, tenure)
+                    .filter_context(assignment, chain, attached, history)
                     .await?;
                 Some((policy, context))
             }
@@ -205,7 +206,7 @@ impl Filters {
             filters: filters.map_or_else(Vec::new, |(policy, context)| {
                 let mut context = context;
                 context.attachment.wake = wake;
-                build(&policy, &context)
+                build_filters(&policy, &context)
             }),
             rule,
             on_swapped: Box::new(move |ended| {
@@ -221,7 +222,7 @@ impl Filters {
         }
         attached.set_chain_turn(turn);
         if attached.epoch().is_some() {
-            let trace_bytes = self.settings.room.trace_bytes;
+            let trace_bytes = self.settings.disk_limits.trace_bytes;
             let volume = assignment.volume;
             self.files.tidy(volume, owners, trace_bytes).await;
         }
@@ -261,7 +262,7 @@ impl Filters {
         assignment: &Assignment,
         chain: &DesiredChain,
         attached: &Attached,
-        tenure: Tenure,
+        history: ChainHistory,
     ) -> Result<FilterContext, ChainError> {
         let (world, folder) = (&self.context.world, &self.context.folder);
         let state = folder.chain(assignment.volume);
@@ -275,7 +276,7 @@ impl Filters {
             host: HostContext {
                 clock: Arc::clone(&world.clock),
                 pool: Arc::clone(&world.pool),
-                derivations: Arc::clone(&self.derivations),
+                key_derivations: Arc::clone(&self.key_derivations),
                 random: Arc::clone(&world.random),
                 programs: self.programs(watcher.clone()),
             },
@@ -291,9 +292,9 @@ impl Filters {
                 events: Arc::clone(events) as Arc<dyn EventSink>,
                 keys: Arc::new(keys),
                 targets: Arc::new(self.targets(chain, watcher)),
-                tenure,
+                history,
                 lease: self.lease(assignment),
-                room: self.settings.room,
+                disk_limits: self.settings.disk_limits,
                 state: Some(StateFolder {
                     disk: Arc::clone(&world.disk),
                     path: state,
@@ -332,7 +333,7 @@ impl Filters {
                 term,
                 clock: Arc::clone(&self.context.world.clock),
             }),
-            None => Arc::new(Unlimited),
+            None => Arc::new(UnlimitedLease),
         }
     }
 

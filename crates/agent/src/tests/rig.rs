@@ -298,7 +298,7 @@ impl Scree {
             filter_networks: Vec::new(),
             filter_program: None,
             filter_memory: 1 << 30,
-            filter_room: chain::Room::UNLIMITED,
+            filter_disk_limits: chain::DiskLimits::UNLIMITED,
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {

@@ -16,7 +16,7 @@ pub use journal::{
     journal_exists, journal_leftover, quarantine_journal,
 };
 pub(crate) use journal::{JOURNAL_MEMORY_MAX, transforming_filters};
-pub use monitor::{Detail, Event, FileEvent, Monitor, What};
+pub use monitor::{Detail, Event, EventKind, FileEvent, Monitor};
 pub use out_of_process::OutOfProcess;
 pub use rate::Rate;
 pub use replicate::{REPLICAS_SUFFIX, Replicate, volume_is_missing_writes};

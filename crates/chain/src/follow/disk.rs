@@ -20,7 +20,7 @@ const PLACES_MAX: usize = 16;
 
 /// An access to the disk.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Access {
     /// An event of a file in the area with this index.
     File(usize, extfs::Event),
     /// An access to blocks of no known file system, in bytes of the disk, with the number of the
@@ -116,7 +116,7 @@ impl Disk {
     }
 
     /// Appends the accesses of a read of `range`.
-    pub fn was_read(&self, range: &Range<u64>, seen: &mut Vec<Seen>) {
+    pub fn was_read(&self, range: &Range<u64>, seen: &mut Vec<Access>) {
         let mut events = Vec::new();
         self.each(range, |at, part| {
             let area = at.map(|at| (at, &self.areas[at]));
@@ -124,11 +124,11 @@ impl Disk {
                 Some((at, area, live)) => {
                     let offset = part.start - area.place.offset;
                     live.was_read(offset, part.end - part.start, &mut events);
-                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                    seen.extend(events.drain(..).map(|event| Access::File(at, event)));
                 }
                 None => {
                     let number = area.and_then(|(_, area)| area.number);
-                    seen.push(Seen::Blocks(number, Operation::Read, part));
+                    seen.push(Access::Blocks(number, Operation::Read, part));
                 }
             }
         });
@@ -136,7 +136,7 @@ impl Disk {
 
     /// Handles a write of `data` at `offset`. Returns whether it may have created another file
     /// system, so that the disk has to be read again.
-    pub fn was_written(&mut self, offset: u64, data: &[u8], seen: &mut Vec<Seen>) -> bool {
+    pub fn was_written(&mut self, offset: u64, data: &[u8], seen: &mut Vec<Access>) -> bool {
         let range = offset..offset + data.len() as u64;
         let mut parts = Vec::new();
         self.each(&range, |at, part| parts.push((at, part)));
@@ -149,7 +149,7 @@ impl Disk {
             let Some(at) = at else {
                 // Partition tables lie between areas.
                 is_new = true;
-                seen.push(Seen::Blocks(None, Operation::Write, part));
+                seen.push(Access::Blocks(None, Operation::Write, part));
                 continue;
             };
             let Some(area) = self.area(at) else {
@@ -170,11 +170,11 @@ impl Disk {
                     changed.extend(live.changed().iter().map(|inode| (at, *inode)));
                     has_moved |= live.has_moved();
                     is_new |= give_up_if_large(area);
-                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                    seen.extend(events.drain(..).map(|event| Access::File(at, event)));
                 }
                 Err(_) => {
                     is_new |= begin < BEGINNING_BYTES;
-                    seen.push(Seen::Blocks(area.number, Operation::Write, part));
+                    seen.push(Access::Blocks(area.number, Operation::Write, part));
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Disk {
 
     /// Handles a trim of `range`, which counts as a write of content. Returns whether it affected
     /// metadata or a partition table, so that the disk has to be read again.
-    pub fn was_trimmed(&self, range: &Range<u64>, seen: &mut Vec<Seen>) -> bool {
+    pub fn was_trimmed(&self, range: &Range<u64>, seen: &mut Vec<Access>) -> bool {
         let mut is_new = false;
         let mut events = Vec::new();
         self.each(range, |at, part| {
@@ -195,16 +195,16 @@ impl Disk {
             match area.map(|(at, area)| (at, area, &area.found)) {
                 Some((at, _, Ok(live))) => {
                     is_new |= live.was_trimmed(begin, part.end - part.start, &mut events);
-                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                    seen.extend(events.drain(..).map(|event| Access::File(at, event)));
                 }
                 Some((_, area, Err(_))) => {
                     is_new |= begin < BEGINNING_BYTES;
-                    seen.push(Seen::Blocks(area.number, Operation::Write, part));
+                    seen.push(Access::Blocks(area.number, Operation::Write, part));
                 }
                 None => {
                     // Partition tables lie between areas.
                     is_new = true;
-                    seen.push(Seen::Blocks(None, Operation::Write, part));
+                    seen.push(Access::Blocks(None, Operation::Write, part));
                 }
             }
         });
@@ -232,7 +232,7 @@ impl Disk {
         &mut self,
         at: usize,
         blocks: BTreeMap<u64, Vec<u8>>,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Access>,
     ) -> bool {
         let Some(area) = self.area(at) else {
             return false;
@@ -243,7 +243,7 @@ impl Disk {
             live.were_found(blocks, &mut events);
             changed.extend(live.changed().iter().map(|inode| (at, *inode)));
             has_moved = live.has_moved();
-            seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+            seen.extend(events.drain(..).map(|event| Access::File(at, event)));
         }
         let is_large = give_up_if_large(area);
         self.changed.append(&mut changed);
@@ -352,7 +352,7 @@ mod tests {
         assert!(is_new, "a table may lie between");
         let mut end = (2 << 20) - 512;
         for seen in &seen {
-            let Seen::Blocks(_, Operation::Write, range) = seen else {
+            let Access::Blocks(_, Operation::Write, range) = seen else {
                 panic!("{seen:?}");
             };
             assert_eq!(range.start, end);
@@ -360,8 +360,8 @@ mod tests {
         }
         assert_eq!(end, (4 << 20) + 7680);
         let numbers = seen.iter().map(|seen| match seen {
-            Seen::Blocks(number, ..) => *number,
-            Seen::File(..) => None,
+            Access::Blocks(number, ..) => *number,
+            Access::File(..) => None,
         });
         assert_eq!(
             numbers.collect::<Vec<_>>(),

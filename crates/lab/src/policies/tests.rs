@@ -62,7 +62,7 @@ proptest! {
 }
 
 fn record(kind: OpKind, offset: u64, length: u64) -> Record {
-    Record::plain(kind, 0, (offset, length))
+    Record::plain(kind, 0, base::ByteRange::new(offset, length))
 }
 
 #[test]

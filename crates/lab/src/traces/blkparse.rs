@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use base::ByteRange;
 use trace::{OpKind, Outcome, Record};
 
 use super::foreign::range;
@@ -150,7 +151,11 @@ fn foreign(events: &[Event<'_>]) -> ForeignTrace {
     for event in events {
         let (device, begins) = devices[event.device];
         if event.action == begins {
-            let mut record = Record::plain(event.kind, event.time_ns, event.range);
+            let mut record = Record::plain(
+                event.kind,
+                event.time_ns,
+                ByteRange::new(event.range.0, event.range.1),
+            );
             record.is_fua = event.is_fua;
             open.begin(event.lane(), event.range, records.len());
             records.push(record);

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use base::ByteRange;
 use trace::{OpKind, Record};
 
 use super::foreign::range;
@@ -59,7 +60,11 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
         };
         let disks = files.len() as u32;
         disk_of.push(*files.entry(file).or_insert(disks));
-        records.push(Record::plain(kind, now_us.saturating_mul(1000), range));
+        records.push(Record::plain(
+            kind,
+            now_us.saturating_mul(1000),
+            ByteRange::new(range.0, range.1),
+        ));
     }
     let mut disks: Vec<(&str, u32)> = files.into_iter().collect();
     disks.sort_unstable_by_key(|(_, disk)| *disk);
@@ -125,7 +130,7 @@ mod tests {
     /// What Scree itself writes as such a log.
     #[test]
     fn what_is_written_as_a_log_is_read_again() {
-        let wrote = Record::plain(OpKind::Write, 3_000_000, (8192, 4096));
+        let wrote = Record::plain(OpKind::Write, 3_000_000, ByteRange::new(8192, 4096));
         let line = iolog_line(3000, "disk", &wrote).expect("it has one");
         let begin = iolog_file(0, "disk", &["add", "open"]);
         let text = format!("{IOLOG_HEAD}\n{begin}{line}");

@@ -73,11 +73,11 @@ impl Session {
             );
         }
         for one in &traces {
-            let (gone, lost) = (one.gone, one.lost);
+            let (removed, lost) = (one.removed, one.lost);
             if one.missing() > 0 {
                 let notice = format!(
-                    "of the trace that began at {}, {gone} requests are not there any more and \
-                     {lost} were not recorded",
+                    "the trace that began at {} is missing {removed} requests whose files were removed \
+                     and {lost} that were not recorded",
                     moment(one, 0)
                 );
                 print_notice(self.format, &notice);

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use agent::{Connected, FilterKeys};
 use base::{NbdUri, UriTls, with_causes};
 use chain::{
-    AttachmentContext, Attribution, DERIVATIONS_MAX, Derivations, FilterContext, HostContext,
-    KeySource, NoKeys, Programs, Remote, Room, StateFolder, Targets, Tenure, Unlimited,
+    AttachmentContext, Attribution, ChainHistory, DiskLimits, FilterContext, HostContext,
+    KEY_DERIVATIONS_MAX, KeyDerivations, KeySource, NoKeys, Programs, RemoteDisk, StateFolder,
+    Targets, UnlimitedLease,
 };
 use chain_policy::{Policy, ReplicaLocation};
 use nbd::Watcher;
@@ -31,7 +32,7 @@ pub(super) struct Filters {
     world: World,
     folder: Option<PathBuf>,
     state: Option<PathBuf>,
-    whose: Arc<Attribution>,
+    attribution: Arc<Attribution>,
     events: Arc<EventLines>,
     departed: Arc<Departed>,
     /// The executable of this process.
@@ -44,7 +45,7 @@ impl Filters {
         world: &World,
         folder: Option<&Path>,
         state: &Path,
-        whose: Attribution,
+        attribution: Attribution,
     ) -> Result<Self, Failure> {
         let state = folder.map(|folder| folder.join("state").join(state));
         if let Some(state) = &state {
@@ -55,7 +56,7 @@ impl Filters {
             state,
             world: world.clone(),
             folder: folder.map(Path::to_owned),
-            whose: Arc::new(whose),
+            attribution: Arc::new(attribution),
             events: Arc::new(EventLines::start(io::stdout())?),
             departed: Arc::default(),
             program: super::this_program()?,
@@ -76,7 +77,9 @@ impl Filters {
             host: HostContext {
                 clock: Arc::clone(&self.world.clock),
                 pool: Arc::clone(&self.world.pool),
-                derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
+                key_derivations: Arc::new(KeyDerivations::new(Arc::new(ThreadPool::new(
+                    KEY_DERIVATIONS_MAX,
+                )))),
                 random: Arc::clone(&self.world.random),
                 programs: self.programs(watcher),
             },
@@ -84,7 +87,7 @@ impl Filters {
                 // The user of a relay has written its policy.
                 memory_max: u64::MAX,
                 wake,
-                whose: Arc::clone(&self.whose),
+                attribution: Arc::clone(&self.attribution),
                 events: Arc::clone(&self.events) as _,
                 keys,
                 targets: Arc::new(Anywhere {
@@ -94,9 +97,9 @@ impl Filters {
                     disk: Arc::clone(&self.world.disk),
                 }),
                 // Other clients may have written to the server's disk meanwhile.
-                tenure: Tenure::default(),
-                lease: Arc::new(Unlimited),
-                room: Room::UNLIMITED,
+                history: ChainHistory::default(),
+                lease: Arc::new(UnlimitedLease),
+                disk_limits: DiskLimits::UNLIMITED,
                 state,
             },
         }
@@ -149,7 +152,7 @@ struct Anywhere {
 }
 
 impl Targets for Anywhere {
-    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         let ReplicaLocation::Uri(uri) = place else {
             return Err(format!("{place}: volumes by name are for filters on hosts"));
         };

@@ -100,7 +100,7 @@ fn a_filter_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
     wait_until("it was killed three times", || {
         if let [pid] = processes(host.pid(), &["filter-process"])[..] {
             let name = if killed == 1 { "-ABRT" } else { "-KILL" };
-            let times_back = || notes(&host).matches("is back after").count();
+            let times_back = || notes(&host).matches("answers again after").count();
             let before = times_back();
             signal(name, pid);
             wait_until("it is back", || times_back() > before);
@@ -254,11 +254,11 @@ fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
     let fio = verified(&uri);
     machine.kill().expect("it runs");
     machine.wait().expect("it ends");
-    wait_until("it is missed", || notes(&host).contains("is started anew"));
+    wait_until("it is missed", || notes(&host).contains("is restarted"));
     let (mut machine, again) = begin();
     assert_eq!(again, key, "its key is kept");
     ended_well(fio);
-    assert!(notes(&host).contains("is back after"));
+    assert!(notes(&host).contains("answers again after"));
 
     // Nobody gets in who shows no certificate of the cluster's.
     let refused = Command::new("openssl")

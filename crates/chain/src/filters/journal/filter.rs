@@ -241,11 +241,11 @@ impl Filter for Journal {
             Stage::Closed => {
                 self.disk_bytes = below.geometry().size_bytes;
                 self.begin(below);
-                Opening::UnderWay
+                Opening::Pending
             }
             Stage::Open(_) | Stage::Idle { .. } | Stage::ReadOnly => Opening::Ready,
             Stage::Failed(reason) => Opening::Failed(reason.clone()),
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 
@@ -314,7 +314,7 @@ impl Filter for Journal {
         timers.into_iter().flatten().min()
     }
 
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         let reason = match (self.retry.error(), &self.stage) {
             // The next filter that opens the file finds its records.
             (_, Stage::Failed(_)) => return Ok(()),
@@ -332,7 +332,7 @@ impl Filter for Journal {
         ))
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         let has_records = match &self.stage {
             Stage::Open(ring) => ring.used_bytes() > 0,
@@ -349,7 +349,7 @@ impl Filter for Journal {
         self.leave_idle();
     }
 
-    fn has_carried_out(&self) -> bool {
+    fn has_replayed(&self) -> bool {
         matches!(
             self.stage,
             Stage::Open(_) | Stage::ReadOnly | Stage::Failed(_)

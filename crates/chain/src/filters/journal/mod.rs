@@ -61,7 +61,7 @@ mod write_back;
 
 use std::path::{Path, PathBuf};
 
-use crate::Tenure;
+use crate::ChainHistory;
 
 pub use filter::Journal;
 pub use leftover::{
@@ -97,9 +97,9 @@ pub struct JournalConfig {
     /// The block size that the disk below insists on, in bytes, or 1. A change that is not a
     /// multiple of it is refused, since it could be acknowledged but never written back.
     pub block_min: u32,
-    /// The tenure of the chain, by which the journal knows whether the volume was written without
+    /// The history of the chain, by which the journal knows whether the volume was written without
     /// it. `None` for a journal outside of a chain, whose user guarantees that.
-    pub tenure: Option<Tenure>,
+    pub history: Option<ChainHistory>,
     /// A checksum of the filters below that transform what is written; `None` if unknown.
     pub below: Option<u32>,
     /// A number that identifies the disk below; `None` if it has none.
@@ -113,7 +113,7 @@ impl JournalConfig {
     /// learn the folders of the host, so these have the file name only.
     fn shown(&self, path: &Path) -> String {
         let shown = match path.file_name() {
-            Some(name) if self.tenure.is_some() => Path::new(name),
+            Some(name) if self.history.is_some() => Path::new(name),
             _ => path,
         };
         shown.display().to_string()

@@ -33,7 +33,7 @@ enum Verdict {
 impl Journal {
     /// Starts to open the journal.
     pub(super) fn begin(&mut self, below: &dyn BlockDevice) {
-        if self.config.tenure.is_some() && below.capabilities().read_only {
+        if self.config.history.is_some() && below.capabilities().read_only {
             // The file may belong to the writer of the volume.
             self.stage = Stage::ReadOnly;
             return;
@@ -59,10 +59,10 @@ impl Journal {
     }
 
     fn origin(&self) -> Origin {
-        let tenure = self.config.tenure;
+        let history = self.config.history;
         Origin {
-            lease: tenure.and_then(|tenure| tenure.epoch),
-            restores: tenure.and_then(|tenure| tenure.restores),
+            lease: history.and_then(|history| history.epoch),
+            restores: history.and_then(|history| history.restores),
             below: self.config.below,
             disk: self.config.disk,
         }
@@ -213,23 +213,23 @@ impl Journal {
         if let Some(reason) = self.disk_mismatch(start, below.geometry().size_bytes) {
             return Verdict::Refuse(reason);
         }
-        let Some(tenure) = self.config.tenure else {
+        let Some(history) = self.config.history else {
             return Verdict::WriteBack;
         };
         let path = self.config.shown_path();
-        if start.origin.lease > tenure.epoch && tenure.epoch.is_some() {
+        if start.origin.lease > history.epoch && history.epoch.is_some() {
             return Verdict::Refuse(format!(
                 "the journal {path} is of a later lease than this one: the database is an older \
                  copy, or the file belongs to another volume"
             ));
         }
-        if tenure.follows != 0 && tenure.epoch.is_some() && start.origin.lease == tenure.epoch {
+        if history.predecessor != 0 && history.epoch.is_some() && start.origin.lease == history.epoch {
             // The chain that is in use may continue with it.
             return Verdict::Refuse(format!(
                 "the journal {path} has acknowledged writes that are not written back yet"
             ));
         }
-        let reason = match tenure.follows {
+        let reason = match history.predecessor {
             0 => start.origin.conflict_with(&self.origin()),
             // The chain before this one let clients in.
             _ => Some("the volume was written without this journal since"),
@@ -241,7 +241,7 @@ impl Journal {
     fn disk_mismatch(&self, start: &StartPage, disk_bytes: u64) -> Option<String> {
         let path = self.config.shown_path();
         if start.origin.is_other_disk(&self.origin()) && !self.config.has_moved {
-            let hint = match self.config.tenure {
+            let hint = match self.config.history {
                 Some(_) => "",
                 None => "; if it is the same disk at another address, add --server-moved",
             };
@@ -251,7 +251,7 @@ impl Journal {
             ));
         }
         // A disk may have grown, if it is known to be the same one.
-        let is_known = self.config.tenure.is_some() || start.origin.disk.is_some();
+        let is_known = self.config.history.is_some() || start.origin.disk.is_some();
         let recorded = start.disk_bytes;
         let has_changed = recorded > disk_bytes || recorded != disk_bytes && !is_known;
         has_changed.then(|| {
@@ -281,7 +281,7 @@ impl Journal {
     /// beside it, while the chain in use may continue with the file.
     fn found_nothing(&mut self, journal: JournalFile) {
         let spec = self.spec();
-        if self.config.tenure.is_none() || journal.start.ring_bytes == spec.ring_bytes {
+        if self.config.history.is_none() || journal.start.ring_bytes == spec.ring_bytes {
             self.stage = Stage::Idle {
                 journal,
                 content: IdleContent::Empty,

@@ -25,7 +25,7 @@ pub(crate) fn transforming_filters(filters: &[FilterPolicy]) -> u32 {
         match &one.kind {
             FilterKind::Encrypt(_) => words += "encrypt\n",
             FilterKind::External(config) => words += &format!("external {}\n", config.program),
-            FilterKind::Remote(config) => words += &format!("remote {}\n", config.key),
+            FilterKind::RemoteDisk(config) => words += &format!("remote {}\n", config.key),
             FilterKind::Monitor(_)
             | FilterKind::Replicate(_)
             | FilterKind::Journal(_)
@@ -67,9 +67,9 @@ impl Journal {
         state: StateFolder,
     ) -> Self {
         let attachment = &context.attachment;
-        let bytes_max = attachment.room.journal_bytes;
+        let bytes_max = attachment.disk_limits.journal_bytes;
         let ring_bytes = policy.size.min(bytes_max) / RING_STEP * RING_STEP;
-        let volume_id = attachment.whose.volume_id.as_ref();
+        let volume_id = attachment.attribution.volume_id.as_ref();
         let config = JournalConfig {
             path: state.path.join(format!("{name}{JOURNAL_SUFFIX}")),
             ring_bytes,
@@ -79,7 +79,7 @@ impl Journal {
             },
             memory_max: JOURNAL_MEMORY_MAX.min(attachment.memory_max),
             block_min: 1,
-            tenure: Some(attachment.tenure),
+            history: Some(attachment.history),
             below: Some(below),
             disk: volume_id.map(|id| crc32c(id.to_string().as_bytes())),
             has_moved: false,
@@ -117,7 +117,7 @@ impl Journal {
     pub(super) fn note(&self, note: String) {
         tracing::warn!(path = %self.config.path.display(), "{note}");
         if let Some(chain) = &self.chain {
-            chain.context.note(&chain.name, note);
+            chain.context.report(&chain.name, note);
         }
     }
 }

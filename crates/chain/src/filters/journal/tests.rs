@@ -231,7 +231,7 @@ impl Machine {
             flush,
             memory_max: 40_000,
             block_min: 1,
-            tenure: None,
+            history: None,
             below: None,
             disk: Some(1),
             has_moved: false,
@@ -267,7 +267,7 @@ impl Machine {
                     self.journal.resume();
                     self.turn();
                 }
-                Opening::UnderWay => self.turn(),
+                Opening::Pending => self.turn(),
                 Opening::Failed(reason) => panic!("{reason}"),
             }
         }
@@ -532,7 +532,7 @@ fn a_journal_that_was_left_is_empty_and_overwrites_nothing_later() {
         let mut machine = Machine::new(6, flush);
         machine.open();
         write(&mut machine, 0, &[1; 512]);
-        while !machine.journal.rest() {
+        while !machine.journal.quiesce() {
             machine.turn();
         }
         let flushed =
@@ -618,7 +618,7 @@ fn live_with_failing_flushes(seed: u64, flush: FlushMode) {
         }
     }
     machine.platter.borrow_mut().failing_flushes = 0;
-    while !machine.journal.rest() {
+    while !machine.journal.quiesce() {
         machine.turn();
     }
     let flush = |machine: &mut Machine| {
@@ -731,7 +731,7 @@ fn opened_over(
                 return Ok(below.bytes().to_vec());
             }
             Opening::Ready => journal.resume(),
-            Opening::UnderWay => {}
+            Opening::Pending => {}
         }
         machine.simulation.pool.run_all(&machine.simulation.random);
         journal.poll(&mut below, &mut Vec::new());

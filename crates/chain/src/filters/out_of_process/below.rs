@@ -8,11 +8,11 @@ use base::{BlockDevice, Completion, IoError, Outcome, OwnedOp, Started, Token};
 use crate::PendingQueue;
 use crate::tokens::Tokens;
 
-/// How soon a request is offered again to a disk that was busy and did not wake the chain.
-const ASK_AGAIN: Duration = Duration::from_millis(1);
+/// The time after which a request is retried if the disk was busy.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 /// A request that is pending below.
-struct UnderWay {
+struct PendingBelow {
     /// The token that the program gave it.
     token: Token,
     /// The life of the program that started it.
@@ -22,13 +22,13 @@ struct UnderWay {
 /// Carries out the requests of a filter's program.
 pub(super) struct Below {
     queue: PendingQueue,
-    tokens: Tokens<UnderWay>,
+    tokens: Tokens<PendingBelow>,
     /// Requests that were not started yet, in order.
     waiting: VecDeque<(Token, OwnedOp)>,
     life: u64,
     may_change: bool,
     was_busy: bool,
-    /// Results of this turn, which count once they are committed.
+    /// Results of this loop turn, which are valid once they are committed.
     done: Vec<(Token, Result<Outcome, IoError>)>,
     completions: Vec<Completion>,
 }
@@ -47,11 +47,11 @@ impl Below {
         }
     }
 
-    /// Describes the disk to the program. Called once: each life of the program sees the same
-    /// size, whether the disk has grown meanwhile or not.
+    /// Describes the disk to the program. Called once: each life of the program sees the same size,
+    /// even if the disk has grown meanwhile.
     pub fn describe(&self, below: &dyn BlockDevice) {
         let mut capabilities = below.capabilities();
-        // It has one connection, whose order is that of its requests.
+        // The program has one connection, whose order is that of its requests.
         capabilities.can_multi_conn = false;
         self.queue.describe(below.geometry(), capabilities);
     }
@@ -67,8 +67,9 @@ impl Below {
         self.life += 1;
         self.queue.take_requests(&mut self.waiting);
         for (token, _) in self.waiting.drain(..) {
-            let words = "the program that started this request has ended".to_owned();
-            self.queue.complete(token, Err(IoError::Unavailable(words)));
+            let message = "the program that started this request has ended".to_owned();
+            self.queue
+                .complete(token, Err(IoError::Unavailable(message)));
         }
     }
 
@@ -83,49 +84,49 @@ impl Below {
         let mut completions = std::mem::take(&mut self.completions);
         below.poll(&mut completions);
         for completion in completions.drain(..) {
-            if let Some(ended) = self.tokens.take(completion.token) {
-                self.done.push((ended.token, completion.result));
+            if let Some(request) = self.tokens.take(completion.token) {
+                self.done.push((request.token, completion.result));
             }
         }
         self.completions = completions;
         self.queue.take_requests(&mut self.waiting);
         self.was_busy = false;
-        let is_of_now = |one: &UnderWay| one.life == self.life;
-        let mut begun = false;
-        if self.tokens.iter().all(is_of_now) {
+        let is_of_this_life = |one: &PendingBelow| one.life == self.life;
+        let mut has_started = false;
+        if self.tokens.iter().all(is_of_this_life) {
             while let Some((token, op)) = self.waiting.pop_front() {
                 if op.is_change() && !self.may_change {
                     self.waiting.push_front((token, op));
                     break;
                 }
-                if !self.begin(below, token, &op) {
+                if !self.start(below, token, &op) {
                     self.waiting.push_front((token, op));
                     self.was_busy = true;
                     break;
                 }
-                begun = true;
+                has_started = true;
             }
         }
-        if begun && let Err(error) = below.commit() {
-            // The disk has stopped: none of its answers counts.
+        if has_started && let Err(error) = below.commit() {
+            // The disk has stopped: none of its results is valid.
             for (_, result) in &mut self.done {
                 *result = Err(error.clone());
             }
         }
-        let has_answers = !self.done.is_empty();
+        let has_results = !self.done.is_empty();
         for (token, result) in self.done.drain(..) {
             self.queue.complete(token, result);
         }
-        has_answers
+        has_results
     }
 
-    /// Starts a request below; false if the disk there is busy.
-    fn begin(&mut self, below: &mut dyn BlockDevice, token: Token, op: &OwnedOp) -> bool {
+    /// Starts a request below; returns false if the disk is busy.
+    fn start(&mut self, below: &mut dyn BlockDevice, token: Token, op: &OwnedOp) -> bool {
         let own = self.tokens.next();
         let (started, outcome) = op.start_on(below, own);
         match started {
             Started::Busy => return false,
-            Started::Pending => self.tokens.insert(UnderWay {
+            Started::Pending => self.tokens.insert(PendingBelow {
                 token,
                 life: self.life,
             }),
@@ -136,6 +137,6 @@ impl Below {
     }
 
     pub fn next_timer(&self) -> Option<Duration> {
-        self.was_busy.then_some(ASK_AGAIN)
+        self.was_busy.then_some(RETRY_AFTER)
     }
 }

@@ -2,27 +2,27 @@
 //! machine (docs/internals/out-of-process-filters.md).
 //!
 //! ```text
-//!   above ── verbs ──▶ program          it is asked as a disk is
-//!                         │ asks
-//!   below ◀── below.rs ◀─ queue          and asks what lies below in its turn
+//!   above ── requests ──▶ program                 the program is a disk for the filter,
+//!                            │ requests
+//!   below ◀── below.rs ◀── pending queue           and a client of the disk below
 //! ```
 //!
 //! ```text
-//!              ends, hangs, makes no sense
-//!        Up ──────────────────────────────▶ Away ─── pause ───▶ started ─┐
-//!        ▲                                   ▲ └── too long ─▶ the rule  │
-//!        └──────── it is ready ──────────────┼─────────────────◀─────────┤
-//!                                            └──── it is not ────────────┘
-//!   the rule: fail-closed   what waits fails, and all that comes, until it is Up
-//!             bypass        Bypassed: all goes to the queue; now and then it is started
+//!          ends, hangs, violates the protocol
+//!      Up ─────────────────────────────▶ Unavailable ── pause ──▶ launched ─┐
+//!      ▲                                   ▲     └── too long ──▶ the rule  │
+//!      └───────────── ready ───────────────┼────────────────────◀───────────┤
+//!                                          └───────── not ready ────────────┘
+//!   the rule: fail-closed   pending and new requests fail until the program is Up
+//!             bypass        Bypassed: requests go to the queue; the program is tried now and then
 //! ```
 //!
 //! Invariants:
 //!
-//! * What an earlier life of the program has asked below ends before anything is asked there
-//!   for the next one: a write that is made once more is never overtaken by its first self.
-//! * Until the filter is in use nothing that a program asks changes what is below.
-//! * No program is called hung while it waits for what is below.
+//! * The requests that one life of the program started below end before any request of its next life
+//!   is started there, so a replayed write is never overtaken by its first attempt.
+//! * Until the filter is in use, the program cannot change the disk below.
+//! * A program does not count as hung while it waits for the disk below.
 
 mod below;
 
@@ -35,73 +35,79 @@ use std::time::Duration;
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain_policy::{FilterPolicy, OnFailure};
 
-use crate::{Filter, FilterContext, Link, Opening, PendingQueue, Program};
+use crate::{Filter, FilterContext, LinkState, Opening, PendingQueue, Program};
 use below::Below;
 
-/// A program that answers nothing for so long, with nothing asked below, hangs.
+/// A program hangs if it completes no request for this time while it has none pending below.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
 
-/// A program that was started is there within this.
+/// The longest time from the launch of a program until it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
-/// Pauses before it is started anew: the first, and the longest.
+/// The first pause before a restart.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// The longest pause before a restart.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What is asked waits so long for a program that is away; then its rule counts.
+/// Requests wait this long for an unavailable program; then the policy's rule applies.
 const RULE_AFTER: Duration = Duration::from_secs(6);
 
-/// One that was ready for so long has a fresh start when it ends.
+/// A program that was ready for this time restarts with the shortest pause.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
-/// A bypassed program is tried after such pauses, and requests wait for each trial so long.
+/// The first pause before a bypassed program is tried again.
 const TRIAL_PAUSE_MIN: Duration = Duration::from_secs(10);
+
+/// The longest pause before a bypassed program is tried again.
 const TRIAL_PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// Requests wait this long for a bypassed program that is tried.
 const TRIAL_WITHIN: Duration = Duration::from_secs(2);
 
+/// The state of the program. All times are by the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It was not opened.
+    /// The filter was not opened.
     Idle,
-    Up {
+    /// The program answers.
+    Up { since: Duration },
+    Unavailable {
         since: Duration,
-    },
-    Away {
-        since: Duration,
-        /// When it is started; none: it was, and is to be ready at `deadline`.
-        again_at: Option<Duration>,
+        /// The time of the next launch; `None`: it was launched, and must be ready at `deadline`.
+        restart_at: Option<Duration>,
         deadline: Duration,
-        /// The rule counts at this time; none: it does already.
+        /// The time from which the rule applies; `None`: it applies already.
         rule_at: Option<Duration>,
     },
-    Bypassed {
-        again_at: Duration,
-    },
+    /// Requests go past the program, which is tried again at `restart_at`.
+    Bypassed { restart_at: Duration },
 }
 
-/// See the module's head.
+/// A filter whose work a program does.
 pub struct OutOfProcess {
     name: Arc<str>,
     on_failure: OnFailure,
-    /// None could be made, and why.
+    /// The program, or the reason why it could not be made.
     program: Result<Box<dyn Program>, String>,
     below: Below,
     context: FilterContext,
     phase: Phase,
     pause: Duration,
     trial_pause: Duration,
-    /// What the program makes of the disk, once it is known.
+    /// The geometry above the program, once it is known.
     geometry: Option<DeviceGeometry>,
     capabilities: Option<Capabilities>,
-    /// So many requests wait for the program.
-    unanswered: u64,
-    /// When something went on last.
-    moved_at: Duration,
+    /// The number of requests that are pending in the program.
+    pending: u64,
+    /// The time of the last progress of any request.
+    progress_at: Duration,
+    /// The disk is being closed: requests no longer wait for the program.
     is_stopping: bool,
 }
 
 impl OutOfProcess {
-    /// A filter of which `of` says how it runs; its program is made, and not started.
+    /// A filter that runs as `of` says. Its program is made and not launched.
     #[must_use]
     pub fn new(of: &FilterPolicy, on_failure: OnFailure, context: FilterContext) -> Self {
         let queue = PendingQueue::default();
@@ -117,8 +123,8 @@ impl OutOfProcess {
             trial_pause: TRIAL_PAUSE_MIN,
             geometry: None,
             capabilities: None,
-            unanswered: 0,
-            moved_at: Duration::ZERO,
+            pending: 0,
+            progress_at: Duration::ZERO,
             is_stopping: false,
         }
     }
@@ -127,35 +133,37 @@ impl OutOfProcess {
         self.context.host.clock.monotonic()
     }
 
-    fn note(&self, note: String) {
-        self.context.note(&self.name, note);
+    fn report(&self, message: String) {
+        self.context.report(&self.name, message);
     }
 
-    /// What runs ends, and the program is started.
-    fn start_program(&mut self, deadline: Duration, since: Duration, rule_at: Option<Duration>) {
+    /// Launches the program, after it stopped the running one.
+    fn launch_program(&mut self, deadline: Duration, since: Duration, rule_at: Option<Duration>) {
         self.below.next_life();
         if let Ok(program) = &mut self.program {
             program.launch();
         }
-        self.phase = Phase::Away {
+        self.phase = Phase::Unavailable {
             since,
-            again_at: None,
+            restart_at: None,
             deadline,
             rule_at,
         };
     }
 
-    /// The program is away, from now on.
-    fn lose(&mut self, why: &str) {
+    /// Restarts a program that has ended.
+    fn restart(&mut self, why: &str) {
         let now = self.now();
         if matches!(self.phase, Phase::Up { since } if since + STEADY_AFTER <= now) {
             self.pause = Duration::ZERO;
         }
-        self.note(format!("the filter has ended and is started anew: {why}"));
+        self.report(format!(
+            "the filter's program has ended and is restarted: {why}"
+        ));
         self.pause_from(now, Some(self.rule_at(now)));
     }
 
-    /// When the rule counts, of a program that is away from now on.
+    /// The time from which the rule applies to a program that becomes unavailable now.
     fn rule_at(&self, now: Duration) -> Duration {
         match self.is_stopping {
             true => now,
@@ -165,132 +173,141 @@ impl OutOfProcess {
 
     fn pause_from(&mut self, since: Duration, rule_at: Option<Duration>) {
         self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        self.phase = Phase::Away {
+        self.phase = Phase::Unavailable {
             since,
-            again_at: Some(self.now() + self.pause),
+            restart_at: Some(self.now() + self.pause),
             deadline: Duration::MAX,
             rule_at,
         };
     }
 
-    /// It was away for too long.
-    fn follow_rule(&mut self) {
-        let Phase::Away {
-            since, again_at, ..
+    /// Applies the policy's rule to a program that was unavailable for too long.
+    fn apply_rule(&mut self) {
+        let Phase::Unavailable {
+            since, restart_at, ..
         } = self.phase
         else {
             return;
         };
         match self.on_failure {
             OnFailure::FailClosed => {
-                self.note("the filter is away: the disk answers with errors".to_owned());
-                let words = format!("the filter {} does not answer", self.name);
+                self.report(
+                    "the filter's program is unavailable: the disk answers with errors".to_owned(),
+                );
+                let message = format!("the filter {} does not answer", self.name);
                 self.below.next_life();
                 if let Ok(program) = &mut self.program {
-                    program.give_up(&words);
+                    program.give_up(&message);
                 }
-                self.phase = Phase::Away {
+                self.phase = Phase::Unavailable {
                     since,
-                    again_at: again_at.or(Some(self.now() + PAUSE_MAX)),
+                    restart_at: restart_at.or(Some(self.now() + PAUSE_MAX)),
                     deadline: Duration::MAX,
                     rule_at: None,
                 };
             }
             OnFailure::Bypass => {
-                self.note("the filter is away: the disk goes on without it".to_owned());
-                self.go_round();
+                self.report(
+                    "the filter's program is unavailable: the disk is served without it".to_owned(),
+                );
+                self.bypass();
             }
         }
     }
 
-    fn go_round(&mut self) {
+    fn bypass(&mut self) {
         self.below.next_life();
         if let Ok(program) = &mut self.program {
             program.bypass();
         }
         self.phase = Phase::Bypassed {
-            again_at: self.now() + self.trial_pause,
+            restart_at: self.now() + self.trial_pause,
         };
         self.trial_pause = (self.trial_pause * 2).min(TRIAL_PAUSE_MAX);
     }
 
-    /// Looks after the program.
+    /// Takes the next step in the life of the program.
     fn supervise(&mut self) {
         let (Ok(program), now) = (&self.program, self.now()) else {
             return;
         };
         if self.geometry.is_none() {
-            // It is being opened, and nothing is tried twice then.
+            // The filter is being opened, and a launch that fails then is not repeated.
             return;
         }
-        let link = program.link();
+        let link = program.link_state();
         match self.phase {
             Phase::Idle => {}
             Phase::Up { .. } => match link {
-                Link::Broken(why) => self.lose(&why),
+                LinkState::Broken(why) => self.restart(&why),
                 _ if self.hangs_at().is_some_and(|at| at <= now) => {
                     let within = HANGS_AFTER.as_secs();
-                    self.note(format!(
-                        "the filter is started anew: it has answered nothing for {within} s"
+                    self.report(format!(
+                        "the filter's program is restarted: it has completed no request for \
+                         {within} s"
                     ));
-                    self.start_program(now + READY_WITHIN, now, Some(self.rule_at(now)));
+                    self.launch_program(now + READY_WITHIN, now, Some(self.rule_at(now)));
                 }
                 _ => {}
             },
-            Phase::Away {
+            Phase::Unavailable {
                 rule_at: Some(at), ..
-            } if at <= now => self.follow_rule(),
-            Phase::Away {
+            } if at <= now => self.apply_rule(),
+            Phase::Unavailable {
                 since,
-                again_at: Some(at),
+                restart_at: Some(at),
                 rule_at,
                 ..
-            } if at <= now => self.start_program(now + READY_WITHIN, since, rule_at),
-            Phase::Away {
+            } if at <= now => self.launch_program(now + READY_WITHIN, since, rule_at),
+            Phase::Unavailable {
                 since,
-                again_at: None,
+                restart_at: None,
                 deadline,
                 rule_at,
             } => match link {
-                Link::Ready => {
+                LinkState::Ready => {
                     let seconds = (now - since).as_secs_f64();
-                    self.note(format!("the filter is back after {seconds:.1} s"));
+                    self.report(format!(
+                        "the filter's program answers again after {seconds:.1} s"
+                    ));
                     self.phase = Phase::Up { since: now };
                     self.trial_pause = TRIAL_PAUSE_MIN;
-                    self.moved_at = now;
+                    self.progress_at = now;
                 }
-                Link::Broken(why) => {
-                    tracing::debug!(name = %self.name, why, "a filter's program has not begun");
+                LinkState::Broken(why) => {
+                    tracing::debug!(name = %self.name, why, "filter's program is not ready");
                     self.pause_from(since, rule_at);
                 }
-                Link::Connecting if deadline <= now => self.pause_from(since, rule_at),
-                Link::Connecting => {}
+                LinkState::Connecting if deadline <= now => self.pause_from(since, rule_at),
+                LinkState::Connecting => {}
             },
-            Phase::Away { .. } => {}
-            Phase::Bypassed { again_at } if again_at <= now => {
-                self.start_program(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
+            Phase::Unavailable { .. } => {}
+            Phase::Bypassed { restart_at } if restart_at <= now => {
+                self.launch_program(now + TRIAL_WITHIN, now, Some(now + TRIAL_WITHIN));
             }
-            Phase::Bypassed { again_at } => {
-                if let Link::Broken(why) = link {
-                    // Nothing can be left out: it is of another size, say.
-                    self.note(format!("the disk cannot go on without the filter: {why}"));
+            Phase::Bypassed { restart_at } => {
+                if let LinkState::Broken(why) = link {
+                    // The filter cannot be bypassed: for example, its size differs.
+                    self.report(format!(
+                        "the disk cannot be served without the filter: {why}"
+                    ));
                     self.on_failure = OnFailure::FailClosed;
-                    self.phase = Phase::Away {
+                    self.phase = Phase::Unavailable {
                         since: now,
-                        again_at: Some(again_at),
+                        restart_at: Some(restart_at),
                         deadline: Duration::MAX,
                         rule_at: Some(now),
                     };
-                    self.follow_rule();
+                    self.apply_rule();
                 }
             }
         }
     }
 
-    /// When the program counts as hung, if nothing goes on.
+    /// The time at which the program counts as hung unless a request progresses.
     fn hangs_at(&self) -> Option<Duration> {
-        let waits = self.unanswered > 0 && self.below.is_idle();
-        waits.then(|| self.moved_at + HANGS_AFTER)
+        let waits = self.pending > 0 && self.below.is_idle();
+        waits.then(|| self.progress_at + HANGS_AFTER)
     }
 }
 
@@ -309,25 +326,25 @@ impl Filter for OutOfProcess {
             (Err(why), _) => Opening::Failed(why.clone()),
             (Ok(_), Phase::Idle) => {
                 self.below.describe(below);
-                self.start_program(now + READY_WITHIN, now, None);
-                Opening::UnderWay
+                self.launch_program(now + READY_WITHIN, now, None);
+                Opening::Pending
             }
-            (Ok(program), _) => match program.link() {
-                Link::Connecting => Opening::UnderWay,
-                Link::Broken(why) => Opening::Failed(why),
-                Link::Ready => {
-                    let (is, there) = (program.geometry(), below.geometry());
-                    if is.size_bytes > there.size_bytes {
+            (Ok(program), _) => match program.link_state() {
+                LinkState::Connecting => Opening::Pending,
+                LinkState::Broken(why) => Opening::Failed(why),
+                LinkState::Ready => {
+                    let (own, there) = (program.geometry(), below.geometry());
+                    if own.size_bytes > there.size_bytes {
                         return Opening::Failed(format!(
-                            "it says that its disk has {} bytes; there are {}",
-                            is.size_bytes, there.size_bytes
+                            "its disk has {} bytes, more than the {} bytes below",
+                            own.size_bytes, there.size_bytes
                         ));
                     }
                     if below.capabilities().can_flush && !program.capabilities().can_flush {
-                        let why = "it cannot flush, and what is below can".to_owned();
+                        let why = "it cannot flush, and the disk below can".to_owned();
                         return Opening::Failed(why);
                     }
-                    self.geometry = Some(is);
+                    self.geometry = Some(own);
                     self.capabilities = Some(program.capabilities());
                     self.phase = Phase::Up { since: now };
                     Opening::Ready
@@ -338,21 +355,21 @@ impl Filter for OutOfProcess {
 
     /// Starts the request on the program, unless the disk answers with errors.
     fn start(&mut self, _: &mut dyn BlockDevice, request: Request<'_>) -> Started {
-        let is_failing = matches!(self.phase, Phase::Away { rule_at: None, .. });
+        let is_failing = matches!(self.phase, Phase::Unavailable { rule_at: None, .. });
         let name = &self.name;
         let program = match &mut self.program {
             Ok(program) if !is_failing => &mut **program,
             _ => {
-                let words = format!("the filter {name} does not answer");
-                return Started::Failed(IoError::Unavailable(words));
+                let message = format!("the filter {name} does not answer");
+                return Started::Failed(IoError::Unavailable(message));
             }
         };
         let started = program.start(request);
         if started == Started::Pending {
-            if self.unanswered == 0 {
-                self.moved_at = self.context.host.clock.monotonic();
+            if self.pending == 0 {
+                self.progress_at = self.context.host.clock.monotonic();
             }
-            self.unanswered += 1;
+            self.pending += 1;
         }
         started
     }
@@ -373,10 +390,10 @@ impl Filter for OutOfProcess {
         if answered && let Ok(program) = &mut self.program {
             program.poll(completions);
         }
-        let came = completions.len() - before;
-        self.unanswered = self.unanswered.saturating_sub(came as u64);
-        if came > 0 || answered || !self.below.is_idle() {
-            self.moved_at = self.now();
+        let completed = completions.len() - before;
+        self.pending = self.pending.saturating_sub(completed as u64);
+        if completed > 0 || answered || !self.below.is_idle() {
+            self.progress_at = self.now();
         }
         self.supervise();
     }
@@ -384,11 +401,11 @@ impl Filter for OutOfProcess {
     fn stop_waiting(&mut self, below: &mut dyn BlockDevice) {
         self.is_stopping = true;
         let now = self.now();
-        if let Phase::Away {
+        if let Phase::Unavailable {
             rule_at: Some(at), ..
         } = &mut self.phase
         {
-            // With the next poll.
+            // The next poll applies the rule.
             *at = now;
         }
         below.stop_waiting();
@@ -400,23 +417,23 @@ impl Filter for OutOfProcess {
         let own = match self.phase {
             Phase::Idle => None,
             Phase::Up { .. } => self.hangs_at(),
-            Phase::Away {
-                again_at,
+            Phase::Unavailable {
+                restart_at,
                 deadline,
                 rule_at,
                 ..
-            } => [Some(again_at.unwrap_or(deadline)), rule_at]
+            } => [Some(restart_at.unwrap_or(deadline)), rule_at]
                 .into_iter()
                 .flatten()
                 .min(),
-            Phase::Bypassed { again_at } => Some(again_at),
+            Phase::Bypassed { restart_at } => Some(restart_at),
         };
         let own = own.map(|at| at.saturating_sub(now));
         let timers = own.into_iter().chain(program.next_timer());
         timers.chain(self.below.next_timer()).min()
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.below.is_idle()
     }
 

@@ -1,7 +1,7 @@
-//! Programs that die, hang and come back, in a simulated world.
+//! Programs that die, hang and restart, in a simulated world.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use base::{
@@ -9,29 +9,30 @@ use base::{
     OwnedOp, Request, Started, Token,
 };
 use chain_policy::{FilterPolicy, Policy};
+use parking_lot::Mutex;
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake, World};
 
-use crate::filters::{Event, What};
+use crate::filters::{Event, EventKind};
 use crate::{
-    Chain, EventSink, FilterContext, HotSwap, HotSwapError, Link, PendingQueue, Program, Programs,
-    Remote, SizeRule, build,
+    Chain, EventSink, FilterContext, HotSwap, HotSwapError, LinkState, PendingQueue, Program,
+    Programs, RemoteDisk, SizeRule, build_filters,
 };
 
 const SIZE: usize = 256 << 10;
 const BLOCK: usize = 4096;
 const BLOCKS: usize = SIZE / BLOCK;
 
-/// What becomes of a program, as the test wishes.
+/// The faults of a program, which the test sets.
 #[derive(Default)]
 struct Fate {
-    /// It ends at once.
+    /// The program ends at once.
     dies: bool,
-    /// It answers nothing.
+    /// The program completes no request.
     hangs: bool,
-    /// It does not begin.
+    /// The program never gets ready.
     is_missing: bool,
-    /// It says that its disk is as large.
+    /// The size of its disk that the program reports, in bytes.
     size: Option<u64>,
     cannot_flush: bool,
     starts: u32,
@@ -39,18 +40,14 @@ struct Fate {
 
 type Shared = Arc<Mutex<Fate>>;
 
-fn lock(fate: &Shared) -> MutexGuard<'_, Fate> {
-    fate.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A request on its way, or a change that no flush has covered.
+/// A pending request, or an acknowledged change that no flush has covered.
 #[derive(Debug)]
 struct Entry {
     op: OwnedOp,
-    /// Who waits for it.
+    /// The token of the requester, until the request completes.
     owner: Option<Token>,
     is_sent: bool,
-    /// It was acknowledged before so many flushes.
+    /// The number of flushes that had been started when the change was acknowledged.
     kept: Option<u64>,
 }
 
@@ -61,25 +58,25 @@ enum Life {
     Bypassed,
 }
 
-/// A program that passes on what it is asked. What was not answered, and what no flush has
-/// covered, it is asked once more by itself, as an NBD client would.
-struct Loyal {
+/// A program that forwards its requests. It replays pending requests and changes that no flush has
+/// covered after a restart, as an NBD client would.
+struct Forwarder {
     queue: PendingQueue,
     fate: Shared,
     random: SimulatedRandom,
     life: Life,
-    /// So large it was when it was there first; as another disk it is not there.
+    /// The size when it was first ready, in bytes. With another size it is never ready.
     served: Option<u64>,
     log: BTreeMap<u64, Entry>,
     next: u64,
     flushes: u64,
-    /// In this life, by the queue's token.
-    asked: HashMap<Token, u64>,
+    /// The pending requests of this life, by their tokens in the queue.
+    pending: HashMap<Token, u64>,
     last_token: Token,
     completions: Vec<Completion>,
 }
 
-impl Loyal {
+impl Forwarder {
     fn begin(&mut self, token: Token, op: OwnedOp) -> Started {
         if self.random.below(8) == 0 {
             return Started::Busy;
@@ -98,7 +95,7 @@ impl Loyal {
     }
 
     fn interrupt(&mut self) {
-        self.asked.clear();
+        self.pending.clear();
         for entry in self.log.values_mut() {
             entry.is_sent = false;
         }
@@ -106,24 +103,24 @@ impl Loyal {
 
     fn is_up(&self) -> bool {
         match self.life {
-            Life::Runs => !lock(&self.fate).dies,
+            Life::Runs => !self.fate.lock().dies,
             Life::Bypassed => true,
             Life::None | Life::Starting => false,
         }
     }
 
     fn send(&mut self) {
-        // What is kept goes first, one by one.
+        // Acknowledged changes are replayed first, one by one.
         let kept = self
             .log
             .iter()
             .find(|(_, entry)| entry.kept.is_some() && !entry.is_sent);
-        let kept_is_under_way = self
+        let is_replaying = self
             .asked
             .values()
             .any(|id| self.log.get(id).is_some_and(|entry| entry.kept.is_some()));
         let ids: Vec<u64> = match kept {
-            _ if kept_is_under_way => return,
+            _ if is_replaying => return,
             Some((id, _)) => vec![*id],
             None => {
                 let waiting = self.log.iter().filter(|(_, entry)| !entry.is_sent);
@@ -133,17 +130,17 @@ impl Loyal {
         for id in ids {
             self.last_token += 1;
             let token = self.last_token;
-            let entry = self.log.get_mut(&id).expect("it is there");
+            let entry = self.log.get_mut(&id).expect("answered");
             entry.is_sent = true;
             self.flushes += u64::from(entry.op == OwnedOp::Flush);
             let (started, _) = entry.op.start_on(&mut self.queue, token);
             assert_eq!(started, Started::Pending);
-            self.asked.insert(token, id);
+            self.pending.insert(token, id);
         }
     }
 
-    fn answered(&mut self, id: u64, result: Result<Outcome, IoError>) {
-        let (flushes, entry) = (self.flushes, self.log.get_mut(&id).expect("it is there"));
+    fn completed(&mut self, id: u64, result: Result<Outcome, IoError>) {
+        let (flushes, entry) = (self.flushes, self.log.get_mut(&id).expect("answered"));
         let is_ok = result.is_ok();
         match (entry.owner.take(), &entry.op) {
             (Some(token), OwnedOp::Write { .. }) if is_ok => {
@@ -154,26 +151,26 @@ impl Loyal {
                 let is_flush = *op == OwnedOp::Flush;
                 self.log.remove(&id);
                 if is_flush && is_ok {
-                    // Of one flush at a time, which is what the test does.
+                    // The test has one flush pending at a time.
                     self.log
                         .retain(|_, entry| entry.kept.is_none_or(|at| at >= flushes));
                 }
                 self.completions.push(Completion { token, result });
             }
-            // It was made once more, and is kept still.
+            // A replayed change stays in the log until a flush covers it.
             (None, _) => assert!(
                 is_ok,
-                "a change that was acknowledged is refused: {result:?}"
+                "an acknowledged change fails when it is replayed: {result:?}"
             ),
         }
     }
 }
 
-impl Program for Loyal {
+impl Program for Forwarder {
     fn launch(&mut self) {
         self.interrupt();
         self.life = Life::Starting;
-        let mut fate = lock(&self.fate);
+        let mut fate = self.fate.lock();
         fate.starts += 1;
         (fate.dies, fate.hangs) = (false, false);
     }
@@ -193,34 +190,34 @@ impl Program for Loyal {
             .map(|(id, _)| *id)
             .collect();
         for id in waiting {
-            self.answered(id, Err(IoError::Unavailable(why.to_owned())));
+            self.completed(id, Err(IoError::Unavailable(why.to_owned())));
         }
     }
 }
 
-impl Remote for Loyal {
-    fn link(&self) -> Link {
+impl RemoteDisk for Forwarder {
+    fn link_state(&self) -> LinkState {
         match self.life {
-            Life::None => Link::Broken("it was given up".to_owned()),
-            Life::Starting => Link::Connecting,
-            Life::Runs if lock(&self.fate).dies => Link::Broken("it has died".to_owned()),
-            Life::Runs | Life::Bypassed => Link::Ready,
+            Life::None => LinkState::Broken("the filter gave it up".to_owned()),
+            Life::Starting => LinkState::Connecting,
+            Life::Runs if self.fate.lock().dies => LinkState::Broken("it has died".to_owned()),
+            Life::Runs | Life::Bypassed => LinkState::Ready,
         }
     }
 }
 
-impl BlockDevice for Loyal {
+impl BlockDevice for Forwarder {
     fn geometry(&self) -> DeviceGeometry {
         let below = self.queue.geometry();
         DeviceGeometry {
-            size_bytes: lock(&self.fate).size.unwrap_or(below.size_bytes),
+            size_bytes: self.fate.lock().size.unwrap_or(below.size_bytes),
             ..below
         }
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            can_flush: !lock(&self.fate).cannot_flush,
+            can_flush: !self.fate.lock().cannot_flush,
             ..self.queue.capabilities()
         }
     }
@@ -241,7 +238,7 @@ impl BlockDevice for Loyal {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        let is_missing = lock(&self.fate).is_missing;
+        let is_missing = self.fate.lock().is_missing;
         if matches!(self.life, Life::Starting) && !is_missing && self.random.below(3) == 0 {
             let size = self.geometry().size_bytes;
             self.life = match *self.served.get_or_insert(size) == size {
@@ -249,14 +246,14 @@ impl BlockDevice for Loyal {
                 false => Life::None,
             };
         }
-        let mut came = Vec::new();
-        self.queue.poll(&mut came);
-        let answers = self.is_up() && !(matches!(self.life, Life::Runs) && lock(&self.fate).hangs);
-        for completion in came {
-            // Of an earlier life, or of one that is dead: nobody hears it, and it stays sent.
-            let id = self.asked.remove(&completion.token);
+        let mut from_queue = Vec::new();
+        self.queue.poll(&mut from_queue);
+        let answers = self.is_up() && !(matches!(self.life, Life::Runs) && self.fate.lock().hangs);
+        for completion in from_queue {
+            // Completions for an earlier life, or for a program that has died, are dropped.
+            let id = self.pending.remove(&completion.token);
             if let Some(id) = id.filter(|_| answers) {
-                self.answered(id, completion.result);
+                self.completed(id, completion.result);
             }
         }
         if answers {
@@ -272,18 +269,18 @@ impl BlockDevice for Loyal {
     }
 }
 
-/// A disk on which a write happens when it is answered, and answers come in any order.
-struct Late {
+/// A disk that carries out a request when it completes it, in any order.
+struct SlowDisk {
     bytes: Vec<u8>,
-    /// It has grown by so much since, in bytes.
+    /// The bytes by which it has grown.
     grown: u64,
     pending: Vec<(Token, OwnedOp)>,
-    /// Nothing is answered.
+    /// No request completes.
     holds: bool,
     random: SimulatedRandom,
 }
 
-impl Late {
+impl SlowDisk {
     fn begin(&mut self, token: Token, op: OwnedOp) -> Started {
         if self.random.below(8) == 0 {
             return Started::Busy;
@@ -293,7 +290,7 @@ impl Late {
     }
 }
 
-impl BlockDevice for Late {
+impl BlockDevice for SlowDisk {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
             size_bytes: SIZE as u64 + self.grown,
@@ -346,16 +343,16 @@ impl BlockDevice for Late {
     }
 }
 
-struct Makes(Shared);
+struct Forwarders(Shared);
 
-impl Programs for Makes {
+impl Programs for Forwarders {
     fn program(
         &self,
         _: &FilterPolicy,
         _: &FilterContext,
         queue: PendingQueue,
     ) -> Result<Box<dyn Program>, String> {
-        Ok(Box::new(Loyal {
+        Ok(Box::new(Forwarder {
             queue,
             fate: Arc::clone(&self.0),
             random: SimulatedRandom::new(7),
@@ -364,7 +361,7 @@ impl Programs for Makes {
             log: BTreeMap::new(),
             next: 0,
             flushes: 0,
-            asked: HashMap::new(),
+            pending: HashMap::new(),
             last_token: 0,
             completions: Vec::new(),
         }))
@@ -372,25 +369,25 @@ impl Programs for Makes {
 }
 
 #[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
+struct Messages(Mutex<Vec<String>>);
 
 impl EventSink for Notes {
-    fn tell(&self, events: Vec<Event>) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn report(&self, events: Vec<Event>) {
+        let mut messages = self.0.lock();
         for event in events {
-            if let What::Note(note) = event.what {
-                notes.push(note);
+            if let EventKind::Message(message) = event.kind {
+                messages.push(message);
             }
         }
     }
 }
 
 struct Rig {
-    chain: Chain<Late>,
+    chain: Chain<SlowDisk>,
     clock: Arc<SimulatedClock>,
     random: SimulatedRandom,
     fate: Shared,
-    notes: Arc<Notes>,
+    messages: Arc<Messages>,
     token: Token,
     context: FilterContext,
 }
@@ -399,14 +396,14 @@ impl Rig {
     fn new(seed: u64) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let fate = Shared::default();
-        let notes = Arc::<Notes>::default();
+        let messages = Arc::<Messages>::default();
         let mut context = FilterContext::simulated(World {
             clock: Arc::clone(&clock) as _,
             ..World::real(1)
         });
-        context.host.programs = Arc::new(Makes(Arc::clone(&fate)));
-        context.attachment.events = Arc::clone(&notes) as _;
-        let device = Late {
+        context.host.programs = Arc::new(Forwarders(Arc::clone(&fate)));
+        context.attachment.events = Arc::clone(&messages) as _;
+        let device = SlowDisk {
             bytes: vec![0; SIZE],
             grown: 0,
             pending: Vec::new(),
@@ -418,7 +415,7 @@ impl Rig {
             clock,
             random: SimulatedRandom::new(seed),
             fate,
-            notes,
+            messages,
             token: 0,
             context,
         }
@@ -429,22 +426,22 @@ impl Rig {
             "volume = \"disk\"\n[[filter]]\nkind = \"rate\"\nname = \"far\"\niops = 1\nruns = \
              \"process\"\non_failure = \"{on_failure}\"\n"
         );
-        let policy = Policy::parse(&text).expect("it is one");
-        let (tell, told) = mpsc::channel();
+        let policy = Policy::parse(&text).expect("a policy");
+        let (sender, receiver) = mpsc::channel();
         self.chain.hot_swap(HotSwap {
-            filters: build(&policy, &self.context),
+            filters: build_filters(&policy, &self.context),
             rule: SizeRule::MayChange,
-            told: Box::new(move |ended| tell.send(ended).expect("it is waited for")),
+            on_swapped: Box::new(move |result| sender.send(result).expect("a receiver")),
         });
         loop {
             self.poll();
-            if let Ok(ended) = told.try_recv() {
-                return ended;
+            if let Ok(result) = receiver.try_recv() {
+                return result;
             }
         }
     }
 
-    /// A turn, after as long as nothing has to be done.
+    /// Polls the chain at its next timer.
     fn poll(&mut self) -> Vec<Completion> {
         let timer = self.chain.next_timer().unwrap_or(Duration::from_millis(10));
         self.clock
@@ -460,17 +457,17 @@ impl Rig {
         self.token
     }
 
-    /// Asks until it is begun, and waits for the answer.
-    fn all(
+    /// Starts a request, again while the disk is busy, and waits for its completion.
+    fn wait(
         &mut self,
-        mut ask: impl FnMut(&mut Chain<Late>, Token) -> Started,
+        mut start: impl FnMut(&mut Chain<SlowDisk>, Token) -> Started,
     ) -> Result<Outcome, IoError> {
         let token = self.next();
         let mut early = loop {
-            match ask(&mut self.chain, token) {
+            match start(&mut self.chain, token) {
                 Started::Busy => assert_eq!(self.poll(), []),
                 Started::Failed(error) => return Err(error),
-                Started::Done => panic!("a program is never so quick"),
+                Started::Done => panic!("a program completes no request at once"),
                 Started::Pending => break Vec::new(),
             }
         };
@@ -484,7 +481,7 @@ impl Rig {
 
     fn write(&mut self, block: usize, value: u8) -> Result<(), IoError> {
         let at = (block * BLOCK) as u64;
-        let written = self.all(|chain, token| {
+        let written = self.wait(|chain, token| {
             chain.start(Request::write(
                 token,
                 at,
@@ -497,53 +494,52 @@ impl Rig {
 
     fn read(&mut self, block: usize) -> Result<u8, IoError> {
         let at = (block * BLOCK) as u64;
-        match self.all(|chain, token| chain.start(Request::read(token, at, &mut [0; BLOCK])))? {
+        match self.wait(|chain, token| chain.start(Request::read(token, at, &mut [0; BLOCK])))? {
             Outcome::Data(data) => {
                 assert!(data.iter().all(|byte| *byte == data[0]), "torn");
                 Ok(data[0])
             }
-            other => panic!("a read brought {other:?}"),
+            other => panic!("a read completes with {other:?}"),
         }
     }
 
     fn flush(&mut self) -> Result<(), IoError> {
-        self.all(|chain, token| chain.start(Request::flush(token)))
+        self.wait(|chain, token| chain.start(Request::flush(token)))
             .map(|_| ())
     }
 
-    fn has_noted(&self, words: &str) -> bool {
-        let notes = self.notes.0.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.iter().any(|note| note.contains(words))
+    fn has_reported(&self, text: &str) -> bool {
+        self.messages.0.lock().iter().any(|one| one.contains(text))
     }
 }
 
 #[test]
-fn a_program_that_ends_or_hangs_is_started_anew_and_nobody_above_hears_of_it() {
+fn a_program_that_ends_or_hangs_is_restarted_without_an_error_above() {
     for seed in 0..60 {
         let mut rig = Rig::new(seed);
-        rig.begin("fail-closed").expect("it begins");
+        rig.begin("fail-closed").expect("attached");
         let mut now = [0_u8; BLOCKS];
         for step in 0..200_u32 {
             let block = rig.random.below(8) as usize;
             match rig.random.below(20) {
                 0..9 => {
                     let value = (step % 250) as u8 + 1;
-                    // It may die at any moment of it.
+                    // The program may die at any moment of the write.
                     if rig.random.below(4) == 0 {
-                        lock(&rig.fate).dies = true;
+                        rig.fate.lock().dies = true;
                     }
-                    rig.write(block, value).expect("nobody hears of it");
+                    rig.write(block, value).expect("no error");
                     now[block] = value;
                 }
                 9..15 => {
-                    let read = rig.read(block).expect("nobody hears of it");
+                    let read = rig.read(block).expect("no error");
                     assert_eq!(read, now[block], "seed {seed}, step {step}: block {block}");
                 }
-                15..17 => rig.flush().expect("nobody hears of it"),
-                17 => lock(&rig.fate).dies = true,
-                18 => lock(&rig.fate).hangs = true,
+                15..17 => rig.flush().expect("no error"),
+                17 => rig.fate.lock().dies = true,
+                18 => rig.fate.lock().hangs = true,
                 _ => {
-                    // What is below takes its time, and the program dies meanwhile.
+                    // The disk below is slow, and the program dies meanwhile.
                     rig.chain.bottom().holds = true;
                     let (token, at) = (rig.next(), (block * BLOCK) as u64);
                     let value = (step % 250) as u8 + 1;
@@ -556,28 +552,27 @@ fn a_program_that_ends_or_hangs_is_started_anew_and_nobody_above_hears_of_it() {
                     {
                         rig.poll();
                     }
-                    let mut came = Vec::new();
+                    let mut completions = Vec::new();
                     for turn in 0..40 {
-                        came.extend(rig.poll());
+                        completions.extend(rig.poll());
                         if turn == 20 {
-                            lock(&rig.fate).dies = true;
+                            rig.fate.lock().dies = true;
                         }
                     }
-                    // It may be made once more before its first self has ended, if anybody
-                    // lets it.
-                    let before = lock(&rig.fate).starts;
-                    while lock(&rig.fate).starts == before {
-                        came.extend(rig.poll());
+                    // A faulty filter would let the write be replayed before its first attempt ends.
+                    let before = rig.fate.lock().starts;
+                    while rig.fate.lock().starts == before {
+                        completions.extend(rig.poll());
                     }
                     for _ in 0..50 {
-                        came.extend(rig.poll());
+                        completions.extend(rig.poll());
                     }
                     rig.chain.bottom().holds = false;
-                    while came.is_empty() {
-                        came.extend(rig.poll());
+                    while completions.is_empty() {
+                        completions.extend(rig.poll());
                     }
                     let newer = value ^ 0x80;
-                    rig.write(block, newer).expect("nobody hears of it");
+                    rig.write(block, newer).expect("no error");
                     while !rig.chain.bottom().pending.is_empty() {
                         rig.poll();
                     }
@@ -585,108 +580,115 @@ fn a_program_that_ends_or_hangs_is_started_anew_and_nobody_above_hears_of_it() {
                 }
             }
         }
-        rig.flush().expect("nobody hears of it");
+        rig.flush().expect("no error");
         for (block, value) in now.iter().enumerate() {
             assert_eq!(rig.read(block), Ok(*value), "seed {seed}: block {block}");
         }
-        assert!(lock(&rig.fate).starts > 1, "it was started anew");
+        assert!(rig.fate.lock().starts > 1, "it was restarted");
     }
 }
 
 #[test]
-fn who_stays_away_makes_a_closed_disk_fail_and_loses_nothing() {
+fn a_fail_closed_disk_fails_without_its_program_and_loses_no_acknowledged_write() {
     let mut rig = Rig::new(1);
-    rig.begin("fail-closed").expect("it begins");
-    rig.write(1, 11).expect("it is there");
+    rig.begin("fail-closed").expect("attached");
+    rig.write(1, 11).expect("answered");
     {
-        let mut fate = lock(&rig.fate);
+        let mut fate = rig.fate.lock();
         (fate.dies, fate.is_missing) = (true, true);
     }
-    let failed = rig.write(2, 22).expect_err("nobody is there");
+    let failed = rig.write(2, 22).expect_err("the program is missing");
     assert!(
         failed.to_string().contains("far does not answer"),
         "{failed}"
     );
     assert!(rig.read(1).is_err() && rig.flush().is_err());
-    assert!(rig.has_noted("answers with errors"));
-    lock(&rig.fate).is_missing = false;
-    let is_back = |rig: &Rig| rig.has_noted("is back after");
-    while !is_back(&rig) {
+    assert!(rig.has_reported("answers with errors"));
+    rig.fate.lock().is_missing = false;
+    while !rig.has_reported("answers again after") {
         rig.poll();
     }
-    // What was acknowledged, and never flushed, is made once more.
+    // The acknowledged write, which no flush has covered, was replayed.
     assert_eq!(rig.read(1), Ok(11));
-    rig.flush().expect("it is there again");
+    rig.flush().expect("answered");
 }
 
 #[test]
-fn who_stays_away_is_gone_round_and_comes_back() {
+fn a_missing_program_is_bypassed_until_it_is_ready_again() {
     let mut rig = Rig::new(2);
-    rig.begin("bypass").expect("it begins");
-    rig.write(1, 11).expect("it is there");
+    rig.begin("bypass").expect("attached");
+    rig.write(1, 11).expect("answered");
     {
-        let mut fate = lock(&rig.fate);
+        let mut fate = rig.fate.lock();
         (fate.dies, fate.is_missing) = (true, true);
     }
-    rig.write(2, 22).expect("it goes round");
-    assert!(rig.has_noted("goes on without it"));
+    rig.write(2, 22).expect("bypassed");
+    assert!(rig.has_reported("served without it"));
     assert_eq!((rig.read(1), rig.read(2)), (Ok(11), Ok(22)));
     rig.flush().expect("all is below");
-    // It is tried in vain, and nobody hears of it.
+    // The program is tried in vain, and no request fails.
     for value in 0..200 {
-        rig.write(3, value).expect("it goes round");
+        rig.write(3, value).expect("bypassed");
         rig.clock.advance(Duration::from_millis(300));
     }
-    lock(&rig.fate).is_missing = false;
-    while !rig.has_noted("is back after") {
+    rig.fate.lock().is_missing = false;
+    while !rig.has_reported("answers again after") {
         rig.poll();
     }
     assert_eq!(rig.read(3), Ok(199));
-    rig.write(4, 44).expect("it is there");
+    rig.write(4, 44).expect("answered");
     assert_eq!(rig.read(4), Ok(44));
 }
 
 #[test]
-fn a_program_is_told_of_the_same_disk_when_that_has_grown() {
+fn a_restarted_program_sees_the_size_of_its_first_life() {
     let mut rig = Rig::new(6);
-    rig.begin("fail-closed").expect("it begins");
-    rig.write(1, 11).expect("it is there");
+    rig.begin("fail-closed").expect("attached");
+    rig.write(1, 11).expect("answered");
     rig.chain.bottom().grown = BLOCK as u64;
-    lock(&rig.fate).dies = true;
-    assert_eq!(rig.read(1), Ok(11), "its next life serves the same disk");
+    rig.fate.lock().dies = true;
+    assert_eq!(
+        rig.read(1),
+        Ok(11),
+        "the restarted program serves the same disk"
+    );
     assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);
 }
 
 #[test]
-fn who_cannot_begin_or_lies_about_its_size_is_refused() {
+fn a_program_that_is_missing_or_reports_a_wrong_size_is_refused() {
     let mut rig = Rig::new(3);
-    lock(&rig.fate).is_missing = true;
-    let refused = rig.begin("fail-closed").expect_err("it is not there");
+    rig.fate.lock().is_missing = true;
+    let refused = rig
+        .begin("fail-closed")
+        .expect_err("the program is missing");
     assert!(refused.to_string().contains("within 15 s"), "{refused}");
-    lock(&rig.fate).is_missing = false;
-    lock(&rig.fate).size = Some(SIZE as u64 + 1);
-    let refused = rig.begin("bypass").expect_err("it lies");
+    rig.fate.lock().is_missing = false;
+    rig.fate.lock().size = Some(SIZE as u64 + 1);
+    let refused = rig.begin("bypass").expect_err("the size is wrong");
     assert!(
-        refused.to_string().contains("there are 262144"),
+        refused
+            .to_string()
+            .contains("more than the 262144 bytes below"),
         "{refused}"
     );
-    lock(&rig.fate).size = None;
-    lock(&rig.fate).cannot_flush = true;
+    rig.fate.lock().size = None;
+    rig.fate.lock().cannot_flush = true;
     let refused = rig.begin("bypass").expect_err("it cannot flush");
     assert!(refused.to_string().contains("it cannot flush"), "{refused}");
-    lock(&rig.fate).cannot_flush = false;
-    rig.begin("bypass").expect("it begins");
+    rig.fate.lock().cannot_flush = false;
+    rig.begin("bypass").expect("attached");
     assert_eq!(rig.read(0), Ok(0));
 }
 
 #[test]
-fn a_disk_that_is_closed_waits_for_no_program() {
+fn closing_a_disk_does_not_wait_for_its_program() {
     for rule in ["fail-closed", "bypass"] {
         let mut rig = Rig::new(4);
-        rig.begin(rule).expect("it begins");
-        rig.write(1, 11).expect("it is there");
+        rig.begin(rule).expect("attached");
+        rig.write(1, 11).expect("answered");
         {
-            let mut fate = lock(&rig.fate);
+            let mut fate = rig.fate.lock();
             (fate.dies, fate.is_missing) = (true, true);
         }
         rig.poll();

@@ -97,7 +97,7 @@ impl Replicate {
 
     /// Reports something about the filter, as an event.
     pub(super) fn note(&self, note: String) {
-        self.context.note(&self.name, note);
+        self.context.report(&self.name, note);
     }
 
     /// Whether the filter may start nothing of its own.
@@ -289,7 +289,7 @@ impl Filter for Replicate {
         match &self.startup {
             Startup::Failed(reason) => Opening::Failed(reason.clone()),
             Startup::Ready => Opening::Ready,
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 
@@ -399,7 +399,7 @@ impl Filter for Replicate {
         remotes.chain(own.into_iter().flatten()).min()
     }
 
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         match self.members.is_source(VOLUME) || self.usage == Usage::Unused {
             true => Ok(()),
             false => Err(
@@ -408,14 +408,14 @@ impl Filter for Replicate {
         }
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         if self.usage == Usage::Active {
             self.usage = Usage::Resting;
         }
         let was_used = self.usage == Usage::Resting;
         if was_used && self.log.map.left_by == 0 {
             // Others may write the volume before the filter is used again.
-            self.log.map.left_by = self.context.attachment.tenure.turn.max(1);
+            self.log.map.left_by = self.context.attachment.history.chain.max(1);
             self.log_changed(true);
         }
         let rebuild = self.rebuild.as_ref();

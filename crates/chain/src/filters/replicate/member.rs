@@ -9,7 +9,7 @@ use chain_policy::ReplicaLocation;
 
 use super::region_map::RegionMap;
 use super::selection::Selection;
-use crate::remote::{Link, Remote};
+use crate::remote::{LinkState, RemoteDisk};
 use crate::tokens::Tokens;
 
 /// The pause before a member that is out is tried again: the first one, and the longest. Each is
@@ -60,7 +60,7 @@ pub(super) struct Member {
     pub location: Option<ReplicaLocation>,
     /// What a partial replica should have; `None` for everything.
     pub selection: Option<Selection>,
-    pub remote: Option<Box<dyn Remote>>,
+    pub remote: Option<Box<dyn RemoteDisk>>,
     pub state: MemberState,
     pub parts: Tokens<Part>,
     /// Changes and flushes that could not be started yet, in order. Later ones go behind them.
@@ -165,7 +165,7 @@ impl Member {
     /// Whether a connection is still being made.
     pub fn is_connecting(&self) -> bool {
         let remote = self.remote.as_ref();
-        remote.is_some_and(|one| one.link() == Link::Connecting)
+        remote.is_some_and(|one| one.link_state() == LinkState::Connecting)
     }
 
     /// Checks that a replica can be used for a disk of `disk_bytes`.
@@ -176,10 +176,10 @@ impl Member {
         let Some(remote) = &self.remote else {
             return Err("it cannot be connected to".to_owned());
         };
-        match remote.link() {
-            Link::Ready => {}
-            Link::Connecting => return Err("it does not answer".to_owned()),
-            Link::Broken(reason) => return Err(reason),
+        match remote.link_state() {
+            LinkState::Ready => {}
+            LinkState::Connecting => return Err("it does not answer".to_owned()),
+            LinkState::Broken(reason) => return Err(reason),
         }
         let (size, can) = (remote.geometry().size_bytes, remote.capabilities());
         if size < disk_bytes {

@@ -37,7 +37,7 @@
 use base::checksum;
 
 use super::regions::Regions;
-use crate::Tenure;
+use crate::ChainHistory;
 
 const MAGIC: &[u8; 7] = b"SCRRMAP";
 const FORMAT: u8 = 1;
@@ -277,21 +277,21 @@ impl RegionMap {
     ///
     /// # Errors
     /// [`UnusableMap`], if replicas have writes that the volume is missing.
-    pub fn continue_from(self, before: &Self, tenure: &Tenure) -> Result<Self, UnusableMap> {
-        let epoch = tenure.epoch;
+    pub fn continue_from(self, before: &Self, history: &ChainHistory) -> Result<Self, UnusableMap> {
+        let epoch = history.epoch;
         let is_next_lease = match (before.epoch, epoch) {
             // Leases are unknown here.
             (_, None) => true,
             // In between this host may have tried to start under other leases, in vain.
             (Some(recorded), Some(current)) => {
                 recorded <= current
-                    && recorded.saturating_add(1) >= tenure.since.unwrap_or(current)
+                    && recorded.saturating_add(1) >= history.epoch_first.unwrap_or(current)
             }
             (None, Some(_)) => false,
         };
         // The file of a chain that crashed counts only for the first chain of the next lease:
         // chains before a later one had no filter of this name.
-        let is_complete = is_next_lease && before.left_by == tenure.follows;
+        let is_complete = is_next_lease && before.left_by == history.predecessor;
         let is_volume_incomplete = before.is_out[0];
         let mut new = Self {
             sequence: before.sequence,
@@ -441,11 +441,11 @@ mod tests {
         }
     }
 
-    fn tenure(epoch: Option<u32>, follows: u64) -> Tenure {
-        Tenure {
+    fn history(epoch: Option<u32>, follows: u64) -> ChainHistory {
+        ChainHistory {
             epoch,
-            follows,
-            ..Tenure::default()
+            predecessor: follows,
+            ..ChainHistory::default()
         }
     }
 
@@ -458,7 +458,7 @@ mod tests {
         before.missing[1].set(3);
         (before.epoch, before.sequence) = (Some(7), 40);
         let missing = |before: &RegionMap, epoch, follows| {
-            let map = fresh().continue_from(before, &tenure(epoch, follows));
+            let map = fresh().continue_from(before, &history(epoch, follows));
             map.map(|map| {
                 assert_eq!((map.sequence, map.left_by), (40, 0));
                 map.missing[1].count()
@@ -469,11 +469,11 @@ mod tests {
         }
         // No client was let in meanwhile, however often the chain was opened.
         for (since, expected) in [(7, 1), (8, 1), (9, 10)] {
-            let tenure = Tenure {
-                since: Some(since),
-                ..tenure(Some(20), 0)
+            let history = ChainHistory {
+                epoch_first: Some(since),
+                ..history(Some(20), 0)
             };
-            let map = fresh().continue_from(&before, &tenure).expect("it continues");
+            let map = fresh().continue_from(&before, &history).expect("it continues");
             assert_eq!(map.missing[1].count(), expected, "{since}");
         }
         // A hot swap to the chain that follows, or to another one.
@@ -485,11 +485,11 @@ mod tests {
         assert_eq!(missing(&before, Some(9), 5), Err(UnusableMap::Interrupted));
         assert_eq!(missing(&before, Some(8), 5), Ok(1));
         let smaller = map_of(9 << 20, &[("volume", 0), ("b", 0)]);
-        let refused = smaller.clone().continue_from(&before, &tenure(Some(8), 5));
+        let refused = smaller.clone().continue_from(&before, &history(Some(8), 5));
         assert!(matches!(refused, Err(UnusableMap::Size { .. })));
         before.is_out[0] = false;
         let map = smaller
-            .continue_from(&before, &tenure(Some(8), 5))
+            .continue_from(&before, &history(Some(8), 5))
             .expect("the volume has everything");
         assert_eq!(map.missing[1].count(), 9);
     }
@@ -504,7 +504,7 @@ mod tests {
         let grown = |before: &RegionMap, bytes: u64| {
             let fresh = map_of(bytes, &members);
             fresh
-                .continue_from(before, &Tenure::default())
+                .continue_from(before, &ChainHistory::default())
                 .expect("it continues")
         };
         // The last region was partial; only b has the last writes.
@@ -543,7 +543,7 @@ mod tests {
         let members = [("volume", 0), ("d", 0), ("c", 0), ("b nbd://2", 0)];
         let map = map_of(10 << 20, &members[..]);
         let map = map
-            .continue_from(&before, &Tenure::default())
+            .continue_from(&before, &ChainHistory::default())
             .expect("it continues");
         assert_eq!(map.is_out, [true, true, false, true]);
         let counts: Vec<u32> = map.missing.iter().map(Regions::count).collect();
@@ -551,7 +551,7 @@ mod tests {
         // The members that had everything are gone, so no source is left.
         let map = map_of(10 << 20, &[("volume", 0), ("d", 0)]);
         let mut map = map
-            .continue_from(&before, &Tenure::default())
+            .continue_from(&before, &ChainHistory::default())
             .expect("it continues");
         assert_eq!(map.recover(), None);
     }
@@ -581,7 +581,7 @@ mod tests {
         assert_eq!(map.clone().recover(), Some(2));
         let continued = |other: RegionMap| {
             other
-                .continue_from(&map, &Tenure::default())
+                .continue_from(&map, &ChainHistory::default())
                 .expect("it continues")
         };
         assert_eq!(continued(of(7, 0)), map);

@@ -8,7 +8,7 @@ use super::filter::Replicate;
 use super::member::{MemberState, PAUSE_MAX, VOLUME};
 use super::no_source;
 use super::requests::{Request, RequestKind, Requester};
-use crate::remote::Link;
+use crate::remote::LinkState;
 
 impl Replicate {
     /// A part of a request at a member has ended.
@@ -147,7 +147,7 @@ impl Replicate {
                 continue;
             }
             let remote = self.members[at].remote.as_ref();
-            if let Some(Link::Broken(reason)) = remote.map(|remote| remote.link()) {
+            if let Some(LinkState::Broken(reason)) = remote.map(|remote| remote.link_state()) {
                 self.put_out(at, &reason);
             }
         }

@@ -84,7 +84,7 @@ impl Replicate {
         });
         let specs: Vec<MemberSpec> = specs.collect();
         let mut fresh = RegionMap::new(disk_bytes, &specs);
-        fresh.epoch = attachment.tenure.epoch;
+        fresh.epoch = attachment.history.epoch;
         for selection in self.members.selections_mut() {
             selection.has = Granules::new(disk_bytes);
         }
@@ -121,16 +121,16 @@ impl Replicate {
     /// # Errors
     /// Why the filter cannot start.
     fn continue_from(&mut self, loaded: io::Result<Option<RegionMap>>) -> Result<(), String> {
-        let tenure = self.context.attachment.tenure;
+        let history = self.context.attachment.history;
         let loaded =
             loaded.map_err(|error| format!("cannot read which regions are missing: {error}"))?;
         let mut is_first = false;
         // Without a file, all members but the volume are missing everything.
         if let Some(before) = loaded {
             self.log.set_stored(before.sequence);
-            is_first = before.left_by == 0 && tenure.follows == 0;
+            is_first = before.left_by == 0 && history.predecessor == 0;
             let fresh = self.log.map.clone();
-            let map = fresh.continue_from(&before, &tenure);
+            let map = fresh.continue_from(&before, &history);
             self.log.set_map(map.map_err(|error| error.to_string())?);
         }
         if self.log.map.recover().is_none() {

@@ -1,17 +1,18 @@
-//! Looking at what is on the disk, for replicas that are to have some files only.
+//! [`Tracker`]: follows the file systems of the disk, for partial replicas.
 //!
 //! ```text
-//!  a write ─▶ 1. follow  2. what is wanted from now on, and not there, is lacking
-//!             3. held until that is in the file, if it was not   4. dispatched
+//!  a write ─▶ 1. follow it  2. what is wanted from now on, and not there, is missing
+//!             3. hold it until that is in the file, if it was not  4. dispatch it
 //! ```
 //!
 //! Invariants:
 //!
-//! * Each write is followed once, and dispatched then: it is never answered `Busy` again.
-//! * Of a partial replica, what is wanted and not there is in regions that are lacking, in
-//!   the file before the write is dispatched that makes it so.
-//! * While it is not certain what is wanted, all regions are lacking, and none is filled.
-//! * The source is what is read: what is known is of disks that have all.
+//! * Each write is followed once, and is certain to be dispatched then: it is not answered `Busy`
+//!   after that.
+//! * What a partial replica should have and does not have is in regions that it is missing. That
+//!   is in the file before the write that makes it so is dispatched.
+//! * While it is uncertain what is wanted, all regions are missing, and none is rebuilt.
+//! * Only sources are read, so what is known is that of complete members.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,544 +20,547 @@ use std::time::Duration;
 
 use base::{BlockDevice, ByteRange, Completion, IoError, Outcome, OwnedOp, Started, Token};
 
-use super::{Begun, Kind, Replicate, Request, State};
-use crate::follow::{Disk, Follower, News};
+use super::filter::Replicate;
+use super::requests::{Request, RequestKind, Requester};
+use super::selection::Selection;
+use super::startup::Startup;
+use crate::FilterContext;
+use crate::follow::{Disk, Follower, FollowerEvent};
 
-/// A disk that takes longer to read is used meanwhile.
+/// How long the disk is read before the filter is used without the result.
 pub(super) const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 
-/// So many changes are held at most, and of content so much, in bytes.
+/// The maximal number of changes that are held.
 const HELD_MAX: usize = 128;
+
+/// The maximal content of changes that are held, in bytes.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// Where something makes no sense the disk is read anew after so long, at first and at last.
+/// The pause before a disk with damaged file systems is read again: the first one, and the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// So many files are judged at a time.
+/// The number of files that are judged in a poll.
 const JUDGED_AT_ONCE: usize = 1024;
 
-/// Zeroes are followed in pieces of so many bytes; where there are more of them than so
-/// many, the disk is read anew.
+/// The content of the pieces in which written zeroes are followed.
 const ZEROES: &[u8] = &[0; 64 << 10];
+
+/// The maximal length of zeroes that are followed, in bytes. After longer ones the disk is read
+/// again.
 const ZEROES_MAX: u64 = 64 << 20;
 
-/// What is known of the disk, and what waits for that.
-pub(super) struct Looking {
-    pub follower: Follower,
-    /// Files that are to be judged.
-    to_judge: Vec<(usize, u32)>,
-    /// The disk was read since that was told.
-    is_news: bool,
-    /// How many things on it made no sense so far, and when it was read last.
-    damaged: u64,
-    damaged_when_read: u64,
-    /// After how long it is read anew because of that.
-    pause: Duration,
-    /// What was read for it.
-    answers: Vec<(Token, Result<Outcome, IoError>)>,
-    /// Changes that were followed, and are not dispatched.
-    pub held: VecDeque<Held>,
-    /// What is written is held until so much is in the file.
-    hold_until: u64,
+/// An inode of a file system of the disk.
+#[derive(Debug, Clone, Copy)]
+struct FileId {
+    area: usize,
+    inode: u32,
 }
 
 /// A change that was followed, and is not dispatched.
-pub(super) struct Held {
-    sequence: u64,
+struct HeldChange {
+    /// The sequence of the map that has to be in the file before.
+    needed: u64,
     token: Token,
-    offset: u64,
-    length: u64,
+    range: ByteRange,
     op: OwnedOp,
 }
 
-impl Looking {
-    pub fn new(follower: Follower) -> Self {
+impl HeldChange {
+    fn data_bytes(&self) -> usize {
+        match &self.op {
+            OwnedOp::Write { data, .. } => data.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// What is known of the disk's file systems, and the changes that wait for that.
+pub(super) struct Tracker {
+    pub follower: Follower,
+    /// Files that have to be judged.
+    to_judge: Vec<FileId>,
+    /// Whether the disk was read since the last report.
+    has_news: bool,
+    /// The number of damaged structures that were found.
+    damaged: u64,
+    /// That number when the disk was read last.
+    damaged_when_read: u64,
+    /// The pause before the disk is read again because of damage.
+    pause: Duration,
+    /// Reads of the follower that have ended.
+    answers: Vec<(Token, Result<Outcome, IoError>)>,
+    held: VecDeque<HeldChange>,
+    /// The sequence of the map that has to be in the file before a change is dispatched.
+    needed: u64,
+}
+
+impl Tracker {
+    /// A tracker that takes at most `memory_max` bytes for all file systems together.
+    pub fn new(memory_max: u64, context: &FilterContext) -> Self {
+        let clock = Arc::clone(&context.host.clock);
+        let wake = context.attachment.wake.clone();
         Self {
-            follower,
+            follower: Follower::new(memory_max, clock, wake),
             to_judge: Vec::new(),
-            is_news: false,
+            has_news: false,
             damaged: 0,
             damaged_when_read: 0,
             pause: PAUSE_MIN,
             answers: Vec::new(),
             held: VecDeque::new(),
-            hold_until: 0,
+            needed: 0,
         }
     }
 
-    /// Something that it needs was read.
+    /// A read of the follower has ended.
     pub fn was_read(&mut self, token: Token, result: Result<Outcome, IoError>) {
         self.answers.push((token, result));
     }
 
     /// Whether it is known what is wanted.
     pub fn is_certain(&self) -> bool {
-        self.follower.is_settled() && self.to_judge.is_empty()
+        self.follower.is_complete() && self.to_judge.is_empty()
+    }
+
+    /// Whether changes are held.
+    pub fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether there is work that no event announces.
+    pub fn has_work(&self) -> bool {
+        !self.to_judge.is_empty() || !self.answers.is_empty() || self.follower.has_reads()
     }
 
     /// Whether one more change may be held.
     fn may_hold(&self) -> bool {
-        let bytes = |held: &Held| match &held.op {
-            OwnedOp::Write { data, .. } => data.len(),
-            _ => 0,
-        };
-        let held: usize = self.held.iter().map(bytes).sum();
-        self.held.len() < HELD_MAX && held < HELD_BYTES_MAX
+        let bytes: usize = self.held.iter().map(HeldChange::data_bytes).sum();
+        self.held.len() < HELD_MAX && bytes < HELD_BYTES_MAX
     }
 
-    /// If something made no sense that was followed, or makes sense by now, the disk is read
-    /// anew: where there is no journal a file's blocks may be written before whoever had
-    /// them has given them up.
-    fn look_at_damage(&mut self) {
+    /// After a change was followed: if it damaged something, or may have repaired it, the disk is
+    /// read again. In a file system without a journal, a block may be written to its new file
+    /// before its old file has given it up.
+    fn check_damage(&mut self) {
         let before = self.damaged;
-        self.take_damage();
-        let has_changed = self
-            .follower
-            .disk()
-            .is_some_and(|disk| !disk.changed().is_empty());
+        self.count_damage();
+        let disk = self.follower.disk();
+        let has_changed = disk.is_some_and(|disk| !disk.changed().is_empty());
         if self.damaged > before || self.damaged > 0 && has_changed {
-            self.follower.read_anew_after(self.pause);
+            self.follower.reread_after(self.pause);
         }
     }
 
-    /// The same, of what was read. What is damaged for good is read less and less often.
-    fn look_at_damage_read(&mut self) {
-        self.take_damage();
+    /// After the disk was read: a disk with lasting damage is read less and less often.
+    fn check_damage_read(&mut self) {
+        self.count_damage();
         let before = std::mem::replace(&mut self.damaged_when_read, self.damaged);
         self.pause = match self.damaged {
             0 => PAUSE_MIN,
             _ => (self.pause * 2).min(PAUSE_MAX),
         };
         if self.damaged > 0 && self.damaged != before {
-            self.follower.read_anew_after(self.pause);
+            self.follower.reread_after(self.pause);
         }
     }
 
-    fn take_damage(&mut self) {
+    fn count_damage(&mut self) {
         let areas = self.follower.disk().map_or(&[][..], Disk::areas);
         let lives = areas.iter().filter_map(|area| area.found.as_ref().ok());
         self.damaged = lives.map(|live| live.view().damaged()).sum();
     }
 
-    /// Whether something is left to be done that nothing else has polled for.
-    pub fn is_pressed(&self) -> bool {
-        !self.to_judge.is_empty() || !self.answers.is_empty() || self.follower.has_needs()
+    /// All files have to be judged, if the disk is known.
+    fn judge_all(&mut self) {
+        self.to_judge = self.follower.disk().map_or_else(Vec::new, files_of);
+    }
+
+    /// Takes some of the files that have to be judged.
+    fn take_to_judge(&mut self) -> Vec<FileId> {
+        let left = self.to_judge.len().saturating_sub(JUDGED_AT_ONCE);
+        self.to_judge.split_off(left)
     }
 }
 
 impl Replicate {
-    /// Whether a member is not to have all.
-    pub(super) fn is_partial(&self, at: usize) -> bool {
-        self.members[at].choice.is_some()
-    }
-
-    /// Whether a member has all: it may be read.
-    pub(super) fn is_source(&self, at: usize) -> bool {
-        self.members[at].state == State::InSync && !self.is_partial(at)
-    }
-
-    /// Whether it is known what a member is to have.
-    pub(super) fn is_certain(&self, at: usize) -> bool {
-        !self.is_partial(at) || self.looking.as_ref().is_none_or(Looking::is_certain)
-    }
-
-    /// Carries out a change that may begin.
+    /// Starts a change, if it may begin.
     pub(super) fn change(
         &mut self,
         below: &mut dyn BlockDevice,
         token: Token,
         op: OwnedOp,
     ) -> Started {
-        let ByteRange { offset, length } = op.range();
-        match self.may_change(offset, length) {
+        let range = op.range();
+        match self.may_change(range) {
             Ok(true) => {}
             Ok(false) => return Started::Busy,
             Err(error) => return Started::Failed(error),
         }
-        let kind = Kind::Change { offset, length };
-        let Some(looking) = &self.looking else {
-            return self.dispatch(below, token, kind, &op);
-        };
-        if !looking.may_hold() {
-            return Started::Busy;
+        match &self.tracker {
+            None => self.dispatch(below, token, RequestKind::Change(range), &op),
+            Some(tracker) if !tracker.may_hold() => Started::Busy,
+            Some(_) => self.follow_and_dispatch(below, token, range, op),
         }
+    }
+
+    /// Follows a change, and dispatches it or holds it.
+    fn follow_and_dispatch(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        token: Token,
+        range: ByteRange,
+        op: OwnedOp,
+    ) -> Started {
         self.follow(&op);
-        let sequence = self
-            .looking
-            .as_ref()
-            .map_or(0, |looking| looking.hold_until);
-        let started = match self.stored >= sequence {
-            true => self.dispatch(below, token, kind, &op),
+        let needed = self.tracker.as_ref().map_or(0, |tracker| tracker.needed);
+        let started = match self.log.has_stored(needed) {
+            true => self.dispatch(below, token, RequestKind::Change(range), &op),
             false => Started::Busy,
         };
-        match (&started, &mut self.looking) {
-            (Started::Busy, Some(looking)) => {
-                // Nobody else writes there meanwhile.
-                self.ranges.insert(offset, offset + length);
-                looking.held.push_back(Held {
-                    sequence,
+        match (&started, &mut self.tracker) {
+            (Started::Busy, Some(tracker)) => {
+                self.requests.locks.lock(range);
+                tracker.held.push_back(HeldChange {
+                    needed,
                     token,
-                    offset,
-                    length,
+                    range,
                     op,
                 });
                 Started::Pending
             }
-            (Started::Failed(_), Some(looking)) => {
-                // What was followed does not come to pass.
-                looking.follower.read_anew(true);
-                self.lack_if_uncertain();
+            (Started::Failed(_), Some(tracker)) => {
+                // What was followed does not happen.
+                tracker.follower.reread(true);
+                self.add_all_if_uncertain();
                 started
             }
             _ => started,
         }
     }
 
-    /// What a change is to the file systems.
+    /// Lets the follower see a change.
     fn follow(&mut self, op: &OwnedOp) {
         match op {
-            OwnedOp::Write { offset, data, .. } => self.saw(*offset, data),
+            OwnedOp::Write { offset, data, .. } => self.follow_write(*offset, data),
             OwnedOp::WriteZeroes { offset, length, .. } if *length <= ZEROES_MAX => {
                 let mut at = 0;
                 while at < *length {
                     let piece = (length - at).min(ZEROES.len() as u64);
-                    self.saw(offset + at, &ZEROES[..piece as usize]);
+                    self.follow_write(offset + at, &ZEROES[..piece as usize]);
                     at += piece;
                 }
             }
             OwnedOp::WriteZeroes { .. } => {
-                if let Some(looking) = &mut self.looking {
-                    looking.follower.read_anew(false);
+                if let Some(tracker) = &mut self.tracker {
+                    tracker.follower.reread(false);
                 }
-                self.lack_if_uncertain();
+                self.add_all_if_uncertain();
             }
-            // Nothing else comes here: a trim is zeroes to all members.
+            // A trim is dispatched as zeroes, and nothing else is a change.
             _ => {}
         }
     }
 
-    fn saw(&mut self, offset: u64, data: &[u8]) {
-        if let Some(looking) = &mut self.looking {
-            looking.follower.was_written(offset, data);
-            self.take_changes();
+    fn follow_write(&mut self, offset: u64, data: &[u8]) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.follower.was_written(offset, data);
+            self.take_changed_files();
         }
     }
 
-    /// Files were changed by what was written or read last: what is wanted from now on, and
-    /// not there, is lacking.
-    fn take_changes(&mut self) {
-        let Some(looking) = &mut self.looking else {
-            return;
-        };
-        let mut lacking = Vec::new();
-        if let Some(disk) = looking.follower.disk() {
-            if disk.has_moved() {
-                looking.to_judge = all_of(disk);
-            }
-            for (area, inode) in disk.changed() {
-                let area_of = &disk.areas()[*area];
-                let Ok(live) = &area_of.found else { continue };
-                let block_bytes = u64::from(live.view().superblock().block_bytes);
-                for (at, member) in self.members.iter_mut().enumerate() {
-                    let Some(choice) = &mut member.choice else {
-                        continue;
-                    };
-                    if !choice.judge(live, *area, *inode) {
-                        continue;
-                    }
-                    for blocks in live.view().blocks_of(*inode) {
-                        let begin = area_of.place.offset + blocks.start * block_bytes;
-                        let end = area_of.place.offset + blocks.end * block_bytes;
-                        let missing = choice.lacking_regions(&(begin..end), self.map.region_bytes);
-                        lacking.extend(missing.into_iter().map(|region| (at, region)));
-                    }
-                }
-            }
-            // What a file system that has grown has for itself was nobody's when it was
-            // written.
-            for place in disk.laid_out() {
-                for (at, member) in self.members.iter().enumerate() {
-                    let Some(choice) = &member.choice else {
-                        continue;
-                    };
-                    let missing = choice.lacking_regions(place, self.map.region_bytes);
-                    lacking.extend(missing.into_iter().map(|region| (at, region)));
-                }
-            }
-        }
+    /// Judges the files that the last write or read has changed. Members are missing what they
+    /// should have from now on, and do not have.
+    fn take_changed_files(&mut self) {
+        let missing = self.newly_wanted();
         let mut is_new = false;
-        for (at, region) in lacking {
-            let region = region..(region + 1).min(self.map.regions);
-            is_new |= region.clone().any(|one| !self.map.lacking[at].has(one));
-            self.lacks_regions(at, region);
+        for (at, region) in missing {
+            let region = region..(region + 1).min(self.log.map.regions);
+            let map = &self.log.map;
+            is_new |= region.clone().any(|one| !map.missing[at].has(one));
+            self.add_missing(at, region);
         }
         if is_new {
-            self.hold();
+            self.hold_changes();
         }
-        if let Some(looking) = &mut self.looking {
-            looking.look_at_damage();
+        if let Some(tracker) = &mut self.tracker {
+            tracker.check_damage();
         }
-        self.lack_if_uncertain();
+        self.add_all_if_uncertain();
     }
 
-    /// What is lacking is in the file before anything more is written.
-    fn hold(&mut self) {
-        self.changed(false);
-        if let Some(looking) = &mut self.looking {
-            looking.hold_until = self.map.sequence;
+    /// The members and regions in which something is wanted from now on that is not there.
+    fn newly_wanted(&mut self) -> Vec<(usize, usize)> {
+        let mut missing = Vec::new();
+        let Some(tracker) = &mut self.tracker else {
+            return missing;
+        };
+        if tracker.follower.disk().is_some_and(Disk::has_moved) {
+            tracker.judge_all();
+        }
+        let Some(disk) = tracker.follower.disk() else {
+            return missing;
+        };
+        let region_bytes = self.log.map.region_bytes;
+        for (area_at, inode) in disk.changed() {
+            let area = &disk.areas()[*area_at];
+            let Ok(live) = &area.found else { continue };
+            let block_bytes = u64::from(live.view().superblock().block_bytes);
+            for (at, member) in self.members.iter_mut().enumerate() {
+                let Some(selection) = &mut member.selection else {
+                    continue;
+                };
+                if !selection.judge(live, *area_at, *inode) {
+                    continue;
+                }
+                for blocks in live.view().blocks_of(*inode) {
+                    let begin = area.place.offset + blocks.start * block_bytes;
+                    let end = area.place.offset + blocks.end * block_bytes;
+                    let regions = selection.missing_regions(&(begin..end), region_bytes);
+                    missing.extend(regions.into_iter().map(|region| (at, region)));
+                }
+            }
+        }
+        // Metadata of a file system that has grown was written when these blocks had no owner.
+        for range in disk.laid_out() {
+            for (at, member) in self.members.iter().enumerate() {
+                let Some(selection) = &member.selection else {
+                    continue;
+                };
+                let regions = selection.missing_regions(range, region_bytes);
+                missing.extend(regions.into_iter().map(|region| (at, region)));
+            }
+        }
+        missing
+    }
+
+    /// Members are missing more: no change is dispatched before that is in the file.
+    fn hold_changes(&mut self) {
+        self.log_changed(false);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.needed = self.log.map.sequence;
         }
     }
 
-    /// If it is not known what is wanted, that may be anything.
-    pub(super) fn lack_if_uncertain(&mut self) {
-        if self.looking.as_ref().is_none_or(Looking::is_certain)
-            || !matches!(self.begun, Begun::Yes)
+    /// While it is uncertain what is wanted, partial replicas are missing everything.
+    pub(super) fn add_all_if_uncertain(&mut self) {
+        if self.tracker.as_ref().is_none_or(Tracker::is_certain)
+            || !matches!(self.startup, Startup::Ready)
         {
             return;
         }
         let mut is_new = false;
         for at in 0..self.members.len() {
-            if self.is_partial(at) {
-                is_new |= !self.map.lack_all(at);
-                if let Some(fill) = self.fill.as_mut().filter(|fill| fill.member == at) {
-                    fill.copied.clear_all();
-                    fill.has_missed = true;
+            if self.members.is_partial(at) {
+                is_new |= !self.log.map.add_all_missing(at);
+                if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
+                    rebuild.discard_all();
                 }
             }
         }
         if is_new {
-            self.hold();
+            self.hold_changes();
         }
     }
 
-    /// Goes on with looking at the disk.
-    pub(super) fn look(&mut self, below: &mut dyn BlockDevice) {
-        let Some(looking) = &mut self.looking else {
+    /// Takes the next steps of reading and following the disk.
+    pub(super) fn track(&mut self, below: &mut dyn BlockDevice) {
+        let Some(tracker) = &mut self.tracker else {
             return;
         };
-        let may_begin = !self.is_resting || matches!(self.begun, Begun::Looking { .. });
-        let answers = std::mem::take(&mut looking.answers);
-        let news = looking.follower.go_on(self.disk_bytes, may_begin);
-        self.take_news(news);
+        let may_begin = self.usage == super::filter::Usage::Active
+            || matches!(self.startup, Startup::Reading { .. });
+        let answers = std::mem::take(&mut tracker.answers);
+        let events = tracker.follower.proceed(self.disk_bytes, may_begin);
+        self.take_follower_events(events);
         for (token, result) in answers {
-            let looking = self.looking.as_mut();
-            let news = looking.map(|looking| looking.follower.answered(token, result));
-            self.take_news(news.unwrap_or_default());
+            let tracker = self.tracker.as_mut();
+            let events = tracker.map(|tracker| tracker.follower.completed(token, result));
+            self.take_follower_events(events.unwrap_or_default());
         }
-        while may_begin && self.look_at_next(below) {}
+        while may_begin && self.start_next_read(below) {}
         self.judge_some();
-        self.lack_if_uncertain();
+        self.add_all_if_uncertain();
     }
 
-    /// Reads what is needed next; whether something was.
-    fn look_at_next(&mut self, below: &mut dyn BlockDevice) -> bool {
-        let Some(need) = self.looking.as_mut().and_then(|one| one.follower.next()) else {
+    /// Starts the next read of the follower. Returns whether one was started.
+    fn start_next_read(&mut self, below: &mut dyn BlockDevice) -> bool {
+        let tracker = self.tracker.as_mut();
+        let Some(read) = tracker.and_then(|tracker| tracker.follower.next_read()) else {
             return false;
         };
-        let (offset, length) = (need.offset(), need.length());
-        let mut content = vec![0; length];
-        let id = self
-            .requests
-            .add(Request::new(None, Kind::Read { offset, length }));
-        let started = self.read_somewhere(below, id, offset, &mut content.as_mut_slice().into());
-        let Some(looking) = &mut self.looking else {
+        let range = ByteRange::new(read.offset(), read.length() as u64);
+        let mut content = vec![0; read.length()];
+        let request = Request::new(Requester::Tracker(None), RequestKind::Read(range));
+        let id = self.requests.pending.add(request);
+        let buffer = &mut content.as_mut_slice().into();
+        let started = self.read_from_source(below, id, range.offset, buffer);
+        let Some(tracker) = &mut self.tracker else {
             return false;
         };
         match started {
             Some(Started::Done) => {
-                let news = looking.follower.was_read(need, Ok(Outcome::Data(content)));
-                self.withdraw(id);
-                self.take_news(news);
+                let events = tracker.follower.was_read(read, Ok(Outcome::Data(content)));
+                self.requests.withdraw(id);
+                self.take_follower_events(events);
                 true
             }
             Some(_) => {
-                if let Some(request) = self.requests.get_mut(id) {
-                    request.look = Some(looking.follower.asked(need));
+                if let Some(request) = self.requests.pending.get_mut(id) {
+                    request.requester = Requester::Tracker(Some(tracker.follower.started(read)));
                 }
                 true
             }
             None => {
-                looking.follower.put_back(need);
-                self.withdraw(id);
+                tracker.follower.return_read(read);
+                self.requests.withdraw(id);
                 false
             }
         }
     }
 
-    fn take_news(&mut self, news: Vec<News>) {
-        for news in news {
-            match news {
-                News::Seen(_) => self.take_changes(),
-                News::Found => {
-                    let choices = self.members.iter_mut();
-                    let choices = choices.filter_map(|member| member.choice.as_mut());
-                    choices.for_each(super::choice::Choice::forget);
-                    if let Some(looking) = &mut self.looking {
-                        looking.to_judge = looking.follower.disk().map_or_else(Vec::new, all_of);
-                        looking.is_news = true;
-                        looking.look_at_damage_read();
+    fn take_follower_events(&mut self, events: Vec<FollowerEvent>) {
+        for event in events {
+            match event {
+                FollowerEvent::Accesses(_) => self.take_changed_files(),
+                FollowerEvent::DiskRead => {
+                    self.members.selections_mut().for_each(Selection::forget);
+                    if let Some(tracker) = &mut self.tracker {
+                        tracker.judge_all();
+                        tracker.has_news = true;
+                        tracker.check_damage_read();
                     }
-                    self.lack_if_uncertain();
-                    self.has_judged();
+                    self.add_all_if_uncertain();
+                    self.finish_judging();
                 }
-                News::GivenUp(why, pause) => self.note(format!(
-                    "the disk could not be read: {why}; replicas of chosen files are not filled \
-                     until it is; it is read again in {} s",
-                    pause.as_secs()
+                FollowerEvent::ReadFailed {
+                    reason,
+                    retry_after,
+                } => self.note(format!(
+                    "the disk could not be read: {reason}; partial replicas are not rebuilt until \
+                     it is; the next attempt is in {} s",
+                    retry_after.as_secs()
                 )),
             }
         }
     }
 
-    /// Judges files.
+    /// Judges some of the files that have to be judged.
     fn judge_some(&mut self) {
-        let Some(looking) = self.looking.as_mut() else {
+        let Some(tracker) = self.tracker.as_mut() else {
             return;
         };
-        if looking.to_judge.is_empty() {
+        if tracker.to_judge.is_empty() {
             return;
         }
-        let left = looking.to_judge.len().saturating_sub(JUDGED_AT_ONCE);
-        let some = looking.to_judge.split_off(left);
-        if let Some(disk) = looking.follower.disk() {
-            for (area, inode) in some {
+        let some = tracker.take_to_judge();
+        if let Some(disk) = tracker.follower.disk() {
+            for FileId { area, inode } in some {
                 let Ok(live) = &disk.areas()[area].found else {
                     continue;
                 };
-                for choice in self
-                    .members
-                    .iter_mut()
-                    .filter_map(|one| one.choice.as_mut())
-                {
-                    choice.judge(live, area, inode);
+                for selection in self.members.selections_mut() {
+                    selection.judge(live, area, inode);
                 }
             }
         }
-        self.has_judged();
+        self.finish_judging();
     }
 
-    /// If every file was judged, that is known, and told.
-    fn has_judged(&mut self) {
-        let Some(looking) = self.looking.as_mut() else {
+    /// If every file was judged, that is noted, and reported once after each read of the disk.
+    fn finish_judging(&mut self) {
+        let Some(tracker) = self.tracker.as_mut() else {
             return;
         };
-        let Some(disk) = looking.follower.disk() else {
+        let Some(disk) = tracker.follower.disk() else {
             return;
         };
-        if !looking.to_judge.is_empty() {
+        if !tracker.to_judge.is_empty() {
             return;
         }
-        let mut notes = Vec::new();
-        let mut is_any = false;
-        for area in disk.areas() {
-            is_any |= area.found.is_ok();
-            if let Err(why) = &area.found {
-                let where_it_is = match area.number {
-                    Some(number) => format!("partition {number}"),
-                    None => "the disk".to_owned(),
-                };
-                notes.push(format!("{where_it_is} is replicated as a whole: {why}"));
-            }
-        }
-        for member in &mut self.members {
-            let Some(choice) = &mut member.choice else {
+        let mut notes = whole_areas(disk);
+        let has_files = disk.areas().iter().any(|area| area.found.is_ok());
+        for member in self.members.iter_mut() {
+            let Some(selection) = &mut member.selection else {
                 continue;
             };
-            choice.all_are_judged();
-            let (name, files) = (&member.name, choice.files());
-            notes.push(match is_any {
-                true => format!("{name} is to have the content of {files} files"),
-                false => format!("{name} is taken for a whole one: no files can be told apart"),
+            selection.set_judged();
+            let (name, files) = (&member.name, selection.files());
+            notes.push(match has_files {
+                true => format!("{name} gets the content of {files} files"),
+                false => format!("{name} gets the whole disk: it has no readable file system"),
             });
         }
-        if std::mem::take(&mut looking.is_news) {
+        if std::mem::take(&mut tracker.has_news) {
             notes.into_iter().for_each(|note| self.note(note));
         }
     }
 
-    /// The filter begins to be used. What was wanted as it began is there, unless it is lacking.
-    pub(super) fn settle(&mut self) {
-        self.begun = Begun::Yes;
-        if !self.looking.as_ref().is_some_and(Looking::is_certain) {
-            self.note(
-                "the disk takes long to read: replicas of chosen files get all of them anew"
-                    .to_owned(),
-            );
-            return self.lack_if_uncertain();
-        }
-        let disk = self.looking.as_ref().and_then(|one| one.follower.disk());
-        for (member, lacking) in self.members.iter_mut().zip(&self.map.lacking) {
-            let Some(choice) = &mut member.choice else {
-                continue;
-            };
-            for region in (0..self.map.regions).filter(|region| !lacking.has(*region)) {
-                let begin = region as u64 * self.map.region_bytes;
-                let end = (begin + self.map.region_bytes).min(self.disk_bytes);
-                for run in choice.wanted(disk, &(begin..end)) {
-                    choice.has.set(&run);
-                }
-            }
-        }
-    }
-
-    /// Dispatches what was held, as far as the file has what it waits for.
-    pub(super) fn let_go_of_held(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        completions: &mut Vec<Completion>,
-    ) {
+    /// Dispatches held changes, as far as the file has what they need.
+    pub(super) fn dispatch_held(&mut self, below: &mut dyn BlockDevice) {
         while let Some(held) = self.next_held() {
-            let (token, offset, length) = (held.token, held.offset, held.length);
-            self.ranges.remove(&offset);
-            let why = self.store_error.as_ref().map(|(why, _)| why.clone());
-            let started = match why.filter(|_| self.stored < held.sequence) {
-                Some(why) => Started::Failed(IoError::NoSpace(why)),
-                None => self.dispatch(below, token, Kind::Change { offset, length }, &held.op),
+            let (token, range) = (held.token, held.range);
+            self.requests.locks.unlock(range.offset);
+            let failure = self.log.failure().map(str::to_owned);
+            let started = match failure.filter(|_| !self.log.has_stored(held.needed)) {
+                Some(reason) => Started::Failed(IoError::NoSpace(reason)),
+                None => self.dispatch(below, token, RequestKind::Change(range), &held.op),
             };
-            let Some(looking) = &mut self.looking else {
+            let Some(tracker) = &mut self.tracker else {
                 return;
             };
             let result = match started {
                 Started::Pending => continue,
                 Started::Done => Ok(Outcome::Done),
                 Started::Busy => {
-                    self.ranges.insert(offset, offset + length);
-                    looking.held.push_front(held);
+                    self.requests.locks.lock(range);
+                    tracker.held.push_front(held);
                     return;
                 }
                 Started::Failed(error) => {
-                    looking.follower.read_anew(true);
-                    self.lack_if_uncertain();
+                    tracker.follower.reread(true);
+                    self.add_all_if_uncertain();
                     Err(error)
                 }
             };
-            completions.push(Completion { token, result });
+            self.requests.ended.push(Completion { token, result });
         }
     }
 
-    fn next_held(&mut self) -> Option<Held> {
-        let is_late = self.members.iter().any(|member| !member.queue.is_empty());
-        let (stored, has_failed) = (self.stored, self.store_error.is_some());
-        let held = &mut self.looking.as_mut()?.held;
-        let may = |held: &Held| !is_late && (held.sequence <= stored || has_failed);
-        match held.front().is_some_and(may) {
-            true => held.pop_front(),
-            false => None,
+    /// Takes the next held change, if it may be dispatched or has to fail.
+    fn next_held(&mut self) -> Option<HeldChange> {
+        if self.members.have_queues() {
+            return None;
         }
-    }
-
-    /// A follower with so much memory for each file system, if one is needed.
-    pub(super) fn follower(&self, memory_max: u64) -> Follower {
-        let clock = Arc::clone(&self.context.host.clock);
-        Follower::new(memory_max, clock, self.context.attachment.wake.clone())
+        let (log, held) = (&self.log, &mut self.tracker.as_mut()?.held);
+        let needed = held.front()?.needed;
+        let is_due = log.has_stored(needed) || log.failure().is_some();
+        is_due.then(|| held.pop_front()).flatten()
     }
 }
 
+/// Why areas of the disk are replicated as a whole: one sentence for each.
+fn whole_areas(disk: &Disk) -> Vec<String> {
+    let mut notes = Vec::new();
+    for area in disk.areas() {
+        if let Err(reason) = &area.found {
+            let name = match area.number {
+                Some(number) => format!("partition {number}"),
+                None => "the disk".to_owned(),
+            };
+            notes.push(format!("{name} is replicated as a whole: {reason}"));
+        }
+    }
+    notes
+}
+
 /// All files of a disk.
-fn all_of(disk: &Disk) -> Vec<(usize, u32)> {
+fn files_of(disk: &Disk) -> Vec<FileId> {
     let areas = disk.areas().iter().enumerate();
-    let lives = areas.filter_map(|(at, area)| Some((at, area.found.as_ref().ok()?)));
-    let files = lives.flat_map(|(at, live)| live.view().inodes().map(move |inode| (at, inode)));
+    let lives = areas.filter_map(|(area, found)| Some((area, found.found.as_ref().ok()?)));
+    let files = lives.flat_map(|(area, live)| {
+        let inodes = live.view().inodes();
+        inodes.map(move |inode| FileId { area, inode })
+    });
     files.collect()
 }

@@ -210,7 +210,11 @@ mod tests {
     fn part(began_s: u64, requests: &[(u64, u64)]) -> Part {
         let records = requests.iter().map(|(at, took)| Record {
             latency_ns: took * 1_000_000_000,
-            ..Record::plain(OpKind::Read, at * 1_000_000_000, (0, 4096))
+            ..Record::plain(
+                OpKind::Read,
+                at * 1_000_000_000,
+                base::ByteRange::new(0, 4096),
+            )
         });
         Part {
             began_us: began_s * 1_000_000,

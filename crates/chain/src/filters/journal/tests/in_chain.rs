@@ -16,10 +16,10 @@ use world::simulated::{SimulatedRandom, Simulation};
 use super::{BLOCK, BLOCKS, Below, Platter};
 use crate::context::Lease;
 use crate::filters::journal::leftover::{journal_leftover, quarantine_journal};
-use crate::filters::{Event, What};
+use crate::filters::{Event, EventKind};
 use crate::{
     AttachmentContext, Chain, EventSink, Filter, FilterContext, HotSwap, HotSwapError, Opening,
-    Room, SizeRule, StateFolder, Tenure, build,
+    DiskLimits, SizeRule, StateFolder, ChainHistory, build_filters,
 };
 
 const PATH: &str = "/state/fast.journal";
@@ -37,9 +37,9 @@ impl Lease for TestLease {
 struct Notes(Mutex<Vec<String>>);
 
 impl EventSink for Notes {
-    fn tell(&self, events: Vec<Event>) {
-        let notes = events.into_iter().filter_map(|event| match event.what {
-            What::Note(note) => Some(note),
+    fn report(&self, events: Vec<Event>) {
+        let notes = events.into_iter().filter_map(|event| match event.kind {
+            EventKind::Message(note) => Some(note),
             _ => None,
         });
         self.0.lock().expect("not poisoned").extend(notes);
@@ -63,14 +63,14 @@ impl Filter for ReadsFirst {
             match below.start(Request::read(1, (3 * BLOCK) as u64, &mut out)) {
                 Started::Done => self.read.set(Some(out[0])),
                 Started::Failed(error) => return Opening::Failed(error.to_string()),
-                Started::Busy => return Opening::UnderWay,
+                Started::Busy => return Opening::Pending,
                 Started::Pending => {}
             }
             self.has_started = true;
         }
         match self.read.get() {
             Some(_) => Opening::Ready,
-            None => Opening::UnderWay,
+            None => Opening::Pending,
         }
     }
 
@@ -134,7 +134,7 @@ impl Host {
             read_first: Rc::default(),
             epoch: 1,
             restores: 0,
-            turn: 0,
+            chain: 0,
             last_turn: 0,
             token: 0,
             answers: Vec::new(),
@@ -177,15 +177,15 @@ impl Host {
             host: simulated.host,
             attachment: AttachmentContext {
                 events: Arc::clone(&self.notes) as _,
-                tenure: Tenure {
+                history: ChainHistory {
                     epoch: Some(self.epoch),
-                    turn: self.last_turn,
-                    follows: self.turn,
+                    chain: self.last_turn,
+                    predecessor: self.turn,
                     restores: Some(self.restores),
-                    since: None,
+                    epoch_first: None,
                 },
                 lease: Arc::clone(&self.lease) as _,
-                room: Room {
+                disk_limits: DiskLimits {
                     journal_bytes: 8 << 20,
                     trace_bytes: 0,
                 },
@@ -200,7 +200,7 @@ impl Host {
             "" => Vec::new(),
             filters => {
                 let policy = Policy::parse(&format!("volume = 'disk'\n{filters}"));
-                build(&policy.expect("a policy"), &context)
+                build_filters(&policy.expect("a policy"), &context)
             }
         };
         let read = Rc::clone(&self.read_first);
@@ -332,7 +332,7 @@ fn live(seed: u64) {
             13 => {
                 // The old filters stay in use.
                 let failed = host.swap(&format!("{FAILING}{FAST}"));
-                assert!(matches!(failed, Err(HotSwapError::Filter { at: 1, .. })));
+                assert!(matches!(failed, Err(HotSwapError::Open { at: 1, .. })));
             }
             14 => {
                 let power = random.one_in(2);
@@ -528,21 +528,21 @@ fn a_journal_that_cannot_be_written_back_may_not_be_left() {
     host.swap(FAST).expect("it opens");
     host.write(1, 1);
     host.flush();
-    assert_eq!(host.chain.may_leave(), Ok(()));
+    assert_eq!(host.chain.check_removable(), Ok(()));
     host.platter.borrow_mut().fails = true;
     host.write(2, 2);
-    while host.chain.may_leave().is_ok() {
+    while host.chain.check_removable().is_ok() {
         host.poll();
     }
-    let why = host.chain.may_leave().expect_err("it fails");
+    let why = host.chain.check_removable().expect_err("it fails");
     assert!(
         why.contains("journal fast") && why.contains("on purpose"),
         "{why}"
     );
     let held = host.swap("").expect_err("it may not be left");
-    assert!(matches!(held, HotSwapError::Held { at: 1, .. }), "{held}");
+    assert!(matches!(held, HotSwapError::NotRemovable { at: 1, .. }), "{held}");
     host.platter.borrow_mut().fails = false;
-    while host.chain.may_leave().is_err() {
+    while host.chain.check_removable().is_err() {
         host.poll();
     }
     // Changes that succeed do not prove that a failed flush works again.
@@ -554,12 +554,12 @@ fn a_journal_that_cannot_be_written_back_may_not_be_left() {
     for version in 3..60 {
         host.write(4, version);
         for _ in 0..200 {
-            assert!(host.chain.may_leave().is_err());
+            assert!(host.chain.check_removable().is_err());
             host.poll();
         }
     }
     host.platter.borrow_mut().failing_flushes = 0;
-    while host.chain.may_leave().is_err() {
+    while host.chain.check_removable().is_err() {
         host.poll();
     }
     host.swap("").expect("it may be left");

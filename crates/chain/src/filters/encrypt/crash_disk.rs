@@ -1,5 +1,5 @@
-//! [`Mortal`]: a disk that keeps live and durable bytes apart, and can be killed. What was
-//! not flushed then may be there or not, sector by sector.
+//! [`CrashDisk`]: a disk that keeps live and durable bytes apart and can crash. After a crash each
+//! sector that was not flushed has its old or its new content.
 
 use base::{Durability, Extent, ExtentKind, Op};
 use world::simulated::SimulatedRandom;
@@ -8,29 +8,29 @@ use super::*;
 
 const SECTOR: usize = 512;
 
-/// A disk that can be killed.
-pub(super) struct Mortal {
+/// A disk that can crash, and is slow or busy at times.
+pub(super) struct CrashDisk {
     pub live: Vec<u8>,
     durable: Vec<u8>,
-    /// What was written since the last flush.
+    /// The writes since the last flush.
     volatile: Vec<(usize, Vec<u8>)>,
-    /// So many writes and flushes are left to it.
+    /// The number of writes and flushes until the crash.
     pub left: u64,
-    /// Those that there were.
+    /// The number of writes and flushes so far.
     pub done: u64,
     random: SimulatedRandom,
-    /// Each with the poll that brings it.
+    /// Each with the number of the poll that completes it.
     pending: Vec<(u64, Completion)>,
     polls: u64,
-    /// One request in so many is answered later, or finds it busy.
+    /// One request in this many completes later, and one in twice as many finds the disk busy.
     late_one_in: u64,
-    /// Never written.
+    /// The blocks that were never written.
     pub holes: Vec<bool>,
     /// Requests that touch these bytes fail.
     pub damaged: Range<u64>,
 }
 
-impl Mortal {
+impl CrashDisk {
     pub fn new(disk: Vec<u8>, seed: u64, late_one_in: u64) -> Self {
         let holes = vec![false; disk.len() / 4096];
         Self {
@@ -48,10 +48,10 @@ impl Mortal {
         }
     }
 
-    /// What is there after the power was off.
-    pub fn killed(mut self) -> Vec<u8> {
+    /// The content after the crash.
+    pub fn crashed(mut self) -> Vec<u8> {
         for (at, bytes) in &self.volatile {
-            // All of it, nothing, or some sectors.
+            // All of the write, nothing, or some of its sectors.
             let keeps = self.random.below(3);
             for (number, sector) in bytes.chunks(SECTOR).enumerate() {
                 if keeps == 0 || keeps == 1 && self.random.one_in(2) {
@@ -63,13 +63,13 @@ impl Mortal {
         self.durable
     }
 
-    fn begins(&mut self, is_change: bool, range: Range<u64>) -> Option<Started> {
+    fn refusal(&mut self, is_change: bool, range: Range<u64>) -> Option<Started> {
         if overlap(&self.damaged, &range) {
             return Some(Started::Failed(IoError::Damaged("on purpose".to_owned())));
         }
         if is_change && self.left == 0 {
             return Some(Started::Failed(IoError::Stopped(
-                "it was killed".to_owned(),
+                "the disk has crashed".to_owned(),
             )));
         }
         if self.random.one_in(self.late_one_in * 2) {
@@ -85,7 +85,7 @@ impl Mortal {
             return Started::Done;
         }
         let result = Ok(outcome());
-        // Few take so long that a zone is done meanwhile.
+        // A few take so long that a whole zone is re-encrypted meanwhile.
         let longest = if self.random.one_in(8) { 60 } else { 3 };
         let due = self.polls + 1 + self.random.below(longest);
         self.pending.push((due, Completion { token, result }));
@@ -93,7 +93,7 @@ impl Mortal {
     }
 }
 
-impl BlockDevice for Mortal {
+impl BlockDevice for CrashDisk {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
             size_bytes: self.live.len() as u64,
@@ -110,7 +110,7 @@ impl BlockDevice for Mortal {
         match op {
             Op::Read { offset, mut out } => {
                 let end = offset + out.len() as u64;
-                if let Some(started) = self.begins(false, offset..end) {
+                if let Some(started) = self.refusal(false, offset..end) {
                     return started;
                 }
                 out.copy_from(&self.live[offset as usize..][..out.len()]);
@@ -122,7 +122,7 @@ impl BlockDevice for Mortal {
                 durability,
             } => {
                 let end = offset + data.len() as u64;
-                if let Some(started) = self.begins(true, offset..end) {
+                if let Some(started) = self.refusal(true, offset..end) {
                     return started;
                 }
                 let at = offset as usize;
@@ -135,7 +135,7 @@ impl BlockDevice for Mortal {
                 self.answer(token, || Outcome::Done)
             }
             Op::Flush => {
-                if let Some(started) = self.begins(true, 0..0) {
+                if let Some(started) = self.refusal(true, 0..0) {
                     return started;
                 }
                 for (at, bytes) in self.volatile.drain(..) {
@@ -148,7 +148,7 @@ impl BlockDevice for Mortal {
                 length,
                 runs,
             } => {
-                if let Some(started) = self.begins(false, 0..0) {
+                if let Some(started) = self.refusal(false, 0..0) {
                     return started;
                 }
                 let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;

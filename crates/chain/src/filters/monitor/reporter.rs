@@ -1,5 +1,5 @@
-//! [`Telling`]: from what was seen to events: with paths, judged by rules, and gathered for
-//! a moment, so that what follows each other in a file is one event.
+//! [`Reporter`]: turns accesses into events with paths, applies the rules, and gathers events for a
+//! moment, so that adjacent accesses to a file become one event.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,43 +8,47 @@ use std::time::Duration;
 
 use chain_policy::{Action, MonitorConfig, Operation};
 
-use super::event::{Detail, Event, FileEvent, What};
+use super::event::{Detail, Event, EventKind, FileEvent};
 use super::rules::{Rules, Verdict};
 use crate::FilterContext;
-use crate::follow::{Disk, Seen};
+use crate::follow::{Access, Disk};
 use extfs::{self, FileKind};
 
-/// What is seen is told within so long.
+/// The longest time for which events are gathered.
 pub(super) const GATHER_FOR: Duration = Duration::from_millis(5);
 
-/// Or when so many events are there.
+/// The largest number of gathered events.
 const GATHER_MAX: usize = 512;
 
-/// A file that was not read for so long is opened when it is.
+/// A read of a file that was not read for this time counts as opening it.
 const OPEN_AFTER: Duration = Duration::from_secs(10);
 
-/// Of so many files it is known when they were read, and where they are.
+/// The largest number of files whose last read and whose path are remembered.
 const FILES_MAX: usize = 1 << 14;
 
-/// And so many bytes of the latter.
+/// The largest length of the remembered paths, in bytes.
 const PATHS_BYTES_MAX: usize = 8 << 20;
 
-/// See the module's head.
-pub(super) struct Telling {
+/// Reports the events of a monitor.
+pub(super) struct Reporter {
     name: Arc<str>,
     context: FilterContext,
     rules: Rules,
     gathered: Vec<Event>,
+    /// The time at which the gathered events are sent, by the monotonic clock.
     due: Option<Duration>,
-    /// Where files are, until a name changes.
-    paths: HashMap<(usize, u32), Option<Arc<[u8]>>>,
-    /// How long those are, and were that went since this was 0.
+    /// The paths of files, until a name changes.
+    paths: HashMap<FileId, Option<Arc<[u8]>>>,
+    /// The length of all paths that were added since the map was empty, in bytes.
     paths_bytes: usize,
-    /// When they were read last.
-    read: HashMap<(usize, u32), Duration>,
+    /// The time of the last read of each file.
+    read: HashMap<FileId, Duration>,
 }
 
-/// A change of a file, in the words of events.
+/// A file: the index of its area, and its inode.
+type FileId = (usize, u32);
+
+/// A change of a file before it is judged.
 struct Change {
     operation: Operation,
     inode: u32,
@@ -53,7 +57,7 @@ struct Change {
     detail: Detail,
 }
 
-impl Telling {
+impl Reporter {
     pub fn new(name: &str, config: MonitorConfig, context: FilterContext) -> Self {
         Self {
             name: name.into(),
@@ -71,57 +75,57 @@ impl Telling {
         self.rules.may_deny()
     }
 
-    /// When what is gathered is to be handed over.
+    /// The time at which the gathered events are sent, by the monotonic clock.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Hands over what is due.
-    pub fn hand_over(&mut self, now: Duration) {
+    /// Sends the gathered events if they are due.
+    pub fn send_due(&mut self, now: Duration) {
         if self.due.is_some_and(|due| now >= due) {
-            self.end();
+            self.send_all();
         }
     }
 
-    /// Hands over all that there is.
-    pub fn end(&mut self) {
+    /// Sends all gathered events.
+    pub fn send_all(&mut self) {
         self.due = None;
         if !self.gathered.is_empty() {
             let events = std::mem::take(&mut self.gathered);
-            self.context.attachment.events.tell(events);
+            self.context.attachment.events.report(events);
         }
     }
 
-    /// What the monitor says of itself.
-    pub fn note(&mut self, note: &str) {
-        self.add(None, What::Note(note.to_owned()), None);
+    /// Reports a message about the filter.
+    pub fn report_message(&mut self, message: &str) {
+        self.add(None, EventKind::Message(message.to_owned()), None);
     }
 
-    /// It may take so much memory, in bytes: less than its policy gives it, maybe.
-    pub fn begins(&mut self, memory_max: u64) {
-        let given = self.rules.config().memory_max;
-        if memory_max < given {
-            self.note(&format!(
-                "it may take {memory_max} bytes of memory on this host, and not the {given} \
-                 of its policy"
+    /// Reports if the filter may take less memory than its policy says.
+    pub fn report_memory(&mut self, memory_max: u64) {
+        let requested = self.rules.config().memory_max;
+        if memory_max < requested {
+            self.report_message(&format!(
+                "the memory is limited to {memory_max} bytes by this host, not the {requested} of \
+                 the policy"
             ));
         }
     }
 
-    /// What was found on the disk.
-    pub fn found(&mut self, disk: &Disk) {
+    /// Reports the file systems that were found on the disk.
+    pub fn report_disk(&mut self, disk: &Disk) {
         self.paths.clear();
         self.read.clear();
         for area in disk.areas() {
-            let note = match &area.found {
+            let message = match &area.found {
                 Ok(live) => {
                     let view = live.view();
                     let left_out = match view.damaged() {
                         0 => String::new(),
-                        damaged => format!(", of which {damaged} things made no sense"),
+                        damaged => format!(", without {damaged} invalid parts"),
                     };
                     let late = match view.superblock().has_fast_commits {
-                        true => "; what it commits in short is known with the next full commit",
+                        true => "; its fast commits are reported with the next full commit",
                         false => "",
                     };
                     format!(
@@ -129,19 +133,19 @@ impl Telling {
                         view.inodes().count()
                     )
                 }
-                Err(why) => format!("what happens is told by block: {why}"),
+                Err(why) => format!("events are reported by block: {why}"),
             };
-            self.add(area.number, What::Note(note), None);
+            self.add(area.number, EventKind::Message(message), None);
         }
     }
 
-    /// Whether a rule denies a read.
+    /// Returns the reason if a rule denies a read, which is then reported.
     pub fn denies_read(&mut self, disk: Option<&Disk>, range: &Range<u64>) -> Option<String> {
         let disk = disk?;
         let mut seen = Vec::new();
         disk.was_read(range, &mut seen);
         for seen in seen {
-            let Seen::File(area, extfs::Event::Read { inode, .. }) = &seen else {
+            let Access::File(area, extfs::Event::Read { inode, .. }) = &seen else {
                 continue;
             };
             let Some(path) = self.path(disk, *area, *inode) else {
@@ -149,20 +153,20 @@ impl Telling {
             };
             let now = self.context.host.clock.monotonic();
             if self.rules.denies(Operation::Read, &path, now) {
-                return self.tell(Some(disk), vec![seen]);
+                return self.report(Some(disk), vec![seen]);
             }
         }
         None
     }
 
-    /// Tells of what was seen; why it is to be denied, if a rule says so.
-    pub fn tell(&mut self, disk: Option<&Disk>, seen: Vec<Seen>) -> Option<String> {
+    /// Reports accesses. Returns the reason if a rule denies them.
+    pub fn report(&mut self, disk: Option<&Disk>, seen: Vec<Access>) -> Option<String> {
         let mut why = None;
         for seen in seen {
             match (seen, disk) {
-                (Seen::Blocks(partition, operation, range), _) => {
+                (Access::Blocks(partition, operation, range), _) => {
                     let (offset, length) = (range.start, range.end - range.start);
-                    let what = What::Blocks {
+                    let kind = EventKind::Blocks {
                         operation,
                         offset,
                         length,
@@ -172,27 +176,27 @@ impl Telling {
                     if config.paths.is_empty()
                         && (operations.is_empty() || operations.contains(&operation))
                     {
-                        self.add(partition, what, None);
+                        self.add(partition, kind, None);
                     }
                 }
-                (Seen::File(area, event), Some(disk)) => {
+                (Access::File(area, event), Some(disk)) => {
                     let change = self.change(disk, area, event);
                     let number = disk.areas()[area].number;
                     if change.operation == Operation::Read {
-                        let denied = self.opened(disk, area, &change);
+                        let denied = self.report_open(disk, area, &change);
                         why = why.or(denied);
                     }
                     let denied = self.judge(number, change);
                     why = why.or(denied);
                 }
-                (Seen::File(..), None) => {}
+                (Access::File(..), None) => {}
             }
         }
         why
     }
 
-    /// A file that is read again after some time was opened, as far as can be seen.
-    fn opened(&mut self, disk: &Disk, area: usize, change: &Change) -> Option<String> {
+    /// Reports that a file was opened if it was not read for some time.
+    fn report_open(&mut self, disk: &Disk, area: usize, change: &Change) -> Option<String> {
         let now = self.context.host.clock.monotonic();
         if self.read.len() >= FILES_MAX {
             self.read.clear();
@@ -212,21 +216,21 @@ impl Telling {
         self.judge(disk.areas()[area].number, change)
     }
 
-    /// What rules say of a change, which is told if it is to be.
+    /// Judges a change, and reports it if the rules say so. Returns the reason if a rule denies it.
     fn judge(&mut self, partition: Option<u32>, change: Change) -> Option<String> {
         let to = match &change.detail {
             Detail::To(to) => Some(&to[..]),
             _ => None,
         };
-        let nowhere: Arc<[u8]> = Arc::default();
-        let path = change.path.as_ref().unwrap_or(&nowhere);
+        let no_path: Arc<[u8]> = Arc::default();
+        let path = change.path.as_ref().unwrap_or(&no_path);
         let now = self.context.host.clock.monotonic();
-        let Verdict { is_told, rule } = self.rules.judge(change.operation, path, to, now);
+        let Verdict { is_reported, rule } = self.rules.judge(change.operation, path, to, now);
         let why = rule.as_ref().and_then(|(rule, action)| match action {
             Action::Deny => Some(denied(rule)),
             Action::Alert => None,
         });
-        if is_told {
+        if is_reported {
             let event = FileEvent {
                 operation: change.operation,
                 inode: change.inode,
@@ -234,31 +238,31 @@ impl Telling {
                 path: change.path,
                 detail: change.detail,
             };
-            self.add(partition, What::File(event), rule);
+            self.add(partition, EventKind::File(event), rule);
         }
         why
     }
 
-    fn add(&mut self, partition: Option<u32>, what: What, rule: Option<(Arc<str>, Action)>) {
+    fn add(&mut self, partition: Option<u32>, kind: EventKind, rule: Option<(Arc<str>, Action)>) {
         if rule.is_none()
             && let Some(last) = self.gathered.last_mut()
             && last.partition == partition
             && last.rule.is_none()
-            && follows(&mut last.what, &what)
+            && merge_adjacent(&mut last.kind, &kind)
         {
             return;
         }
         let clock = &self.context.host.clock;
         self.gathered.push(Event {
             time: clock.wall(),
-            whose: Arc::clone(&self.context.attachment.whose),
-            monitor: Arc::clone(&self.name),
+            attribution: Arc::clone(&self.context.attachment.attribution),
+            filter: Arc::clone(&self.name),
             partition,
-            what,
+            kind,
             rule,
         });
         match self.gathered.len() >= GATHER_MAX {
-            true => self.end(),
+            true => self.send_all(),
             false => {
                 let now = self.context.host.clock.monotonic();
                 self.due.get_or_insert(now + GATHER_FOR);
@@ -282,38 +286,39 @@ impl Telling {
     }
 
     fn change(&mut self, disk: &Disk, area: usize, event: extfs::Event) -> Change {
-        use extfs::Event as Of;
-        let named = matches!(
+        let changes_names = matches!(
             event,
-            Of::Created { .. }
-                | Of::Removed { .. }
-                | Of::Renamed { .. }
-                | Of::Linked { .. }
-                | Of::Unlinked { .. }
+            extfs::Event::Created { .. }
+                | extfs::Event::Removed { .. }
+                | extfs::Event::Renamed { .. }
+                | extfs::Event::Linked { .. }
+                | extfs::Event::Unlinked { .. }
         );
-        if named {
-            // Those below a directory that is elsewhere are elsewhere, too.
+        if changes_names {
+            // The path of a directory is part of the paths below it.
             self.paths.clear();
         }
         let (operation, inode, kind, path, detail) = match event {
-            Of::Created { inode, kind, path } => {
+            extfs::Event::Created { inode, kind, path } => {
                 let operation = match kind {
                     FileKind::Directory => Operation::Mkdir,
                     _ => Operation::Create,
                 };
                 (operation, inode, Some(kind), Some(path), Detail::None)
             }
-            Of::Removed { inode, kind, path } => {
+            extfs::Event::Removed { inode, kind, path } => {
                 (Operation::Delete, inode, kind, Some(path), Detail::None)
             }
-            Of::Renamed { inode, from, to } => {
+            extfs::Event::Renamed { inode, from, to } => {
                 (Operation::Rename, inode, None, Some(from), Detail::To(to))
             }
-            Of::Linked { inode, path } => (Operation::Link, inode, None, Some(path), Detail::None),
-            Of::Unlinked { inode, path } => {
+            extfs::Event::Linked { inode, path } => {
+                (Operation::Link, inode, None, Some(path), Detail::None)
+            }
+            extfs::Event::Unlinked { inode, path } => {
                 (Operation::Unlink, inode, None, Some(path), Detail::None)
             }
-            Of::Written {
+            extfs::Event::Written {
                 inode,
                 offset,
                 length,
@@ -321,7 +326,7 @@ impl Telling {
                 let detail = range(disk, area, inode, offset, length);
                 (Operation::Write, inode, None, None, detail)
             }
-            Of::Read {
+            extfs::Event::Read {
                 inode,
                 offset,
                 length,
@@ -329,17 +334,17 @@ impl Telling {
                 let detail = range(disk, area, inode, offset, length);
                 (Operation::Read, inode, None, None, detail)
             }
-            Of::Truncated { inode, from, to } => (
+            extfs::Event::Truncated { inode, from, to } => (
                 Operation::Truncate,
                 inode,
                 None,
                 None,
                 Detail::Size(from, to),
             ),
-            Of::Permissions { inode, from, to } => {
+            extfs::Event::Permissions { inode, from, to } => {
                 (Operation::Chmod, inode, None, None, Detail::Mode(from, to))
             }
-            Of::Ownership { inode, from, to } => {
+            extfs::Event::Ownership { inode, from, to } => {
                 (Operation::Chown, inode, None, None, Detail::Owner(from, to))
             }
         };
@@ -359,7 +364,7 @@ impl Telling {
 }
 
 fn denied(rule: &str) -> String {
-    format!("denied by the rule {rule:?} of a monitor")
+    format!("denied by the rule {rule:?} of a monitor filter")
 }
 
 fn range(disk: &Disk, area: usize, inode: u32, offset: u64, length: u64) -> Detail {
@@ -370,10 +375,11 @@ fn range(disk: &Disk, area: usize, inode: u32, offset: u64, length: u64) -> Deta
     }
 }
 
-/// Whether `next` goes on where `last` ended, in the same file, and is part of it now.
-fn follows(last: &mut What, next: &What) -> bool {
+/// Appends `next` to `last` if both are the same operation on adjacent ranges of a file or of the
+/// disk. Returns whether it did.
+fn merge_adjacent(last: &mut EventKind, next: &EventKind) -> bool {
     match (last, next) {
-        (What::File(last), What::File(next))
+        (EventKind::File(last), EventKind::File(next))
             if (last.operation, last.inode) == (next.operation, next.inode) =>
         {
             let (
@@ -404,12 +410,12 @@ fn follows(last: &mut What, next: &What) -> bool {
             true
         }
         (
-            What::Blocks {
+            EventKind::Blocks {
                 operation,
                 offset,
                 length,
             },
-            What::Blocks {
+            EventKind::Blocks {
                 operation: other,
                 offset: begin,
                 length: more,
