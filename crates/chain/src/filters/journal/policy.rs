@@ -25,7 +25,7 @@ pub(crate) fn transforming_filters(filters: &[FilterPolicy]) -> u32 {
         match &one.kind {
             FilterKind::Encrypt(_) => words += "encrypt\n",
             FilterKind::External(config) => words += &format!("external {}\n", config.program),
-            FilterKind::RemoteDisk(config) => words += &format!("remote {}\n", config.key),
+            FilterKind::Remote(config) => words += &format!("remote {}\n", config.key),
             FilterKind::Monitor(_)
             | FilterKind::Replicate(_)
             | FilterKind::Journal(_)

@@ -397,7 +397,7 @@ mod tests {
     fn map_of(disk_bytes: u64, members: &[(&str, u32)]) -> RegionMap {
         let specs = members.iter();
         let specs = specs.map(|(name, selection)| MemberSpec::new(name, *selection));
-        Regionmap_of(disk_bytes, &specs.collect::<Vec<_>>())
+        RegionMap::new(disk_bytes, &specs.collect::<Vec<_>>())
     }
 
     #[test]

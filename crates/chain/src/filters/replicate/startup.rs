@@ -53,8 +53,7 @@ impl Replicate {
                 if self.log.is_writing() {
                     return;
                 }
-                let mut members = self.members.iter();
-                let is_waiting = members.any(|member| {
+                let is_waiting = self.members.iter().any(|member| {
                     matches!(member.state, MemberState::Connecting(_)) && member.is_connecting()
                 });
                 if !is_waiting || now.saturating_sub(since) >= CONNECT_WITHIN {

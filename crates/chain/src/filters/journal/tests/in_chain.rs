@@ -5,11 +5,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Outcome, Request, Started, Token};
 use chain_policy::Policy;
+use parking_lot::Mutex;
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 
@@ -42,7 +43,7 @@ impl EventSink for Notes {
             EventKind::Message(note) => Some(note),
             _ => None,
         });
-        self.0.lock().expect("not poisoned").extend(notes);
+        self.0.lock().extend(notes);
     }
 }
 
@@ -358,7 +359,7 @@ fn live(seed: u64) {
         }
     }
     assert_eq!(
-        host.notes.0.lock().expect("not poisoned").as_slice(),
+        host.notes.0.lock().as_slice(),
         [""; 0]
     );
 }
@@ -404,7 +405,7 @@ fn leftover_writes_are_not_written_over_newer_ones() {
     host.write(4, 1);
     host.flush();
     assert_eq!(host.names(), ["fast.journal", "fast.journal.quarantined-1"]);
-    let notes = host.notes.0.lock().expect("not poisoned").clone();
+    let notes = host.notes.0.lock().clone();
     assert!(
         notes[0].contains("are quarantined in fast.journal.quarantined-1"),
         "{notes:?}"
@@ -468,7 +469,7 @@ fn an_empty_ring_gets_the_length_of_its_new_policy() {
     host.write(2, 2);
     assert_eq!(length(&host), (8 << 20) + 8192, "the host's limit");
     assert_eq!((host.read(1), host.read(2)), (1, 2));
-    let notes = host.notes.0.lock().expect("not poisoned").clone();
+    let notes = host.notes.0.lock().clone();
     assert!(notes[0].contains("--filter-journal"), "{notes:?}");
 }
 
@@ -489,7 +490,7 @@ fn leftover_writes_need_the_same_volume_and_the_same_filters_below() {
         host.swap(filters).expect("it opens");
         let expected = if why.is_none() { 7 } else { 0 };
         assert_eq!(host.read(3), expected, "{filters}");
-        let notes = host.notes.0.lock().expect("not poisoned").join("\n");
+        let notes = host.notes.0.lock().join("\n");
         assert!(notes.contains(why.unwrap_or_default()), "{notes}");
         assert_eq!(notes.is_empty(), why.is_none(), "{notes}");
         assert_eq!(host.names().len(), if why.is_none() { 1 } else { 2 });
@@ -517,7 +518,7 @@ fn a_ring_keeps_its_length_on_a_full_disk() {
     host.write(2, 2);
     host.flush();
     assert_eq!((host.read(1), host.read(2)), (1, 2));
-    let notes = host.notes.0.lock().expect("not poisoned").join("\n");
+    let notes = host.notes.0.lock().join("\n");
     assert!(notes.contains("keeps 4 MiB instead of 8 MiB"), "{notes}");
     assert_eq!(host.names(), ["fast.journal"]);
 }
