@@ -9,6 +9,7 @@ use base::{
 };
 use world::{Clock, Wake};
 
+use crate::below::{Below, capabilities_of, geometry_of, timer_of};
 use crate::bottom::Bottom;
 use crate::filter::{Filter, Opening};
 use crate::hot_swap::{DiskShape, HotSwap, HotSwapError, HotSwapProgress, OPEN_WITHIN, Phase};
@@ -61,89 +62,6 @@ struct SizesAtOpening {
     below_bytes: u64,
     /// The disk above them.
     size_bytes: u64,
-}
-
-/// The lowest filters of a chain, with the device.
-struct Below<'a, D> {
-    filters: &'a mut [Box<dyn Filter>],
-    bottom: Bottom<'a, D>,
-}
-
-/// The filter that a request reaches first, with what lies below it; or the device, if there is
-/// no filter.
-enum Uppermost<'a, D> {
-    Filter(&'a mut dyn Filter, Below<'a, D>),
-    Bottom(Bottom<'a, D>),
-}
-
-impl<D> Below<'_, D> {
-    fn uppermost(&mut self) -> Uppermost<'_, D> {
-        let bottom = Bottom {
-            device: &mut *self.bottom.device,
-            generation: self.bottom.generation,
-        };
-        match self.filters.split_first_mut() {
-            Some((first, filters)) => Uppermost::Filter(&mut **first, Below { filters, bottom }),
-            None => Uppermost::Bottom(bottom),
-        }
-    }
-}
-
-impl<D: BlockDevice> BlockDevice for Below<'_, D> {
-    fn geometry(&self) -> DeviceGeometry {
-        geometry_of(self.filters, &*self.bottom.device)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities_of(self.filters, &*self.bottom.device)
-    }
-
-    fn start(&mut self, request: Request<'_>) -> Started {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.start(&mut below, request),
-            Uppermost::Bottom(mut bottom) => bottom.start(request),
-        }
-    }
-
-    fn commit(&mut self) -> Result<(), IoError> {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.commit(&mut below),
-            Uppermost::Bottom(mut bottom) => bottom.commit(),
-        }
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.poll(&mut below, completions),
-            Uppermost::Bottom(mut bottom) => bottom.poll(completions),
-        }
-    }
-
-    fn stop_waiting(&mut self) {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.stop_waiting(&mut below),
-            Uppermost::Bottom(mut bottom) => bottom.stop_waiting(),
-        }
-    }
-
-    fn next_timer(&self) -> Option<Duration> {
-        timer_of(self.filters, &*self.bottom.device)
-    }
-}
-
-fn geometry_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> DeviceGeometry {
-    let filters = filters.iter().rev();
-    filters.fold(bottom.geometry(), |below, one| one.geometry(below))
-}
-
-fn capabilities_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Capabilities {
-    let filters = filters.iter().rev();
-    filters.fold(bottom.capabilities(), |below, one| one.capabilities(below))
-}
-
-fn timer_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Option<Duration> {
-    let timers = filters.iter().filter_map(|one| one.next_timer());
-    timers.chain(bottom.next_timer()).min()
 }
 
 impl<D: BlockDevice> Chain<D> {

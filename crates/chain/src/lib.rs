@@ -8,6 +8,7 @@
 //! This crate must not know what lies below a chain or who uses it, nor any key except those that
 //! a filter is given.
 
+mod below;
 mod bottom;
 mod chain;
 mod context;

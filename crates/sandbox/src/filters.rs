@@ -93,7 +93,7 @@ impl Programs for OutOfProcessFilters {
         let Some(settings) = &of.out_of_process else {
             return Err(format!("the filter {} runs inline", of.name));
         };
-        let context = LaunchContext {
+        let launch = LaunchContext {
             options: self.options.clone(),
             name: of.name.as_str().into(),
             settings: settings.clone(),
@@ -101,14 +101,14 @@ impl Programs for OutOfProcessFilters {
         };
         let mut export = EXPORT.to_owned();
         let launcher: Box<dyn Launcher> = match &of.kind {
-            FilterKind::Remote(config) => Box::new(self.remote(context, config)?),
+            FilterKind::Remote(config) => Box::new(self.remote(launch, config)?),
             FilterKind::External(config) => {
-                let launcher = self.external(context, config)?;
+                let launcher = self.external(launch, config)?;
                 launcher.program.export.clone_into(&mut export);
                 Box::new(launcher)
             }
             kind => Box::new(ScreeProcess {
-                context,
+                context: launch,
                 key: match kind {
                     FilterKind::Encrypt(config) => Some(config.key.clone()),
                     _ => None,

@@ -68,7 +68,7 @@ impl OutputReader {
             attribution: Arc::clone(&self.attribution),
             filter: Arc::clone(&self.name),
             partition: None,
-            what,
+            kind,
             rule: None,
         }]);
     }

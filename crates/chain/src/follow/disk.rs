@@ -41,7 +41,7 @@ pub struct Disk {
     laid_out: Vec<Range<u64>>,
 }
 
-/// The part of `range` that lies in `place`.
+/// The part of `range` that is in `place`.
 fn common(range: &Range<u64>, place: &Range<u64>) -> Option<Range<u64>> {
     let (start, end) = (range.start.max(place.start), range.end.min(place.end));
     (start < end).then_some(start..end)
@@ -147,7 +147,7 @@ impl Disk {
         for (at, part) in parts {
             let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let Some(at) = at else {
-                // Partition tables lie between areas.
+                // Partition tables are between areas.
                 is_new = true;
                 seen.push(Access::Blocks(None, Operation::Write, part));
                 continue;
@@ -202,7 +202,7 @@ impl Disk {
                     seen.push(Access::Blocks(area.number, Operation::Write, part));
                 }
                 None => {
-                    // Partition tables lie between areas.
+                    // Partition tables are between areas.
                     is_new = true;
                     seen.push(Access::Blocks(None, Operation::Write, part));
                 }

@@ -499,7 +499,7 @@ impl Follower {
     ) -> Vec<FollowerEvent> {
         let mut events = Vec::new();
         self.forget_changed();
-        let ReadRequest { range, purpose } = need;
+        let ReadRequest { range, purpose } = read;
         match (purpose, result.and_then(content_of)) {
             // The reader may have ended.
             (Purpose::Reader(request), result) => drop(request.answer.send(result)),

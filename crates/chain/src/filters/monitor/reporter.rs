@@ -133,7 +133,10 @@ impl Reporter {
                         view.inodes().count()
                     )
                 }
-                Err(why) => format!("events are reported by block: {why}"),
+                Err(error) => {
+                    let causes = base::with_causes(&error);
+                    format!("events are reported by block: {causes}")
+                }
             };
             self.add(area.number, EventKind::Message(message), None);
         }

@@ -116,7 +116,7 @@ impl Forwarder {
             .iter()
             .find(|(_, entry)| entry.kept.is_some() && !entry.is_sent);
         let is_replaying = self
-            .asked
+            .pending
             .values()
             .any(|id| self.log.get(id).is_some_and(|entry| entry.kept.is_some()));
         let ids: Vec<u64> = match kept {
@@ -371,7 +371,7 @@ impl Programs for Forwarders {
 #[derive(Default)]
 struct Messages(Mutex<Vec<String>>);
 
-impl EventSink for Notes {
+impl EventSink for Messages {
     fn report(&self, events: Vec<Event>) {
         let mut messages = self.0.lock();
         for event in events {

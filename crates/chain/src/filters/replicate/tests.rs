@@ -359,7 +359,7 @@ impl Rig {
             world.disk.create_directory(&path).expect("made");
             world.disk.sync_directory(Path::new("/")).expect("synced");
         }
-        let simulated = FilterContext::simulated(world);
+        let simulated = FilterContext::simulated(world.clone());
         let context = FilterContext {
             host: HostContext {
                 clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
