@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::Source;
+use super::directory::Entry;
 use super::groups::{Group, Groups};
 use super::inode::{FileKind, Inode};
 use super::journal::{Following, Replayed};

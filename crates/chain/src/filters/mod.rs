@@ -12,8 +12,8 @@ mod trace;
 pub use encrypt::Encrypt;
 pub use fault::Fault;
 pub use journal::{
-    QUARANTINED_INFIX, REPLACEMENT_SUFFIX, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeftover, RING_BYTES_MIN,
-    journal_exists, journal_leftover, quarantine_journal,
+    FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeftover, QUARANTINED_INFIX,
+    REPLACEMENT_SUFFIX, RING_BYTES_MIN, journal_exists, journal_leftover, quarantine_journal,
 };
 pub(crate) use journal::{JOURNAL_MEMORY_MAX, transforming_filters};
 pub use monitor::{Detail, Event, EventKind, FileEvent, Monitor};

@@ -291,6 +291,6 @@ fn a_replica_of_chosen_files_is_a_file_system_with_these_after_its_guest_lost_it
     kill(&mut b);
     let bytes = fs::metadata(&copy).expect("it is there").blocks() * 512;
     assert!(bytes < 24 << 20, "it has {bytes} bytes, of 64 MiB");
-    let said = count(&host, "b is to have the content of");
+    let said = count(&host, "b gets the content of");
     assert!(said >= 1, "{:?}", notes(&host));
 }

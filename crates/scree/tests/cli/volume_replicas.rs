@@ -126,14 +126,14 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     let refused = host.run(&["volume", "unexport", "disk"]);
     assert_ne!(refused.code, 0, "{}", refused.out);
     for words in [
-        "the volume lacks what its replicas have",
+        "the volume is missing writes that its replicas have",
         "scree detach --force",
     ] {
         assert!(refused.error.contains(words), "{}", refused.error);
     }
     let shown = host.run(&["volume", "show", "disk"]).out;
     assert!(
-        shown.contains("the volume lacks what its replicas have"),
+        shown.contains("the volume is missing writes that its replicas have"),
         "{shown}"
     );
     // It is served as before.
@@ -146,7 +146,8 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     assert_ne!(refused.code, 0, "{}", refused.out);
     wait_until("it says so once more", || {
         let shown = host.run(&["volume", "show", "disk"]).out;
-        shown.contains("lacks what its replicas have") || shown.contains("r has what was written")
+        shown.contains("is missing writes that its replicas have")
+            || shown.contains("r has the last writes")
     });
 
     let forced = host.run(&["detach", "disk", "--force"]);

@@ -46,17 +46,17 @@ impl Backlog {
         self.changes.push(change);
     }
 
-    /// The disk below has a change. Reads need it no longer, unless `is_doubtful`: a flush failed,
+    /// The disk below has a change. Reads need it no longer, unless `is_suspect`: a flush failed,
     /// so the disk may lose it.
-    pub fn written_back(&mut self, sequence: u64, is_doubtful: bool) {
+    pub fn written_back(&mut self, sequence: u64, is_suspect: bool) {
         let range = self.changes.finish(sequence);
-        if let (Some(range), false) = (range, is_doubtful) {
+        if let (Some(range), false) = (range, is_suspect) {
             self.overlay.remove(range, sequence);
         }
     }
 
     /// A flush failed: the disk below may have lost any of the changes.
-    pub fn doubt_all(&mut self) {
+    pub fn suspect_all(&mut self) {
         self.overlay = Overlay::default();
         for change in self.changes.iter() {
             self.overlay

@@ -223,7 +223,10 @@ impl Changes {
 
     /// Lets all changes be written again. None may be pending.
     pub fn redo(&mut self) {
-        debug_assert!(self.pending.is_empty(), "a pending change would be overtaken");
+        debug_assert!(
+            self.pending.is_empty(),
+            "a pending change would be overtaken"
+        );
         for change in &mut self.changes {
             change.state = WriteState::Waiting;
         }

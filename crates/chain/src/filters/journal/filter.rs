@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, Extent, ExtentKind, IoError, Op, Request,
-    Started, Token,
+    BlockDevice, Capabilities, Completion, Extent, ExtentKind, IoError, Op, Request, Started, Token,
 };
 use world::{Wake, World};
 
@@ -50,8 +49,8 @@ pub struct Journal {
     pub(super) completions: Vec<Completion>,
     /// Something was busy in this turn, so the next poll should come soon.
     pub(super) was_busy: bool,
-    /// The filter rests: it starts nothing of its own below.
-    pub(super) is_resting: bool,
+    /// The filter is quiesced: it starts nothing of its own below.
+    pub(super) is_quiesced: bool,
     /// The requester stopped waiting: it will send a last flush at most.
     pub(super) is_ending: bool,
     /// The size of the disk when the journal was opened, in bytes.
@@ -77,7 +76,7 @@ impl Journal {
             lease: LeaseCheck::default(),
             completions: Vec::new(),
             was_busy: false,
-            is_resting: false,
+            is_quiesced: false,
             is_ending: false,
             disk_bytes: 0,
         }
@@ -171,7 +170,7 @@ impl Journal {
         };
         // If others may use the disk below afterwards, it has to have everything, and nothing may
         // be written again.
-        let condition = match (self.is_resting || self.is_ending, self.config.flush) {
+        let condition = match (self.is_quiesced || self.is_ending, self.config.flush) {
             (true, _) => Condition::Emptied,
             (false, FlushMode::Through) => Condition::FlushedBelow,
             (false, FlushMode::Journal) => Condition::Synced,
@@ -333,7 +332,7 @@ impl Filter for Journal {
     }
 
     fn quiesce(&mut self) -> bool {
-        self.is_resting = true;
+        self.is_quiesced = true;
         let has_records = match &self.stage {
             Stage::Open(ring) => ring.used_bytes() > 0,
             _ => false,
@@ -345,7 +344,7 @@ impl Filter for Journal {
     }
 
     fn resume(&mut self) {
-        self.is_resting = false;
+        self.is_quiesced = false;
         self.leave_idle();
     }
 

@@ -54,11 +54,7 @@ pub fn journal_exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// An error of the operating system.
-pub fn quarantine_journal(
-    disk: &dyn Disk,
-    path: &Path,
-    lease: Option<u32>,
-) -> io::Result<PathBuf> {
+pub fn quarantine_journal(disk: &dyn Disk, path: &Path, lease: Option<u32>) -> io::Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(JOURNAL_SUFFIX).unwrap_or(&name);
     let lease = lease.map_or_else(|| "unknown".to_owned(), |lease| lease.to_string());
@@ -71,8 +67,7 @@ pub fn quarantine_journal(
             opened => drop(opened?),
         }
         number += 1;
-        quarantined =
-            path.with_file_name(format!("{name}{QUARANTINED_INFIX}{lease}-{number}"));
+        quarantined = path.with_file_name(format!("{name}{QUARANTINED_INFIX}{lease}-{number}"));
     }
     disk.rename(path, &quarantined)?;
     if let Some(folder) = path.parent() {

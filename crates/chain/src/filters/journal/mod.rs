@@ -100,7 +100,7 @@ pub struct JournalConfig {
     /// The history of the chain, by which the journal knows whether the volume was written without
     /// it. `None` for a journal outside of a chain, whose user guarantees that.
     pub history: Option<ChainHistory>,
-    /// A checksum of the filters below that transform what is written; `None` if unknown.
+    /// A checksum of the filters below that transform writes; `None` if unknown.
     pub below: Option<u32>,
     /// A number that identifies the disk below; `None` if it has none.
     pub disk: Option<u32>,

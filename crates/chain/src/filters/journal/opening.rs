@@ -129,7 +129,13 @@ impl Journal {
                 true => self.scanned_first(journal, &scan, below),
                 false => self.replay(journal, scan),
             },
-            (JobResult::Started(_), Stage::Starting { file, next: Some(start) }) => {
+            (
+                JobResult::Started(_),
+                Stage::Starting {
+                    file,
+                    next: Some(start),
+                },
+            ) => {
                 self.scan(JournalFile { file, start }, false);
             }
             (JobResult::Started(start), Stage::Starting { file, next: None }) => {
@@ -223,7 +229,10 @@ impl Journal {
                  copy, or the file belongs to another volume"
             ));
         }
-        if history.predecessor != 0 && history.epoch.is_some() && start.origin.lease == history.epoch {
+        if history.predecessor != 0
+            && history.epoch.is_some()
+            && start.origin.lease == history.epoch
+        {
             // The chain that is in use may continue with it.
             return Verdict::Refuse(format!(
                 "the journal {path} has acknowledged writes that are not written back yet"

@@ -8,7 +8,7 @@ pub struct Origin {
     pub lease: Option<u32>,
     /// How often the volume had been restored to an earlier version.
     pub restores: Option<u64>,
-    /// A checksum of the filters below that transform what is written.
+    /// A checksum of the filters below that transform writes.
     pub below: Option<u32>,
     /// The number of the disk.
     pub disk: Option<u32>,

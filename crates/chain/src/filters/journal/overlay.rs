@@ -77,7 +77,7 @@ impl Overlay {
         }
     }
 
-    /// Removes what is left of the change `sequence`: the disk below has it.
+    /// Removes the rest of the change `sequence`: the disk below has it.
     pub fn remove(&mut self, range: ByteRange, sequence: u64) {
         let within = self.parts.range(range.offset..range.end());
         let is_its = |(at, part): (&u64, &Part)| (part.sequence == sequence).then_some(*at);

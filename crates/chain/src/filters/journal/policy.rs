@@ -17,7 +17,7 @@ pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
 /// The length of a ring is a multiple of it, in bytes.
 const RING_STEP: u64 = 4096;
 
-/// A checksum of those of `filters`, which are below a journal, that transform what is written.
+/// A checksum of those of `filters`, which are below a journal, that transform writes.
 /// The journal's records may be written back only through the same ones. Others may change.
 pub(crate) fn transforming_filters(filters: &[FilterPolicy]) -> u32 {
     let mut words = String::new();

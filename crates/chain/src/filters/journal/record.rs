@@ -285,7 +285,11 @@ fn parse_if(
 ) -> Option<(RecordHeader, &[u8])> {
     let (header, checksum) = RecordHeader::decode(bytes).ok()??;
     let is_expected = is_expected(&header);
-    let is_range = header.range.offset.checked_add(header.range.length).is_some();
+    let is_range = header
+        .range
+        .offset
+        .checked_add(header.range.length)
+        .is_some();
     if !is_expected || !is_range || header.payload_bytes() > PAYLOAD_BYTES_MAX {
         return None;
     }

@@ -20,7 +20,8 @@ use world::File;
 
 use super::file::JournalFile;
 use super::record::{
-    ALIGNMENT, ChangeKind, HEADER_BYTES, LogPosition, RING_OFFSET, RecordHeader, Recorded, StartPage,
+    ALIGNMENT, ChangeKind, HEADER_BYTES, LogPosition, RING_OFFSET, RecordHeader, Recorded,
+    StartPage,
 };
 
 /// The minimal length of a payload that is written from where it is, in bytes: another write costs

@@ -47,7 +47,9 @@ pub(super) enum Stage {
         next: Option<StartPage>,
     },
     /// The ring is empty and has another length than configured. A job creates its replacement.
-    Resizing { journal: JournalFile },
+    Resizing {
+        journal: JournalFile,
+    },
     /// The filter is not in use yet.
     Idle {
         journal: JournalFile,
@@ -75,7 +77,7 @@ pub(super) enum IdleContent {
 }
 
 impl Stage {
-    /// Whether the journal replays or starts: the filter is not left before that has ended.
+    /// Whether the journal replays or starts: the filter is not removed before that has ended.
     pub fn is_starting(&self) -> bool {
         matches!(
             self,

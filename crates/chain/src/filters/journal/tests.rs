@@ -134,7 +134,9 @@ impl BlockDevice for Below {
     fn start(&mut self, request: Request<'_>) -> Started {
         let Request { token, op } = request;
         match op {
-            Op::Read { offset, out } => self.later(token, Deferred::Read(offset as usize, out.len())),
+            Op::Read { offset, out } => {
+                self.later(token, Deferred::Read(offset as usize, out.len()))
+            }
             Op::Write {
                 offset,
                 data,
@@ -527,7 +529,7 @@ fn a_failing_disk_below_loses_nothing_and_flushes_return_its_error() {
 }
 
 #[test]
-fn a_journal_that_was_left_is_empty_and_overwrites_nothing_later() {
+fn a_removed_journal_is_empty_and_overwrites_nothing_later() {
     for flush in [FlushMode::Through, FlushMode::Journal] {
         let mut machine = Machine::new(6, flush);
         machine.open();

@@ -64,10 +64,10 @@ impl Waiting {
 }
 
 impl Journal {
-    /// Whether the ring has to become empty though no request asks for it: the filter is about to
-    /// be left, and without flushes below no one waits for that.
+    /// Whether the ring has to become empty though no request waits for that: the filter is about
+    /// to be removed, and the disk below has no flushes.
     pub(super) fn must_empty_itself(&self) -> bool {
-        self.is_resting && !self.flush.is_supported
+        self.is_quiesced && !self.flush.is_supported
     }
 
     pub(super) fn progress(&self, ring: &Ring) -> Progress {

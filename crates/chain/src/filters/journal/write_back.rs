@@ -52,14 +52,14 @@ impl Journal {
         let Stage::Open(ring) = &self.stage else {
             return false;
         };
-        let is_free = self.waiting.is_empty() && !self.is_resting && !self.is_ending;
+        let is_free = self.waiting.is_empty() && !self.is_quiesced && !self.is_ending;
         is_free && self.gathering.is_open(ring.written(), now)
     }
 
-    /// Whether changes may be written below. A resting filter writes only what a request waits
-    /// for.
+    /// Whether changes may be written below. A quiesced filter writes only what a request
+    /// waits for.
     fn may_write_back(&self) -> bool {
-        let may_start = !self.is_resting
+        let may_start = !self.is_quiesced
             || self.stage.is_starting()
             || self.must_empty_itself()
             || self
@@ -116,7 +116,7 @@ impl Journal {
     /// covered.
     fn flush_failed(&mut self, error: IoError) {
         self.flush.phase = FlushPhase::Failed;
-        self.backlog.doubt_all();
+        self.backlog.suspect_all();
         self.failed_below(error, FailedRequest::Flush);
     }
 
@@ -137,8 +137,8 @@ impl Journal {
 
     fn written_back(&mut self, sequence: u64) {
         self.retry.succeeded(FailedRequest::Change(sequence));
-        let is_doubtful = self.flush.phase == FlushPhase::Failed;
-        self.backlog.written_back(sequence, is_doubtful);
+        let is_suspect = self.flush.phase == FlushPhase::Failed;
+        self.backlog.written_back(sequence, is_suspect);
     }
 
     /// Whether a flush below is needed: a request waits for one, or memory or the ring is filling
@@ -150,7 +150,7 @@ impl Journal {
             _ => return false,
         };
         // A request whose changes are flushed waits for the file only. Another flush might still
-        // be pending when the filter is left.
+        // be pending when the filter is removed.
         let flushed = self.flush.flushed.offset;
         let waits = self.waiting.iter().any(|one| {
             one.condition.needs_flush() && flushed < one.end && one.end <= written.offset

@@ -160,9 +160,8 @@ impl Replicate {
                 }
                 // The request itself is wrong.
                 Started::Failed(
-                    error @ (IoError::OutOfRange { .. }
-                    | IoError::ReadOnly
-                    | IoError::NotSupported),
+                    error
+                    @ (IoError::OutOfRange { .. } | IoError::ReadOnly | IoError::NotSupported),
                 ) if !dispatch.has_begun => return Err(Started::Failed(error)),
                 Started::Failed(error) => {
                     dispatch.has_begun = true;
@@ -276,7 +275,9 @@ impl Replicate {
             };
             match self.members[at].start(below, PartOf { request: id, now }, op) {
                 Started::Busy => {}
-                Started::Failed(error) => self.read_failed(at, ByteRange::new(offset, length), &error),
+                Started::Failed(error) => {
+                    self.read_failed(at, ByteRange::new(offset, length), &error)
+                }
                 started => return Some(started),
             }
         }

@@ -30,7 +30,7 @@ pub(super) enum Usage {
     Unused,
     Active,
     /// The filter starts nothing of its own: others may write the volume soon.
-    Resting,
+    Quiesced,
 }
 
 /// The filter: a volume and its replicas.
@@ -101,7 +101,7 @@ impl Replicate {
     }
 
     /// Whether the filter may start nothing of its own.
-    pub(super) fn is_resting(&self) -> bool {
+    pub(super) fn is_quiesced(&self) -> bool {
         self.usage != Usage::Active
     }
 
@@ -122,12 +122,12 @@ impl Replicate {
     }
 
     /// Starts to write the map, if it is not in the file. Until the filter is in use, another
-    /// filter may have the file. While it rests, requests that are pending may wait for the file.
+    /// filter may have the file. While it is quiesced, pending requests may wait for the file.
     pub(super) fn write_log(&mut self) {
         let has_held = self.tracker.as_ref().is_some_and(Tracker::has_held);
-        let may_write = !self.is_resting()
+        let may_write = !self.is_quiesced()
             || has_held
-            || self.log.map.left_by != 0
+            || self.log.map.released_by != 0
             || !self.requests.unstored.is_empty();
         if may_write {
             self.log.write();
@@ -233,7 +233,7 @@ impl Replicate {
     /// The time until a member that is out is tried again. A volume that hangs is tried when it has
     /// answered.
     fn retry_timer(&self, now: Duration) -> Option<Duration> {
-        if self.is_resting() {
+        if self.is_quiesced() {
             return None;
         }
         let members = self.members.iter();
@@ -244,7 +244,7 @@ impl Replicate {
     }
 
     fn tracker_timer(&self, now: Duration) -> Option<Duration> {
-        let tracker = self.tracker.as_ref().filter(|_| !self.is_resting())?;
+        let tracker = self.tracker.as_ref().filter(|_| !self.is_quiesced())?;
         tracker.follower.due().map(|at| at.saturating_sub(now))
     }
 
@@ -253,16 +253,16 @@ impl Replicate {
         if !self.requests.ended.is_empty() {
             return Some(Duration::ZERO);
         }
-        let is_resting = self.is_resting();
+        let is_quiesced = self.is_quiesced();
         let has_source = self.members.has_source();
         let has_retries = !self.requests.retries.is_empty() && (has_source || self.gives_up);
         let tracker = self.tracker.as_ref();
-        let may_track = !is_resting || matches!(self.startup, Startup::Reading { .. });
+        let may_track = !is_quiesced || matches!(self.startup, Startup::Reading { .. });
         let has_work = has_retries
             || tracker.is_some_and(Tracker::has_held)
             || may_track && tracker.is_some_and(Tracker::has_work)
             || self.members.have_queues()
-            || self.rebuild.as_ref().is_some_and(Rebuild::is_waiting) && !is_resting && has_source;
+            || self.rebuild.as_ref().is_some_and(Rebuild::is_waiting) && !is_quiesced && has_source;
         has_work.then_some(WORK_INTERVAL)
     }
 }
@@ -355,7 +355,7 @@ impl Filter for Replicate {
                 self.retry_reads(below);
                 self.reconnect(now);
                 self.advance_rebuild(below);
-                if !self.is_resting() && self.log.forget_covered(now) {
+                if !self.is_quiesced() && self.log.forget_covered(now) {
                     self.log_changed(false);
                 }
             }
@@ -410,12 +410,12 @@ impl Filter for Replicate {
 
     fn quiesce(&mut self) -> bool {
         if self.usage == Usage::Active {
-            self.usage = Usage::Resting;
+            self.usage = Usage::Quiesced;
         }
-        let was_used = self.usage == Usage::Resting;
-        if was_used && self.log.map.left_by == 0 {
+        let was_used = self.usage == Usage::Quiesced;
+        if was_used && self.log.map.released_by == 0 {
             // Others may write the volume before the filter is used again.
-            self.log.map.left_by = self.context.attachment.history.chain.max(1);
+            self.log.map.released_by = self.context.attachment.history.chain.max(1);
             self.log_changed(true);
         }
         let rebuild = self.rebuild.as_ref();
@@ -428,7 +428,7 @@ impl Filter for Replicate {
 
     fn resume(&mut self) {
         self.usage = Usage::Active;
-        if std::mem::take(&mut self.log.map.left_by) != 0 {
+        if std::mem::take(&mut self.log.map.released_by) != 0 {
             self.log_changed(true);
         }
         self.write_log();

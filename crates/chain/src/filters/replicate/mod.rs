@@ -62,11 +62,11 @@ fn no_source() -> IoError {
 }
 
 /// Whether the volume is missing writes that its replicas have, by the file of the filter `name`
-/// in `state`. A filter that left the volume in order did not leave it so.
+/// in `state`. A filter that was replaced in order did not leave it so.
 ///
 /// # Errors
 /// If the file cannot be read.
 pub fn volume_is_missing_writes(state: &StateFolder, name: &str) -> io::Result<bool> {
     let loaded = store::load(&*state.disk, &store::path_in(state, name))?;
-    Ok(loaded.is_some_and(|map| map.left_by == 0 && map.is_out[VOLUME]))
+    Ok(loaded.is_some_and(|map| map.released_by == 0 && map.is_out[VOLUME]))
 }

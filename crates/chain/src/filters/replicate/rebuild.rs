@@ -116,7 +116,7 @@ enum Progress {
 impl Replicate {
     /// Tries members that are out again, and starts a rebuild if one is connected.
     pub(super) fn reconnect(&mut self, now: Duration) {
-        if self.is_resting() {
+        if self.is_quiesced() {
             return;
         }
         for at in 0..self.members.len() {
@@ -243,12 +243,12 @@ impl Replicate {
                 self.rebuild = None;
                 Progress::Wait
             }
-            Step::Next if self.is_resting() => Progress::Wait,
+            Step::Next if self.is_quiesced() => Progress::Wait,
             Step::Next => self.read_piece(below),
             Step::Read { data } => self.write_piece(below, data),
             Step::Flush => {
                 self.set_step(Step::Flush);
-                if !self.is_resting() {
+                if !self.is_quiesced() {
                     self.flush_rebuilt(below, member);
                 }
                 Progress::Wait

@@ -15,7 +15,7 @@
 //!   64 ├───────┬───────┬───────┬───────┤
 //!      │ identities                    │   4 bytes a member: of its name and address
 //!   80 ├───────┴───────┼───────┴───────┤
-//!      │ left by       │ zeroes        │   the chain that left it for another one; 0: none
+//!      │ released by   │ zeroes        │   the chain that was replaced in order; 0: none
 //!   96 ├───────────────┴───────────────┤
 //!      │ in flight: a bit a region     │   may have been written in part
 //!      ├───────────────────────────────┤
@@ -109,8 +109,8 @@ pub(super) struct RegionMap {
     disk_bytes: u64,
     /// The epoch of the lease that it is written under.
     pub epoch: Option<u32>,
-    /// The chain that left the disk for another one, in order; 0: none did.
-    pub left_by: u64,
+    /// The number of the chain that was replaced in order; 0 if none was.
+    pub released_by: u64,
     members: Vec<MemberSpec>,
     /// The length of a region, in bytes.
     pub region_bytes: u64,
@@ -142,7 +142,7 @@ impl RegionMap {
             sequence: 0,
             disk_bytes,
             epoch: None,
-            left_by: 0,
+            released_by: 0,
             members: members.to_vec(),
             region_bytes,
             regions,
@@ -204,7 +204,7 @@ impl RegionMap {
             let identity = self.members.get(at).map_or(0, |member| member.identity);
             bytes.extend(identity.to_le_bytes());
         }
-        bytes.extend(self.left_by.to_le_bytes());
+        bytes.extend(self.released_by.to_le_bytes());
         bytes.extend([0; 8]);
         for regions in std::iter::once(&self.in_flight).chain(&self.missing) {
             for word in regions.words() {
@@ -262,7 +262,7 @@ impl RegionMap {
         let out = half(36)?;
         map.sequence = word(8)?;
         map.epoch = word(24)?.checked_sub(1).map(|epoch| epoch as u32);
-        map.left_by = word(80)?;
+        map.released_by = word(80)?;
         map.in_flight = regions(0)?;
         for at in 0..count {
             map.is_out[at] = out >> at & 1 == 1;
@@ -291,7 +291,7 @@ impl RegionMap {
         };
         // The file of a chain that crashed counts only for the first chain of the next lease:
         // chains before a later one had no filter of this name.
-        let is_complete = is_next_lease && before.left_by == history.predecessor;
+        let is_complete = is_next_lease && before.released_by == history.predecessor;
         let is_volume_incomplete = before.is_out[0];
         let mut new = Self {
             sequence: before.sequence,
@@ -329,7 +329,7 @@ impl RegionMap {
         let mut grown = Self {
             sequence: self.sequence,
             epoch: self.epoch,
-            left_by: self.left_by,
+            released_by: self.released_by,
             is_out: self.is_out.clone(),
             ..Self::new(disk_bytes, &self.members)
         };
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn a_slot_has_format_1_and_a_newer_one_is_refused_by_its_number() {
         let mut map = map_of(2 << 20, &[("volume", 0), ("b", 7)]);
-        (map.sequence, map.epoch, map.left_by) = (7, Some(0), 1 << 40);
+        (map.sequence, map.epoch, map.released_by) = (7, Some(0), 1 << 40);
         map.is_out = vec![true, false];
         map.in_flight.set(0);
         map.missing[0].set(1);
@@ -428,7 +428,7 @@ mod tests {
         map.in_flight.set(3);
         map.missing[1] = Regions::new(100);
         map.missing[0].set(99);
-        (map.epoch, map.left_by) = (Some(0), 1 << 40);
+        (map.epoch, map.released_by) = (Some(0), 1 << 40);
         let bytes = map.encode();
         assert_eq!(RegionMap::decode(&bytes), Ok(Some(map)));
         for at in 0..bytes.len() {
@@ -460,7 +460,7 @@ mod tests {
         let missing = |before: &RegionMap, epoch, follows| {
             let map = fresh().continue_from(before, &history(epoch, follows));
             map.map(|map| {
-                assert_eq!((map.sequence, map.left_by), (40, 0));
+                assert_eq!((map.sequence, map.released_by), (40, 0));
                 map.missing[1].count()
             })
         };
@@ -473,11 +473,13 @@ mod tests {
                 epoch_first: Some(since),
                 ..history(Some(20), 0)
             };
-            let map = fresh().continue_from(&before, &history).expect("it continues");
+            let map = fresh()
+                .continue_from(&before, &history)
+                .expect("it continues");
             assert_eq!(map.missing[1].count(), expected, "{since}");
         }
         // A hot swap to the chain that follows, or to another one.
-        before.left_by = 5;
+        before.released_by = 5;
         assert_eq!(missing(&before, Some(7), 5), Ok(1));
         assert_eq!(missing(&before, Some(7), 6), Ok(10));
         before.is_out[0] = true;

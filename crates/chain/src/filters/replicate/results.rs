@@ -1,4 +1,4 @@
-//! What members answer, and which of them are put out because of that.
+//! The answers of members, and putting members out.
 
 use std::time::Duration;
 
@@ -31,8 +31,7 @@ impl Replicate {
         if request.parts > 0 {
             return;
         }
-        let is_unavailable =
-            at != VOLUME && matches!(request.error, Some(IoError::Unavailable(_)));
+        let is_unavailable = at != VOLUME && matches!(request.error, Some(IoError::Unavailable(_)));
         let is_unread = matches!(request.kind, RequestKind::Read(_)) && !request.is_done;
         if matches!(request.kind, RequestKind::Rebuild) {
             self.rebuild_step_ended(id);
@@ -174,13 +173,15 @@ impl Replicate {
         if is_only {
             // Its server may have lost what was not flushed, and no other member has it.
             self.may_have_lost |= self.log.has_unflushed() || self.requests.covering.is_some();
-            self.note(format!("waiting for {name}, the only complete replica: {reason}"));
+            self.note(format!(
+                "waiting for {name}, the only complete replica: {reason}"
+            ));
         } else {
             if !self.log.map.is_out[at] {
                 self.note(format!("{name} is out: {reason}"));
             }
             self.log.map.is_out[at] = true;
-            // It may lose what it has acknowledged and not flushed, and what is pending.
+            // It may lose acknowledged writes that are not flushed, and pending ones.
             let in_flight = self.log.map.in_flight.clone();
             self.log.map.add_missing(at, &in_flight);
         }

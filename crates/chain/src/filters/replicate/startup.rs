@@ -127,7 +127,7 @@ impl Replicate {
         // Without a file, all members but the volume are missing everything.
         if let Some(before) = loaded {
             self.log.set_stored(before.sequence);
-            is_first = before.left_by == 0 && history.predecessor == 0;
+            is_first = before.released_by == 0 && history.predecessor == 0;
             let fresh = self.log.map.clone();
             let map = fresh.continue_from(&before, &history);
             self.log.set_map(map.map_err(|error| error.to_string())?);

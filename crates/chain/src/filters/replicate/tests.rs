@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use base::{
-    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome, Request,
-    Started, Token,
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
+    Request, Started, Token,
 };
 use chain_policy::{FilterKind, Policy};
 use parking_lot::{Mutex, MutexGuard};
@@ -18,8 +18,8 @@ use world::{Clock, Disk, Millis, Wake};
 use super::Replicate;
 use crate::filters::Event;
 use crate::{
-    AttachmentContext, Chain, ChainHistory, EventSink, Filter, FilterContext, HostContext, HotSwap, LinkState, RemoteDisk,
-    SizeRule, StateFolder, Targets,
+    AttachmentContext, Chain, ChainHistory, EventSink, Filter, FilterContext, HostContext, HotSwap,
+    LinkState, RemoteDisk, SizeRule, StateFolder, Targets,
 };
 
 mod partial;
@@ -146,7 +146,9 @@ impl BlockDevice for Connection {
     fn start(&mut self, request: Request<'_>) -> Started {
         let Request { token, op } = request;
         match op {
-            Op::Read { offset, out } => self.later(token, Deferred::Read(offset as usize, out.len())),
+            Op::Read { offset, out } => {
+                self.later(token, Deferred::Read(offset as usize, out.len()))
+            }
             Op::Write {
                 offset,
                 data,
@@ -170,7 +172,10 @@ impl BlockDevice for Connection {
                 mode,
             } => {
                 let zeroes = vec![0; length as usize];
-                self.later(token, Deferred::Write(offset as usize, zeroes, mode.durability))
+                self.later(
+                    token,
+                    Deferred::Write(offset as usize, zeroes, mode.durability),
+                )
             }
             Op::Prefetch { .. } => Started::Done,
             Op::Extents { .. } => panic!("members may have different holes"),
@@ -247,10 +252,13 @@ impl Drop for Connection {
         if !self.is_alive() {
             return;
         }
-        let writes = self.pending.drain(..).filter_map(|(_, request)| match request {
-            Deferred::Write(at, data, _) => Some((at, data)),
-            Deferred::Read(..) | Deferred::Flush => None,
-        });
+        let writes = self
+            .pending
+            .drain(..)
+            .filter_map(|(_, request)| match request {
+                Deferred::Write(at, data, _) => Some((at, data)),
+                Deferred::Read(..) | Deferred::Flush => None,
+            });
         lock(&self.server).late.extend(writes);
     }
 }
@@ -393,12 +401,12 @@ impl Rig {
 
     fn hot_swap(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), String> {
         let ended = Arc::<Mutex<Option<_>>>::default();
-        let told = Arc::clone(&ended);
+        let result_of_swap = Arc::clone(&ended);
         self.chain.hot_swap(HotSwap {
             filters,
             rule: SizeRule::MayChange,
             on_swapped: Box::new(move |result| {
-                *told.lock() = Some(result);
+                *result_of_swap.lock() = Some(result);
             }),
         });
         for _ in 0..20_000 {
@@ -494,6 +502,26 @@ impl Rig {
 
     fn flush(&mut self) {
         self.run(|chain, token| chain.start(Request::flush(token)));
+    }
+
+    /// Kills, hangs or revives a replica. The other one stays available.
+    fn disturb_a_replica(&mut self) {
+        let victim = 1 + self.random.below(2) as usize;
+        let other = 3 - victim;
+        let is_other_there = {
+            let other = lock(&self.servers[other]);
+            other.is_up && !other.hangs
+        };
+        let mut server = lock(&self.servers[victim]);
+        match server.is_up && !server.hangs {
+            true if is_other_there && server.random.below(2) == 0 => server.hangs = true,
+            true if is_other_there => {
+                server.is_up = false;
+                server.crash();
+            }
+            true => {}
+            false => (server.is_up, server.hangs) = (true, false),
+        }
     }
 
     fn are_equal(&self) -> bool {
@@ -612,10 +640,7 @@ fn a_member_without_the_last_writes_is_never_the_source() {
     lock(&rig.servers[0]).hangs = false;
     lock(&rig.servers[1]).is_up = false;
     let why = rig.crash().expect_err("the volume has an older state");
-    assert!(
-        why.contains("only replica r1 has the last writes"),
-        "{why}"
-    );
+    assert!(why.contains("only replica r1 has the last writes"), "{why}");
     lock(&rig.servers[1]).is_up = true;
     rig.open().expect("the replica is available");
     assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);
@@ -777,25 +802,7 @@ fn flushed_writes_survive_any_sequence_of_crashes() {
                         *values = BTreeSet::from([*value]);
                     }
                 }
-                16 => {
-                    // One replica dies, hangs or returns; never both at once.
-                    let victim = 1 + rig.random.below(2) as usize;
-                    let other = 3 - victim;
-                    let is_other_there = {
-                        let other = lock(&rig.servers[other]);
-                        other.is_up && !other.hangs
-                    };
-                    let mut server = lock(&rig.servers[victim]);
-                    match server.is_up && !server.hangs {
-                        true if is_other_there && server.random.below(2) == 0 => server.hangs = true,
-                        true if is_other_there => {
-                            server.is_up = false;
-                            server.crash();
-                        }
-                        true => {}
-                        false => (server.is_up, server.hangs) = (true, false),
-                    }
-                }
+                16 => rig.disturb_a_replica(),
                 17 => {
                     for _ in 0..rig.random.below(3000) {
                         assert_eq!(rig.poll(), []);

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Outcome, Request, Started, Token};
@@ -19,8 +19,8 @@ use crate::context::Lease;
 use crate::filters::journal::leftover::{journal_leftover, quarantine_journal};
 use crate::filters::{Event, EventKind};
 use crate::{
-    AttachmentContext, Chain, EventSink, Filter, FilterContext, HotSwap, HotSwapError, Opening,
-    DiskLimits, SizeRule, StateFolder, ChainHistory, build_filters,
+    AttachmentContext, Chain, ChainHistory, DiskLimits, EventSink, Filter, FilterContext, HotSwap,
+    HotSwapError, Opening, SizeRule, StateFolder, build_filters,
 };
 
 const PATH: &str = "/state/fast.journal";
@@ -173,7 +173,7 @@ impl Host {
         let world = self.simulation.world();
         self.last_turn += 1;
         self.read_first.set(None);
-        let simulated = FilterContext::simulated(world);
+        let simulated = FilterContext::simulated(world.clone());
         let context = FilterContext {
             host: simulated.host,
             attachment: AttachmentContext {
@@ -358,10 +358,7 @@ fn live(seed: u64) {
             _ => host.poll(),
         }
     }
-    assert_eq!(
-        host.notes.0.lock().as_slice(),
-        [""; 0]
-    );
+    assert_eq!(host.notes.0.lock().as_slice(), [""; 0]);
 }
 
 #[test]
@@ -524,7 +521,7 @@ fn a_ring_keeps_its_length_on_a_full_disk() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_back_may_not_be_left() {
+fn a_journal_that_cannot_be_written_back_may_not_be_removed() {
     let mut host = Host::new(10);
     host.swap(FAST).expect("it opens");
     host.write(1, 1);
@@ -540,8 +537,11 @@ fn a_journal_that_cannot_be_written_back_may_not_be_left() {
         why.contains("journal fast") && why.contains("on purpose"),
         "{why}"
     );
-    let held = host.swap("").expect_err("it may not be left");
-    assert!(matches!(held, HotSwapError::NotRemovable { at: 1, .. }), "{held}");
+    let held = host.swap("").expect_err("it may not be removed");
+    assert!(
+        matches!(held, HotSwapError::NotRemovable { at: 1, .. }),
+        "{held}"
+    );
     host.platter.borrow_mut().fails = false;
     while host.chain.check_removable().is_err() {
         host.poll();
@@ -563,7 +563,7 @@ fn a_journal_that_cannot_be_written_back_may_not_be_left() {
     while host.chain.check_removable().is_err() {
         host.poll();
     }
-    host.swap("").expect("it may be left");
+    host.swap("").expect("it is removed");
     assert_eq!(host.read(2), 2);
 }
 
@@ -582,7 +582,10 @@ fn past_the_end_of_its_lease_a_journal_acknowledges_nothing_and_reads() {
             .start(Request::write(90_000, 512, &data, Durability::Volatile));
         assert_eq!(started, Started::Busy);
         assert_eq!(host.chain.start(Request::flush(90_000)), Started::Busy);
-        assert!(host.chain.next_timer().is_some(), "the lease is checked again");
+        assert!(
+            host.chain.next_timer().is_some(),
+            "the lease is checked again"
+        );
         host.poll();
     }
     assert_eq!(host.read(1), 5);

@@ -29,7 +29,7 @@ struct Story {
 }
 
 /// A transaction, in the phases in which Linux writes it: content; the mark that the journal is in
-/// use; the journal; its commit; each block in its own server; the empty journal; and the mark that
+/// use; the journal; its commit; each block in its own place; the empty journal; and the mark that
 /// the journal is not in use. A flush follows each phase.
 struct Step {
     phases: [Vec<(u64, Vec<u8>)>; 7],
@@ -237,6 +237,40 @@ impl Rig {
         panic!("block {block} of {:?}: {notes:?}", view.owner(block));
     }
 
+    /// Overwrites some blocks of files in place.
+    fn overwrite_some_files(&mut self) {
+        let image = Image(lock(&self.servers[0]).live.clone());
+        let view = image.view().expect("a file system");
+        let blocks = view.superblock().blocks;
+        for _ in 0..20 {
+            let block = self.random.below(blocks);
+            if is_content(&view, block).is_some() {
+                let content = vec![self.random.next() as u8 | 1; FS_BLOCK];
+                self.write(block as usize * FS_BLOCK, &content);
+            }
+        }
+    }
+
+    /// Fails the power of everything. A replica in sync must be mountable then.
+    fn crash_all(&mut self, what: &str) {
+        let was_out = {
+            let server = lock(&self.servers[1]);
+            !server.is_up || server.hangs
+        };
+        let notes = format!("{:?}", self.notes.0.lock().last());
+        let is_in_sync = !was_out && notes.contains("in sync");
+        {
+            let mut server = lock(&self.servers[1]);
+            server.crash();
+            (server.is_up, server.hangs) = (true, false);
+        }
+        if is_in_sync {
+            let replica = lock(&self.servers[1]).live.clone();
+            check(&replica, what);
+        }
+        self.crash().expect("the volume is available");
+    }
+
     fn write_blocks(&mut self, blocks: &[(u64, Vec<u8>)]) {
         // Adjacent blocks are one write, as in a guest's cache.
         let mut at = 0;
@@ -291,14 +325,8 @@ fn a_new_partial_replica_gets_what_is_wanted_and_nothing_else() {
         rig.poll();
     }
     let notes = format!("{:?}", rig.notes.0.lock());
-    assert!(
-        notes.contains("r1 gets the content of 3 files"),
-        "{notes}"
-    );
-    assert!(
-        notes.contains("of 16777216 bytes were copied"),
-        "{notes}"
-    );
+    assert!(notes.contains("r1 gets the content of 3 files"), "{notes}");
+    assert!(notes.contains("of 16777216 bytes were copied"), "{notes}");
 }
 
 /// Files are made, deleted, and moved in and out; replicas die, hang and return; the power of
@@ -340,19 +368,7 @@ fn a_partial_replica_follows_transactions_and_mounts_after_any_crash() {
                         let mut server = lock(&rig.servers[1]);
                         (server.is_up, server.hangs) = (true, false);
                     }
-                    4 => {
-                        // Some files are overwritten in server.
-                        let image = Image(lock(&rig.servers[0]).live.clone());
-                        let view = image.view().expect("a file system");
-                        let blocks = view.superblock().blocks;
-                        for _ in 0..20 {
-                            let block = rig.random.below(blocks);
-                            if is_content(&view, block).is_some() {
-                                let content = vec![rig.random.next() as u8 | 1; FS_BLOCK];
-                                rig.write(block as usize * FS_BLOCK, &content);
-                            }
-                        }
-                    }
+                    4 => rig.overwrite_some_files(),
                     5..8 => {
                         for _ in 0..rig.random.below(500) {
                             rig.poll();
@@ -362,22 +378,7 @@ fn a_partial_replica_follows_transactions_and_mounts_after_any_crash() {
                 }
             }
             if crash_in.is_some() {
-                let was_out = {
-                    let server = lock(&rig.servers[1]);
-                    !server.is_up || server.hangs
-                };
-                let notes = format!("{:?}", rig.notes.0.lock().last());
-                let is_in_sync = !was_out && notes.contains("in sync");
-                {
-                    let mut server = lock(&rig.servers[1]);
-                    server.crash();
-                    (server.is_up, server.hangs) = (true, false);
-                }
-                if is_in_sync {
-                    let replica = lock(&rig.servers[1]).live.clone();
-                    check(&replica, &format!("seed {seed}, step {at}: the replica"));
-                }
-                rig.crash().expect("the volume is available");
+                rig.crash_all(&format!("seed {seed}, step {at}: the replica"));
                 let live = Image(lock(&rig.servers[0]).live.clone());
                 // Only the disk shows whether the commit was lost.
                 let is_there = |(block, content): &(u64, Vec<u8>)| {

@@ -15,7 +15,10 @@ fn a_replica_is_rebuilt_only_after_its_delayed_writes() {
         for value in 1..20 {
             rig.write(0, &[value; BLOCK]);
         }
-        assert!(!lock(&rig.servers[1]).late.is_empty(), "its connection was dropped");
+        assert!(
+            !lock(&rig.servers[1]).late.is_empty(),
+            "its connection was dropped"
+        );
         let until = rig.clock.monotonic() + Duration::from_secs(20);
         while rig.clock.monotonic() < until {
             assert_eq!(rig.poll(), []);
@@ -25,7 +28,10 @@ fn a_replica_is_rebuilt_only_after_its_delayed_writes() {
         lock(&rig.servers[1]).hangs = false;
         rig.until_equal();
         let server = lock(&rig.servers[1]);
-        assert!(server.late.is_empty() && server.live[0] == 19, "seed {seed}");
+        assert!(
+            server.late.is_empty() && server.live[0] == 19,
+            "seed {seed}"
+        );
     }
 }
 
@@ -166,6 +172,20 @@ enum Attempt {
 }
 
 impl Rig {
+    /// Stops the replica's server, or starts it again. Returns whether its unflushed writes may be
+    /// lost.
+    fn toggle_replica(&mut self) -> bool {
+        let mut replica = lock(&self.servers[1]);
+        replica.is_up = !replica.is_up;
+        let loses = !replica.is_up && replica.random.below(2) == 0;
+        match loses {
+            true => replica.crash(),
+            // Its connections end.
+            false => replica.life += 1,
+        }
+        loses
+    }
+
     /// Tries a request for a number of polls.
     fn attempt(
         &mut self,
@@ -265,17 +285,7 @@ fn nothing_is_acknowledged_while_the_only_complete_replica_is_unavailable() {
                         blocks[block].may_be(value);
                     }
                 }
-                13 => {
-                    let mut replica = lock(&rig.servers[1]);
-                    replica.is_up = !replica.is_up;
-                    if !replica.is_up && replica.random.below(2) == 0 {
-                        replica.crash();
-                        is_suspect = true;
-                    } else {
-                        // Its connections end.
-                        replica.life += 1;
-                    }
-                }
+                13 => is_suspect |= rig.toggle_replica(),
                 14 => {
                     let polls = rig.random.below(3000);
                     (0..polls).for_each(|_| drop(rig.poll()));
