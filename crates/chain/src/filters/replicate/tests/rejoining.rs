@@ -212,6 +212,11 @@ impl Rig {
     }
 }
 
+/// The offset of a block of the test, in bytes.
+fn offset_of(block: usize) -> usize {
+    block * 61 % (SIZE / BLOCK) * BLOCK
+}
+
 /// The volume is out or rebuilding, and the only complete replica fails and returns, with or without
 /// its unflushed writes.
 #[test]
@@ -224,7 +229,6 @@ fn nothing_is_acknowledged_while_the_only_complete_replica_is_unavailable() {
         let mut blocks = vec![Block::new(); 32];
         // Unflushed writes may be lost, and the next flush returns that.
         let mut is_suspect = false;
-        let offset_of = |block: usize| (block * 61 % (SIZE / BLOCK)) * BLOCK;
         for step in 0..200 {
             let block = rig.random.below(32) as usize;
             let at = offset_of(block) as u64;
