@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ::trace::{Batch, BatchHead, Batches, RECORD_BYTES, Trace, Verb};
+use ::trace::{Batch, BatchHead, Batches, OpKind, RECORD_BYTES, Trace};
 use base::checksum::{crc32c, crc32c_append};
 use base::{
     BlockIndex, BlockSize, ClusterId, DatabaseId, Location, SegmentId, Sequence, UnitId, VolumeId,
@@ -266,7 +266,7 @@ fn trace_seeds() -> Vec<Vec<u8>> {
         latency_ns: 500,
         offset: number * 4096,
         length: 4096,
-        verb: [Verb::Read, Verb::Write, Verb::Flush][number as usize % 3],
+        kind: [OpKind::Read, OpKind::Write, OpKind::Flush][number as usize % 3],
         is_fua: number.is_multiple_of(2),
         may_punch: false,
         outcome: ::trace::Outcome::Done,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HostContext, HotSwap,
+    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HotSwap,
     KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
     UnlimitedLease, build_filters,
 };
@@ -273,7 +273,7 @@ impl Filters {
             .events_or_start(|| EventLog::start(world, &folder.events(), assignment.volume));
         let keys = FilterKeys::of_tenant(world, &folder.filter_keys(), &chain.tenant);
         Ok(FilterContext {
-            host: HostContext {
+            host: chain::HostContext {
                 clock: Arc::clone(&world.clock),
                 pool: Arc::clone(&world.pool),
                 key_derivations: Arc::clone(&self.key_derivations),
@@ -283,7 +283,7 @@ impl Filters {
             attachment: AttachmentContext {
                 memory_max: self.settings.memory,
                 wake: Wake::noop(),
-                whose: Arc::new(Attribution {
+                attribution: Arc::new(Attribution {
                     tenant: chain.tenant.clone(),
                     vm: assignment.vm.clone(),
                     volume: assignment.name.clone(),

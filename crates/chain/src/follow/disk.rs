@@ -28,6 +28,15 @@ pub enum Access {
     Blocks(Option<u32>, Operation, Range<u64>),
 }
 
+/// A block whose content is needed to follow a file system, and unknown.
+pub struct WantedBlock {
+    /// The index of the area.
+    pub area: usize,
+    pub block: u64,
+    /// The range of the block on the disk, in bytes.
+    pub range: Range<u64>,
+}
+
 /// The known state of a disk.
 pub struct Disk {
     areas: Vec<Area>,
@@ -211,16 +220,19 @@ impl Disk {
         is_new
     }
 
-    /// Takes the blocks whose content is needed and unknown: the area, the block and its range on
-    /// the disk, in bytes.
-    pub fn take_wanted(&mut self) -> Vec<(usize, u64, Range<u64>)> {
+    /// Takes the blocks whose content is needed and unknown.
+    pub fn take_wanted(&mut self) -> Vec<WantedBlock> {
         let mut wanted = Vec::new();
         for (at, area) in self.areas.iter_mut().enumerate() {
             let Ok(live) = &mut area.found else { continue };
             let block_bytes = u64::from(live.view().superblock().block_bytes);
             for block in live.take_wanted() {
                 let start = area.place.offset + block * block_bytes;
-                wanted.push((at, block, start..start + block_bytes));
+                wanted.push(WantedBlock {
+                    area: at,
+                    block,
+                    range: start..start + block_bytes,
+                });
             }
         }
         wanted

@@ -4,14 +4,15 @@
 //!
 //! ```text
 //!  1. read     partitions and file systems are read, in a thread that requests blocks from
-//!              the filter; writes are kept meanwhile
-//!  2. follow   the kept writes, and all later ones
+//!              the filter; writes are deferred meanwhile
+//!  2. follow   the deferred writes, and all later ones
 //!  3. reread   1 again when there may be another file system, while 2 continues
 //! ```
 //!
 //! Invariants: it makes no requests itself, but lets its filter make them ([`Follower::next_read`]); it
-//! never waits; the writes that it keeps are bounded. Each write is reported once, in order.
+//! never waits; the writes that it defers are bounded. Each write is reported once, in order.
 
+mod deferred;
 mod disk;
 mod reader;
 
@@ -23,6 +24,8 @@ use std::time::Duration;
 use base::{IoError, Outcome, Token};
 use world::{Clock, Wake};
 
+use deferred::{Change, DeferredChanges};
+use disk::WantedBlock;
 pub use disk::{Access, Disk};
 pub use reader::Area;
 use reader::{Reader, ReaderRequest};
@@ -30,16 +33,13 @@ use reader::{Reader, ReaderRequest};
 use crate::tokens::Tokens;
 use extfs::ScanError;
 
-/// The maximal length of writes that are kept while the disk is read, in bytes. The limit on memory
-/// counts if it is lower.
-const KEPT_BYTES_MAX: usize = 256 << 20;
-
 /// The delay before the disk is read again because of a write. A program that makes a file system
 /// writes for a while.
 const REREAD_AFTER: Duration = Duration::from_secs(1);
 
 /// The first pause after a failed read of the disk. Each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
+
 /// The longest pause after a failed read of the disk.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -100,44 +100,7 @@ pub enum FollowerEvent {
 /// A read of the disk that has not ended, and the writes since it began.
 struct Reading {
     reader: Reader,
-    kept: Kept,
-}
-
-/// A change of the disk.
-enum Changed {
-    Written(u64, Vec<u8>),
-    Trimmed(Range<u64>),
-}
-
-/// The changes of the disk while it is read, in order.
-struct Kept {
-    changes: Vec<Changed>,
-    bytes: usize,
-    bytes_max: usize,
-    is_too_much: bool,
-}
-
-impl Kept {
-    fn written(&mut self, offset: u64, data: &[u8]) {
-        if self.has_room(data.len()) {
-            self.changes.push(Changed::Written(offset, data.to_vec()));
-        }
-    }
-
-    fn trimmed(&mut self, range: Range<u64>) {
-        if self.has_room(size_of::<Changed>()) {
-            self.changes.push(Changed::Trimmed(range));
-        }
-    }
-
-    fn has_room(&mut self, bytes: usize) -> bool {
-        self.bytes += bytes;
-        self.is_too_much |= self.bytes > self.bytes_max;
-        if self.is_too_much {
-            self.changes = Vec::new();
-        }
-        !self.is_too_much
-    }
+    deferred: DeferredChanges,
 }
 
 /// The file systems of a disk, read once and then followed by the writes to it.
@@ -155,8 +118,8 @@ pub struct Follower {
     pause: Duration,
     /// A read that the filter could not start, because the disk was busy.
     returned: Option<ReadRequest>,
-    /// The blocks that are needed: the area, the block and its range on the disk.
-    wanted: Vec<(usize, u64, Range<u64>)>,
+    /// The blocks whose content is needed.
+    wanted: Vec<WantedBlock>,
     /// The wanted blocks that were read, by area. They are followed before anything else.
     found: BTreeMap<usize, BTreeMap<u64, Vec<u8>>>,
     /// Accesses of these blocks that were not reported yet.
@@ -252,7 +215,7 @@ impl Follower {
         }
         if let Some(reading) = self.reading.take() {
             match reading.reader.found() {
-                Some(found) => self.is_read(reading.kept, found, &mut events),
+                Some(found) => self.is_read(reading.deferred, found, &mut events),
                 None => self.reading = Some(reading),
             }
         }
@@ -265,14 +228,8 @@ impl Follower {
             .take_if(|read| matches!(read.purpose, Purpose::Reader(_)));
         match Reader::start(disk_bytes, self.memory_max, &self.wake) {
             Ok(reader) => {
-                let kept = Kept {
-                    changes: Vec::new(),
-                    bytes: 0,
-                    bytes_max: usize::try_from(self.memory_max)
-                        .map_or(KEPT_BYTES_MAX, |most| most.min(KEPT_BYTES_MAX)),
-                    is_too_much: false,
-                };
-                self.reading = Some(Reading { reader, kept });
+                let deferred = DeferredChanges::new(self.memory_max);
+                self.reading = Some(Reading { reader, deferred });
             }
             Err(error) => self.give_up(&format!("cannot start a thread: {error}"), events),
         }
@@ -289,10 +246,10 @@ impl Follower {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// Takes over what was read from the disk, and follows the kept changes.
+    /// Takes over the state that was read from the disk, and follows the deferred changes.
     fn is_read(
         &mut self,
-        kept: Kept,
+        deferred: DeferredChanges,
         found: Result<Vec<Area>, IoError>,
         events: &mut Vec<FollowerEvent>,
     ) {
@@ -300,23 +257,23 @@ impl Follower {
             Ok(areas) => areas,
             Err(error) => return self.give_up(&error.to_string(), events),
         };
-        if kept.is_too_much {
+        let Some(changes) = deferred.into_changes() else {
             return self.give_up("too much was written while the disk was read", events);
-        }
+        };
         self.pause = PAUSE_MIN;
         self.forget_wanted();
         let is_unread = |area: &Area| matches!(area.found, Err(ScanError::Io(_)));
         if areas.iter().any(is_unread) {
             self.partial_retry_at = Some(self.clock.monotonic() + PAUSE_PARTLY);
         }
-        // If an earlier state was known, it has reported the kept changes already.
+        // If an earlier state was known, it has reported the deferred changes already.
         let disk = Disk::new(areas, self.memory_max);
         let was_reported = self.disk.replace(disk).is_some();
         events.push(FollowerEvent::DiskRead);
-        for change in kept.changes {
+        for change in changes {
             let seen = match change {
-                Changed::Written(offset, data) => self.was_written(offset, &data),
-                Changed::Trimmed(range) => self.was_trimmed(range),
+                Change::Write { offset, data } => self.was_written(offset, &data),
+                Change::Trim(range) => self.was_trimmed(range),
             };
             if !was_reported {
                 events.push(FollowerEvent::Accesses(seen));
@@ -345,7 +302,7 @@ impl Follower {
         self.unreported.append(&mut found);
         let mut seen = Vec::new();
         if let Some(reading) = &mut self.reading {
-            reading.kept.written(offset, data);
+            reading.deferred.add_write(offset, data);
         }
         let written = offset..offset + data.len() as u64;
         match &mut self.disk {
@@ -355,7 +312,7 @@ impl Follower {
                 }
                 self.take_wanted();
             }
-            // Kept changes are reported when the disk is known.
+            // Deferred changes are reported when the disk is known.
             None if self.reading.is_some() => {}
             None => {
                 let write = chain_policy::Operation::Write;
@@ -371,7 +328,7 @@ impl Follower {
     pub fn was_trimmed(&mut self, range: Range<u64>) -> Vec<Access> {
         let mut seen = Vec::new();
         if let Some(reading) = &mut self.reading {
-            reading.kept.trimmed(range.clone());
+            reading.deferred.add_trim(range.clone());
         }
         match &self.disk {
             Some(disk) => {
@@ -379,7 +336,7 @@ impl Follower {
                     self.reread(false);
                 }
             }
-            // Kept changes are reported when the disk is known.
+            // Deferred changes are reported when the disk is known.
             None if self.reading.is_some() => {}
             None => {
                 let write = chain_policy::Operation::Write;
@@ -457,7 +414,7 @@ impl Follower {
         if self.wanted.is_empty() || self.pending_wanted() >= WANTED_AT_ONCE {
             return None;
         }
-        let (area, block, range) = self.wanted.pop()?;
+        let WantedBlock { area, block, range } = self.wanted.pop()?;
         let is_stale = false;
         Some(ReadRequest {
             range,
@@ -510,7 +467,7 @@ impl Follower {
                     is_stale: true,
                 },
                 Ok(_),
-            ) => self.wanted.push((area, block, range)),
+            ) => self.wanted.push(WantedBlock { area, block, range }),
             (Purpose::Wanted { area, block, .. }, Ok(content)) => {
                 self.found.entry(area).or_default().insert(block, content);
                 // Many blocks are followed at once, since a map is read once for all of them.

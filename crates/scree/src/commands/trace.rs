@@ -162,7 +162,7 @@ fn as_json(trace: &Trace, record: &Record) -> String {
     json!({
         "began": moment(trace, 0),
         "time_ns": record.time_ns,
-        "verb": record.kind.name(),
+        "operation": record.kind.name(),
         "offset": record.offset,
         "length": record.length,
         "latency_ns": record.latency_ns,

@@ -49,7 +49,8 @@ pub fn run_filter_server(arguments: &FilterServerArguments) -> Result<(), Failur
     let at = listener.endpoint().clone();
     let (own, filters) = (world.clone(), folder.clone());
     let make = move |name: &str, attribution: Attribution, wake: Wake, watcher: &Watcher| {
-        make(&own, &filters, name, whose, (wake, watcher)).map_err(|failure| failure.to_string())
+        make(&own, &filters, name, attribution, (wake, watcher))
+            .map_err(|failure| failure.to_string())
     };
     let server = FilterServer::new(world, Arc::new(tls), Box::new(make));
     announce(&format!(
