@@ -22,7 +22,8 @@ use std::sync::Arc;
 use base::VolumeId;
 use chain::StateFolder;
 use chain::filters::{
-    QUARANTINED_INFIX, REPLACEMENT_SUFFIX, JOURNAL_SUFFIX, REPLICAS_SUFFIX, TRACE_SUFFIX, journal_leftover, volume_is_missing_writes,
+    JOURNAL_SUFFIX, QUARANTINED_INFIX, REPLACEMENT_SUFFIX, REPLICAS_SUFFIX, TRACE_SUFFIX,
+    journal_leftover, volume_is_missing_writes,
 };
 use chain_policy::{FilterKind, Policy};
 use world::{Disk, OpenMode};
@@ -285,7 +286,10 @@ mod tests {
             ("a.journal", Some(FilterFile::Journal("a"))),
             ("a.journal.new", Some(FilterFile::Journal("a"))),
             ("a.journal.quarantined-7", Some(FilterFile::Quarantined)),
-            ("a.journal.quarantined-unknown-2", Some(FilterFile::Quarantined)),
+            (
+                "a.journal.quarantined-unknown-2",
+                Some(FilterFile::Quarantined),
+            ),
             ("a.replicas", Some(FilterFile::Replicas("a"))),
             ("a.trace", Some(FilterFile::Trace("a", 0))),
             ("a.trace.7", Some(FilterFile::Trace("a", 7))),

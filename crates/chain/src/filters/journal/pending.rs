@@ -40,12 +40,6 @@ impl PendingRequests {
         self.requests.insert(token, request);
     }
 
-    pub fn add(&mut self, request: PendingRequest) -> Token {
-        let token = self.next_token();
-        self.insert(token, request);
-        token
-    }
-
     pub fn take(&mut self, token: Token) -> Option<PendingRequest> {
         self.requests.remove(&token)
     }

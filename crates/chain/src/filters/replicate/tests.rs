@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    fn later(&mut self, token: Token, todo: Deferred) -> Started {
+    fn later(&mut self, token: Token, request: Deferred) -> Started {
         let random = &lock(&self.server).random;
         if random.below(16) == 0 {
             return Started::Busy;

@@ -135,7 +135,7 @@ impl Host {
             read_first: Rc::default(),
             epoch: 1,
             restores: 0,
-            chain: 0,
+            turn: 0,
             last_turn: 0,
             token: 0,
             answers: Vec::new(),
