@@ -59,7 +59,7 @@ fn greeted(out: &mut Vec<u8>) -> Session {
         cluster: CLUSTER,
     }
     .encode(1, &mut sent);
-    Request::Show(&lease(1)).encode(1, &mut sent);
+    Request::Present(&lease(1)).encode(1, &mut sent);
     session.receive(&sent);
     loop {
         match session.step(out).expect("it stays open") {
@@ -119,13 +119,13 @@ pub fn daemon_session(data: &[u8]) {
     assert!(session.is_idle());
     let mut frames = Frames::new(BODY_BYTES_MAX);
     frames.extend(&out);
-    while let Some(frame) = frames.cut().expect("what it says can be read") {
+    while let Some(frame) = frames.pop().expect("what it says can be read") {
         let status = Status::of(frame.code).expect("a status");
         if status != Status::Done {
             Refusal::decode(status, frame.body).expect("a refusal");
         }
     }
-    assert_eq!(frames.kept_bytes(), 0, "it says nothing by halves");
+    assert_eq!(frames.buffered_bytes(), 0, "it says nothing by halves");
 }
 
 pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
@@ -164,7 +164,7 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
     let list = Request::List {
         serials: 0..100,
         after: 0,
-        most: 9,
+        limit: 9,
     };
     vec![
         requests(&[put(0), put(2), read(0, 4), read(3, 1), free.clone()]),
@@ -174,12 +174,16 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
             Request::Scrub(segment),
             list,
         ]),
-        requests(&[Request::Show(&lease(2)), put(0), Request::Delete(segment)]),
         requests(&[
-            Request::NoteDown(&[5; NOTE_BYTES]),
-            Request::Note,
+            Request::Present(&lease(2)),
+            put(0),
+            Request::Delete(segment),
+        ]),
+        requests(&[
+            Request::WriteNote(&[5; NOTE_BYTES]),
+            Request::ReadNote,
             Request::Probe,
-            Request::Room,
+            Request::UnitStat,
         ]),
         requests(&[
             Request::Sync {
@@ -216,7 +220,7 @@ pub fn daemon_answer(data: &[u8]) {
     let _ = Greeting::decode(body);
     let _ = unit_wire::decode_segments(body);
     let _ = unit_wire::decode_slots(body);
-    let _ = unit_wire::decode_room(body);
+    let _ = unit_wire::decode_unit_stat(body);
     let _ = unit_wire::decode_stat(segment_called(1), body);
     for status in Status::ALL {
         let _ = Refusal::decode(status, body);

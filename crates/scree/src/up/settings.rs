@@ -16,7 +16,7 @@ use catalog::retention::Retention;
 use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 use chain::DiskLimits;
 use control::database::{AddressError, PostgresUrl};
-use control::folder::{LookForRemains, Remains};
+use control::folder::{FindLeftovers, Leftovers};
 use nbd::ServerTls;
 use volume::VolumeConfig;
 use world::{World, host};
@@ -218,11 +218,11 @@ fn cache_settings(arguments: &ServeArguments) -> Result<CacheSettings, Failure> 
     })
 }
 
-fn remains(world: &World, folder: &Path) -> LookForRemains {
+fn remains(world: &World, folder: &Path) -> FindLeftovers {
     let (world, folder) = (world.clone(), folder.to_owned());
     Box::new(move || {
         let FormerAgent { certain, likely } = traces(&world, &folder)?;
-        Ok(Remains { certain, likely })
+        Ok(Leftovers { certain, likely })
     })
 }
 

@@ -455,7 +455,7 @@ fn an_empty_disk_is_formatted_if_the_policy_allows_it() {
     let refused = rig.attach(&EncryptConfig::new("disk"));
     let reason = refused.expect_err("it has no header");
     assert!(
-        reason.contains("the disk has no LUKS2 header; with format"),
+        reason.contains("the disk has no LUKS2 header; format = \"if-empty\""),
         "{reason}"
     );
     assert_eq!(rig.chain.bottom().calls.writes, 0);

@@ -1,4 +1,4 @@
-//! The verbs of a unit, as a folder carries them out.
+//! The operations of [`Unit`], on a folder.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,11 +11,11 @@ use unit::{
 };
 
 use super::format::SlotState;
-use super::{FolderUnit, examine};
+use super::{FolderUnit, examine, note};
 
 impl Unit for FolderUnit {
     fn url(&self) -> &str {
-        &self.place.url
+        &self.segments.root.url
     }
 
     fn can_append(&self) -> bool {
@@ -24,63 +24,57 @@ impl Unit for FolderUnit {
 
     fn put(&self, put: Put<'_>) -> Result<(), UnitError> {
         put.assert_fit();
-        let result = self.with_room(|| {
-            let _alone = self.writer(put.segment);
+        let result = self.reclaimer().with_room(|| {
+            let _alone = self.segments.writer(put.segment);
             match put.first {
-                Slot(0) => self.put_first(&put),
-                _ => self.put_next(&put),
+                Slot(0) => self.segments.put_first(&put),
+                _ => self.segments.put_next(&put),
             }
         });
         if put.first != Slot(0) && matches!(result, Err(UnitError::Full { .. })) {
-            let _alone = self.writer(put.segment);
-            self.lose(put.segment);
+            let _alone = self.segments.writer(put.segment);
+            self.segments.lose(put.segment);
         }
         result
     }
 
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
-        self.sync_segments(segments)
+        self.segments.sync(segments)
     }
 
     fn read(&self, mut read: Read<'_>) -> Result<(), UnitError> {
         read.assert_fit();
         let segment = read.run.segment;
-        if let Some(open) = self.in_memory(segment) {
+        if let Some(open) = self.segments.in_memory(segment) {
             if open.read(read.reborrow()).is_ok() {
                 return Ok(());
             }
-            // It may have changed since: what the file says now counts.
-            self.cache.remove(segment);
+            // The file may have changed since it was opened: read it again.
+            self.segments.cache.remove(segment);
         }
-        let open = self.open_for_reading(segment)?;
-        self.cache.insert(segment, Arc::clone(&open));
+        let open = self.segments.open_for_reading(segment)?;
+        self.segments.cache.insert(segment, Arc::clone(&open));
         open.read(read)
-            .map_err(|error| self.explain(segment, "read", error))
+            .map_err(|error| self.segments.explain(segment, "read", error))
     }
 
     /// Costs one short mutex that is seldom contended, one reference count,
     /// 16 bytes copied for each tag and one system call; allocates nothing.
     fn read_now(&self, read: Read<'_>) -> Result<bool, UnitError> {
         read.assert_fit();
-        let Some(open) = self.cache.get(read.run.segment) else {
+        let Some(open) = self.segments.cache.get(read.run.segment) else {
             return Ok(false);
         };
-        // Errors are left to the read that may look into the matter.
+        // On an error the caller falls back to `read`, which reports it.
         Ok(open.read_now(read).unwrap_or(false))
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
-        self.with_room_or_unkept(|keeps| {
-            let _alone = self.writer(segment);
-            self.free_slots(segment, slots, closed, keeps)
-        })
+        self.reclaimer().free(segment, slots, closed)
     }
 
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        self.with_room_or_unkept(|keeps| {
-            let _alone = self.writer(segment);
-            self.delete_segment(segment, keeps)
-        })
+        self.reclaimer().delete(segment)
     }
 
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
@@ -98,25 +92,25 @@ impl Unit for FolderUnit {
     }
 
     fn reclaim(&self) -> Result<bool, UnitError> {
-        self.reclaim_some()
+        self.reclaimer().reclaim()
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
-        self.place.look()?;
-        self.place.list()
+        self.segments.root.check()?;
+        self.segments.root.list()
     }
 
     fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
-        self.place.list_serials(&serials)
+        self.segments.root.list_serials(&serials)
     }
 
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        Ok(self.newest_table(segment)?.stat())
+        Ok(self.segments.newest_table(segment)?.stat())
     }
 
     fn segment_slots(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
-        let table = self.newest_table(segment)?;
-        let freed = table.slots_that(SlotState::is_free).into_iter();
+        let table = self.segments.newest_table(segment)?;
+        let freed = table.slots_in(SlotState::is_free).into_iter();
         Ok(SegmentSlots {
             stat: table.stat(),
             lineage_tag: table.header.lineage_tag,
@@ -125,13 +119,14 @@ impl Unit for FolderUnit {
     }
 
     fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.place.look()?;
-        let failed = |error| self.place.meaning("count its segments", error);
+        self.segments.root.check()?;
+        let failed = |error| self.segments.root.unit_error("count its segments", error);
         let (segments, bytes) = self
+            .segments
             .account
-            .stat(&self.place, &*self.clock)
+            .stat(&self.segments.root, &*self.clock)
             .map_err(failed)?;
-        let space = self.place.disk.space(Path::new(""));
+        let space = self.segments.root.disk.space(Path::new(""));
         Ok(UnitStat {
             incarnation: None,
             segments,
@@ -141,26 +136,30 @@ impl Unit for FolderUnit {
     }
 
     fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.scrub_segment(segment)
+        self.segments.scrub(segment)
     }
 
     fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.load_note()
+        note::read(&self.segments.root)
     }
 
     fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
-        self.put_note(note)
+        note::write(&self.segments.root, note)
     }
 
     fn facts(&self) -> Result<Vec<Fact>, UnitError> {
-        self.place.look()?;
-        let found = examine::read(&*self.place.disk)
-            .map_err(|error| self.place.meaning("read what its file system does", error))?;
+        self.segments.root.check()?;
+        let found = examine::read(&*self.segments.root.disk).map_err(|error| {
+            self.segments
+                .root
+                .unit_error("read its file-system.toml", error)
+        })?;
         Ok(found.map_or_else(Vec::new, examine::FileSystem::facts))
     }
 
     fn probe(&self) -> Result<(), UnitError> {
-        let probed = self.with_room(|| self.place.probe(self.segment_data_bytes));
+        let probe = || self.segments.root.probe(self.segments.data_bytes);
+        let probed = self.reclaimer().with_room(probe);
         if let Err(
             UnitError::Missing { .. }
             | UnitError::Unavailable { .. }
@@ -168,15 +167,15 @@ impl Unit for FolderUnit {
             | UnitError::Held { .. },
         ) = probed
         {
-            // What comes back may be another folder. One that somebody else
-            // has is counted on: the account finds out what that one changes.
+            // Another folder may be there next time. A unit that another owner holds is the
+            // same folder still, and the account notices what that owner changes.
             if !matches!(probed, Err(UnitError::Held { .. })) {
-                self.account.forget();
-                self.forget_kept();
+                self.segments.account.forget();
+                if let Some(undelete) = &self.undelete {
+                    undelete.forget();
+                }
             }
-            let mut durable = self.durable_folders.lock();
-            durable.known.clear();
-            durable.forgotten += 1;
+            self.segments.forget_durable_folders();
         }
         probed
     }

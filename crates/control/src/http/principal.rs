@@ -1,7 +1,8 @@
-//! The principal of a request, and how it is to be carried out: what handlers extract first.
+//! The principal of a request, and the parameters that all changes have: what handlers extract
+//! first.
 //!
 //! `Idempotency-Key: KEY` makes a creation repeatable: the key stands for the method, the path and
-//! the body, whose JSON is compared by its meaning. `?dry_run=true` checks everything and changes
+//! the body, whose JSON is compared by value. `?dry_run=true` checks everything and changes
 //! nothing.
 
 use aws_lc_rs::digest;
@@ -23,10 +24,10 @@ use crate::error::ControlError;
 /// The header's name.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// The longest key, in bytes.
+/// The longest idempotency key, in bytes.
 pub(super) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
-/// The longest body that is read, which is axum's limit.
+/// The longest body that is read, in bytes: axum's limit.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// The largest and the default number of items on a page.
@@ -36,8 +37,8 @@ const LIMIT: u32 = 100;
 /// A request of an administrator.
 pub(super) struct Administrator(pub AuthorizedRequest);
 
-/// Parameters of every change. Operations whose description does not list them refuse them before
-/// ([`queries`](super::queries)).
+/// The parameters of every change. [`queries`](super::queries) has already refused them for
+/// operations whose description does not list them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ChangeParameters {
@@ -48,7 +49,10 @@ impl FromRequestParts<Control> for Principal {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
+        let caller = parts
+            .extensions
+            .get::<Caller>()
+            .ok_or_else(caller_missing)?;
         let mut principal = control.parties().principal(caller).await?;
         principal.idempotency = parts.extensions.get::<Idempotency>().cloned();
         let Query(how) = Query::<ChangeParameters>::from_request_parts(parts, control).await?;
@@ -77,14 +81,14 @@ impl FromRequestParts<Control> for Administrator {
     }
 }
 
-/// The error if the server has not said where a request came from.
-pub(super) fn nowhere() -> ControlError {
+/// The error if the server did not add the [`Caller`] to a request.
+pub(super) fn caller_missing() -> ControlError {
     ControlError::Internal {
-        reason: "the request came over no connection".to_owned(),
+        reason: "the request has no caller".to_owned(),
     }
 }
 
-/// Which page of a list.
+/// The page of a list to return.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
@@ -102,7 +106,7 @@ impl Paging {
     pub(super) fn page(self) -> Result<Page, ControlError> {
         let count_max = self.limit.unwrap_or(LIMIT);
         if !(1..=LIMIT_MAX).contains(&count_max) {
-            let reason = format!("a page has 1 to {LIMIT_MAX} lines, not {count_max}");
+            let reason = format!("a page has 1 to {LIMIT_MAX} items, not {count_max}");
             return Err(ControlError::invalid("limit", reason));
         }
         Ok(Page {
@@ -112,7 +116,7 @@ impl Paging {
     }
 }
 
-/// A page of rows, of which one more was read than the page has.
+/// The page of `rows`, of which one more was read than fits on a page.
 pub(super) fn page_of<R, T>(
     mut rows: Vec<R>,
     page: &Page,
@@ -127,7 +131,7 @@ pub(super) fn page_of<R, T>(
     }
 }
 
-/// Takes note of an idempotency key, and of what it stands for.
+/// Adds the idempotency key of a request, and a hash of the request, to its extensions.
 pub(super) async fn note_idempotency(request: Request, next: Next) -> Result<Response, ApiError> {
     let Some(key) = request.headers().get(IDEMPOTENCY_KEY) else {
         return Ok(next.run(request).await);

@@ -1,4 +1,4 @@
-//! Making a folder into a unit, writing its marker, and probing it.
+//! Creating a unit in a folder, writing its marker, and probing it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,34 +7,34 @@ use std::sync::Arc;
 use unit::{Marker, UnitError};
 use world::{File, OpenMode, WrongKind};
 
-use super::examine::{self, ExamineError};
-use super::is_not_found;
-use super::place::{DRAFT, Place, SEGMENTS, folder_called, identify};
+use super::{DRAFT, Root, SEGMENTS, folder_called, identify};
+use crate::examine::{self, ExamineError};
+use crate::is_not_found;
 
-/// The probe's name.
+/// Name of the probe's file.
 const PROBE: &str = "probe";
 
-/// What a probe consists of.
+/// Every byte of the probe's file.
 const PROBE_BYTE: u8 = 0x5a;
 
-/// How long it is, in bytes.
+/// Length of the probe's file in bytes.
 const PROBE_BYTES: u64 = 4096;
 
-impl Place {
-    /// Makes the folder into the unit it should be.
+impl Root {
+    /// Creates the unit in the folder.
     ///
-    /// 1. look that it does not lie in another unit, and make it, if it is missing
-    /// 2. look that nothing else is in it
-    /// 3. look whether the file system does what it must
-    /// 4. make `segments/`, and sync its name
-    /// 5. write the marker under another name, sync it, rename it, sync that
+    /// 1. check that the folder is not within another unit, and create it if it is missing
+    /// 2. check that it is empty
+    /// 3. check that the file system does what a unit needs
+    /// 4. create `segments/`, and sync its name
+    /// 5. write the marker under another name, sync it, rename it, sync the name
     ///
-    /// A folder that is that unit already is claimed.
-    pub(super) fn create(&self) -> Result<(), UnitError> {
-        let failed = |error| self.meaning("make the unit", error);
+    /// A folder that is this unit already is only claimed.
+    pub(crate) fn create(&self) -> Result<(), UnitError> {
+        let failed = |error| self.unit_error("create the unit", error);
         if let Some((folder, marker)) = self.unit_above() {
             return Err(self.foreign(format!(
-                "it lies in {}, which is {} of {}; a unit needs a folder of its own",
+                "it is within {}, which is {} of {}; choose a folder outside it",
                 folder.display(),
                 marker.unit,
                 marker.cluster
@@ -56,13 +56,13 @@ impl Place {
         if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
             let name = &other.name;
             return Err(self.foreign(format!(
-                "it holds {name:?}, and a new unit needs an empty folder"
+                "it holds {name:?}; choose an empty folder for a new unit"
             )));
         }
         let found = match examine::examine(&*self.disk) {
             Ok(found) => found,
             Err(ExamineError::Unfit(why)) => {
-                return Err(self.foreign(format!("its file system cannot keep a unit: {why}")));
+                return Err(self.foreign(format!("its file system cannot hold a unit: {why}")));
             }
             Err(ExamineError::Io(error)) => return Err(failed(error)),
         };
@@ -77,8 +77,8 @@ impl Place {
         create().map_err(failed)
     }
 
-    /// The unit that the folder lies in, if it does. What cannot be looked at
-    /// is taken for no unit: folders above may be nobody's business.
+    /// The unit that the folder is within, if any. A parent that cannot be read counts as no
+    /// unit: this process may have no right to it.
     fn unit_above(&self) -> Option<(PathBuf, Marker)> {
         self.path.ancestors().skip(1).find_map(|folder| {
             let marker = identify(&*self.outside.within(folder), "").ok()?;
@@ -86,27 +86,26 @@ impl Place {
         })
     }
 
-    /// Writes the marker, or writes it anew. Durable on return, but for the
-    /// unit's own name.
-    pub(super) fn write_marker(&self) -> io::Result<()> {
+    /// Writes or replaces the marker. Durable on return, except for the unit's own name.
+    pub(crate) fn write_marker(&self) -> io::Result<()> {
         self.replace_marker()?;
         self.disk.sync_directory(Path::new(""))
     }
 
-    /// As [`Place::write_marker`], and after a crash it may be the old one: at
-    /// every moment there is one of both.
-    pub(super) fn replace_marker(&self) -> io::Result<()> {
+    /// As [`Root::write_marker`], but a crash may bring the old marker back: at any time there
+    /// is one of both.
+    pub(crate) fn replace_marker(&self) -> io::Result<()> {
         self.write_draft()?;
         self.rename_draft()
     }
 
-    pub(super) fn rename_draft(&self) -> io::Result<()> {
+    pub(crate) fn rename_draft(&self) -> io::Result<()> {
         self.disk
             .rename(&self.draft(), Path::new(unit::MARKER_FILE))
     }
 
-    /// The marker's name while this owner writes it. Of several that claim the
-    /// unit at once, none renames what another one has not written to its end.
+    /// The marker's name while this owner writes it. Of several concurrent claims, none renames
+    /// a draft that another has not finished.
     fn draft(&self) -> PathBuf {
         match &self.marker.owner {
             None => PathBuf::from(DRAFT),
@@ -114,8 +113,8 @@ impl Place {
         }
     }
 
-    /// An empty draft of this owner's.
-    pub(super) fn begin_draft(&self) -> io::Result<Arc<dyn File>> {
+    /// Creates an empty draft of this owner's marker.
+    pub(crate) fn begin_draft(&self) -> io::Result<Arc<dyn File>> {
         let draft = self.draft();
         match self.disk.remove(&draft) {
             Err(error) if !is_not_found(&error) => Err(error),
@@ -123,26 +122,26 @@ impl Place {
         }
     }
 
-    pub(super) fn write_draft(&self) -> io::Result<()> {
+    pub(crate) fn write_draft(&self) -> io::Result<()> {
         let file = self.begin_draft()?;
         let written = file
             .write_at(self.marker.encode().as_bytes(), 0)
             .and_then(|()| file.sync_data());
         if let Err(error) = written {
-            // Else it stays until the next one.
+            // If this fails, the draft stays until the next one.
             let _ = self.disk.remove(&self.draft());
             return Err(error);
         }
         Ok(())
     }
 
-    /// Removes the drafts that claims which were cut short have left. One that
-    /// is just being written fails by that, and finds out that it is too late.
-    pub(super) fn remove_drafts(&self) {
+    /// Removes the drafts that interrupted claims have left. A concurrent claim whose draft is
+    /// removed fails, as it is too late.
+    pub(crate) fn remove_drafts(&self) {
         let entries = self.disk.list(Path::new("")).unwrap_or_default();
         let drafts = entries.iter().filter(|entry| entry.name.starts_with(DRAFT));
         for draft in drafts {
-            // It takes some room, and does no other harm.
+            // A draft that stays takes some room and does no other harm.
             let _ = self.disk.remove(Path::new(&draft.name));
         }
     }
@@ -156,19 +155,19 @@ impl Place {
         }
     }
 
-    /// Opens the probe that is there. What bears its name and is none is left
-    /// as it is: it may be some other file's second name.
+    /// Opens the probe's file. A file of that name that is no probe is left alone: it may be a
+    /// hard link to another file.
     fn open_probe(&self, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         let path = Path::new(PROBE);
         let file = self.disk.open(path, mode)?;
         let length = file.length()?;
         let mut found = vec![0; length.min(PROBE_BYTES + 1) as usize];
         file.read_at(&mut found, 0)?;
-        // Zeroes, where a crash kept only its length.
+        // Zeroes if a crash preserved only its length.
         if length > PROBE_BYTES || found.iter().any(|byte| !matches!(*byte, 0 | PROBE_BYTE)) {
             return Err(WrongKind {
                 path: self.path.join(path),
-                found: "somebody else's file",
+                found: "another file",
                 expected: "a probe",
             }
             .into());
@@ -176,7 +175,7 @@ impl Place {
         Ok(file)
     }
 
-    /// Writes the probe anew, durably but for its name.
+    /// Writes the probe's file, durably except for its name.
     fn write_probe(&self) -> io::Result<()> {
         let file = match self.open_probe(OpenMode::Write) {
             Err(error) if is_not_found(&error) => {
@@ -189,27 +188,27 @@ impl Place {
         file.sync_data()
     }
 
-    /// Gives back the probe's room, until it is next written.
-    pub(super) fn give_up_probe(&self) -> io::Result<()> {
+    /// Removes the probe's file, whose room is needed. The next probe writes it again.
+    pub(crate) fn remove_probe(&self) -> io::Result<()> {
         match self.open_probe(OpenMode::Read) {
             Err(error) if is_not_found(&error) => return Ok(()),
             other => drop(other?),
         }
         self.disk.remove(Path::new(PROBE))?;
-        // Some file systems give room back no sooner.
+        // Some file systems reclaim its room only then.
         self.disk.sync_directory(Path::new(""))
     }
 
-    /// Looks whether the unit is there, takes writes, and has room for one
-    /// more segment of `segment_data_bytes`.
-    pub(super) fn probe(&self, segment_data_bytes: u64) -> Result<(), UnitError> {
-        let failed = |error| self.meaning("write a probe", error);
+    /// Checks that the unit is available, accepts writes, and has room for one more segment of
+    /// `segment_data_bytes`.
+    pub(crate) fn probe(&self, segment_data_bytes: u64) -> Result<(), UnitError> {
+        let failed = |error| self.unit_error("write a probe", error);
         self.claim()?;
         for entry in self.disk.list(&self.segments()).map_err(failed)? {
             if let Some(number) = folder_called(&entry.name)
                 && !entry.is_directory
             {
-                // Says what it is instead.
+                // Fails with an error that says what it is.
                 self.disk.list(&self.folder(number)).map_err(failed)?;
             }
         }
@@ -218,7 +217,7 @@ impl Place {
             Ok(space) if space.free_bytes < segment_data_bytes => Err(UnitError::Full {
                 url: self.url.clone(),
             }),
-            // A file system that does not know its room may still have some.
+            // A file system that does not report its room may have some.
             _ => Ok(()),
         }
     }

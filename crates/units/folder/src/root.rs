@@ -1,19 +1,21 @@
-//! Where a unit's files are, whose they are, and what an error there means.
+//! The root folder of a unit: paths, the marker, the owner, and the meaning of errors.
 //!
 //! ```text
 //!  <folder>/
-//!    scree-unit.toml          the marker, made last: no marker, no unit
-//!    file-system.toml         what was found out when the unit was made
-//!    probe                    written now and then, to see whether it works
-//!    segments/                made with the unit and never again
-//!      000/ … 3ff/            made when first needed
+//!    scree-unit.toml          the marker, written last: no marker, no unit
+//!    file-system.toml         what the file system was found to do at creation
+//!    probe                    written by each probe of the unit's health
+//!    segments/                created with the unit only
+//!      000/ … 3ff/            created when first needed
 //!        ccc-sssssssss        copyset and serial of a segment, in hex
-//!    freed/                   what is kept for a while (`keep`), where that is wanted
+//!    freed/                   stored for undelete, where there is a window
 //! ```
 //!
 //! 1024 sub-folders hold four million segments (32 TiB) with 4096 names each.
-//! Sixteen serials in a row share one, so that the segments of a destage,
-//! which are numbered in a row, need few folders synced.
+//! Sixteen consecutive serials share one, so that the segments of a destage, which are numbered
+//! consecutively, need few folders synced.
+
+mod create;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,15 +24,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{CopysetId, SegmentId};
+use base::{CopysetId, SegmentId, url};
 use parking_lot::Mutex;
 use unit::{Marker, MarkerError, Owner, UnitError};
 use world::{Disk, OpenMode, WrongKind};
 
-/// How many sub-folders segments are spread over.
+/// Number of sub-folders that segments are spread over.
 pub(super) const FOLDERS: usize = 1024;
 
-/// The longest marker that is read, in bytes.
+/// Maximum length of a marker that is read, in bytes.
 const MARKER_BYTES_MAX: u64 = 64 << 10;
 
 /// Number of the sub-folder that holds a segment.
@@ -44,13 +46,13 @@ pub(super) fn folders_of(serials: &Range<u64>) -> BTreeSet<usize> {
         return BTreeSet::new();
     }
     let rows = serials.start >> 4..=(serials.end - 1) >> 4;
-    // After so many they come again.
+    // After 1024 rows the folders repeat.
     rows.take(FOLDERS)
         .map(|row| row as usize % FOLDERS)
         .collect()
 }
 
-/// The number of the sub-folder that is called `name`, if it is one's name.
+/// The number of the sub-folder named `name`, if that is the name of one.
 pub(super) fn folder_called(name: &str) -> Option<usize> {
     let number = usize::from_str_radix(name, 16).ok()?;
     (number < FOLDERS && name_of(number) == name).then_some(number)
@@ -60,7 +62,7 @@ fn name_of(folder: usize) -> String {
     format!("{folder:03x}")
 }
 
-/// The segment whose file is called `name`, if it is a segment's.
+/// The segment whose file is named `name`, if that is the name of a segment's file.
 #[must_use]
 pub fn segment_of(name: &str) -> Option<SegmentId> {
     let (copyset, serial) = name.split_once('-')?;
@@ -73,35 +75,35 @@ pub fn segment_of(name: &str) -> Option<SegmentId> {
     SegmentId::new(copyset, number(serial, 9)?)
 }
 
-/// The folder of segments, in the unit's.
+/// Name of the folder of segments, within the unit's.
 pub(super) const SEGMENTS: &str = "segments";
 
-/// What the marker's name begins with while it is written, and those of files
-/// that are nothing but a try.
+/// Prefix of the names of a marker that is being written, and of the files with which the
+/// file system is examined.
 pub(super) const DRAFT: &str = "scree-unit.toml.draft";
 
-/// One unit's folder.
-pub(super) struct Place {
-    /// What lies in the folder, and nothing else: whoever keeps the unit is
-    /// trusted with nothing, so no name in it may lead out. Paths are relative.
+/// The root folder of one unit.
+pub(super) struct Root {
+    /// The folder's content and nothing outside it: its administrator is not trusted, so no
+    /// name in it may lead out. Paths are relative.
     pub(super) disk: Arc<dyn Disk>,
-    /// Where the folder itself is made; used for nothing else.
+    /// The disk on which the folder itself is created; used for nothing else.
     pub(super) outside: Arc<dyn Disk>,
     /// The folder, on `outside`.
     pub(super) path: PathBuf,
     pub(super) url: String,
-    /// Whose the folder should be. Without an owner, it may have any.
+    /// The marker that the folder should have. Without an owner here, any owner matches.
     pub(super) marker: Marker,
-    /// Whether to claim it, once, from an owner of the same generation too.
-    pub(super) takes_over: AtomicBool,
-    /// The marker with this owner is known to be durable: a process before
-    /// this one may have been killed between renaming it and syncing that.
-    pub(super) is_claim_durable: AtomicBool,
-    /// Why it could not be claimed when that was last tried.
-    pub(super) unclaimed: Mutex<Option<UnitError>>,
+    /// Whether the next claim also succeeds against an owner of the same generation.
+    takes_over: AtomicBool,
+    /// Whether the marker with this owner is known to be durable: an earlier process may have
+    /// been killed between renaming the marker and syncing its name.
+    is_claim_durable: AtomicBool,
+    /// The error of the last claim.
+    claim_error: Mutex<Option<UnitError>>,
 }
 
-/// Reads the marker in the folder at `url`, which `disk` is within.
+/// Reads the marker in the folder at `url`, whose content is `disk`.
 pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> {
     let url = url.to_owned();
     let read = || {
@@ -122,7 +124,7 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
     };
     let text = read().map_err(|error: io::Error| {
         if !is_missing(&error) {
-            return meaning(&url, "read its marker", error);
+            return unit_error(&url, "read its marker", error);
         }
         match disk.list(Path::new("")) {
             Ok(_) => missing(format!(
@@ -130,7 +132,7 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
                 unit::MARKER_FILE
             )),
             Err(why) if is_missing(&why) => missing("there is no such folder".to_owned()),
-            Err(why) => meaning(&url, "list its folder", why),
+            Err(why) => unit_error(&url, "list its folder", why),
         }
     })?;
     Marker::parse(&text).map_err(|error| match error {
@@ -142,8 +144,8 @@ pub(super) fn identify(disk: &dyn Disk, url: &str) -> Result<Marker, UnitError> 
     })
 }
 
-/// What an error of the operating system means for the unit at `url`.
-pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
+/// Converts an error of the operating system at the unit at `url`.
+pub(super) fn unit_error(url: &str, doing: &str, error: io::Error) -> UnitError {
     use io::ErrorKind as Kind;
     let url = url.to_owned();
     if let Some(wrong) = WrongKind::of(&error) {
@@ -158,7 +160,7 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
         Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },
         Kind::NotFound
         | Kind::NotADirectory
-        // What network file systems and FUSE say when the other end has gone.
+        // Network file systems and FUSE report these when the server is unavailable.
         | Kind::StaleNetworkFileHandle
         | Kind::NotConnected
         | Kind::HostUnreachable => UnitError::Unavailable {
@@ -174,13 +176,31 @@ pub(super) fn meaning(url: &str, doing: &str, error: io::Error) -> UnitError {
     }
 }
 
-/// Whether an error says that there is no room.
+/// Whether an error says that the file system or a quota is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded)
 }
 
-impl Place {
+impl Root {
+    pub(super) fn new(outside: Arc<dyn Disk>, path: &Path, marker: Marker) -> Self {
+        Self {
+            disk: outside.within(path),
+            outside,
+            path: path.to_owned(),
+            url: url::url_of(path),
+            marker,
+            takes_over: AtomicBool::new(false),
+            is_claim_durable: AtomicBool::new(false),
+            claim_error: Mutex::default(),
+        }
+    }
+
+    pub(super) fn set_owner(&mut self, owner: Owner, takes_over: bool) {
+        self.marker.owner = Some(owner);
+        self.takes_over = AtomicBool::new(takes_over);
+    }
+
     pub(super) fn segments(&self) -> PathBuf {
         PathBuf::from(SEGMENTS)
     }
@@ -193,20 +213,20 @@ impl Place {
         self.folder(folder_of(segment)).join(segment.to_string())
     }
 
-    pub(super) fn meaning(&self, doing: &str, error: io::Error) -> UnitError {
-        meaning(&self.url, doing, error)
+    pub(super) fn unit_error(&self, doing: &str, error: io::Error) -> UnitError {
+        unit_error(&self.url, doing, error)
     }
 
-    /// As [`Place::meaning`], for an error at a segment's file: a file that is
-    /// not there is a missing segment only if the unit itself is there.
-    pub(super) fn meaning_at(
+    /// As [`Root::unit_error`], for an error of a segment's file: a missing file is a missing
+    /// segment only if the unit itself is there.
+    pub(super) fn segment_error(
         &self,
         segment: SegmentId,
         doing: &str,
         error: io::Error,
     ) -> UnitError {
         match error.kind() {
-            io::ErrorKind::NotFound => match self.look() {
+            io::ErrorKind::NotFound => match self.check() {
                 Ok(_) => UnitError::NoSegment {
                     url: self.url.clone(),
                     segment,
@@ -214,13 +234,13 @@ impl Place {
                 Err(why) => why,
             },
             io::ErrorKind::UnexpectedEof => self.damaged(segment, "the file is too short"),
-            // In place of its own file: of the other segments that says nothing.
+            // Something else has the name of this file; other segments are not affected.
             _ if WrongKind::of(&error)
                 .is_some_and(|wrong| wrong.path.ends_with(self.file(segment))) =>
             {
                 self.damaged(segment, error)
             }
-            _ => self.meaning(&format!("{doing} segment {segment}"), error),
+            _ => self.unit_error(&format!("{doing} segment {segment}"), error),
         }
     }
 
@@ -232,52 +252,51 @@ impl Place {
         }
     }
 
-    /// Looks whether the folder is the unit it should be, whoever may change
-    /// it.
+    /// Checks that the folder is the expected unit, with any owner, and returns its marker.
     ///
     /// Cost: opening and reading a small file.
-    pub(super) fn look(&self) -> Result<Marker, UnitError> {
+    pub(super) fn check(&self) -> Result<Marker, UnitError> {
         let found = identify(&*self.disk, &self.url)?;
         self.check_unit(&found)?;
         Ok(found)
     }
 
-    /// As [`Place::look`], and whether it may be changed.
+    /// As [`Root::check`], and checks that this owner may change the unit.
     pub(super) fn verify(&self) -> Result<(), UnitError> {
-        let found = self.look()?;
+        let found = self.check()?;
         let Some(own) = &self.marker.owner else {
             return Ok(());
         };
         match found.owner {
             Some(holder) if holder == *own => Ok(()),
             Some(holder) if !self.may_claim(own, &holder) => Err(self.held(holder)),
-            // What keeps it from being claimed is what is wrong with it.
+            // The reason is the error of the last claim.
             _ => Err(self
-                .unclaimed
+                .claim_error
                 .lock()
                 .clone()
                 .unwrap_or_else(|| UnitError::Missing {
                     url: self.url.clone(),
-                    reason: "it was not claimed yet".to_owned(),
+                    reason: "it is not claimed yet".to_owned(),
                 })),
         }
     }
 
-    /// As [`Place::verify`]; a folder that is the unit and may be claimed is.
+    /// As [`Root::verify`]; claims the unit first if this owner may.
     pub(super) fn claim(&self) -> Result<(), UnitError> {
         let claimed = self.try_claim();
-        *self.unclaimed.lock() = claimed.as_ref().err().cloned();
+        *self.claim_error.lock() = claimed.as_ref().err().cloned();
         claimed
     }
 
     fn try_claim(&self) -> Result<(), UnitError> {
-        // Until it is claimed anew: what comes back may be another folder.
+        // Until it is claimed again: another folder may be there now.
         let was_durable = self.is_claim_durable.swap(false, Ordering::Relaxed);
-        let found = self.look()?;
+        let found = self.check()?;
         let Some(own) = &self.marker.owner else {
             return Ok(());
         };
-        let failed = |error| self.meaning("claim the unit", error);
+        let failed = |error| self.unit_error("claim the unit", error);
         match found.owner {
             Some(holder) if holder == *own => {
                 if !was_durable {
@@ -287,8 +306,7 @@ impl Place {
             Some(holder) if !self.may_claim(own, &holder) => return Err(self.held(holder)),
             _ => {
                 self.write_marker_even_if_full().map_err(failed)?;
-                // Of two that claim it at once, the first one finds out here
-                // or later.
+                // Of two concurrent claims, the first one fails here or later.
                 self.verify()?;
                 self.remove_drafts();
             }
@@ -298,19 +316,19 @@ impl Place {
         Ok(())
     }
 
-    /// Never from a later generation: of that one the operator said later
-    /// that the others are gone, however late the unit is seen.
+    /// Whether `own` may claim the unit from `holder`. Never from a later generation: the
+    /// operator has declared the earlier ones lost, however late the unit becomes available.
     fn may_claim(&self, own: &Owner, holder: &Owner) -> bool {
         let takes_over = self.takes_over.load(Ordering::Relaxed);
         holder.generation < own.generation || (holder.generation == own.generation && takes_over)
     }
 
-    /// Writes the marker anew, also where there is no room: the probe has as
-    /// much as that needs, and freeing, which makes more, needs the claim.
+    /// Writes the marker, also on a full file system: the probe's file has enough room for it,
+    /// and freeing, which makes more room, needs the claim.
     fn write_marker_even_if_full(&self) -> io::Result<()> {
         match self.write_marker() {
             Err(error) if is_full(&error) => {
-                self.give_up_probe()?;
+                self.remove_probe()?;
                 self.write_marker()
             }
             other => other,
@@ -328,7 +346,7 @@ impl Place {
         let own = &self.marker;
         let reason = if found.cluster != own.cluster {
             format!(
-                "it is a unit of {}, and this is {}; a unit of another cluster is never taken over",
+                "it is a unit of {}, and this is {}; a unit of another cluster cannot be taken over",
                 found.cluster, own.cluster
             )
         } else if found.unit != own.unit {
@@ -339,37 +357,36 @@ impl Place {
         Err(self.foreign(reason))
     }
 
-    /// All segments, sorted.
+    /// Lists all segments, sorted.
     pub(super) fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
         self.list_folders(|_| true, |_| Ok(()))
     }
 
-    /// Those with these serials, sorted. The absence of the others is durable:
-    /// a process before this one may have removed a name and not lived to sync
-    /// that.
+    /// Lists the segments with these serials, sorted. The absence of the others is durable on
+    /// return: an earlier process may have removed a name and died before syncing that.
     pub(super) fn list_serials(&self, serials: &Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
-        let wanted = folders_of(serials);
+        let folders = folders_of(serials);
         let mut found = self.list_folders(
-            |folder| wanted.contains(&folder),
+            |folder| folders.contains(&folder),
             |folder| self.disk.sync_directory(folder),
         )?;
         found.retain(|segment| serials.contains(&segment.serial()));
         Ok(found)
     }
 
-    /// The segments in the sub-folders that are wanted, each of which is
-    /// looked at first and then shown to `after`.
+    /// Lists the segments in the selected sub-folders, and calls `after` for each of these
+    /// once it is listed.
     fn list_folders(
         &self,
-        is_wanted: impl Fn(usize) -> bool,
+        is_selected: impl Fn(usize) -> bool,
         after: impl Fn(&Path) -> io::Result<()>,
     ) -> Result<Vec<SegmentId>, UnitError> {
-        let failed = |error| self.meaning("list its segments", error);
+        let failed = |error| self.unit_error("list its segments", error);
         let mut segments = Vec::new();
         for entry in self.disk.list(&self.segments()).map_err(failed)? {
-            // Of any other name nothing is expected. One of these that is no
-            // folder must not pass for one without segments.
-            let Some(number) = folder_called(&entry.name).filter(|number| is_wanted(*number))
+            // Other names are ignored. A file with the name of a sub-folder is an error, not an
+            // empty sub-folder.
+            let Some(number) = folder_called(&entry.name).filter(|number| is_selected(*number))
             else {
                 continue;
             };
@@ -396,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_found_again_by_its_file_name() {
+    fn a_segments_file_name_is_parsed_back_to_its_id() {
         let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
         assert_eq!(segment.to_string(), "0ab-c12345678");
         assert_eq!(segment_of("0ab-c12345678"), Some(segment));
@@ -413,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_in_a_row_share_folders_and_all_folders_are_used() {
+    fn consecutive_segments_share_folders_and_all_folders_are_used() {
         let folder = |serial| folder_of(SegmentId::from_bits(serial).expect("48 bits"));
         assert_eq!(folder(0), folder(15));
         let used: std::collections::BTreeSet<usize> =

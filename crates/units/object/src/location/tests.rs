@@ -1,9 +1,9 @@
 use super::*;
 
-fn place(url: &str, settings: &[(&str, &str)]) -> Result<Place, PlaceError> {
+fn location(url: &str, settings: &[(&str, &str)]) -> Result<Location, LocationError> {
     let settings = settings.iter();
     let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Place::with_settings(url, settings)
+    Location::with_settings(url, settings)
 }
 
 #[test]
@@ -20,8 +20,8 @@ fn a_url_names_a_bucket_and_a_prefix() {
         ("gs://bucket/a", "gs://bucket/a", "a"),
         ("az://container/a", "az://container/a", "a"),
     ] {
-        let place = place(given, &keys).expect(given);
-        assert_eq!((place.url(), place.prefix.as_ref()), (url, prefix));
+        let location = location(given, &keys).expect(given);
+        assert_eq!((location.url(), location.prefix.as_ref()), (url, prefix));
         assert!(is_object_url(given));
     }
 }
@@ -47,9 +47,9 @@ fn what_is_no_such_url_is_refused() {
         "s3://bucket/a b",
         "s3://bucket/ä",
     ] {
-        let refused = place(url, &[]);
+        let refused = location(url, &[]);
         assert!(
-            matches!(refused, Err(PlaceError::Url { .. })),
+            matches!(refused, Err(LocationError::Url { .. })),
             "{url}: {refused:?}"
         );
     }
@@ -59,7 +59,7 @@ fn what_is_no_such_url_is_refused() {
 fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
     let at = |endpoint: &str, allowed: &str| {
         let settings = [("AWS_ENDPOINT_URL", endpoint), ("AWS_ALLOW_HTTP", allowed)];
-        place("s3://bucket", &settings).map(|_| ())
+        location("s3://bucket", &settings).map(|_| ())
     };
     for endpoint in [
         "http://127.0.0.1:9000",
@@ -81,17 +81,17 @@ fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
     ] {
         let refused = at(endpoint, "false");
         assert!(
-            matches!(refused, Err(PlaceError::PlainHttp { .. })),
+            matches!(refused, Err(LocationError::PlainHttp { .. })),
             "{endpoint}: {refused:?}"
         );
         assert!(at(endpoint, "true").is_ok(), "{endpoint}");
     }
-    let google = place(
+    let google = location(
         "gs://bucket",
         &[("GOOGLE_BASE_URL", "http://store.example")],
     );
     assert!(
-        matches!(google, Err(PlaceError::PlainHttp { .. })),
+        matches!(google, Err(LocationError::PlainHttp { .. })),
         "{google:?}"
     );
     // Each of several counts, however it is spelt.
@@ -99,11 +99,14 @@ fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
         ("AWS_ENDPOINT_URL", "https://store.example"),
         ("AWS_ENDPOINT_URL_S3", "http://store.example"),
     ];
-    let both = place("s3://bucket", &settings);
-    let odd = place("s3://bucket", &[("AWS_endpoint", "http://store.example")]);
-    assert!(matches!(odd, Err(PlaceError::PlainHttp { .. })), "{odd:?}");
+    let both = location("s3://bucket", &settings);
+    let odd = location("s3://bucket", &[("AWS_endpoint", "http://store.example")]);
     assert!(
-        matches!(both, Err(PlaceError::PlainHttp { .. })),
+        matches!(odd, Err(LocationError::PlainHttp { .. })),
+        "{odd:?}"
+    );
+    assert!(
+        matches!(both, Err(LocationError::PlainHttp { .. })),
         "{both:?}"
     );
 }
@@ -111,9 +114,9 @@ fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
 #[test]
 fn a_setting_that_makes_no_sense_is_an_error() {
     let settings = [("AWS_ACCESS_KEY_ID", "key without a secret")];
-    let place = place("s3://bucket", &settings);
+    let location = location("s3://bucket", &settings);
     assert!(
-        matches!(place, Err(PlaceError::Settings { .. })),
-        "{place:?}"
+        matches!(location, Err(LocationError::Settings { .. })),
+        "{location:?}"
     );
 }

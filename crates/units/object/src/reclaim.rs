@@ -1,17 +1,16 @@
-//! Freeing slots, giving their room back, and deleting segments.
+//! Freeing slots, reclaiming their room, and deleting segments.
 //!
 //! ```text
-//!  1. name     bits into `freed/…`, durably                   free
-//!  2. rewrite  the segment without them, when they are half   settle
-//!              of what is in it
-//!  3. delete   the segment, then `freed/…`, when none is      free, settle
+//!  1. record   bits into `freed/…`, durably                   free
+//!  2. rewrite  the segment without them, when they are half   reclaim
+//!              of its slots
+//!  3. delete   the segment, then `freed/…`, when no slot is   free, reclaim
 //!              left
 //! ```
 //!
-//! What was named stays named until 3, so whoever names more at the same time
-//! takes nothing back. A crash in 3 leaves a `freed/…` of no segment: numbers
-//! are never used again, so it means nothing, and the walk that `settle` makes
-//! once after a start removes it. The same walk finds what is to be rewritten.
+//! Bits are only added until 3, so concurrent frees lose nothing. A crash in 3 leaves a `freed/…`
+//! without a segment. As ids are never used again, it is harmless, and the walk after the next
+//! start removes it. The same walk finds segments that should be rewritten.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,34 +27,34 @@ use unit::{SegmentStat, UnitError};
 use crate::bitmap::Bitmap;
 use crate::bucket::Listing;
 use crate::format::{Freed, Head};
-use crate::heads::Known;
+use crate::heads::CachedSegment;
 use crate::marker::Conditional;
 use crate::object::Inner;
 use crate::read::{Loaded, strong};
 
-/// A segment is rewritten when one in so many of the slots in it is dead.
+/// A segment is rewritten when one in this many of its slots was freed.
 const REWRITE_ONE_IN: u32 = 2;
 
-/// How long one call of `settle` goes on: what it has begun, it ends.
-const SETTLE_FOR: Duration = Duration::from_millis(200);
+/// Time after which one call of `reclaim` begins nothing more.
+const RECLAIM_FOR: Duration = Duration::from_millis(200);
 
-/// How often freeing is tried anew after others have freed in between.
+/// Number of attempts of a free when others free slots of the segment concurrently.
 const FREES_MAX: usize = 16;
 
-/// What is left to give back.
+/// Work that is left for `reclaim`.
 #[derive(Default)]
-pub(crate) struct Settling {
-    /// Segments that may have to be rewritten or cleared away.
+pub(crate) struct ReclaimQueue {
+    /// Segments that may have to be rewritten or removed.
     pending: Mutex<BTreeSet<SegmentId>>,
     walk: Mutex<Walk>,
 }
 
-/// The look at what processes before this one have left.
+/// The walk over what earlier processes have left.
 #[derive(Default)]
 enum Walk {
     #[default]
     Due,
-    Going(Listing),
+    Running(Listing),
     Done,
 }
 
@@ -74,8 +73,7 @@ impl Loaded {
 }
 
 impl Inner {
-    /// Frees slots. A segment with none left is deleted: nothing is ever
-    /// appended to it.
+    /// Frees slots. A segment without other slots is deleted, as nothing is ever appended.
     pub(crate) async fn free_slots(
         &self,
         segment: SegmentId,
@@ -85,10 +83,10 @@ impl Inner {
         let conditional = verified?;
         for _ in 0..FREES_MAX {
             let now = match loaded {
-                // Nothing is removed: somebody may be putting it there in this moment. What a
-                // delete that was cut short has left goes in time.
+                // Another host may be putting it right now, so nothing is removed here. `reclaim`
+                // removes what an interrupted delete has left.
                 Err(UnitError::NoSegment { .. }) => {
-                    self.settling.pending.lock().insert(segment);
+                    self.reclaim_queue.pending.lock().insert(segment);
                     return Ok(());
                 }
                 other => other?,
@@ -101,7 +99,9 @@ impl Inner {
         Err(UnitError::Io {
             url: self.bucket.url.clone(),
             doing: format!("free slots of segment {segment}"),
-            source: Arc::new(io::Error::other("others free there all the time")),
+            source: Arc::new(io::Error::other(
+                "other hosts free slots of it continuously",
+            )),
         })
     }
 
@@ -137,14 +137,14 @@ impl Inner {
                 }
                 Err(error) => {
                     let doing = format!("free slots of segment {segment}");
-                    return Err(self.bucket.meaning_of_write(&doing, error));
+                    return Err(self.bucket.write_error(&doing, error));
                 }
             }
         }
         if is_rewriting_due(&now.head, &freed) {
-            self.settling.pending.lock().insert(segment);
+            self.reclaim_queue.pending.lock().insert(segment);
         }
-        let known = Known {
+        let known = CachedSegment {
             freed,
             e_tag: strong(&now.version),
             head: now.head,
@@ -153,10 +153,10 @@ impl Inner {
         Ok(Progress::Done)
     }
 
-    /// Removes a segment and what is beside it, whatever of that is there.
+    /// Removes the objects of a segment, if they exist.
     pub(crate) async fn remove(&self, segment: SegmentId) -> Result<(), UnitError> {
         let doing = format!("delete segment {segment}");
-        let failed = |error| self.bucket.meaning_of_write(&doing, error);
+        let failed = |error| self.bucket.write_error(&doing, error);
         self.heads.remove(segment);
         let path = self.segment_path(segment);
         self.bucket.delete(&path).await.map_err(failed)?;
@@ -164,61 +164,61 @@ impl Inner {
         self.remove_freed(segment).await
     }
 
-    /// Removes what is beside a segment.
+    /// Removes the `freed` object of a segment.
     async fn remove_freed(&self, segment: SegmentId) -> Result<(), UnitError> {
         let deleted = self.bucket.delete(&self.freed_path(segment)).await;
         let doing = format!("delete segment {segment}");
-        deleted.map_err(|error| self.bucket.meaning_of_write(&doing, error))
+        deleted.map_err(|error| self.bucket.write_error(&doing, error))
     }
 
-    /// Gives room back for a while. Returns whether there is more to do.
-    pub(crate) fn reclaim_some(&self) -> Result<bool, UnitError> {
-        let end = self.clock.monotonic() + SETTLE_FOR;
-        let Some(mut next) = self.next_to_settle()? else {
+    /// Reclaims room for a while. Returns whether there is more to do.
+    pub(crate) fn reclaim(&self) -> Result<bool, UnitError> {
+        let end = self.clock.monotonic() + RECLAIM_FOR;
+        let Some(mut next) = self.next_to_reclaim()? else {
             return Ok(false);
         };
         let conditional = self.wait(self.verify()).inspect_err(|_| {
-            self.settling.pending.lock().insert(next);
+            self.reclaim_queue.pending.lock().insert(next);
         })?;
         loop {
-            let settled = {
+            let reclaimed = {
                 let _alone = self.writer(next);
-                self.wait(self.settle_segment(next, conditional))
+                self.wait(self.reclaim_segment(next, conditional))
             };
-            match settled {
-                // A scrub tells of it; here it would be in the way for ever.
+            match reclaimed {
+                // A scrub reports it; retrying would block the others forever.
                 Ok(()) | Err(UnitError::Damaged { .. }) => {}
                 Err(why) => {
-                    self.settling.pending.lock().insert(next);
+                    self.reclaim_queue.pending.lock().insert(next);
                     return Err(why);
                 }
             }
             if self.clock.monotonic() >= end {
-                let is_walked = matches!(*self.settling.walk.lock(), Walk::Done);
-                return Ok(!is_walked || !self.settling.pending.lock().is_empty());
+                let is_walked = matches!(*self.reclaim_queue.walk.lock(), Walk::Done);
+                return Ok(!is_walked || !self.reclaim_queue.pending.lock().is_empty());
             }
-            match self.next_to_settle()? {
+            match self.next_to_reclaim()? {
                 Some(segment) => next = segment,
                 None => return Ok(false),
             }
         }
     }
 
-    /// A segment that may have room to give back.
-    fn next_to_settle(&self) -> Result<Option<SegmentId>, UnitError> {
-        let pending = self.settling.pending.lock().pop_first();
+    /// The next segment that may have room to reclaim.
+    fn next_to_reclaim(&self) -> Result<Option<SegmentId>, UnitError> {
+        let pending = self.reclaim_queue.pending.lock().pop_first();
         if pending.is_some() {
             return Ok(pending);
         }
-        // Whoever frees does not wait for this lock.
-        let mut walk = self.settling.walk.lock();
+        // Frees do not wait for this lock.
+        let mut walk = self.reclaim_queue.walk.lock();
         loop {
             let listing = match &mut *walk {
                 Walk::Done => return Ok(None),
-                Walk::Going(listing) => listing,
+                Walk::Running(listing) => listing,
                 due @ Walk::Due => {
                     let objects = self.bucket.list(&self.bucket.path("freed"), None);
-                    *due = Walk::Going(objects);
+                    *due = Walk::Running(objects);
                     continue;
                 }
             };
@@ -232,14 +232,14 @@ impl Inner {
                 Ok(None) => *walk = Walk::Done,
                 Err(error) => {
                     *walk = Walk::Due;
-                    return Err(self.bucket.meaning("list what is free", error));
+                    return Err(self.bucket.read_error("list its freed slots", error));
                 }
             }
         }
     }
 
-    /// Rewrites a segment if that is due, or clears away what is left of it.
-    async fn settle_segment(
+    /// Rewrites a segment if that is due, or removes what is left of it.
+    async fn reclaim_segment(
         &self,
         segment: SegmentId,
         conditional: Conditional,
@@ -257,11 +257,11 @@ impl Inner {
         }
         let e_tag = strong(&loaded.version);
         let found = match self.get_whole(&loaded.head, e_tag.as_deref()).await {
-            // Another host is at it, or was.
+            // Another host rewrites or has rewritten it.
             Err(Error::Precondition { .. } | Error::NotFound { .. }) => return Ok(()),
             other => other.map_err(|error| {
                 self.bucket
-                    .meaning(&format!("read segment {segment}"), error)
+                    .read_error(&format!("read segment {segment}"), error)
             })?,
         };
         let head = Head {
@@ -269,14 +269,14 @@ impl Inner {
             ..loaded.head.clone()
         };
         let Some(object) = rewritten(&loaded.head, &head, &found.bytes) else {
-            return Err(self.damaged(segment, "it is not as it was a moment ago"));
+            return Err(self.damaged(segment, "its head has changed without a new version"));
         };
         let path = self.segment_path(segment);
         let mode = PutMode::Update(found.version);
         match self.bucket.put(&path, object, mode, conditional).await {
             Ok(version) => {
                 self.account.set(segment, Some(head.object_bytes()));
-                let known = Known {
+                let known = CachedSegment {
                     freed,
                     e_tag: strong(&version),
                     head,
@@ -287,16 +287,16 @@ impl Inner {
             Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => Ok(()),
             Err(error) => {
                 let doing = format!("rewrite segment {segment}");
-                Err(self.bucket.meaning_of_write(&doing, error))
+                Err(self.bucket.write_error(&doing, error))
             }
         }
     }
 }
 
-/// How far freeing has come.
+/// The outcome of one attempt of a free.
 enum Progress {
     Done,
-    /// Somebody else has freed there in between.
+    /// Another host has changed the freed slots in between.
     Again,
 }
 
@@ -306,9 +306,8 @@ fn is_rewriting_due(head: &Head, freed: &Bitmap) -> bool {
     dead > 0 && dead * REWRITE_ONE_IN >= present
 }
 
-/// The object that begins with `new` and has its slots as they are in `object`,
-/// which begins with `old`; also what has rotted, so that a scrub finds it.
-/// `None` if `object` does not begin so.
+/// Copies the slots of `new` from `object`, whose head is `old`. Damaged slots are copied too, so
+/// that a scrub finds them. `None` if `object` has another head.
 fn rewritten(old: &Head, new: &Head, object: &[u8]) -> Option<Bytes> {
     let is_old =
         Head::parse(object).as_ref() == Ok(old) && object.len() as u64 == old.object_bytes();

@@ -7,12 +7,13 @@
 //! Readiness is public: an answer is reused for [`ASK_AGAIN`], and only one query is under way at a
 //! time. The answer says nothing of the database's error; the log does.
 
+mod requests;
+pub(crate) mod state;
+
 use std::time::Duration;
 
 use api::words::{AttachmentState, SnapshotState, VolumeState};
 use metrics::{Answer, Labels, Measures, Part};
-use prometheus_client::registry::Registry;
-use tokio::sync::Mutex;
 use world::{Millis, host};
 
 use crate::control::{Control, LEASE};
@@ -21,42 +22,13 @@ use crate::declared_metrics::{
     ATTACHMENTS, CONTROLLER_OPEN, DATABASE_LATENCY, DATABASE_UP, DEGRADED_SEGMENTS, HOSTS,
     PENDING_FREES, SNAPSHOTS, VOLUMES,
 };
-use crate::http::Requests;
+use crate::health::state::Probed;
 
 /// A database that is well answers in less.
 const DATABASE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long it is believed that it is well, or not.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-
-/// The state of readiness and metrics.
-pub(crate) struct Health {
-    /// Counts of API requests.
-    pub requests: Requests,
-    registry: Registry,
-    probed: Mutex<Option<Probed>>,
-}
-
-/// The result of a query to the database.
-#[derive(Debug, Clone, Copy)]
-struct Probed {
-    /// When the database answered or the query was given up.
-    at: Duration,
-    /// How long the answer took; `None` if there was none.
-    latency: Option<Duration>,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        let (requests, mut registry) = (Requests::default(), Registry::default());
-        requests.register(&mut registry);
-        Self {
-            requests,
-            registry,
-            probed: Mutex::default(),
-        }
-    }
-}
 
 impl Control {
     /// Why it is not ready, one sentence each.

@@ -1,4 +1,4 @@
-//! Which bucket a URL names, and how it is reached.
+//! The location of a bucket: its URL, and how it is reached.
 //!
 //! ```text
 //!  s3://bucket/prefix     AWS_…     S3 and what speaks its protocol
@@ -6,8 +6,8 @@
 //!  az://container/prefix  AZURE_…   Azure Blob Storage
 //! ```
 //!
-//! Credentials, endpoint and region come from the settings that each store's own
-//! tools know, usually of the environment: `AWS_ACCESS_KEY_ID`,
+//! Credentials, endpoint and region come from the settings of each store's own tools, usually in
+//! the environment: `AWS_ACCESS_KEY_ID`,
 //! `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL` and so on; for S3 also
 //! from a profile (`profile.rs`).
 
@@ -21,44 +21,43 @@ use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 
 use crate::profile::{self, Environment, ProfileError};
 
-/// How long an answer may take, all attempts together, unless said otherwise.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Default timeout of an answer, all attempts together.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a request is tried again after errors that may pass, from its
-/// beginning on.
+/// Time from the start of a request during which transient errors are retried.
 const RETRY_FOR: Duration = Duration::from_secs(5);
 
-/// How often it is tried again at most.
+/// Maximum number of retries.
 const RETRIES_MAX: usize = 5;
 
-/// How long a connection may take to be made.
-const CONNECT_WITHIN: &str = "3 seconds";
+/// Timeout for connecting.
+const CONNECT_TIMEOUT: &str = "3 seconds";
 
-/// Why a URL leads to no bucket.
+/// Why a bucket cannot be reached.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// It is not the URL of a bucket.
+pub enum LocationError {
+    /// The URL is not that of a bucket.
     #[error("{url:?} is not s3://BUCKET[/PREFIX], gs://… or az://…: {reason}")]
     Url {
-        /// What was given.
+        /// The given URL.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// This program was built without what reaches such stores.
+    /// This program was built without support for the store.
     #[error("{url}: this program was built without {feature:?}")]
     NotBuilt {
-        /// What was given.
+        /// The given URL.
         url: String,
-        /// The feature that it lacks.
+        /// The missing Cargo feature.
         feature: &'static str,
     },
-    /// Whoever is on the way would read and change everything, credentials too.
+    /// Plain HTTP, which exposes all requests and credentials to the network.
     #[error("{url}: {endpoint} is neither https nor this machine; {setting}=true allows it")]
     PlainHttp {
         /// The unit's URL.
         url: String,
-        /// Where its store is.
+        /// The endpoint of its store.
         endpoint: String,
         /// The setting that allows it.
         setting: String,
@@ -68,34 +67,34 @@ pub enum PlaceError {
     Profile {
         /// The unit's URL.
         url: String,
-        /// What is wrong with it.
+        /// The error of the profile.
         #[source]
         source: ProfileError,
     },
-    /// A setting is missing, or makes no sense.
+    /// A setting is missing or invalid.
     #[error("{url} cannot be reached with these settings")]
     Settings {
         /// The unit's URL.
         url: String,
-        /// What is wrong with them.
+        /// The error of the settings.
         #[source]
         source: object_store::Error,
     },
 }
 
-/// A prefix of a bucket, and the way there.
+/// A prefix of a bucket, and access to it.
 #[derive(Clone)]
-pub struct Place {
+pub struct Location {
     pub(crate) url: String,
     pub(crate) prefix: Path,
     pub(crate) store: Arc<dyn ObjectStore>,
-    pub(crate) answer_within: Duration,
+    pub(crate) answer_timeout: Duration,
 }
 
-/// Without the store, which has credentials.
-impl fmt::Debug for Place {
+/// Omits the store, which has credentials.
+impl fmt::Debug for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Place({})", self.url)
+        write!(formatter, "Location({})", self.url)
     }
 }
 
@@ -108,7 +107,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What the names of its settings begin with.
+    /// Prefix of the names of its settings.
     fn settings(self) -> &'static str {
         match self {
             Self::S3 => "AWS_",
@@ -127,7 +126,7 @@ impl Kind {
             }
     }
 
-    /// The settings that say where the store is.
+    /// The settings that name its endpoint.
     fn endpoints(self) -> &'static [&'static str] {
         match self {
             Self::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
@@ -137,13 +136,13 @@ impl Kind {
     }
 }
 
-impl Place {
-    /// The bucket at `url`, reached with the settings in the environment, and with
-    /// those of a profile. Asks nobody yet.
+impl Location {
+    /// The bucket at `url`, with settings from the environment and a profile. Sends no request
+    /// yet.
     ///
     /// # Errors
-    /// [`PlaceError`].
-    pub fn at(url: &str) -> Result<Self, PlaceError> {
+    /// [`LocationError`].
+    pub fn at(url: &str) -> Result<Self, LocationError> {
         let (kind, ..) = parse(url)?;
         let environment = std::env::vars_os();
         let mut settings: Vec<(String, String)> = environment
@@ -156,7 +155,7 @@ impl Place {
                 read,
             };
             let more = environment.profile();
-            settings.extend(more.map_err(|source| PlaceError::Profile {
+            settings.extend(more.map_err(|source| LocationError::Profile {
                 url: url.to_owned(),
                 source,
             })?);
@@ -164,15 +163,15 @@ impl Place {
         Self::with_settings(url, settings)
     }
 
-    /// The bucket at `url`, reached with these settings: `AWS_REGION` and its
-    /// value, and so on. Others are passed over.
+    /// The bucket at `url`, with these settings: names, such as `AWS_REGION`, and values. Others
+    /// are ignored.
     ///
     /// # Errors
-    /// [`PlaceError`].
+    /// [`LocationError`].
     pub fn with_settings(
         url: &str,
         settings: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, LocationError> {
         let (kind, bucket, prefix) = parse(url)?;
         let settings = settings.into_iter();
         let settings: Vec<(String, String)> = settings.filter(|(name, _)| kind.has(name)).collect();
@@ -186,36 +185,35 @@ impl Place {
         Ok(Self::on(store, prefix, url))
     }
 
-    /// The objects in `store` below `prefix`, under the name `url`.
+    /// The objects in `store` below `prefix`, with `url` as their URL.
     #[must_use]
     pub fn on(store: Arc<dyn ObjectStore>, prefix: Path, url: String) -> Self {
         Self {
             url,
             prefix,
             store,
-            answer_within: ANSWER_WITHIN,
+            answer_timeout: ANSWER_TIMEOUT,
         }
     }
 
-    /// Waits so long for an answer, and a second more for each MiB that goes one
-    /// way or the other, instead of [`ANSWER_WITHIN`].
+    /// Sets the timeout of an answer instead of [`ANSWER_TIMEOUT`]. Each MiB that is sent or
+    /// received adds a second.
     #[must_use]
-    pub fn answering_within(self, wait: Duration) -> Self {
+    pub fn with_answer_timeout(self, wait: Duration) -> Self {
         Self {
-            answer_within: wait,
+            answer_timeout: wait,
             ..self
         }
     }
 
-    /// The URL, as it is always written.
+    /// The URL in its canonical form.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 }
 
-/// Whether `url` names a bucket, right or wrong, rather than a folder or a
-/// daemon.
+/// Whether `url` has the scheme of a bucket, valid or not.
 #[must_use]
 pub fn is_object_url(url: &str) -> bool {
     ["s3://", "gs://", "az://"]
@@ -223,8 +221,8 @@ pub fn is_object_url(url: &str) -> bool {
         .any(|scheme| url.starts_with(scheme))
 }
 
-fn parse(url: &str) -> Result<(Kind, &str, Path), PlaceError> {
-    let wrong = |reason: &str| PlaceError::Url {
+fn parse(url: &str) -> Result<(Kind, &str, Path), LocationError> {
+    let wrong = |reason: &str| LocationError::Url {
         url: url.to_owned(),
         reason: reason.to_owned(),
     };
@@ -240,8 +238,7 @@ fn parse(url: &str) -> Result<(Kind, &str, Path), PlaceError> {
     if bucket.is_empty() || !bucket.bytes().all(is_name) {
         return Err(wrong("no bucket has that name"));
     }
-    // Of other characters each store, and each program that shows the URL, has
-    // an opinion of its own.
+    // Stores and programs that show the URL treat other characters differently.
     let is_part = |byte: u8| is_name(byte) || byte == b'/';
     if !prefix.bytes().all(is_part) {
         return Err(wrong("a prefix has letters, digits, '-', '.', '_' and '/'"));
@@ -253,9 +250,13 @@ fn parse(url: &str) -> Result<(Kind, &str, Path), PlaceError> {
     Ok((kind, bucket, prefix))
 }
 
-/// Whether the store is asked over plain HTTP, where that is allowed. Of several
-/// settings that say where it is, each has to be.
-fn is_plain_http(url: &str, kind: Kind, settings: &[(String, String)]) -> Result<bool, PlaceError> {
+/// Whether the store is reached over plain HTTP, where that is allowed. Every setting that names
+/// an endpoint is checked.
+fn is_plain_http(
+    url: &str,
+    kind: Kind,
+    settings: &[(String, String)],
+) -> Result<bool, LocationError> {
     let allowing = format!("{}ALLOW_HTTP", kind.settings());
     let is_yes = |value: &str| {
         let value = value.to_ascii_lowercase();
@@ -273,7 +274,7 @@ fn is_plain_http(url: &str, kind: Kind, settings: &[(String, String)]) -> Result
             continue;
         }
         if !is_allowed && !is_this_machine(&endpoint[7..]) {
-            return Err(PlaceError::PlainHttp {
+            return Err(LocationError::PlainHttp {
                 url: url.to_owned(),
                 endpoint: endpoint.clone(),
                 setting: allowing,
@@ -284,10 +285,10 @@ fn is_plain_http(url: &str, kind: Kind, settings: &[(String, String)]) -> Result
     Ok(is_plain)
 }
 
-/// Whether `rest`, a URL without its scheme, is one of the machine itself.
+/// Whether `rest`, a URL without its scheme, is on this machine.
 fn is_this_machine(rest: &str) -> bool {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // With a user in front it is a trap, or a mistake.
+    // A user name in front is a trap or a mistake.
     let host = match authority.strip_prefix('[') {
         Some(v6) => v6.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
@@ -299,7 +300,7 @@ fn is_this_machine(rest: &str) -> bool {
                 .is_ok_and(|address| address.is_loopback()))
 }
 
-/// How long and how often a request is tried again, with jitter.
+/// Retries with jitter.
 fn retry() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
@@ -319,7 +320,7 @@ macro_rules! build {
         use object_store::ClientConfigKey as Client;
         let mut builder = <$builder>::new()
             .with_retry(retry())
-            .with_config($key::Client(Client::ConnectTimeout), CONNECT_WITHIN);
+            .with_config($key::Client(Client::ConnectTimeout), CONNECT_TIMEOUT);
         for (name, value) in $settings {
             if let Ok(key) = name.to_ascii_lowercase().parse() {
                 builder = builder.with_config(key, value);
@@ -338,8 +339,8 @@ fn reach(
     bucket: &str,
     settings: &[(String, String)],
     is_plain: bool,
-) -> Result<Arc<dyn ObjectStore>, PlaceError> {
-    let failed = |source| PlaceError::Settings {
+) -> Result<Arc<dyn ObjectStore>, LocationError> {
+    let failed = |source| LocationError::Settings {
         url: url.to_owned(),
         source,
     };
@@ -384,7 +385,7 @@ fn reach(
             Ok(Arc::new(builder.build().map_err(failed)?))
         }
         #[cfg(not(all(feature = "aws", feature = "azure", feature = "gcp")))]
-        _ => Err(PlaceError::NotBuilt {
+        _ => Err(LocationError::NotBuilt {
             url: url.to_owned(),
             feature: match kind {
                 Kind::S3 => "aws",

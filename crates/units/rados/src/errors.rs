@@ -1,4 +1,4 @@
-//! What a cluster's errors mean for a unit.
+//! Converting errors of a cluster to errors of a unit.
 
 use std::io;
 use std::sync::Arc;
@@ -6,24 +6,23 @@ use std::sync::Arc;
 use unit::UnitError;
 
 use crate::librados::ConnectError;
-use crate::place::Place;
+use crate::location::Location;
 use crate::pool::Errno;
 
-/// What was asked for.
+/// Whether a request changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     Read,
     Write,
 }
 
-/// The cluster has told all others not to listen to this client any more: it never
-/// answers again on this connection.
+/// Whether the cluster has blocklisted this client: it never answers again on this connection.
 pub(crate) fn is_blocklisted(errno: Errno) -> bool {
     errno.0 == libc::ESHUTDOWN
 }
 
-/// What `errno` means for the unit at `url`.
-pub(crate) fn meaning(url: &str, doing: &str, intent: Intent, errno: Errno) -> UnitError {
+/// Converts an error of a request for the unit at `url`.
+pub(crate) fn unit_error(url: &str, doing: &str, intent: Intent, errno: Errno) -> UnitError {
     let url = url.to_owned();
     let doing = doing.to_owned();
     let source = || Arc::new(io::Error::from_raw_os_error(errno.0));
@@ -42,12 +41,12 @@ pub(crate) fn meaning(url: &str, doing: &str, intent: Intent, errno: Errno) -> U
             "the cluster has put this host on its blocklist; see `ceph osd blocklist ls`",
         ),
         libc::EOPNOTSUPP if intent == Intent::Write => not_allowed(
-            "the pool takes whole objects only; `ceph osd pool set POOL allow_ec_overwrites true` \
-             changes that",
+            "the pool does not support partial writes; enable them with \
+             `ceph osd pool set POOL allow_ec_overwrites true`",
         ),
         libc::ENOENT => UnitError::Missing {
             url,
-            reason: format!("cannot {doing}: it is not there"),
+            reason: format!("cannot {doing}: it does not exist"),
         },
         libc::ETIMEDOUT
         | libc::ENOTCONN
@@ -68,22 +67,22 @@ pub(crate) fn meaning(url: &str, doing: &str, intent: Intent, errno: Errno) -> U
     }
 }
 
-/// What it means that there is no connection.
-pub(crate) fn meaning_of_connect(url: &str, place: &Place, error: &ConnectError) -> UnitError {
+/// Converts an error of connecting.
+pub(crate) fn connect_error(url: &str, location: &Location, error: &ConnectError) -> UnitError {
     let missing = |reason: String| UnitError::Missing {
         url: url.to_owned(),
         reason,
     };
-    let user = place.settings().user;
-    let pool = &place.pool;
+    let user = location.settings().user;
+    let pool = &location.pool;
     match error {
         ConnectError::Library(reason) => missing(reason.clone()),
         ConnectError::NoPool => missing(format!(
-            "the cluster has no pool {pool}; make it with `ceph osd pool create {pool}`"
+            "the cluster has no pool {pool}; create it with `ceph osd pool create {pool}`"
         )),
         ConnectError::Step("read ceph.conf", Errno(libc::ENOENT)) => missing(
-            "there is no ceph.conf on this host; put the cluster's into /etc/ceph, or name it \
-             by CEPH_CONF"
+            "there is no ceph.conf on this host; copy the cluster's to /etc/ceph, or set CEPH_CONF \
+             to its path"
                 .to_owned(),
         ),
         ConnectError::Step("connect", Errno(libc::ENOENT)) => missing(format!(
@@ -95,7 +94,7 @@ pub(crate) fn meaning_of_connect(url: &str, place: &Place, error: &ConnectError)
                 reason: format!("the cluster does not know {user}, or has another key for it"),
             }
         }
-        ConnectError::Step(doing, errno) => meaning(url, doing, Intent::Read, *errno),
+        ConnectError::Step(doing, errno) => unit_error(url, doing, Intent::Read, *errno),
     }
 }
 
@@ -104,8 +103,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_apart_by_what_can_be_done() {
-        let of = |intent, errno| meaning("rados://p", "do it", intent, Errno(errno));
+    fn errors_are_classified_by_what_can_be_done() {
+        let of = |intent, errno| unit_error("rados://p", "do it", intent, Errno(errno));
         for errno in [libc::ENOSPC, libc::EDQUOT] {
             assert!(matches!(of(Intent::Write, errno), UnitError::Full { .. }));
         }
@@ -139,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_connect_is_told_what_to_do() {
-        let place = Place::with_args("rados://me@volumes/n", "").expect("a place");
-        let says = |error| meaning_of_connect("rados://me@volumes/n", &place, &error).to_string();
+    fn errors_of_connecting_say_what_to_do() {
+        let location = Location::with_args("rados://me@volumes/n", "").expect("a URL");
+        let says = |error| connect_error("rados://me@volumes/n", &location, &error).to_string();
         let pool = says(ConnectError::NoPool);
         assert!(pool.contains("ceph osd pool create volumes"), "{pool}");
         let conf = says(ConnectError::Step("read ceph.conf", Errno(libc::ENOENT)));
@@ -149,7 +148,7 @@ mod tests {
         let key = says(ConnectError::Step("connect", Errno(libc::EPERM)));
         assert!(key.contains("client.me"), "{key}");
         let late = ConnectError::Step("connect", Errno(libc::ETIMEDOUT));
-        let late = meaning_of_connect("rados://p", &place, &late);
+        let late = connect_error("rados://p", &location, &late);
         assert!(matches!(late, UnitError::Unavailable { .. }), "{late:?}");
     }
 }

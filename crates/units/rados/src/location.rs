@@ -1,18 +1,18 @@
-//! Which pool a URL names, and how its cluster is reached.
+//! The location of a unit in a cluster: its URL, and how the cluster is reached.
 //!
 //! ```text
 //!  rados://[USER@]POOL[/NAMESPACE]
 //! ```
 //!
-//! Monitors, keys and everything else come from where Ceph's own tools take them:
-//! the file that `CEPH_CONF` names or `/etc/ceph/ceph.conf`, and `CEPH_ARGS`. The
-//! user is the URL's, or the one in `CEPH_ARGS` (`--id`, `--name`), or `admin`.
+//! Monitors, keys and other settings come from the same sources as for Ceph's own tools: the file
+//! that `CEPH_CONF` names or `/etc/ceph/ceph.conf`, and `CEPH_ARGS`. The user is that of the URL,
+//! or the one in `CEPH_ARGS` (`--id`, `--name`), or `admin`.
 
 use std::fmt;
 
-/// Seconds that librados may take, by its own count, where ceph.conf says no
-/// less: it would wait for ever, or five minutes.
-pub(crate) const TIMES_MAX: [(&str, &str); 3] = [
+/// Timeouts of librados in seconds, unless ceph.conf sets them: its defaults are five minutes or
+/// none.
+pub(crate) const TIMEOUTS_S: [(&str, &str); 3] = [
     ("client_mount_timeout", "5"),
     ("rados_mon_op_timeout", "5"),
     ("rados_osd_op_timeout", "30"),
@@ -21,61 +21,60 @@ pub(crate) const TIMES_MAX: [(&str, &str); 3] = [
 /// How a cluster is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Who asks, as Ceph names users: `client.…`.
+    /// The user, in Ceph's form: `client.…`.
     pub(crate) user: String,
-    /// The configuration; none for the usual places.
+    /// Path of the configuration; `None` for the default ones.
     pub(crate) file: Option<String>,
 }
 
-/// Why a URL leads to no pool.
+/// Why a URL is not that of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{url:?} is not rados://[USER@]POOL[/NAMESPACE]: {reason}")]
-pub struct PlaceError {
-    /// What was given.
+pub struct LocationError {
+    /// The given URL.
     pub url: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: &'static str,
 }
 
 /// A namespace of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     user: Option<String>,
     pub(crate) pool: String,
-    /// Empty for what has none.
+    /// Empty if there is none.
     pub(crate) namespace: String,
     args: String,
 }
 
-/// Whether `url` names a pool, right or wrong, rather than something else.
+/// Whether `url` has the scheme of a pool, valid or not.
 #[must_use]
 pub fn is_rados_url(url: &str) -> bool {
     url.starts_with("rados://")
 }
 
-impl Place {
-    /// The pool at `url`, reached as the environment says. Asks nobody yet.
+impl Location {
+    /// The pool at `url`, with settings from the environment. Sends no request yet.
     ///
     /// # Errors
-    /// [`PlaceError`].
-    pub fn at(url: &str) -> Result<Self, PlaceError> {
+    /// [`LocationError`].
+    pub fn at(url: &str) -> Result<Self, LocationError> {
         let args = std::env::var("CEPH_ARGS").unwrap_or_default();
         Self::with_args(url, &args)
     }
 
-    /// The pool at `url`, reached as Ceph's tools would with `args` for
-    /// `CEPH_ARGS`.
+    /// The pool at `url`, with `args` in place of `CEPH_ARGS`.
     ///
     /// # Errors
-    /// [`PlaceError`].
-    pub fn with_args(url: &str, args: &str) -> Result<Self, PlaceError> {
-        let wrong = |reason| PlaceError {
+    /// [`LocationError`].
+    pub fn with_args(url: &str, args: &str) -> Result<Self, LocationError> {
+        let wrong = |reason| LocationError {
             url: url.to_owned(),
             reason,
         };
         let rest = url
             .strip_prefix("rados://")
-            .ok_or_else(|| wrong("it does not begin so"))?;
+            .ok_or_else(|| wrong("it has another scheme"))?;
         let (authority, namespace) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, pool) = match authority.split_once('@') {
             Some((user, pool)) => (Some(user), pool),
@@ -83,19 +82,17 @@ impl Place {
         };
         if !is_name(pool) {
             return Err(wrong(
-                "a pool's name has letters, digits and - _ . and no others",
+                "the name of a pool may have letters, digits and - _ .",
             ));
         }
         if !user.is_none_or(is_name) {
             return Err(wrong(
-                "a user's name has letters, digits and - _ . and no others",
+                "the name of a user may have letters, digits and - _ .",
             ));
         }
         let namespace = namespace.strip_suffix('/').unwrap_or(namespace);
         if !namespace.is_empty() && !namespace.split('/').all(is_name) {
-            return Err(wrong(
-                "a namespace has letters, digits and - _ . / and no others",
-            ));
+            return Err(wrong("a namespace may have letters, digits and - _ . /"));
         }
         Ok(Self {
             user: user.map(|user| user.strip_prefix("client.").unwrap_or(user).to_owned()),
@@ -105,15 +102,15 @@ impl Place {
         })
     }
 
-    /// The URL, as it is always written.
+    /// The URL in its canonical form.
     #[must_use]
     pub fn url(&self) -> String {
         self.to_string()
     }
 
-    /// Whether both are one namespace of one pool, whoever asks for it.
+    /// Whether both are the same namespace of the same pool, whatever the user.
     #[must_use]
-    pub fn is_same_place(&self, other: &Self) -> bool {
+    pub fn is_same_pool(&self, other: &Self) -> bool {
         self.pool == other.pool && self.namespace == other.namespace
     }
 
@@ -133,7 +130,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("rados://")?;
         if let Some(user) = &self.user {
@@ -147,14 +144,13 @@ impl fmt::Display for Place {
     }
 }
 
-/// Names that are the same in a URL, in a capability and on a command line.
+/// Whether `text` needs no quoting in a URL, in a capability or on a command line.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !text.is_empty() && text.bytes().all(is_plain)
 }
 
-/// The value of the last argument that is called one of `names`: `--id scree` or
-/// `--id=scree`.
+/// The value of the last argument with one of `names`: `--id scree` or `--id=scree`.
 fn argument(args: &str, names: &[&str]) -> Option<String> {
     let mut words = args.split_whitespace();
     let mut found = None;
@@ -175,11 +171,11 @@ mod tests {
     use super::*;
 
     fn at(url: &str, args: &str) -> (String, String, String) {
-        let place = Place::with_args(url, args).expect("a place");
+        let location = Location::with_args(url, args).expect("a URL");
         (
-            place.pool.clone(),
-            place.namespace.clone(),
-            place.settings().user,
+            location.pool.clone(),
+            location.namespace.clone(),
+            location.settings().user,
         )
     }
 
@@ -197,9 +193,10 @@ mod tests {
             at("rados://p", "-n client.x -c /f"),
             is("p", "", "client.x")
         );
-        let place = Place::with_args("rados://client.me@p/n/", "--conf /etc/x").expect("a place");
-        assert_eq!(place.url(), "rados://me@p/n");
-        assert_eq!(place.settings().file.as_deref(), Some("/etc/x"));
+        let location =
+            Location::with_args("rados://client.me@p/n/", "--conf /etc/x").expect("a URL");
+        assert_eq!(location.url(), "rados://me@p/n");
+        assert_eq!(location.settings().file.as_deref(), Some("/etc/x"));
     }
 
     #[test]
@@ -214,7 +211,7 @@ mod tests {
             "rados://p?id=x",
             "ceph://p",
         ] {
-            let refused = Place::with_args(url, "");
+            let refused = Location::with_args(url, "");
             assert!(refused.is_err(), "{url}: {refused:?}");
             assert_eq!(is_rados_url(url), url.starts_with("rados"));
         }

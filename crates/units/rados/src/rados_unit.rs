@@ -1,4 +1,4 @@
-//! The unit itself: [`RadosUnit`].
+//! [`RadosUnit`]: the operations of a unit on a namespace of a pool.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,121 +13,130 @@ use unit::{
 };
 use world::World;
 
+use crate::access::{Connect, METADATA_TIMEOUT, PoolAccess};
 use crate::account::Account;
-use crate::place::Place;
+use crate::location::Location;
 use crate::pool::{Change, Errno};
-use crate::read::Flight;
-use crate::site::{Connect, LOOK_WITHIN, Site};
+use crate::read::ReadBudget;
 use crate::{SEGMENT_DATA_BYTES, claim};
 
-/// Locks that keep those apart who change one segment.
+/// Number of locks that keep the writers of one segment apart.
 const WRITER_LOCKS: usize = 64;
 
-/// The note's name, as on a folder.
+/// Name of the note, as on a folder.
 const NOTE: &str = "leases";
 
-/// A namespace of a pool as a storage unit. Shared by many threads, none of which may
-/// be one of librados'.
+/// A namespace of a pool as a storage unit. Shared by many threads, which must not be threads of
+/// librados.
 pub struct RadosUnit {
     core: Arc<Core>,
 }
 
-/// What a unit has in common with what it has begun.
+/// State that is shared with jobs and callbacks.
 pub(crate) struct Core {
-    pub(crate) site: Site,
+    pub(crate) access: PoolAccess,
     pub(crate) world: World,
     pub(crate) cluster: ClusterId,
     pub(crate) unit: UnitId,
     pub(crate) owner: Option<Owner>,
-    /// Whether to claim it, once, from an owner of the same generation too.
+    /// Whether the next claim also succeeds against an owner of the same generation.
     pub(crate) takes_over: AtomicBool,
-    /// Why it could not be claimed when that was last tried.
-    pub(crate) unclaimed: Mutex<Option<UnitError>>,
-    /// When the marker was last found to be this unit's and its owner's.
+    /// The error of the last claim.
+    pub(crate) claim_error: Mutex<Option<UnitError>>,
+    /// When the marker was last verified.
     pub(crate) verified: Mutex<Option<Duration>>,
     pub(crate) account: Account,
-    pub(crate) flight: Arc<Flight>,
+    pub(crate) read_budget: Arc<ReadBudget>,
     pub(crate) segment_data_bytes: u64,
     writers: [Mutex<()>; WRITER_LOCKS],
 }
 
 impl RadosUnit {
-    /// The unit at `place`, which should be unit `unit` of `cluster`. Asks the
-    /// cluster nothing yet; ask [`Unit::probe`] whether it is there.
+    /// The unit at `location`, which should be unit `unit` of `cluster`. Sends no request yet;
+    /// [`Unit::probe`] checks it.
     #[must_use]
-    pub fn open(world: &World, place: &Place, cluster: ClusterId, unit: UnitId) -> Self {
-        Self::on(world, place, Site::by_librados(place), cluster, unit)
+    pub fn open(world: &World, location: &Location, cluster: ClusterId, unit: UnitId) -> Self {
+        Self::on(
+            world,
+            location,
+            PoolAccess::by_librados(location),
+            cluster,
+            unit,
+        )
     }
 
-    /// As [`RadosUnit::open`], where `connect` leads to the pool.
+    /// As [`RadosUnit::open`], with `connect` to reach the pool.
     pub(crate) fn on(
         world: &World,
-        place: &Place,
+        location: &Location,
         connect: Connect,
         cluster: ClusterId,
         unit: UnitId,
     ) -> Self {
         Self {
             core: Arc::new(Core {
-                site: Site::new(place, connect, Arc::clone(&world.clock)),
+                access: PoolAccess::new(location, connect, Arc::clone(&world.clock)),
                 world: world.clone(),
                 cluster,
                 unit,
                 owner: None,
                 takes_over: AtomicBool::new(false),
-                unclaimed: Mutex::default(),
+                claim_error: Mutex::default(),
                 verified: Mutex::default(),
                 account: Account::default(),
-                flight: Arc::default(),
+                read_budget: Arc::default(),
                 segment_data_bytes: SEGMENT_DATA_BYTES,
                 writers: [const { Mutex::new(()) }; WRITER_LOCKS],
             }),
         }
     }
 
-    /// Makes the namespace at `place` into unit `unit` of `cluster`. The pool must
-    /// exist, and nothing be in the namespace. One that is that very unit
-    /// already is opened.
+    /// Creates unit `unit` of `cluster` at `location`. The pool must exist and the namespace must
+    /// be empty. A namespace that is that very unit already is opened.
     ///
     /// # Errors
     /// [`UnitError::Foreign`] if it is another unit or holds other objects.
     pub fn create(
         world: &World,
-        place: &Place,
+        location: &Location,
         cluster: ClusterId,
         unit: UnitId,
     ) -> Result<Self, UnitError> {
-        Self::open(world, place, cluster, unit).made()
+        Self::open(world, location, cluster, unit).created()
     }
 
-    /// Makes the unit that was opened, as [`RadosUnit::create`].
+    /// Creates the unit that was opened, as [`RadosUnit::create`] does.
     ///
     /// # Errors
     /// As [`RadosUnit::create`]; [`UnitError::Held`] if it has another owner.
-    pub fn made(self) -> Result<Self, UnitError> {
-        self.core.make()?;
+    pub fn created(self) -> Result<Self, UnitError> {
+        self.core.create()?;
         Ok(self)
     }
 
-    /// Whose unit the namespace at `place` is, and which.
+    /// Reads the marker of the unit at `location`.
     ///
     /// # Errors
-    /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot be
-    /// read by this program.
-    pub fn identify(world: &World, place: &Place) -> Result<Marker, UnitError> {
-        let site = Site::new(place, Site::by_librados(place), Arc::clone(&world.clock));
-        Ok(claim::read_marker(&site)?.0)
+    /// [`UnitError::Missing`] if it is no unit, [`UnitError::Newer`] if this program cannot read
+    /// it.
+    pub fn identify(world: &World, location: &Location) -> Result<Marker, UnitError> {
+        let access = PoolAccess::new(
+            location,
+            PoolAccess::by_librados(location),
+            Arc::clone(&world.clock),
+        );
+        Ok(claim::read_marker(&access)?.0)
     }
 
     fn change_core(mut self, change: impl FnOnce(&mut Core)) -> Self {
-        let core = Arc::get_mut(&mut self.core).expect("nobody else has it before it is used");
+        let core = Arc::get_mut(&mut self.core).expect("it is not shared before it is used");
         change(core);
         self
     }
 
-    /// Changes the unit as `owner` only. It is claimed when it is made or probed,
-    /// and not used by anybody else from then on; with `takes_over`, the first time
-    /// also from an owner of the same generation. Before the unit is used.
+    /// Lets only `owner` change the unit, which is claimed when it is created or probed. With
+    /// `takes_over`, the first claim also succeeds against an owner of the same generation. Must
+    /// be called before the unit is used.
     #[must_use]
     pub fn with_owner(self, owner: Owner, takes_over: bool) -> Self {
         self.change_core(|core| {
@@ -136,14 +145,14 @@ impl RadosUnit {
         })
     }
 
-    /// Gives segments room for `bytes` of data instead of [`SEGMENT_DATA_BYTES`].
-    /// Before the unit is used.
+    /// Gives segments room for `bytes` of data instead of [`SEGMENT_DATA_BYTES`]. Must be called
+    /// before the unit is used.
     #[must_use]
     pub fn with_segment_data_bytes(self, bytes: u64) -> Self {
         self.change_core(|core| core.segment_data_bytes = bytes)
     }
 
-    /// Which unit this is.
+    /// The unit's id.
     #[must_use]
     pub fn id(&self) -> UnitId {
         self.core.unit
@@ -164,11 +173,11 @@ impl Core {
     }
 
     fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.look()?;
-        match self.site.read(NOTE, 0, NOTE_BYTES, LOOK_WITHIN)? {
+        self.check()?;
+        match self.access.read(NOTE, 0, NOTE_BYTES, METADATA_TIMEOUT)? {
             Ok(note) => Ok(<[u8; NOTE_BYTES]>::try_from(&note[..]).ok()),
             Err(Errno(libc::ENOENT)) => Ok(None),
-            Err(errno) => Err(self.site.meaning("read its note", errno)),
+            Err(errno) => Err(self.access.read_error("read its note", errno)),
         }
     }
 
@@ -176,15 +185,15 @@ impl Core {
         // A namespace without the unit's marker is never written to.
         self.verify()?;
         let written = self
-            .site
-            .change(NOTE, &[Change::Replace(note)], LOOK_WITHIN)?;
-        written.map_err(|errno| self.site.meaning_of_write("write its note", errno))
+            .access
+            .change(NOTE, &[Change::Replace(note)], METADATA_TIMEOUT)?;
+        written.map_err(|errno| self.access.write_error("write its note", errno))
     }
 }
 
 impl Unit for RadosUnit {
     fn url(&self) -> &str {
-        &self.core.site.url
+        &self.core.access.url
     }
 
     fn can_append(&self) -> bool {
@@ -197,7 +206,7 @@ impl Unit for RadosUnit {
         self.core.put(&put)
     }
 
-    /// What was put is durable when the cluster has answered.
+    /// Puts are durable on return; this checks that the segments exist.
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
         self.core.check_put(segments)
     }
@@ -234,8 +243,8 @@ impl Unit for RadosUnit {
     }
 
     fn list_serials(&self, serials: Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
-        // No names may be those of another unit's namespace, or of none.
-        self.core.look()?;
+        // An empty list may be that of another namespace: check the marker.
+        self.core.check()?;
         self.core.list_segments(&serials)
     }
 
@@ -255,8 +264,7 @@ impl Unit for RadosUnit {
         })
     }
 
-    /// What other hosts have changed may be a minute old, or longer; see the head
-    /// of `account`.
+    /// Changes of other hosts may be missing for a minute or longer, as `account` explains.
     fn stat(&self) -> Result<UnitStat, UnitError> {
         self.core.stat()
     }
