@@ -1,4 +1,4 @@
-//! What filters of a chain read: headers of encrypted disks, journals of relays, policies.
+//! What filters of a chain read: headers of encrypted disks, journals, policies.
 
 use chain::filters::journal::fuzz::{fuzz_damage, fuzz_file};
 use chain_policy::{FilterKind, Policy};
@@ -15,7 +15,7 @@ pub fn luks_header_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// The file of a relay's journal: what it begins with, or how it is damaged.
+/// The file of a journal filter: its beginning, or how it is damaged.
 pub fn relay_journal(data: &[u8]) {
     match data.split_first() {
         Some((0..128, rest)) => fuzz_file(rest),
@@ -28,8 +28,8 @@ pub fn relay_journal_seeds() -> Vec<Vec<u8>> {
     let words =
         |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let page = |number: u64, tail: u64| {
-        let fields = [number, 3, tail, 10, 65536, 1 << 30, 0];
-        let mut page = [words(&[0x7472_6174_7365_656a]), words(&fields)].concat();
+        let fields = [number, 3, tail, 10, 65536, 1 << 30, 0, 0, 0, 0];
+        let mut page = [b"SCRFJNL\x01".to_vec(), words(&fields)].concat();
         page.resize(4096, 0);
         page
     };

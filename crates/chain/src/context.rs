@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::filters::{
     Encrypt, Event, EventKind, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate,
-    Replicate, Trace, below_of,
+    Replicate, Trace, transforming_filters,
 };
 use crate::{Filter, KeyDerivations, Opening, Programs, Targets};
 #[cfg(test)]
@@ -298,8 +298,8 @@ fn build_one(
         FilterKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
         FilterKind::Journal(config) => match given.attachment.state.clone() {
             Some(state) => {
-                let placed = (config, below_of(below));
-                Box::new(Journal::of_policy(&one.name, placed, given, state))
+                let below = transforming_filters(below);
+                Box::new(Journal::of_policy(&one.name, config, below, given, state))
             }
             None => Box::new(Unbuilt(
                 "a journal needs a folder for its ring, and there is none here",

@@ -5,7 +5,7 @@
 //! ```text
 //!  D/chains/vol-…/FILTER.journal          removed with its filter; it is empty, or quarantined
 //!  D/chains/vol-…/FILTER.journal.new      likewise
-//!  D/chains/vol-…/FILTER.journal.aside-7  quarantined; stays until an operator removes it
+//!  D/chains/vol-…/FILTER.journal.quarantined-7  quarantined; stays until an operator removes it
 //!  D/chains/vol-…/FILTER.replicas         removed with its filter, unless the volume is incomplete
 //!  D/chains/vol-…/FILTER.trace[.N]        stays after its filter, while there is room for it
 //!  D/events/vol-….jsonl[.N]               stays as long as the volume
@@ -21,7 +21,8 @@ use std::sync::Arc;
 use base::VolumeId;
 use chain::StateFolder;
 use chain::filters::{
-    ASIDE, BESIDE, JOURNAL_SUFFIX, REPLICAS_SUFFIX, TRACE_SUFFIX, journal_left, volume_lacks,
+    JOURNAL_SUFFIX, QUARANTINED_INFIX, REPLACEMENT_SUFFIX, REPLICAS_SUFFIX, TRACE_SUFFIX,
+    journal_leftover, volume_is_missing_writes,
 };
 use chain_policy::{FilterKind, Policy};
 use world::{Disk, OpenMode};
@@ -41,13 +42,13 @@ pub(super) enum FilterFile<'a> {
 
 impl<'a> FilterFile<'a> {
     pub fn parse(name: &'a str) -> Option<Self> {
-        if name.contains(ASIDE) {
+        if name.contains(QUARANTINED_INFIX) {
             return Some(Self::Quarantined);
         }
         if let Some(name) = name.strip_suffix(REPLICAS_SUFFIX) {
             return Some(Self::Replicas(name));
         }
-        let journal = name.strip_suffix(BESIDE).unwrap_or(name);
+        let journal = name.strip_suffix(REPLACEMENT_SUFFIX).unwrap_or(name);
         if let Some(name) = journal.strip_suffix(JOURNAL_SUFFIX) {
             return Some(Self::Journal(name));
         }
@@ -121,7 +122,7 @@ pub(super) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 /// Removes an empty journal. A journal that cannot be read stays, and is quarantined before the
 /// volume is served.
 fn remove_if_empty(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    match journal_left(disk, path) {
+    match journal_leftover(disk, path) {
         Ok(None) => remove(disk, path),
         Ok(Some(_)) | Err(_) => Ok(()),
     }
@@ -147,7 +148,7 @@ fn tidy(
                 remove_if_empty(&**disk, path)
             }
             Some(FilterFile::Replicas(of)) if !is_one(&owners.replicates, of) => {
-                volume_lacks(&state, of).and_then(|lacks| match lacks {
+                volume_is_missing_writes(&state, of).and_then(|lacks| match lacks {
                     true => Ok(()),
                     false => remove(&**disk, path),
                 })
@@ -283,8 +284,11 @@ mod tests {
         for (name, expected) in [
             ("a.journal", Some(FilterFile::Journal("a"))),
             ("a.journal.new", Some(FilterFile::Journal("a"))),
-            ("a.journal.aside-7", Some(FilterFile::Quarantined)),
-            ("a.journal.aside-unknown-2", Some(FilterFile::Quarantined)),
+            ("a.journal.quarantined-7", Some(FilterFile::Quarantined)),
+            (
+                "a.journal.quarantined-unknown-2",
+                Some(FilterFile::Quarantined),
+            ),
             ("a.replicas", Some(FilterFile::Replicas("a"))),
             ("a.trace", Some(FilterFile::Trace("a", 0))),
             ("a.trace.7", Some(FilterFile::Trace("a", 7))),
@@ -305,7 +309,7 @@ mod tests {
             ("odd.journal", 9000),
             ("here.journal", 0),
             ("here.journal.new", 0),
-            ("gone.journal.aside-3", 9000),
+            ("gone.journal.quarantined-3", 9000),
             ("gone.replicas", 10),
             ("here.replicas", 10),
             // The newest traces stay while there is room for them.
@@ -322,7 +326,7 @@ mod tests {
         left.sort();
         let expected = [
             "else",
-            "gone.journal.aside-3",
+            "gone.journal.quarantined-3",
             "gone.trace",
             "gone.trace.1",
             "here.journal",

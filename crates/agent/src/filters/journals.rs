@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  D/chains/vol-…/FILTER.journal            the journal of a filter
-//!  D/chains/vol-…/FILTER.journal.aside-7    quarantined; acknowledged under lease 7
+//!  D/chains/vol-…/FILTER.journal.quarantined-7    quarantined: acknowledged under lease 7
 //! ```
 //!
 //! Invariants: a volume is not served while a journal has content that no filter of its chain will
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use api::host::Assignment;
 use base::VolumeId;
 use base::size::about_bytes;
-use chain::filters::{JOURNAL_SUFFIX, journal_left, put_journal_aside};
+use chain::filters::{JOURNAL_SUFFIX, journal_leftover, quarantine_journal};
 use chain_policy::Policy;
 use world::{Disk, OpenMode};
 
@@ -52,7 +52,7 @@ fn with_content(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<FullJournal>> 
     let mut found = Vec::new();
     for filter in journals(disk, folder)? {
         let path = folder.join(format!("{filter}{JOURNAL_SUFFIX}"));
-        let lease = match journal_left(disk, &path) {
+        let lease = match journal_leftover(disk, &path) {
             Ok(None) => continue,
             Ok(Some(left)) => left.lease,
             Err(error) if error.kind() == ErrorKind::InvalidData => None,
@@ -77,7 +77,7 @@ pub(crate) fn quarantine_filter_journals(
         if owned.contains(&journal.filter) {
             continue;
         }
-        let path = put_journal_aside(disk, &journal.path, journal.lease)?;
+        let path = quarantine_journal(disk, &journal.path, journal.lease)?;
         tracing::warn!(
             journal = %path.display(),
             "agent quarantined journal: no filter of the volume applies it"
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(
             names,
             [
-                "a.journal.aside-unknown",
+                "a.journal.quarantined-unknown",
                 "b.journal",
                 "c.journal",
                 "d.replicas"

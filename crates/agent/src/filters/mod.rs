@@ -356,7 +356,9 @@ impl Filters {
         filters.retain(|one| one.kind == "replicate");
         let have = blocking(move || {
             filters.iter().try_fold(false, |any, one| {
-                Ok::<_, std::io::Error>(any | chain::filters::volume_lacks(&state, &one.name)?)
+                Ok::<_, std::io::Error>(
+                    any | chain::filters::volume_is_missing_writes(&state, &one.name)?,
+                )
             })
         });
         Ok(have.await??)

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use base::{AttachmentId, VolumeId};
-use chain::filters::{JOURNAL_SUFFIX, REPLICAS_SUFFIX, journal_is_there};
+use chain::filters::{JOURNAL_SUFFIX, REPLICAS_SUFFIX, journal_exists};
 use serde::{Deserialize, Serialize};
 use world::{Disk, host};
 
@@ -81,7 +81,7 @@ fn lost_journal(
     chain: &Option<DesiredChain>,
 ) -> io::Result<Option<String>> {
     for name in journals_of(chain) {
-        if !journal_is_there(disk, &folder.join(format!("{name}{JOURNAL_SUFFIX}")))? {
+        if !journal_exists(disk, &folder.join(format!("{name}{JOURNAL_SUFFIX}")))? {
             return Ok(Some(name));
         }
     }

@@ -12,12 +12,12 @@ mod trace;
 pub use encrypt::Encrypt;
 pub use fault::Fault;
 pub use journal::{
-    ASIDE, BESIDE, FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeft, RING_BYTES_MIN,
-    journal_is_there, journal_left, put_journal_aside,
+    FlushMode, JOURNAL_SUFFIX, Journal, JournalConfig, JournalLeftover, QUARANTINED_INFIX,
+    REPLACEMENT_SUFFIX, RING_BYTES_MIN, journal_exists, journal_leftover, quarantine_journal,
 };
-pub(crate) use journal::{JOURNAL_MEMORY_MAX, below_of};
+pub(crate) use journal::{JOURNAL_MEMORY_MAX, transforming_filters};
 pub use monitor::{Detail, Event, EventKind, FileEvent, Monitor};
 pub use out_of_process::OutOfProcess;
 pub use rate::Rate;
-pub use replicate::{REPLICAS_SUFFIX, Replicate, volume_lacks};
+pub use replicate::{REPLICAS_SUFFIX, Replicate, volume_is_missing_writes};
 pub use trace::{TRACE_SUFFIX, Trace};

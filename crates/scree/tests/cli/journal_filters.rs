@@ -61,7 +61,7 @@ fn has_records(folder: &Path, name: &str, count: u64) -> bool {
     })
 }
 
-fn is_aside(folder: &Path) -> bool {
+fn is_quarantined(folder: &Path) -> bool {
     let volumes = std::fs::read_dir(folder.join("chains")).expect("listed");
     let mut files = volumes.flat_map(|volume| {
         let volume = volume.expect("an entry").path();
@@ -69,7 +69,7 @@ fn is_aside(folder: &Path) -> bool {
     });
     files.any(|file| {
         let name = file.expect("an entry").file_name();
-        name.to_string_lossy().contains(".aside-")
+        name.to_string_lossy().contains(".quarantined-")
     })
 }
 
@@ -110,7 +110,7 @@ fn writes_acknowledged_by_a_journal_filter_survive_kill_9_and_a_detach() {
             let read = read.args(["--verify_only=1", "--iodepth=32"]).output();
             let read = CommandOutput::of(read.expect("fio is installed"));
             assert_eq!(read.code, 0, "{} {}", read.out, read.error);
-            assert!(!is_aside(host.path()));
+            assert!(!is_quarantined(host.path()));
         };
         verified(&host, &uri);
         // Writes that are acknowledged now go below when it is detached.
@@ -146,7 +146,7 @@ fn a_journal_filter_is_not_replayed_over_a_restored_volume() {
     host.qemu_io("disk", &["write -P 2 0 1M"]);
     let refused = host.run(&["volume", "unexport", "disk"]);
     assert_ne!(refused.code, 0, "{}", refused.out);
-    let why = "what the journal fast has acknowledged cannot be carried out";
+    let why = "the journal fast has acknowledged writes that cannot be written back";
     assert!(refused.error.contains(why), "{}", refused.error);
     // It is served as before.
     host.qemu_io("disk", &["read -P 2 0 1M"]);
@@ -162,7 +162,7 @@ fn a_journal_filter_is_not_replayed_over_a_restored_volume() {
     let said = host.apply_chain("disk", journal);
     assert_eq!(said.code, 0, "{}", said.error);
     host.qemu_io("disk", &["read -P 1 0 1M", "write -P 3 1M 1M"]);
-    assert!(is_aside(host.path()));
+    assert!(is_quarantined(host.path()));
     wait_until("the operator is notified", || {
         let status = host.run(&["status"]).out;
         status.contains("a filter journal of volume")
@@ -176,7 +176,7 @@ fn a_journal_filter_is_not_replayed_over_a_restored_volume() {
         let mut folders = volumes.map(|volume| volume.expect("an entry").path());
         folders.all(|folder| !folder.join("fast.journal").exists())
     });
-    assert!(is_aside(host.path()));
+    assert!(is_quarantined(host.path()));
 }
 
 #[test]

@@ -130,14 +130,14 @@ fn a_volume_behind_its_replica_is_detached_only_by_force() {
     let refused = host.run(&["volume", "unexport", "disk"]);
     assert_ne!(refused.code, 0, "{}", refused.out);
     for words in [
-        "the volume lacks what its replicas have",
+        "the volume is missing writes that its replicas have",
         "scree detach --force",
     ] {
         assert!(refused.error.contains(words), "{}", refused.error);
     }
     let shown = host.run(&["volume", "show", "disk"]).out;
     assert!(
-        shown.contains("the volume lacks what its replicas have"),
+        shown.contains("the volume is missing writes that its replicas have"),
         "{shown}"
     );
     // It is served as before.
@@ -150,7 +150,8 @@ fn a_volume_behind_its_replica_is_detached_only_by_force() {
     assert_ne!(refused.code, 0, "{}", refused.out);
     wait_until("it is reported again", || {
         let shown = host.run(&["volume", "show", "disk"]).out;
-        shown.contains("lacks what its replicas have") || shown.contains("r has what was written")
+        shown.contains("is missing writes that its replicas have")
+            || shown.contains("r has the last writes")
     });
 
     let forced = host.run(&["detach", "disk", "--force"]);

@@ -1,97 +1,117 @@
-//! The filter `journal`: an active relay. It acknowledges a change when its own journal has it,
-//! and carries it out below afterwards (docs/internals/journal-filter.md).
+//! The filter `journal`: an active relay. It acknowledges a change once its own journal file has
+//! it, and writes it to the disk below afterwards (docs/internals/journal-filter.md).
 //!
 //! ```text
 //!  write ─▶ batch ─▶ commit: in the file ─▶ acknowledged
-//!                        └─▶ carried out below, a window of them, overlapping ones in order
+//!                        └─▶ written back below, many at a time, overlapping ones in order
 //! ```
 //!
-//! Lifecycle of a change: 1. append, 2. commit (in the file; survives this process),
-//! 3. carry out below, 4. flush below, 5. forget (the ring begins behind it).
+//! Life of a change: 1. append, 2. commit (in the file; survives this process), 3. write back,
+//! 4. flush below, 5. forget (the ring begins behind it).
 //!
 //! Invariants:
 //!
-//! * Nothing is carried out below before it is in the file, and nothing is acknowledged as
-//!   durable before a sync of the file that began after it was there.
-//! * The ring begins behind a change only when a flush below that was asked for after the
-//!   change was carried out has been answered, and the page that says so is durable before
-//!   what lies there is overwritten.
-//! * What the journal has and the disk below has not is read from memory. That, and what no
-//!   flush has covered there, is `memory_max` at most; beyond it, or with the ring full, the
-//!   filter is busy.
-//! * An error below loses nothing: it is tried again each second; if a flush failed, all that
-//!   it was to cover. An error of the file is the end: every verb says `Stopped`.
+//! * A change is in the file before it is written back. A change is acknowledged as durable only
+//!   after a sync of the file that began when the change was in the file.
+//! * The ring begins behind a change only after a flush below that was started after the change
+//!   was written back. The start page that says so is durable before the change is overwritten.
+//! * Changes that the disk below does not have are read from memory. These changes, and those that
+//!   no flush below has covered, take at most `memory_max` bytes. If memory or the ring is full,
+//!   the filter answers `Busy`.
+//! * An error below loses nothing: the change is retried each second. After a failed flush
+//!   everything that the flush should have covered is written again. An error of the journal file
+//!   is final: every later request fails with `Stopped`.
 //!
-//! It chooses all tokens that it asks below with. A job on the pool does what waits for the
-//! file, one at a time.
+//! The filter chooses all tokens of requests below. A job on the pool does the file operations
+//! that may wait, one at a time.
+//!
+//! | part | what it holds |
+//! |---|---|
+//! | `stage` | which phase of its life the journal is in, with what the phase needs |
+//! | `file`, `ring`, `record` | the file's bytes |
+//! | `backlog`: `changes`, `overlay` | changes that are not durable below, and how reads see them |
+//! | `accept`, `waiting` | new changes, and requests that wait until theirs are safe |
+//! | `write_back`, `flush_state`, `retry`, `gathering`, `pending` | what goes below, and when |
+//! | `lease`, `policy` | a journal as a filter of a chain |
 
-mod active;
-mod carry;
-mod carrying;
-mod changing;
+mod accept;
+mod backlog;
+mod changes;
+mod file;
+mod filter;
+mod flush_state;
 pub mod fuzz;
-mod left;
-mod of_chain;
+mod gathering;
+mod jobs;
+mod lease;
+mod leftover;
 mod opening;
 mod origin;
 mod overlay;
+mod pending;
+mod policy;
 mod record;
+mod retry;
 mod ring;
+mod stage;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod write_back;
 
 use std::path::{Path, PathBuf};
 
 use crate::ChainHistory;
 
-pub use active::Journal;
-pub use left::{
-    ASIDE, BESIDE, JOURNAL_SUFFIX, JournalLeft, journal_is_there, journal_left, put_journal_aside,
+pub use filter::Journal;
+pub use leftover::{
+    JOURNAL_SUFFIX, JournalLeftover, QUARANTINED_INFIX, REPLACEMENT_SUFFIX, journal_exists,
+    journal_leftover, quarantine_journal,
 };
-pub(crate) use of_chain::{JOURNAL_MEMORY_MAX, below_of};
+pub(crate) use policy::{JOURNAL_MEMORY_MAX, transforming_filters};
 
 /// When a flush is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlushMode {
-    /// When all before it is carried out and flushed below, and the journal is synced.
+    /// When everything before it is written back and flushed below, and the journal is synced.
     Through,
-    /// When the journal is synced: as good as the medium that it lies on.
+    /// When the journal is synced. This is as durable as the medium of the journal.
     Journal,
 }
 
-/// The smallest ring: some records of the longest payload.
+/// The minimal length of a ring, in bytes: a few records with the longest payload.
 pub const RING_BYTES_MIN: u64 = 4 << 20;
 
-/// What a journal is told.
+/// The settings of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// The file; its folder is there.
+    /// The journal file. Its folder must exist.
     pub path: PathBuf,
-    /// The ring's length, if it is made; [`RING_BYTES_MIN`] at least, and a multiple of 4096.
+    /// The length of a new ring, in bytes: a multiple of 4096 and at least [`RING_BYTES_MIN`].
     pub ring_bytes: u64,
     /// When a flush is answered.
     pub flush: FlushMode,
-    /// Bytes of changes that are not below, or that no flush has covered there, and of what is
-    /// noted of each.
+    /// The maximal memory for changes that are not durable below, with their bookkeeping, in
+    /// bytes.
     pub memory_max: u64,
-    /// What the disk below takes multiples of only, in bytes, or 1. Other changes are refused:
-    /// they could be acknowledged, and never carried out.
+    /// The block size that the disk below insists on, in bytes, or 1. A change that is not a
+    /// multiple of it is refused, since it could be acknowledged but never written back.
     pub block_min: u32,
-    /// In whose time it has the disk; none: whoever starts it sees to that.
+    /// The history of the chain, by which the journal knows whether the volume was written without
+    /// it. `None` for a journal outside of a chain, whose user guarantees that.
     pub history: Option<ChainHistory>,
-    /// Of the filters below that make something else of what is written.
+    /// A checksum of the filters below that transform writes; `None` if unknown.
     pub below: Option<u32>,
-    /// Which disk is below, by a number that no other one is likely to have; none: nobody says.
+    /// A number that identifies the disk below; `None` if it has none.
     pub disk: Option<u32>,
-    /// It had another number when the journal was written.
+    /// Whether the disk had another number when the journal was written.
     pub has_moved: bool,
 }
 
 impl JournalConfig {
-    /// A file as it is told of: of a chain's journal a tenant hears, to whom the host's folders
-    /// are no news.
-    fn told(&self, path: &Path) -> String {
+    /// A file's path for messages. Tenants read the messages of a chain's journal and must not
+    /// learn the folders of the host, so these have the file name only.
+    fn shown(&self, path: &Path) -> String {
         let shown = match path.file_name() {
             Some(name) if self.history.is_some() => Path::new(name),
             _ => path,
@@ -99,7 +119,7 @@ impl JournalConfig {
         shown.display().to_string()
     }
 
-    fn told_path(&self) -> String {
-        self.told(&self.path)
+    fn shown_path(&self) -> String {
+        self.shown(&self.path)
     }
 }

@@ -1,109 +1,63 @@
-//! How a journal begins, and what the jobs bring that wait for its file.
+//! Opening a journal: finding its file, replaying its records, and starting an empty ring.
 //!
-//! ```text
-//!  closed ─▶ opening ─▶ scanning ─▶ replaying ─▶ flushing ─▶ starting ─▶ open
-//!                        │ ▲   what there is         ▲           │
-//!                        │ └─────────────────────────┼───────────┘ more
-//!                        └▶ idle ── it comes into use ┘ or, with something, scanning again
-//!                             [reshaping before that, and replacing behind it]
-//! ```
-//!
-//! It is idle first also with something in it, and goes on when it comes into use: filters below
-//! pass on no changes before that. Until it is open all is answered `Busy`, but for reads while
-//! it is idle and has nothing.
-//!
-//! Invariants: a ring begins, with an epoch of its own, only when what the one before it had
-//! is below and flushed there. Of an empty one nothing is written before the filter is used: the
-//! one in whose place it comes may go on with the file.
+//! Invariants: an empty ring, with a new epoch, is started only when the records before it are
+//! written and flushed below. Nothing is written to an empty ring before the filter is in use: the
+//! filter that it replaces may have to continue with the file.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use base::{BlockDevice, Durability};
 use world::File;
 
-use super::active::Journal;
-use super::carry::{Carry, Change};
-use super::left::{BESIDE, put_journal_aside};
+use super::changes::Change;
+use super::file::{self, JournalFile, JournalSpec, Scan};
+use super::filter::Journal;
+use super::jobs::JobResult;
+use super::leftover::{REPLACEMENT_SUFFIX, quarantine_journal};
 use super::origin::Origin;
-use super::record::{Kind, Start};
-use super::ring::{self, Found, Ring, Shape};
+use super::record::{ChangeKind, LogPosition, Recorded, StartPage};
+use super::ring::Ring;
+use super::stage::{IdleContent, Stage};
 
-/// What a job brought.
-pub(super) enum Told {
-    Opened(Arc<dyn File>, Start),
-    /// What there was is put aside there, for that reason, and another one made.
-    PutAside(PathBuf, &'static str, io::Result<(Arc<dyn File>, Start)>),
-    /// Another one, which is empty, beside it; or why not.
-    Beside(io::Result<(Arc<dyn File>, Start)>),
-    /// Whether that is in its place.
-    Replaced(io::Result<()>),
-    /// Records, and what follows.
-    Found(Vec<Found>, Option<Start>),
-    Started(Start),
-    /// All up to there.
-    Synced(u64),
-}
-
-/// How far a journal is with beginning.
-pub(super) enum Stage {
-    Closed,
-    Opening,
-    /// Records are read; then, from where.
-    Scanning(Arc<dyn File>, Start),
-    /// What was read is carried out; then more is read, or below is flushed.
-    Replaying(Arc<dyn File>, Start, Option<Start>),
-    Flushing(Arc<dyn File>, Start, Option<Start>),
-    /// The page is written; of the empty ring, or of what is left.
-    Starting(Arc<dyn File>, Option<Start>),
-    /// It is empty, and of another length than it is to be.
-    Reshaping(Arc<dyn File>, Start),
-    /// It is empty, and the filter not in use yet. Another one, if it is to take its place.
-    Idle(Arc<dyn File>, Start, Option<(Arc<dyn File>, Start)>),
-    /// The second one takes its place.
-    Replacing(Arc<dyn File>, Start, (Arc<dyn File>, Start)),
-    /// The disk below is only read: there is nothing to acknowledge.
-    ReadOnly,
-    Open(Ring),
-    Failed(String),
-}
-
-fn size_of(below: &dyn BlockDevice) -> u64 {
-    below.geometry().size_bytes
+/// What may be done with the records of a journal.
+enum Verdict {
+    WriteBack,
+    /// The volume may have changed without them, for this reason.
+    Quarantine(&'static str),
+    /// The journal cannot be opened here, for this reason.
+    Refuse(String),
 }
 
 impl Journal {
-    /// Begins to open it.
+    /// Starts to open the journal.
     pub(super) fn begin(&mut self, below: &dyn BlockDevice) {
         if self.config.history.is_some() && below.capabilities().read_only {
-            // The file may be that of the one who writes it.
+            // The file may belong to the writer of the volume.
             self.stage = Stage::ReadOnly;
             return;
         }
         let disk = Arc::clone(&self.world.disk);
-        let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
+        let (path, spec) = (self.config.path.clone(), self.spec());
         self.stage = Stage::Opening;
-        let beside = self.beside();
-        self.run(move || {
-            // One that never took its place is of no use.
-            ring::remove_if_there(&*disk, &beside)?;
-            let opened = ring::open(&*disk, &path, &shape);
-            opened.map(|(file, start)| Told::Opened(file, start))
+        let replacement = self.replacement_path();
+        self.job.run(move || {
+            // An earlier replacement that never took the journal's place is not needed.
+            file::remove_if_exists(&*disk, &replacement)?;
+            file::open(&*disk, &path, &spec).map(JobResult::Opened)
         });
     }
 
-    /// What it is to be for a disk of this size, if it is made now.
-    fn shape(&self, size_bytes: u64) -> Shape {
-        Shape {
+    /// How the journal is made, if it is made now.
+    fn spec(&self) -> JournalSpec {
+        JournalSpec {
             ring_bytes: self.config.ring_bytes,
-            size_bytes,
+            disk_bytes: self.disk_bytes,
             origin: self.origin(),
         }
     }
 
-    /// What is below, as far as somebody says.
     fn origin(&self) -> Origin {
         let history = self.config.history;
         Origin {
@@ -114,305 +68,334 @@ impl Journal {
         }
     }
 
-    /// Where another one is made that is to take its place.
-    fn beside(&self) -> PathBuf {
+    /// Where a journal is created that will take the place of this one.
+    fn replacement_path(&self) -> PathBuf {
         let mut name = self.config.path.clone().into_os_string();
-        name.push(BESIDE);
+        name.push(REPLACEMENT_SUFFIX);
         name.into()
     }
 
-    /// Has the pool do what waits; one job at a time.
-    pub(super) fn run(&mut self, job: impl FnOnce() -> io::Result<Told> + Send + 'static) {
-        let (tell, told) = mpsc::channel();
-        let wake = self.wake.clone();
-        self.job = Some(told);
-        self.world.pool.run(Box::new(move || {
-            let _ = tell.send(job());
-            wake.wake();
-        }));
-    }
-
-    /// Hears of a job.
-    pub(super) fn hear(&mut self, below: &mut dyn BlockDevice) {
-        let told = match self.job.as_ref().map(Receiver::try_recv) {
-            None | Some(Err(TryRecvError::Empty)) => return,
-            Some(Err(TryRecvError::Disconnected)) => {
-                self.job = None;
-                return self.fail("its file is not waited for any more".to_owned());
-            }
-            Some(Ok(told)) => told,
+    /// Takes the result of the job, if it has ended.
+    pub(super) fn take_job_result(&mut self, below: &mut dyn BlockDevice) {
+        let result = match self.job.poll() {
+            None => return,
+            Some(Err(error)) => return self.fail_with_file_error(&error),
+            Some(Ok(result)) => result,
         };
-        self.job = None;
-        let told = match told {
-            Ok(told) => told,
-            Err(error) => {
-                return self.fails_to_open(&error);
-            }
-        };
-        match (told, std::mem::replace(&mut self.stage, Stage::Closed)) {
-            (Told::Opened(file, start), Stage::Opening) => self.begin_scan(file, start, below),
-            (Told::PutAside(path, why, made), Stage::Opening) => {
+        match (result, std::mem::replace(&mut self.stage, Stage::Closed)) {
+            (JobResult::Opened(journal), Stage::Opening) => self.begin_scan(journal, below),
+            (
+                JobResult::Quarantined {
+                    path,
+                    reason,
+                    created,
+                },
+                Stage::Opening,
+            ) => {
                 self.note(format!(
-                    "{why}: what this journal had acknowledged is kept in {}, and not carried out",
-                    self.config.told(&path)
+                    "{reason}: the acknowledged writes of this journal are quarantined in {}, and \
+                     not written back",
+                    self.config.shown(&path)
                 ));
-                match made {
-                    Ok((file, start)) => self.begin_scan(file, start, below),
-                    Err(error) => self.fails_to_open(&error),
+                match created {
+                    Ok(journal) => self.begin_scan(journal, below),
+                    Err(error) => self.fail_with_file_error(&error),
                 }
             }
-            (Told::Beside(Ok(made)), Stage::Reshaping(file, start)) => {
-                self.stage = Stage::Idle(file, start, Some(made));
-            }
-            (Told::Beside(Err(error)), Stage::Reshaping(file, start)) => {
-                self.has_old_length(&start, &error);
-                self.stage = Stage::Idle(file, start, None);
-            }
-            (Told::Replaced(Ok(())), Stage::Replacing(_, _, (file, start))) => {
-                self.begin_empty(file, start);
-            }
-            (Told::Replaced(Err(error)), Stage::Replacing(file, start, _)) => {
-                self.has_old_length(&start, &error);
-                self.begin_empty(file, start);
-            }
-            (Told::Found(found, None), Stage::Scanning(file, start))
-                if found.is_empty() && self.is_untouched =>
-            {
-                self.found_nothing(file, start);
-            }
-            (Told::Found(found, next), Stage::Scanning(file, start)) => {
-                if std::mem::take(&mut self.is_untouched) {
-                    if !self.may_carry_out(&start, below) {
-                        return;
+            (JobResult::ReplacementCreated(created), Stage::Resizing { journal }) => {
+                let content = match created {
+                    Ok(replacement) => IdleContent::Replaced(replacement),
+                    Err(error) => {
+                        self.note_old_length(&journal.start, &error);
+                        IdleContent::Empty
                     }
-                    // Filters below pass on no changes before they are in use.
-                    self.has_left = true;
-                    self.stage = Stage::Idle(file, start, None);
-                    return;
-                }
-                for (header, payload) in found {
-                    let data = (header.kind == Kind::Write).then(|| payload.into());
-                    let what = (header.kind, header.offset, header.length);
-                    let end = (0, header.sequence);
-                    self.carry
-                        .push(Change::new(what, data, end, Durability::Volatile));
-                }
-                self.stage = Stage::Replaying(file, start, next);
+                };
+                self.stage = Stage::Idle { journal, content };
             }
-            (Told::Started(_), Stage::Starting(file, Some(next))) => {
-                self.stage = Stage::Scanning(file, next);
-                self.scan(next);
+            (
+                JobResult::Replaced(replaced),
+                Stage::Replacing {
+                    journal,
+                    replacement,
+                },
+            ) => match replaced {
+                Ok(()) => self.begin_empty(replacement),
+                Err(error) => {
+                    self.note_old_length(&journal.start, &error);
+                    self.begin_empty(journal);
+                }
+            },
+            (JobResult::Scanned(scan), Stage::Scanning { journal, is_first }) => match is_first {
+                true => self.scanned_first(journal, &scan, below),
+                false => self.replay(journal, scan),
+            },
+            (
+                JobResult::Started(_),
+                Stage::Starting {
+                    file,
+                    next: Some(start),
+                },
+            ) => {
+                self.scan(JournalFile { file, start }, false);
             }
-            (Told::Started(start), Stage::Starting(file, None)) => self.begun(file, start),
-            (Told::Started(start), Stage::Open(mut ring)) => {
-                ring.started(start);
+            (JobResult::Started(start), Stage::Starting { file, next: None }) => {
+                self.started_empty(JournalFile { file, start });
+            }
+            (JobResult::Started(start), Stage::Open(mut ring)) => {
+                ring.set_start(start);
                 self.stage = Stage::Open(ring);
             }
-            (Told::Synced(upto), Stage::Open(mut ring)) => {
-                self.synced = upto;
-                ring.is_synced(upto);
+            (JobResult::Synced(synced), Stage::Open(mut ring)) => {
+                ring.set_synced(synced);
                 self.stage = Stage::Open(ring);
             }
             (_, stage) => self.stage = stage,
         }
     }
 
-    fn begin_scan(&mut self, file: Arc<dyn File>, start: Start, below: &dyn BlockDevice) {
-        self.stage = Stage::Scanning(file, start);
-        self.carry = Carry::new(start.tail, start.sequence);
-        self.can_flush = below.capabilities().can_flush;
-        self.is_untouched = true;
-        self.scan(start);
+    fn begin_scan(&mut self, journal: JournalFile, below: &dyn BlockDevice) {
+        self.backlog.restart(journal.start.tail);
+        self.flush.is_supported = below.capabilities().can_flush;
+        self.scan(journal, true);
     }
 
-    /// An empty ring is in use.
-    fn begun(&mut self, file: Arc<dyn File>, start: Start) {
-        self.synced = start.tail;
-        self.flushed = (start.tail, start.sequence);
-        self.carry = Carry::new(start.tail, start.sequence);
-        self.stage = Stage::Open(Ring::new(file, start));
+    /// Reads records from the journal's tail.
+    fn scan(&mut self, journal: JournalFile, is_first: bool) {
+        let scanned = journal.clone();
+        self.stage = Stage::Scanning { journal, is_first };
+        self.job.run(move || scanned.scan().map(JobResult::Scanned));
     }
 
-    fn fails_to_open(&mut self, error: &io::Error) {
-        let path = self.config.told_path();
+    /// The first records of the file were read, to know whether there are any.
+    fn scanned_first(&mut self, journal: JournalFile, scan: &Scan, below: &dyn BlockDevice) {
+        if scan.records.is_empty() && scan.next.is_none() {
+            return self.found_nothing(journal);
+        }
+        match self.judge(&journal.start, below) {
+            Verdict::Refuse(reason) => self.fail(reason),
+            Verdict::Quarantine(reason) => self.quarantine(&journal.start, reason),
+            Verdict::WriteBack => {
+                self.stage = Stage::Idle {
+                    journal,
+                    content: IdleContent::Leftover,
+                };
+            }
+        }
+    }
+
+    /// Starts to write back what was read.
+    fn replay(&mut self, journal: JournalFile, scan: Scan) {
+        for record in scan.records {
+            let header = record.header;
+            let data = (header.kind == ChangeKind::Write).then(|| record.payload.into());
+            let recorded = Recorded {
+                end: 0,
+                sequence: header.sequence,
+            };
+            let durability = Durability::Volatile;
+            let change = Change::new(header.kind, header.range, data, durability, recorded);
+            self.backlog.changes.push(change);
+        }
+        let next = scan.next;
+        self.stage = Stage::Replaying { journal, next };
+    }
+
+    /// The start page of an empty ring is durable: the journal is open.
+    fn started_empty(&mut self, journal: JournalFile) {
+        let tail = journal.start.tail;
+        self.flush.flushed = tail;
+        self.backlog.restart(tail);
+        self.stage = Stage::Open(Ring::new(journal));
+    }
+
+    /// Stops the journal because of an error of its file.
+    pub(super) fn fail_with_file_error(&mut self, error: &io::Error) {
+        let path = self.config.shown_path();
         self.fail(format!("the journal {path}: {error}"));
     }
 
-    /// Whether it is of the disk below, if it has anything.
-    fn is_of(&mut self, start: &Start, below: &dyn BlockDevice) -> bool {
-        let path = self.config.told_path();
-        let (was, is) = (start.size_bytes, size_of(below));
-        let is_anothers = start.origin.is_anothers(&self.origin()) && !self.config.has_moved;
-        // A disk may have grown, if it is known to be the same one.
-        let is_known = self.config.history.is_some() || start.origin.disk.is_some();
-        if is_anothers {
-            let hint = match self.config.history {
-                Some(_) => "",
-                None => "; if that is at another place now, --server-moved says so",
-            };
-            self.fail(format!(
-                "the journal {path}: what it has was acknowledged for another disk; put back \
-                 this one's, and that one to where it belongs{hint}"
-            ));
-        } else if was > is || was != is && !is_known {
-            self.fail(format!(
-                "the journal {path}: it is the journal of a disk of {was} bytes, and this one \
-                 has {is}"
-            ));
-        } else {
-            return true;
-        }
-        false
-    }
-
-    /// Whether what a journal has may go below, if it has anything; otherwise it fails, or
-    /// that is put aside.
-    fn may_carry_out(&mut self, start: &Start, below: &dyn BlockDevice) -> bool {
-        if !self.is_of(start, below) {
-            return false;
+    /// Decides what may be done with the records of a journal with this start page.
+    fn judge(&self, start: &StartPage, below: &dyn BlockDevice) -> Verdict {
+        if let Some(reason) = self.disk_mismatch(start, below.geometry().size_bytes) {
+            return Verdict::Refuse(reason);
         }
         let Some(history) = self.config.history else {
-            return true;
+            return Verdict::WriteBack;
         };
-        let path = self.config.told_path();
+        let path = self.config.shown_path();
         if start.origin.lease > history.epoch && history.epoch.is_some() {
-            self.fail(format!(
+            return Verdict::Refuse(format!(
                 "the journal {path} is of a later lease than this one: the database is an older \
-                 copy, or another volume's"
+                 copy, or the file belongs to another volume"
             ));
-            return false;
         }
         if history.predecessor != 0
             && history.epoch.is_some()
             && start.origin.lease == history.epoch
         {
-            // Whoever has it now may go on with it.
-            self.fail(format!(
-                "the journal {path} has something by now that was acknowledged and is not \
-                 carried out"
+            // The chain that is in use may continue with it.
+            return Verdict::Refuse(format!(
+                "the journal {path} has acknowledged writes that are not written back yet"
             ));
-            return false;
         }
-        let why = match history.predecessor {
-            0 => start.origin.differs_from(&self.origin()),
-            // Whoever was let in before this chain.
-            _ => Some("the volume was written without it since"),
+        let reason = match history.predecessor {
+            0 => start.origin.conflict_with(&self.origin()),
+            // The chain before this one let clients in.
+            _ => Some("the volume was written without this journal since"),
         };
-        let Some(why) = why else { return true };
+        reason.map_or(Verdict::WriteBack, Verdict::Quarantine)
+    }
+
+    /// Why the records are not for the disk below, which has `disk_bytes`; `None` if they are.
+    fn disk_mismatch(&self, start: &StartPage, disk_bytes: u64) -> Option<String> {
+        let path = self.config.shown_path();
+        if start.origin.is_other_disk(&self.origin()) && !self.config.has_moved {
+            let hint = match self.config.history {
+                Some(_) => "",
+                None => "; if it is the same disk at another address, add --server-moved",
+            };
+            return Some(format!(
+                "the journal {path} has writes that were acknowledged for another disk: move the \
+                 file back to that disk, and restore the file of this one{hint}"
+            ));
+        }
+        // A disk may have grown, if it is known to be the same one.
+        let is_known = self.config.history.is_some() || start.origin.disk.is_some();
+        let recorded = start.disk_bytes;
+        let has_changed = recorded > disk_bytes || recorded != disk_bytes && !is_known;
+        has_changed.then(|| {
+            format!(
+                "the journal {path} is of a disk of {recorded} bytes, and this one has {disk_bytes}"
+            )
+        })
+    }
+
+    /// Renames the file, so that its records are kept and never written back, and creates another.
+    fn quarantine(&mut self, start: &StartPage, reason: &'static str) {
         let disk = Arc::clone(&self.world.disk);
-        let (path, shape) = (self.config.path.clone(), self.shape(size_of(below)));
+        let (path, spec) = (self.config.path.clone(), self.spec());
         let lease = start.origin.lease;
         self.stage = Stage::Opening;
-        self.run(move || {
-            let aside = put_journal_aside(&*disk, &path, lease)?;
-            Ok(Told::PutAside(
-                aside,
-                why,
-                ring::open(&*disk, &path, &shape),
-            ))
+        self.job.run(move || {
+            let quarantined = quarantine_journal(&*disk, &path, lease)?;
+            Ok(JobResult::Quarantined {
+                path: quarantined,
+                reason,
+                created: file::open(&*disk, &path, &spec),
+            })
         });
-        false
     }
 
-    /// It is empty. Of another length than it is to be another one is made, while whoever has
-    /// it now may go on with it.
-    fn found_nothing(&mut self, file: Arc<dyn File>, start: Start) {
-        let shape = self.shape(self.disk_bytes);
-        if self.config.history.is_none() || start.ring_bytes == shape.ring_bytes {
-            self.stage = Stage::Idle(file, start, None);
+    /// The journal is empty. If its length is not the configured one, a replacement is created
+    /// beside it, while the chain in use may continue with the file.
+    fn found_nothing(&mut self, journal: JournalFile) {
+        let spec = self.spec();
+        if self.config.history.is_none() || journal.start.ring_bytes == spec.ring_bytes {
+            self.stage = Stage::Idle {
+                journal,
+                content: IdleContent::Empty,
+            };
             return;
         }
-        self.stage = Stage::Reshaping(file, start);
-        let (disk, beside) = (Arc::clone(&self.world.disk), self.beside());
-        self.run(move || Ok(Told::Beside(ring::make_anew(&*disk, &beside, &shape))));
+        self.stage = Stage::Resizing { journal };
+        let (disk, path) = (Arc::clone(&self.world.disk), self.replacement_path());
+        self.job.run(move || {
+            let created = file::recreate(&*disk, &path, &spec);
+            Ok(JobResult::ReplacementCreated(created))
+        });
     }
 
-    /// It goes on with the ring that there is.
-    fn has_old_length(&self, start: &Start, error: &io::Error) {
+    /// The journal keeps its length, because the replacement failed.
+    fn note_old_length(&self, start: &StartPage, error: &io::Error) {
         self.note(format!(
-            "it has {} MiB, and not {}: the other one cannot be made: {error}",
+            "the journal keeps {} MiB instead of {} MiB: {error}",
             start.ring_bytes >> 20,
             self.config.ring_bytes >> 20
         ));
     }
 
-    /// The filter comes into use: an empty ring begins, of the length that it is to have by now.
-    pub(super) fn begin_idle(&mut self) {
+    /// The filter comes into use: records are replayed, or an empty ring is started, which has the
+    /// configured length if possible.
+    pub(super) fn leave_idle(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Idle(file, start, _) if std::mem::take(&mut self.has_left) => {
-                self.stage = Stage::Scanning(file, start);
-                self.scan(start);
-            }
-            Stage::Idle(file, start, Some(made)) => {
-                self.stage = Stage::Replacing(file, start, made);
-                let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
-                let beside = self.beside();
-                self.run(move || {
-                    if let Err(error) = disk.rename(&beside, &path) {
-                        return Ok(Told::Replaced(Err(error)));
-                    }
-                    // If that fails nobody knows which one would be there after a crash.
-                    path.parent()
-                        .map_or(Ok(()), |folder| disk.sync_directory(folder))?;
-                    Ok(Told::Replaced(Ok(())))
-                });
-            }
-            Stage::Idle(file, start, None) => self.begin_empty(file, start),
+            Stage::Idle { journal, content } => match content {
+                IdleContent::Leftover => self.scan(journal, false),
+                IdleContent::Replaced(replacement) => self.replace(journal, replacement),
+                IdleContent::Empty => self.begin_empty(journal),
+            },
             stage => self.stage = stage,
         }
     }
 
-    /// A ring that is empty begins.
-    fn begin_empty(&mut self, file: Arc<dyn File>, start: Start) {
-        let size_bytes = self.disk_bytes;
-        let start = Start {
-            size_bytes,
-            ..start
+    fn replace(&mut self, journal: JournalFile, replacement: JournalFile) {
+        self.stage = Stage::Replacing {
+            journal,
+            replacement,
         };
-        self.stage = Stage::Flushing(file, start, None);
+        let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
+        let replacement_path = self.replacement_path();
+        self.job.run(move || {
+            if let Err(error) = disk.rename(&replacement_path, &path) {
+                return Ok(JobResult::Replaced(Err(error)));
+            }
+            // If this fails, it is unknown which of the two a crash would leave: the journal stops.
+            path.parent()
+                .map_or(Ok(()), |folder| disk.sync_directory(folder))?;
+            Ok(JobResult::Replaced(Ok(())))
+        });
+    }
+
+    /// Starts an empty ring in a journal without records.
+    fn begin_empty(&mut self, mut journal: JournalFile) {
+        journal.start.disk_bytes = self.disk_bytes;
+        self.stage = Stage::Flushing {
+            journal,
+            next: None,
+        };
         self.begin_start();
     }
 
-    fn scan(&mut self, from: Start) {
-        if let Stage::Scanning(file, _) = &self.stage {
-            let file = Arc::clone(file);
-            self.run(move || {
-                let (found, next) = ring::scan(&*file, &from)?;
-                Ok(Told::Found(found, next))
-            });
-        }
-    }
-
-    /// What was found is below and durable: the ring begins behind it, or a new, empty one.
+    /// The replayed records are durable below: the ring begins behind them, or an empty one with
+    /// the next epoch is started.
     pub(super) fn begin_start(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Flushing(file, start, next) => {
+            Stage::Flushing { journal, next } => {
+                let JournalFile { file, start } = journal;
                 let number = start.number + 1;
-                let next = next.map(|next| Start { number, ..next });
-                // Records of earlier openings do not count any more, so an empty one may
-                // begin anywhere.
-                let start = next.unwrap_or(Start {
+                let next = next.map(|next| StartPage { number, ..next });
+                // Records of earlier epochs do not count, so the empty ring may begin anywhere.
+                let page = next.unwrap_or(StartPage {
                     number,
                     epoch: start.epoch + 1,
-                    tail: 0,
-                    sequence: 1,
+                    tail: LogPosition {
+                        offset: 0,
+                        sequence: 1,
+                    },
                     origin: self.origin(),
                     ..start
                 });
-                self.stage = Stage::Starting(Arc::clone(&file), next);
-                self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
+                self.write_start(&file, page);
+                self.stage = Stage::Starting { file, next };
             }
             stage => self.stage = stage,
         }
     }
 
-    pub(super) fn go_on_opening(&mut self) {
-        if !matches!(self.stage, Stage::Replaying(..)) || !self.carry.is_done() {
+    /// Writes a start page.
+    pub(super) fn write_start(&mut self, file: &Arc<dyn File>, page: StartPage) {
+        let file = Arc::clone(file);
+        self.job
+            .run(move || file::write_start(&*file, &page).map(|()| JobResult::Started(page)));
+    }
+
+    /// If everything that was read is written back, it is flushed below next.
+    pub(super) fn finish_replay(&mut self) {
+        if !matches!(self.stage, Stage::Replaying { .. }) || !self.backlog.changes.are_written() {
             return;
         }
         match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Replaying(file, start, next) => {
-                self.stage = Stage::Flushing(file, start, next);
+            Stage::Replaying { journal, next } => {
+                self.stage = Stage::Flushing { journal, next };
                 self.was_busy = true;
             }
             stage => self.stage = stage,

@@ -1,36 +1,37 @@
-//! Of which disk a journal is, and whether what it has may be carried out on another one
-//! (docs/internals/journal-filter.md).
+//! [`Origin`]: the disk that a journal belongs to, which decides whether its records may be
+//! written to another disk (docs/internals/journal-filter.md).
 
-/// What the disk below is, as far as somebody says: whether what was acknowledged may be
-/// carried out there.
+/// The identity of the disk below, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// The lease under which records are written.
     pub lease: Option<u32>,
-    /// How often the volume had gone back to a version.
+    /// How often the volume had been restored to an earlier version.
     pub restores: Option<u64>,
-    /// Of the filters below that make something else of what is written.
+    /// A checksum of the filters below that transform writes.
     pub below: Option<u32>,
-    /// Which disk it is.
+    /// The number of the disk.
     pub disk: Option<u32>,
 }
 
-fn is_other<T: PartialEq>(was: Option<T>, is: Option<T>) -> bool {
-    was.zip(is).is_some_and(|(was, is)| was != is)
+fn differ<T: PartialEq>(recorded: Option<T>, current: Option<T>) -> bool {
+    recorded
+        .zip(current)
+        .is_some_and(|(recorded, current)| recorded != current)
 }
 
 impl Origin {
-    /// Why what was written for `self` is not for `now`, if it is not.
-    pub fn differs_from(&self, now: &Self) -> Option<&'static str> {
-        if is_other(self.restores, now.restores) {
-            return Some("the volume went back to an earlier version since");
+    /// Why records of `self` may not be written to the disk `current`; `None` if they may.
+    pub fn conflict_with(&self, current: &Self) -> Option<&'static str> {
+        if differ(self.restores, current.restores) {
+            return Some("the volume was restored to an earlier version since");
         }
-        is_other(self.below, now.below).then_some("other filters lie below it now")
+        differ(self.below, current.below).then_some("other filters are below the journal now")
     }
 
-    /// Whether it is another disk's, whose files were mixed up.
-    pub fn is_anothers(&self, now: &Self) -> bool {
-        is_other(self.disk, now.disk)
+    /// Whether `current` is another disk, because journal files were mixed up.
+    pub fn is_other_disk(&self, current: &Self) -> bool {
+        differ(self.disk, current.disk)
     }
 }
 
@@ -39,24 +40,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_of_both_decides_whether_it_is_the_same_disk() {
+    fn an_origin_conflicts_only_in_fields_that_are_known_on_both_sides() {
         let of = |restores, below| Origin {
             lease: Some(3),
             restores,
             below,
             disk: Some(1),
         };
-        let was = of(Some(1), Some(9));
-        for now in [was, of(None, Some(9)), of(Some(1), None), of(None, None)] {
-            assert_eq!(was.differs_from(&now), None, "{now:?}");
-            assert_eq!(now.differs_from(&was), None, "{now:?}");
+        let recorded = of(Some(1), Some(9));
+        for current in [
+            recorded,
+            of(None, Some(9)),
+            of(Some(1), None),
+            of(None, None),
+        ] {
+            assert_eq!(recorded.conflict_with(&current), None, "{current:?}");
+            assert_eq!(current.conflict_with(&recorded), None, "{current:?}");
         }
-        let why = was.differs_from(&of(Some(2), Some(9))).expect("restored");
-        assert!(why.contains("went back"), "{why}");
-        let why = was.differs_from(&of(Some(1), Some(8))).expect("others");
+        let why = recorded
+            .conflict_with(&of(Some(2), Some(9)))
+            .expect("restored");
+        assert!(why.contains("restored"), "{why}");
+        let why = recorded
+            .conflict_with(&of(Some(1), Some(8)))
+            .expect("other filters");
         assert!(why.contains("other filters"), "{why}");
-        let with = |disk| Origin { disk, ..was };
-        assert!(!was.is_anothers(&was) && !was.is_anothers(&with(None)));
-        assert!(was.is_anothers(&with(Some(2))) && !with(None).is_anothers(&was));
+        let with = |disk| Origin { disk, ..recorded };
+        assert!(!recorded.is_other_disk(&recorded) && !recorded.is_other_disk(&with(None)));
+        assert!(recorded.is_other_disk(&with(Some(2))) && !with(None).is_other_disk(&recorded));
     }
 }

@@ -1,32 +1,36 @@
-//! What the journal has and the disk below has not: ranges, and the newest change of each.
+//! [`Overlay`]: the ranges that the journal has and the disk below may not, each with its newest
+//! change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::ReadBuffer;
+use base::{ByteRange, ReadBuffer};
 
 /// A part of a change.
 #[derive(Debug, Clone)]
 struct Part {
     end: u64,
     sequence: u64,
-    /// What the change begins with lies here on the disk.
+    /// The offset on the disk of the change's first byte.
     origin: u64,
-    /// None: zeroes.
+    /// `None` for zeroes.
     data: Option<Arc<[u8]>>,
 }
 
-/// Bytes for a read: where in it, and which; zeroes if none.
+/// Bytes that replace a part of what was read below.
 #[derive(Debug, Clone)]
 pub struct Patch {
+    /// Offset in the read, in bytes.
     at: usize,
     length: usize,
+    /// Offset in `data`, in bytes.
     from: usize,
+    /// `None` for zeroes.
     data: Option<Arc<[u8]>>,
 }
 
 impl Patch {
-    /// Puts the bytes into what was read.
+    /// Copies the bytes into the buffer of the read.
     pub fn apply(&self, out: &mut ReadBuffer<'_>) {
         let mut out = out.part(self.at..self.at + self.length);
         match &self.data {
@@ -36,20 +40,20 @@ impl Patch {
     }
 }
 
-/// Ranges that do not overlap, by where they begin.
+/// Parts of changes that do not overlap, by their offset on the disk.
 #[derive(Debug, Default)]
 pub struct Overlay {
     parts: BTreeMap<u64, Part>,
 }
 
 impl Overlay {
-    /// A newer change of a range.
-    pub fn insert(&mut self, offset: u64, length: u64, sequence: u64, data: Option<Arc<[u8]>>) {
-        let end = offset + length;
-        self.cut(offset);
-        self.cut(end);
-        let under: Vec<u64> = self.parts.range(offset..end).map(|(at, _)| *at).collect();
-        for at in under {
+    /// Adds a change that is newer than all others.
+    pub fn insert(&mut self, range: ByteRange, sequence: u64, data: Option<Arc<[u8]>>) {
+        let (offset, end) = (range.offset, range.end());
+        self.split(offset);
+        self.split(end);
+        let covered: Vec<u64> = self.parts.range(offset..end).map(|(at, _)| *at).collect();
+        for at in covered {
             self.parts.remove(&at);
         }
         let part = Part {
@@ -61,8 +65,8 @@ impl Overlay {
         self.parts.insert(offset, part);
     }
 
-    /// Makes a part begin at `at`, if one goes across it.
-    fn cut(&mut self, at: u64) {
+    /// Splits the part that contains `at` and begins before it.
+    fn split(&mut self, at: u64) {
         let Some((_, part)) = self.parts.range_mut(..at).next_back() else {
             return;
         };
@@ -73,9 +77,9 @@ impl Overlay {
         }
     }
 
-    /// The change `sequence` of that range is below now.
-    pub fn remove(&mut self, offset: u64, length: u64, sequence: u64) {
-        let within = self.parts.range(offset..offset + length);
+    /// Removes the rest of the change `sequence`: the disk below has it.
+    pub fn remove(&mut self, range: ByteRange, sequence: u64) {
+        let within = self.parts.range(range.offset..range.end());
         let is_its = |(at, part): (&u64, &Part)| (part.sequence == sequence).then_some(*at);
         let its: Vec<u64> = within.filter_map(is_its).collect();
         for at in its {
@@ -83,12 +87,12 @@ impl Overlay {
         }
     }
 
-    /// What a read of the range has to have from here.
-    pub fn patches(&self, offset: u64, length: u64) -> Vec<Patch> {
-        if self.parts.is_empty() || length == 0 {
+    /// The patches for a read of `range`.
+    pub fn patches(&self, range: ByteRange) -> Vec<Patch> {
+        if self.parts.is_empty() || range.length == 0 {
             return Vec::new();
         }
-        let end = offset.saturating_add(length);
+        let (offset, end) = (range.offset, range.end());
         let before = self.parts.range(..offset).next_back();
         let before = before.filter(|(_, part)| part.end > offset);
         let within = self.parts.range(offset..end);
@@ -104,8 +108,7 @@ impl Overlay {
         before.into_iter().chain(within).map(patch).collect()
     }
 
-    /// How far one kind of content goes from `offset` on, as far as `end`: data, zeroes, or
-    /// what is below.
+    /// The length and the kind of the longest run of equal content from `offset`, up to `end`.
     pub fn run(&self, offset: u64, end: u64) -> (u64, Run) {
         let before = self.parts.range(..=offset).next_back();
         if let Some((_, part)) = before.filter(|(_, part)| part.end > offset) {
@@ -120,18 +123,18 @@ impl Overlay {
     }
 }
 
-/// What a run is.
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
     /// Data of the journal.
     Data,
     /// Zeroes of the journal.
     Zeroes,
-    /// What the disk below has.
+    /// Content of the disk below.
     Below,
 }
 
-/// Whether the patches are all of a read.
-pub fn are_whole(patches: &[Patch], length: usize) -> bool {
+/// Whether the patches cover the whole read.
+pub fn are_complete(patches: &[Patch], length: usize) -> bool {
     patches.iter().map(|patch| patch.length).sum::<usize>() == length
 }

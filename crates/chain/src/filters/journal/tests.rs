@@ -1,6 +1,6 @@
-//! A journal over a disk that loses what was not flushed, killed and crashed at any moment.
+//! A journal over a disk that loses what was not flushed, killed or crashed at any time.
 
-mod of_chain;
+mod in_chain;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,27 +15,27 @@ use base::{
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 
-use super::opening::Stage;
+use super::stage::Stage;
 use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use crate::{Filter, Opening};
 
 const BLOCK: usize = 512;
 const BLOCKS: usize = 64;
 
-/// What is left of the disk below when its machine crashes.
+/// The content of the disk below, and how it fails.
 #[derive(Default)]
 struct Platter {
     live: Vec<u8>,
     durable: Vec<u8>,
     unflushed: Vec<(usize, Vec<u8>)>,
     fails: bool,
-    /// So many flushes fail, and then no more; what was written since the last one may be
-    /// lost then.
+    /// The number of flushes that fail from now on. What was written since the last successful
+    /// one may be lost then.
     failing_flushes: usize,
     flushes_lose: bool,
-    /// It is so much smaller than it was.
+    /// How many blocks the disk has lost.
     blocks_less: usize,
-    /// So many writes were carried out.
+    /// The number of writes that were carried out.
     writes: usize,
 }
 
@@ -52,35 +52,34 @@ impl Platter {
     }
 }
 
-/// A disk that answers late, in any order, and is busy at times.
+/// A disk that answers later, in any order, and is busy at times.
 struct Below {
     platter: Rc<RefCell<Platter>>,
     random: SimulatedRandom,
-    late: Vec<(Token, Asked)>,
+    late: Vec<(Token, Deferred)>,
 }
 
-enum Asked {
+enum Deferred {
     Read(usize, usize),
     Write(usize, Vec<u8>, Durability),
     Flush,
-    /// One that fails.
     FailingFlush,
 }
 
 impl Below {
-    fn later(&mut self, token: Token, asked: Asked) -> Started {
+    fn later(&mut self, token: Token, request: Deferred) -> Started {
         if self.random.one_in(8) {
             return Started::Busy;
         }
         if self.platter.borrow().fails {
             return Started::Failed(IoError::Unavailable("on purpose".into()));
         }
-        if matches!(asked, Asked::Flush) {
+        if matches!(request, Deferred::Flush) {
             let mut platter = self.platter.borrow_mut();
             if platter.failing_flushes > 0 {
                 platter.failing_flushes -= 1;
                 if self.random.one_in(2) {
-                    self.late.push((token, Asked::FailingFlush));
+                    self.late.push((token, Deferred::FailingFlush));
                     return Started::Pending;
                 }
                 if platter.flushes_lose {
@@ -89,19 +88,19 @@ impl Below {
                 return Started::Failed(IoError::Unavailable("on purpose".into()));
             }
         }
-        if self.random.one_in(3) && !matches!(asked, Asked::Read(..)) {
-            self.carry_out(asked);
+        if self.random.one_in(3) && !matches!(request, Deferred::Read(..)) {
+            self.carry_out(request);
             return Started::Done;
         }
-        self.late.push((token, asked));
+        self.late.push((token, request));
         Started::Pending
     }
 
-    fn carry_out(&mut self, asked: Asked) -> Outcome {
+    fn carry_out(&mut self, request: Deferred) -> Outcome {
         let mut platter = self.platter.borrow_mut();
-        match asked {
-            Asked::Read(at, length) => Outcome::Data(platter.live[at..at + length].to_vec()),
-            Asked::Write(at, data, durability) => {
+        match request {
+            Deferred::Read(at, length) => Outcome::Data(platter.live[at..at + length].to_vec()),
+            Deferred::Write(at, data, durability) => {
                 platter.live[at..at + data.len()].copy_from_slice(&data);
                 if durability == Durability::Durable {
                     platter.durable[at..at + data.len()].copy_from_slice(&data);
@@ -110,8 +109,8 @@ impl Below {
                 platter.writes += 1;
                 Outcome::Done
             }
-            Asked::FailingFlush => Outcome::Done,
-            Asked::Flush => {
+            Deferred::FailingFlush => Outcome::Done,
+            Deferred::Flush => {
                 platter.durable = platter.live.clone();
                 platter.unflushed.clear();
                 Outcome::Done
@@ -135,17 +134,19 @@ impl BlockDevice for Below {
     fn start(&mut self, request: Request<'_>) -> Started {
         let Request { token, op } = request;
         match op {
-            Op::Read { offset, out } => self.later(token, Asked::Read(offset as usize, out.len())),
+            Op::Read { offset, out } => {
+                self.later(token, Deferred::Read(offset as usize, out.len()))
+            }
             Op::Write {
                 offset,
                 data,
                 durability,
             } => self.later(
                 token,
-                Asked::Write(offset as usize, data.to_vec(), durability),
+                Deferred::Write(offset as usize, data.to_vec(), durability),
             ),
-            Op::Flush => self.later(token, Asked::Flush),
-            Op::Trim { .. } => panic!("a journal makes zeroes of it"),
+            Op::Flush => self.later(token, Deferred::Flush),
+            Op::Trim { .. } => panic!("a journal writes zeroes instead"),
             Op::Prefetch { .. } => Started::Done,
             Op::WriteZeroes {
                 offset,
@@ -155,7 +156,7 @@ impl BlockDevice for Below {
                 let zeroes = vec![0; length as usize];
                 self.later(
                     token,
-                    Asked::Write(offset as usize, zeroes, mode.durability),
+                    Deferred::Write(offset as usize, zeroes, mode.durability),
                 )
             }
             Op::Extents { .. } => Started::Failed(IoError::NotSupported),
@@ -172,23 +173,23 @@ impl BlockDevice for Below {
                 return;
             }
             let at = self.random.index(self.late.len());
-            let (token, asked) = self.late.swap_remove(at);
-            let result = match asked {
-                Asked::FailingFlush => {
+            let (token, request) = self.late.swap_remove(at);
+            let result = match request {
+                Deferred::FailingFlush => {
                     let mut platter = self.platter.borrow_mut();
                     if platter.flushes_lose {
                         platter.crash(&self.random);
                     }
                     Err(IoError::Unavailable("on purpose".into()))
                 }
-                asked => Ok(self.carry_out(asked)),
+                request => Ok(self.carry_out(request)),
             };
             completions.push(Completion { token, result });
         }
     }
 }
 
-/// A journal, what is below, and the machine that both are on.
+/// A journal, the disk below, and the machine of both.
 struct Machine {
     simulation: Simulation,
     platter: Rc<RefCell<Platter>>,
@@ -272,20 +273,20 @@ impl Machine {
                 Opening::Failed(reason) => panic!("{reason}"),
             }
         }
-        panic!("it never opens");
+        panic!("it does not open");
     }
 
-    /// The process dies; with it the machine, and that of the disk below, if `power` says.
+    /// Kills the process, or with `power` the machines of the journal and of the disk below.
     fn die(&mut self, power: bool) {
         let random = self.simulation.random.split();
         if power {
             self.simulation.crash();
             self.platter.borrow_mut().crash(&random);
         } else {
-            // What the process had asked for may still be carried out.
-            for (_, asked) in std::mem::take(&mut self.below.late) {
+            // Requests of the process may still be carried out.
+            for (_, request) in std::mem::take(&mut self.below.late) {
                 if random.one_in(2) {
-                    self.below.carry_out(asked);
+                    self.below.carry_out(request);
                 }
             }
             self.simulation.kill();
@@ -296,7 +297,7 @@ impl Machine {
         self.open();
     }
 
-    /// Begins something, unless the journal is busy.
+    /// Starts a request. Returns `None` if the journal is busy.
     fn begin(
         &mut self,
         ask: impl FnOnce(&mut Journal, &mut Below, Token) -> Started,
@@ -307,7 +308,7 @@ impl Machine {
             Started::Pending => {}
             Started::Busy => return None,
             Started::Done => {
-                self.journal.commit(&mut self.below).expect("it goes on");
+                self.journal.commit(&mut self.below).expect("it commits");
                 self.answers.insert(token, Ok(Outcome::Done));
             }
             Started::Failed(error) => {
@@ -333,7 +334,7 @@ impl Machine {
                 self.turn();
             }
         }
-        panic!("it is never answered")
+        panic!("no answer")
     }
 
     fn read(&mut self) -> Vec<u8> {
@@ -347,7 +348,7 @@ impl Machine {
     }
 }
 
-/// What a block may hold: the version that was flushed last, or a later one.
+/// The versions of a block: it may hold the one that was flushed last, or a later one.
 #[derive(Clone, Default)]
 struct Block {
     durable: u8,
@@ -355,9 +356,31 @@ struct Block {
     written: u8,
 }
 
-/// Writes versions, flushes, dies and looks, as `seed` says. Versions of a block only grow,
-/// so what was lost or came back is seen.
-fn lives(seed: u64, flush: FlushMode) {
+/// Checks each block after a restart: it has an acknowledged version, or after a power failure one
+/// that was flushed, or a later one. From now on that version counts.
+fn check_restarted(machine: &mut Machine, blocks: &mut [Block], power: bool, seed: u64) {
+    let read = machine.read();
+    for (at, (block, bytes)) in blocks.iter_mut().zip(read.chunks(BLOCK)).enumerate() {
+        let least = if power {
+            block.durable
+        } else {
+            block.acknowledged
+        };
+        let version = bytes[0];
+        assert!(
+            (least..=block.written).contains(&version),
+            "seed {seed}: block {at} has version {version}, of {least} to {} (power {power})",
+            block.written
+        );
+        assert!(bytes.iter().all(|byte| *byte == version), "torn");
+        // It was read, so it may not go back, unless the power fails.
+        (block.acknowledged, block.written) = (version, version);
+    }
+}
+
+/// Writes versions, flushes, dies and reads, as `seed` decides. The versions of a block only grow,
+/// so a lost or repeated write is detected.
+fn live(seed: u64, flush: FlushMode) {
     let mut machine = Machine::new(seed, flush);
     machine.open();
     let random = SimulatedRandom::new(seed);
@@ -371,7 +394,7 @@ fn lives(seed: u64, flush: FlushMode) {
                 let first = random.index(BLOCKS);
                 let count = 1 + random.index((BLOCKS - first).min(12));
                 let range = first..first + count;
-                // Those that are under way do not overlap.
+                // Pending writes do not overlap.
                 let overlaps = |(_, from, to, _): &(Token, usize, usize, bool)| {
                     *from < first + count && first < *to
                 };
@@ -411,23 +434,7 @@ fn lives(seed: u64, flush: FlushMode) {
                 machine.die(power);
                 under_way.clear();
                 flushing = None;
-                let read = machine.read();
-                for (at, (block, bytes)) in blocks.iter_mut().zip(read.chunks(BLOCK)).enumerate() {
-                    let least = if power {
-                        block.durable
-                    } else {
-                        block.acknowledged
-                    };
-                    let version = bytes[0];
-                    assert!(
-                        (least..=block.written).contains(&version),
-                        "seed {seed}: block {at} has version {version}, of {least} to {} (power {power})",
-                        block.written
-                    );
-                    assert!(bytes.iter().all(|byte| *byte == version), "it is torn");
-                    // It may be read: so it may not go back, unless the power goes.
-                    (block.acknowledged, block.written) = (version, version);
-                }
+                check_restarted(&mut machine, &mut blocks, power, seed);
             }
             9 => {
                 let read = machine.read();
@@ -460,20 +467,20 @@ fn lives(seed: u64, flush: FlushMode) {
             flushing = None;
         }
     }
-    assert!(writes > 50, "seed {seed}: {writes} writes try little");
+    assert!(writes > 50, "seed {seed}: only {writes} writes");
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill_and_what_was_flushed_a_crash() {
+fn acknowledged_writes_survive_a_kill_and_flushed_writes_survive_a_crash() {
     for seed in 0..150 {
-        lives(seed, FlushMode::Through);
+        live(seed, FlushMode::Through);
     }
 }
 
 #[test]
-fn a_journal_that_answers_flushes_itself_loses_nothing_either() {
+fn a_journal_that_answers_flushes_itself_loses_nothing() {
     for seed in 1000..1150 {
-        lives(seed, FlushMode::Journal);
+        live(seed, FlushMode::Journal);
     }
 }
 
@@ -488,7 +495,7 @@ fn write(machine: &mut Machine, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
+fn a_failing_disk_below_loses_nothing_and_flushes_return_its_error() {
     let mut machine = Machine::new(5, FlushMode::Through);
     machine.open();
     write(&mut machine, 0, &[1; 512]);
@@ -511,7 +518,7 @@ fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
         let answer = token.and_then(|token| machine.answers.remove(&token));
         full |= matches!(answer, Some(Err(IoError::Unavailable(_))));
     }
-    assert!(full, "it is bounded, and says why");
+    assert!(full, "a full journal returns the error of the disk below");
     machine.platter.borrow_mut().fails = false;
     let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert_eq!(flushed, Ok(Outcome::Done));
@@ -522,7 +529,7 @@ fn a_disk_below_that_fails_loses_nothing_and_a_flush_says_so() {
 }
 
 #[test]
-fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
+fn a_removed_journal_is_empty_and_overwrites_nothing_later() {
     for flush in [FlushMode::Through, FlushMode::Journal] {
         let mut machine = Machine::new(6, flush);
         machine.open();
@@ -533,7 +540,7 @@ fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
         let flushed =
             machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
         assert_eq!(flushed, Ok(Outcome::Done));
-        // Somebody else writes to the disk meanwhile.
+        // Another program writes to the disk meanwhile.
         {
             let mut platter = machine.platter.borrow_mut();
             assert_eq!(platter.durable[..512], [1; 512]);
@@ -545,10 +552,10 @@ fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
     }
 }
 
-/// A flush that failed while a journal began was never tried again, and the relay asked
-/// the clock instead, as often as it could.
+/// A flush that failed while a journal was opening was never tried again, and the relay read the
+/// clock in a loop instead.
 #[test]
-fn a_flush_that_fails_at_the_beginning_is_tried_again() {
+fn a_flush_that_fails_while_a_journal_opens_is_tried_again() {
     for seed in 0..20 {
         let mut machine = Machine::new(seed, FlushMode::Through);
         machine.open();
@@ -562,8 +569,8 @@ fn a_flush_that_fails_at_the_beginning_is_tried_again() {
     }
 }
 
-/// What a disk has not when a flush fails it need not have when the next one succeeds.
-fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
+/// What a disk loses in a failed flush it may still not have when the next flush succeeds.
+fn live_with_failing_flushes(seed: u64, flush: FlushMode) {
     let mut machine = Machine::new(seed, flush);
     machine.open();
     machine.platter.borrow_mut().flushes_lose = true;
@@ -577,7 +584,7 @@ fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
                 let data = vec![version; count * BLOCK];
                 let offset = (first * BLOCK) as u64;
                 let durability = Durability::Volatile;
-                // Who comes while it is full hears why.
+                // A full journal returns the error of the disk below.
                 while machine
                     .ask(|journal, below, token| {
                         journal.start(below, Request::write(token, offset, &data, durability))
@@ -620,25 +627,25 @@ fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
         machine.ask(|journal, below, token| journal.start(below, Request::flush(token)))
     };
     let is_flushed = (0..10).any(|_| flush(&mut machine).is_ok());
-    assert!(is_flushed, "nothing fails any more");
+    assert!(is_flushed, "nothing fails now");
     let durable = machine.platter.borrow().durable.clone();
     for (version, bytes) in versions.iter().zip(durable.chunks(BLOCK)) {
         assert_eq!(bytes[0], *version, "seed {seed}");
     }
-    assert_eq!(machine.journal.carry.bytes, 0, "nothing is kept");
+    assert_eq!(machine.journal.backlog.changes.memory_bytes, 0);
 }
 
 #[test]
-fn what_a_failed_flush_was_to_cover_is_carried_out_once_more() {
+fn changes_that_a_failed_flush_should_have_covered_are_written_again() {
     for seed in 0..80 {
-        lives_with_failing_flushes(seed, FlushMode::Through);
-        lives_with_failing_flushes(seed, FlushMode::Journal);
+        live_with_failing_flushes(seed, FlushMode::Through);
+        live_with_failing_flushes(seed, FlushMode::Journal);
     }
 }
 
-/// A trim has no data, and yet it is noted, in the journal and in memory.
+/// A trim has no data, but it takes room in the journal and in memory.
 #[test]
-fn what_has_no_data_is_bounded_too() {
+fn changes_without_data_are_bounded_too() {
     let mut machine = Machine::new(9, FlushMode::Through);
     machine.open();
     machine.platter.borrow_mut().fails = true;
@@ -656,17 +663,16 @@ fn what_has_no_data_is_bounded_too() {
             None | Some(Err(_)) => break,
         }
     }
-    assert_eq!(count, 40_000 / super::carry::CHANGE_BYTES);
+    assert_eq!(count, 40_000 / super::changes::CHANGE_BYTES);
     machine.platter.borrow_mut().fails = false;
     let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert_eq!(flushed, Ok(Outcome::Done));
-    assert_eq!(machine.journal.carry.bytes, 0);
+    assert_eq!(machine.journal.backlog.changes.memory_bytes, 0);
 }
 
-/// A server that takes blocks of 4096 bytes only would refuse for ever what was
-/// acknowledged.
+/// A server that accepts only blocks of 4096 bytes would refuse acknowledged changes for ever.
 #[test]
-fn what_the_disk_below_cannot_take_is_not_acknowledged() {
+fn a_change_that_the_disk_below_would_refuse_is_not_acknowledged() {
     let mut machine = Machine::new(10, FlushMode::Through);
     let config = JournalConfig {
         block_min: 4096,
@@ -689,7 +695,7 @@ fn what_the_disk_below_cannot_take_is_not_acknowledged() {
         journal.start(below, Request::write(token, 0, &data, Durability::Durable))
     });
     assert_eq!(written, Ok(Outcome::Done));
-    // Of a trim the whole blocks count.
+    // Only the whole blocks of a trim count.
     for (offset, length) in [(512, 8192), (512, 1024)] {
         let trimmed = machine.ask(|journal, below, token| {
             journal.start(
@@ -706,7 +712,8 @@ fn what_the_disk_below_cannot_take_is_not_acknowledged() {
     assert_eq!(durable[..12_288], expected);
 }
 
-/// What comes of a journal over a disk of `bytes`, with the number `disk`.
+/// Opens the journal over a disk of `bytes` bytes with the number `disk`. Returns its content, or
+/// why the journal is refused.
 fn opened_over(
     machine: &Machine,
     bytes: usize,
@@ -730,13 +737,13 @@ fn opened_over(
         }
         machine.simulation.pool.run_all(&machine.simulation.random);
         journal.poll(&mut below, &mut Vec::new());
-        // What has failed says so when it is opened.
+        // A failure is returned by `open`.
         let _ = journal.commit(&mut below);
     }
 }
 
 #[test]
-fn what_a_journal_has_goes_to_no_other_disk() {
+fn records_are_written_to_no_other_disk() {
     let size = BLOCK * BLOCKS;
     let ours = (Some(1), false);
     let mut machine = Machine::new(7, FlushMode::Through);
@@ -744,8 +751,8 @@ fn what_a_journal_has_goes_to_no_other_disk() {
     machine.platter.borrow_mut().fails = true;
     write(&mut machine, 512, &[4; 512]);
     write(&mut machine, 0, &[5; 512]);
-    let refused = |bytes, attribution, why: &str| {
-        let reason = opened_over(&machine, bytes, attribution).expect_err("it is another's");
+    let refused = |bytes, disk, why: &str| {
+        let reason = opened_over(&machine, bytes, disk).expect_err("it is another disk");
         assert!(reason.contains(why), "{reason}");
     };
     refused(size, (Some(2), false), "acknowledged for another disk");
@@ -753,16 +760,16 @@ fn what_a_journal_has_goes_to_no_other_disk() {
     let smaller = "a disk of 32768 bytes, and this one has 28672";
     refused(size - 4096, ours, smaller);
     refused(size - 4096, (Some(2), true), smaller);
-    // The same one at another place, which has grown.
-    let bytes = opened_over(&machine, size + 4096, (Some(2), true)).expect("it is the same");
+    // The same disk at another address, which has grown.
+    let bytes = opened_over(&machine, size + 4096, (Some(2), true)).expect("it is the same disk");
     assert_eq!((&bytes[..512], bytes[512]), (&[5; 512][..], 4));
-    // One that has nothing is anybody's.
+    // An empty journal may be used for any disk.
     opened_over(&machine, size - 4096, (Some(3), false)).expect("it is empty");
     opened_over(&machine, 1 << 20, (None, false)).expect("it is empty");
 }
 
 #[test]
-fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
+fn extents_of_the_journal_are_data_or_holes() {
     let mut machine = Machine::new(8, FlushMode::Through);
     machine.open();
     machine.platter.borrow_mut().fails = true;
@@ -781,45 +788,47 @@ fn what_is_in_the_journal_only_is_told_as_data_and_as_zeroes() {
     assert_eq!(run(1024), Some((1024, Data)));
     assert_eq!(run(2048), Some((512, Hole)));
     assert_eq!(run(2560), Some((512, Data)));
-    assert_eq!(run(0), None, "it is asked below");
+    assert_eq!(run(0), None, "the disk below answers");
     let mut out = vec![7; 2048];
     let read = machine
         .ask(|journal, below, token| journal.start(below, Request::read(token, 1024, &mut out)));
-    assert_eq!(read, Ok(Outcome::Done), "nothing is asked below");
+    assert_eq!(read, Ok(Outcome::Done), "the journal has all of it");
     assert_eq!(out, [vec![1; 1024], vec![0; 512], vec![1; 512]].concat());
 }
 
-/// Found by the fuzzer: the position of the first record, rounded up to a whole ring, was
-/// beyond 64 bits.
+/// Found by the fuzzer: the position of the first record, rounded up to a multiple of the ring,
+/// did not fit 64 bits.
 #[test]
-fn a_page_with_numbers_that_no_journal_has_is_refused() {
+fn a_start_page_with_impossible_numbers_is_refused() {
+    use super::file::{self, JournalSpec};
     use super::origin::Origin;
-    use super::record::Start;
-    use super::ring;
+    use super::record::{LogPosition, StartPage};
 
-    let sound = Start {
+    let sound = StartPage {
         number: 1,
         epoch: 1,
-        tail: 0,
-        sequence: 1,
+        tail: LogPosition {
+            offset: 0,
+            sequence: 1,
+        },
         ring_bytes: 64 << 10,
-        size_bytes: 1 << 20,
+        disk_bytes: 1 << 20,
         origin: Origin::default(),
     };
-    let shape = ring::Shape {
+    let spec = JournalSpec {
         ring_bytes: sound.ring_bytes,
-        size_bytes: sound.size_bytes,
+        disk_bytes: sound.disk_bytes,
         origin: Origin::default(),
     };
-    let with = |change: fn(&mut Start)| {
+    let with = |change: fn(&mut StartPage)| {
         let mut start = sound;
         change(&mut start);
         start
     };
     let cases = [
-        with(|start| start.tail = u64::MAX - 15),
-        with(|start| start.tail = 8),
-        with(|start| start.sequence = u64::MAX),
+        with(|start| start.tail.offset = u64::MAX - 15),
+        with(|start| start.tail.offset = 8),
+        with(|start| start.tail.sequence = u64::MAX),
         with(|start| start.epoch = u64::MAX),
         with(|start| start.number = u64::MAX),
         with(|start| start.ring_bytes = u64::MAX - 15),
@@ -827,19 +836,19 @@ fn a_page_with_numbers_that_no_journal_has_is_refused() {
     for start in cases {
         let disk = world::simulated::SimulatedDisk::new(1);
         let path = std::path::Path::new("/journal");
-        let opened = ring::open(&disk, path, &shape);
-        let (file, _) = opened.expect("it is made");
-        ring::write_start(&*file, &start).expect("written");
+        let opened = file::open(&disk, path, &spec);
+        let file = opened.expect("created").file;
+        file::write_start(&*file, &start).expect("written");
         file.write_at(&start.encode(), 4096).expect("written");
         file.write_at(&start.encode(), 0).expect("written");
         drop(file);
-        let refused = ring::open(&disk, path, &shape);
+        let refused = file::open(&disk, path, &spec);
         assert!(refused.is_err(), "{start:?}");
     }
 }
 
 #[test]
-fn a_journal_that_its_disk_has_no_room_for_says_how_large_it_would_be() {
+fn a_journal_without_room_on_its_disk_returns_its_size_in_the_error() {
     use world::Disk;
 
     use crate::filters::journal::origin::Origin;
@@ -848,22 +857,22 @@ fn a_journal_that_its_disk_has_no_room_for_says_how_large_it_would_be() {
     let folder = std::path::Path::new("/journals");
     disk.create_directory(folder).expect("made");
     disk.set_capacity(folder, 4 << 20);
-    let shape = super::ring::Shape {
+    let spec = super::file::JournalSpec {
         ring_bytes: 8 << 20,
-        size_bytes: 1 << 20,
+        disk_bytes: 1 << 20,
         origin: Origin::default(),
     };
-    let opened = super::ring::open(&disk, &folder.join("a.journal"), &shape);
+    let opened = super::file::open(&disk, &folder.join("a.journal"), &spec);
     let error = opened.map(|_| ()).expect_err("there is no room");
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
-    let words = "its size is to be 8 MiB, which cannot be reserved: No space left on device";
-    assert!(error.to_string().starts_with(words), "{error}");
+    let reason = "its 8 MiB cannot be reserved: No space left on device";
+    assert!(error.to_string().starts_with(reason), "{error}");
     assert_eq!(disk.list(folder).expect("listed").len(), 0);
 }
 
-/// All behind it was dropped, as if its power had failed, though it had been flushed.
+/// Everything behind the damage was dropped as if the power had failed, though it was flushed.
 #[test]
-fn a_record_that_was_durable_and_is_damaged_is_not_taken_for_the_end() {
+fn a_damaged_record_that_was_durable_is_not_taken_for_the_end_of_the_log() {
     for (damaged, is_refused) in [(0, true), (3, true), (4, false), (7, false)] {
         let mut machine = Machine::new(9, FlushMode::Journal);
         machine.open();

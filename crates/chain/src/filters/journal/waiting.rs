@@ -1,105 +1,145 @@
-//! Who waits until what was written is safe, and what the file is asked for because of that.
+//! Requests that wait until their changes are safe, and the file operations that they need.
 
 use std::sync::Arc;
 
 use base::{Completion, IoError, Outcome, Token};
 
-use super::active::Journal;
-use super::opening::{Stage, Told};
-use super::ring;
+use super::filter::Journal;
+use super::jobs::JobResult;
+use super::ring::Ring;
+use super::stage::Stage;
 
-/// Somebody who waits until what he wrote is as safe as he asked for.
+/// When a request is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// The file is synced.
+    Synced,
+    /// And each change is written below, as durable by itself.
+    WrittenBelow,
+    /// And a flush below has covered the changes. The request is a flush, and fails if that fails.
+    FlushedBelow,
+    /// And the ring begins behind the changes, so that they are never written again.
+    Emptied,
+}
+
+impl Condition {
+    /// Whether changes have to be written below for it.
+    pub fn needs_write_back(self) -> bool {
+        self != Self::Synced
+    }
+
+    /// Whether a flush below is needed for it.
+    pub fn needs_flush(self) -> bool {
+        matches!(self, Self::FlushedBelow | Self::Emptied)
+    }
+}
+
+/// A durable change or a flush that is not answered yet.
 pub(super) struct Waiting {
     pub token: Token,
-    /// The records end there.
-    pub upto: u64,
-    /// Carried out and flushed below, too.
-    pub below: bool,
-    /// He flushes: what fails below is told.
-    pub is_flush: bool,
-    /// And the ring begins behind it: nothing is to be carried out once more.
-    pub empties: bool,
+    /// The position at which its records end.
+    pub end: u64,
+    pub condition: Condition,
+}
+
+/// How far the journal has come: positions in the log.
+pub(super) struct Progress {
+    synced: u64,
+    written_below: u64,
+    flushed_below: u64,
+    tail: u64,
+}
+
+impl Waiting {
+    pub fn is_safe(&self, progress: &Progress) -> bool {
+        let end = self.end;
+        end <= progress.synced
+            && match self.condition {
+                Condition::Synced => true,
+                Condition::WrittenBelow => end <= progress.written_below,
+                Condition::FlushedBelow => end <= progress.flushed_below,
+                Condition::Emptied => end <= progress.flushed_below && end <= progress.tail,
+            }
+    }
 }
 
 impl Journal {
-    /// It carries out what it had: before that has ended it is not left.
-    pub(super) fn begins(&self) -> bool {
-        matches!(
-            self.stage,
-            Stage::Scanning(..)
-                | Stage::Replaying(..)
-                | Stage::Flushing(..)
-                | Stage::Replacing(..)
-                | Stage::Starting(..)
-        )
+    /// Whether the ring has to become empty though no request waits for that: the filter is about
+    /// to be removed, and the disk below has no flushes.
+    pub(super) fn must_empty_itself(&self) -> bool {
+        self.is_quiesced && !self.flush.is_supported
     }
 
-    /// Nobody flushes before it is left, as the disk below cannot: it has to become empty.
-    pub(super) fn empties_alone(&self) -> bool {
-        self.is_resting && !self.can_flush
+    pub(super) fn progress(&self, ring: &Ring) -> Progress {
+        Progress {
+            synced: ring.synced(),
+            written_below: self.backlog.changes.written().offset,
+            flushed_below: self.flush.flushed.offset,
+            tail: ring.tail(),
+        }
     }
 
-    /// Tells those whose changes are safe.
+    /// Answers the requests whose changes are safe.
     pub(super) fn answer(&mut self) {
         if self.waiting.is_empty() || !self.may_acknowledge() {
             return;
         }
-        let (synced, flushed, done) = (self.synced, self.flushed.0, self.carry.done().0);
-        let tail = match &self.stage {
-            Stage::Open(ring) => ring.tail(),
-            _ => 0,
+        let Stage::Open(ring) = &self.stage else {
+            return;
         };
+        let progress = self.progress(ring);
         let completions = &mut self.completions;
         self.waiting.retain(|one| {
-            let is_below = match (one.below, one.is_flush) {
-                (false, _) => true,
-                (true, true) => one.upto <= flushed,
-                // Each was carried out as durable by itself.
-                (true, false) => one.upto <= done,
-            };
-            let is_safe = one.upto <= synced && is_below && !(one.empties && one.upto > tail);
+            let is_safe = one.is_safe(&progress);
             if is_safe {
-                let result = Ok(Outcome::Done);
-                let token = one.token;
-                completions.push(Completion { token, result });
+                completions.push(Completion {
+                    token: one.token,
+                    result: Ok(Outcome::Done),
+                });
             }
             !is_safe
         });
     }
 
-    /// Begins a sync if somebody waits for one, or lets the ring begin later.
+    /// Starts a sync if a request waits for one; otherwise lets the ring begin later if it should.
     pub(super) fn sync_or_trim(&mut self) {
         let Stage::Open(ring) = &self.stage else {
             return;
         };
-        if self.job.is_some() {
+        if self.job.is_running() {
             return;
         }
-        let (file, written) = (Arc::clone(ring.file()), ring.written());
-        let waits = self.waiting.iter().any(|one| one.upto > self.synced);
-        if waits && written > self.synced {
-            return self.run(move || file.sync_data().map(|()| Told::Synced(written)));
+        let (file, written, synced) = (Arc::clone(ring.file()), ring.written(), ring.synced());
+        let waits = self.waiting.iter().any(|one| one.end > synced);
+        if waits && written > synced {
+            let sync = move || file.sync_data().map(|()| JobResult::Synced(written));
+            return self.job.run(sync);
         }
-        let empties = self.empties_alone() || self.waiting.iter().any(|one| one.empties);
-        let is_full = empties || ring.used_bytes() > ring.ring_bytes() / 2;
-        let start = ring.next_start(self.flushed.0, self.flushed.1);
-        if is_full && ring.head() - self.flushed.0 < ring.used_bytes() {
-            self.run(move || ring::write_start(&*file, &start).map(|()| Told::Started(start)));
+        let must_empty = self.must_empty_itself()
+            || self
+                .waiting
+                .iter()
+                .any(|one| one.condition == Condition::Emptied);
+        let is_full = must_empty || ring.used_bytes() > ring.ring_bytes() / 2;
+        let flushed = self.flush.flushed;
+        if is_full && flushed.offset > ring.tail() {
+            let page = ring.next_start(flushed);
+            self.write_start(&file, page);
         }
     }
 
-    /// Something failed below: whoever flushes hears of it.
-    pub(super) fn tell_who_flushes(&mut self, error: &IoError) {
+    /// A request below failed: flushes that need it fail.
+    pub(super) fn fail_flushes(&mut self, error: &IoError) {
         let completions = &mut self.completions;
         self.waiting.retain(|one| {
-            let is_told = one.is_flush && one.below;
-            if is_told {
+            let fails = one.condition.needs_flush();
+            if fails {
                 completions.push(Completion {
                     token: one.token,
                     result: Err(error.clone()),
                 });
             }
-            !is_told
+            !fails
         });
     }
 }

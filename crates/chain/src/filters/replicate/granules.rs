@@ -1,28 +1,30 @@
-//! [`Granules`]: which parts of a disk a partial replica has, by block.
+//! [`Granules`]: the blocks of a disk that a partial replica has.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Small disks are told apart by so many bytes: no file system that is in use has larger
-/// blocks, and few have smaller ones.
+/// The minimal length of a granule, in bytes. No file system in use has larger blocks, and few have
+/// smaller ones.
 const GRANULE_BYTES_MIN: u64 = 4096;
 
-/// Large ones by so many parts: 32 MiB of memory.
+/// The maximal number of granules, which take 32 MiB of memory.
 const GRANULES_MAX: u64 = 1 << 28;
 
+/// The words of a page of the set.
 const WORDS: usize = 512;
+/// The granules of a page of the set.
 const PAGE: u64 = WORDS as u64 * 64;
 
-/// See the module's head.
+/// A set of granules, which are blocks of equal length. Pages without any take no memory.
 pub(super) struct Granules {
-    /// How long one is, in bytes.
+    /// The length of a granule, in bytes.
     pub bytes: u64,
     disk_bytes: u64,
     pages: HashMap<u64, Box<[u64; WORDS]>>,
 }
 
 impl Granules {
-    /// Of a disk of so many bytes none.
+    /// The empty set, of a disk of `disk_bytes` bytes.
     pub fn new(disk_bytes: u64) -> Self {
         Self {
             bytes: disk_bytes
@@ -34,13 +36,13 @@ impl Granules {
         }
     }
 
-    /// The bytes of all granules that `range` touches.
+    /// `range`, extended to whole granules.
     pub fn around(&self, range: &Range<u64>) -> Range<u64> {
         let end = range.end.next_multiple_of(self.bytes);
         range.start - range.start % self.bytes..end.min(self.disk_bytes)
     }
 
-    /// The bytes of all granules that lie in `range`.
+    /// `range`, shortened to whole granules.
     pub fn within(&self, range: &Range<u64>) -> Range<u64> {
         let end = match range.end >= self.disk_bytes {
             true => self.disk_bytes,
@@ -50,7 +52,7 @@ impl Granules {
         start.min(end)..end
     }
 
-    /// It has those that lie in `range`.
+    /// Adds the granules within `range`.
     pub fn set(&mut self, range: &Range<u64>) {
         let range = self.within(range);
         self.each_word(&range, |pages, page, word, mask| {
@@ -59,7 +61,7 @@ impl Granules {
         });
     }
 
-    /// It has none of those that `range` touches.
+    /// Removes the granules that `range` touches.
     pub fn clear(&mut self, range: &Range<u64>) {
         let range = self.around(range);
         self.each_word(&range, |pages, page, word, mask| {
@@ -83,14 +85,14 @@ impl Granules {
         }
     }
 
-    /// Whether it has the granule at a byte.
+    /// Whether the granule of this byte is in the set.
     pub fn has(&self, byte: u64) -> bool {
         let at = byte / self.bytes;
         let page = self.pages.get(&(at / PAGE));
         page.is_some_and(|page| page[(at % PAGE / 64) as usize] >> (at % 64) & 1 == 1)
     }
 
-    /// The first byte of `range` that it has not.
+    /// The first byte of `range` whose granule is not in the set.
     pub fn first_missing(&self, range: &Range<u64>) -> Option<u64> {
         let (mut at, end) = (range.start / self.bytes, range.end.div_ceil(self.bytes));
         while at < end && !range.is_empty() {
@@ -106,7 +108,7 @@ impl Granules {
         None
     }
 
-    /// From `begin` on, up to `end`: where those end that it has not.
+    /// The end of the run of granules from `begin` that are not in the set, or `end`.
     pub fn end_of_missing(&self, begin: u64, end: u64) -> u64 {
         let mut at = begin;
         while at < end && !self.has(at) {
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_set_last_is_there_by_whole_granules() {
+    fn a_set_of_granules_agrees_with_a_plain_model() {
         const GRANULES: usize = 70_000;
         let disk_bytes = GRANULES as u64 * 4096 - 512;
         for seed in 0..10 {

@@ -1,55 +1,58 @@
-//! Replication against disks that fail, hang, forget what was not flushed, and come back.
+//! Replication over disks that fail, hang, lose what was not flushed, and become available again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{BlockDevice, DeviceGeometry, Durability, Op, Request, Started, Token};
+use base::{
+    BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
+    Request, Started, Token,
+};
 use chain_policy::{FilterKind, Policy};
+use parking_lot::{Mutex, MutexGuard};
 use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulation};
 use world::{Clock, Disk, Millis, Wake};
 
-use super::*;
+use super::Replicate;
 use crate::filters::Event;
 use crate::{
-    AttachmentContext, Chain, ChainHistory, EventSink, HostContext, HotSwap, LinkState, RemoteDisk,
-    SizeRule, StateFolder, Targets,
+    AttachmentContext, Chain, ChainHistory, EventSink, Filter, FilterContext, HostContext, HotSwap,
+    LinkState, RemoteDisk, SizeRule, StateFolder, Targets,
 };
 
 mod partial;
-mod returning;
+mod rejoining;
 
 const SIZE: usize = 8 << 20;
 const BLOCK: usize = 4096;
 
-/// A disk, as its server has it.
-struct Place {
+/// A disk of a server.
+struct Server {
     live: Vec<u8>,
     durable: Vec<u8>,
-    /// Written and not flushed.
+    /// Writes that are not flushed.
     volatile: Vec<(usize, Vec<u8>)>,
     is_up: bool,
     hangs: bool,
-    /// So many flushes fail, and what they should have made durable never is.
+    /// The number of flushes that fail from now on. What they should have made durable is lost.
     failing_flushes: u32,
-    /// What was asked over connections that were left while it hangs, and is carried out when
-    /// it goes on.
+    /// Writes of connections that were dropped while it hung. They are carried out afterwards.
     late: Vec<(usize, Vec<u8>)>,
-    /// Grows when it comes back: older connections are over.
+    /// Grows when it restarts, which ends older connections.
     life: u32,
     random: SimulatedRandom,
     reads: u64,
 }
 
-type Shared = Arc<Mutex<Place>>;
+type Shared = Arc<Mutex<Server>>;
 
-fn lock(place: &Shared) -> MutexGuard<'_, Place> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(server: &Shared) -> MutexGuard<'_, Server> {
+    server.lock()
 }
 
-impl Place {
+impl Server {
     fn new(seed: u64, content: Vec<u8>) -> Shared {
         Arc::new(Mutex::new(Self {
             durable: content.clone(),
@@ -82,7 +85,7 @@ impl Place {
         self.volatile.push((at, data.to_vec()));
     }
 
-    /// What is dirty: what a flush that failed has made clean is not.
+    /// Makes writes durable. Those that a failed flush has dropped stay lost.
     fn flush(&mut self) {
         for (at, data) in self.volatile.drain(..) {
             self.durable[at..at + data.len()].copy_from_slice(&data);
@@ -91,47 +94,47 @@ impl Place {
 }
 
 /// What a request does when it is answered.
-enum Todo {
+enum Deferred {
     Read(usize, usize),
     Write(usize, Vec<u8>, Durability),
     Flush,
 }
 
-/// A connection to it.
+/// A connection to a server.
 struct Connection {
-    place: Shared,
+    server: Shared,
     life: u32,
-    pending: Vec<(Token, Todo)>,
+    pending: Vec<(Token, Deferred)>,
 }
 
 impl Connection {
-    fn new(place: &Shared) -> Self {
+    fn new(server: &Shared) -> Self {
         Self {
-            life: lock(place).life,
-            place: Arc::clone(place),
+            life: lock(server).life,
+            server: Arc::clone(server),
             pending: Vec::new(),
         }
     }
 
-    fn later(&mut self, token: Token, todo: Todo) -> Started {
-        let random = &lock(&self.place).random;
+    fn later(&mut self, token: Token, request: Deferred) -> Started {
+        let random = &lock(&self.server).random;
         if random.below(16) == 0 {
             return Started::Busy;
         }
-        self.pending.push((token, todo));
+        self.pending.push((token, request));
         Started::Pending
     }
 
     fn is_alive(&self) -> bool {
-        let place = lock(&self.place);
-        place.is_up && place.life == self.life
+        let server = lock(&self.server);
+        server.is_up && server.life == self.life
     }
 }
 
 impl BlockDevice for Connection {
     fn geometry(&self) -> DeviceGeometry {
         DeviceGeometry {
-            size_bytes: lock(&self.place).live.len() as u64,
+            size_bytes: lock(&self.server).live.len() as u64,
             block_bytes: BLOCK as u32,
         }
     }
@@ -143,23 +146,25 @@ impl BlockDevice for Connection {
     fn start(&mut self, request: Request<'_>) -> Started {
         let Request { token, op } = request;
         match op {
-            Op::Read { offset, out } => self.later(token, Todo::Read(offset as usize, out.len())),
+            Op::Read { offset, out } => {
+                self.later(token, Deferred::Read(offset as usize, out.len()))
+            }
             Op::Write {
                 offset,
                 data,
                 durability,
             } => self.later(
                 token,
-                Todo::Write(offset as usize, data.to_vec(), durability),
+                Deferred::Write(offset as usize, data.to_vec(), durability),
             ),
-            Op::Flush => self.later(token, Todo::Flush),
+            Op::Flush => self.later(token, Deferred::Flush),
             Op::Trim {
                 offset,
                 length,
                 durability,
             } => {
                 let zeroes = vec![0; length as usize];
-                self.later(token, Todo::Write(offset as usize, zeroes, durability))
+                self.later(token, Deferred::Write(offset as usize, zeroes, durability))
             }
             Op::WriteZeroes {
                 offset,
@@ -167,10 +172,13 @@ impl BlockDevice for Connection {
                 mode,
             } => {
                 let zeroes = vec![0; length as usize];
-                self.later(token, Todo::Write(offset as usize, zeroes, mode.durability))
+                self.later(
+                    token,
+                    Deferred::Write(offset as usize, zeroes, mode.durability),
+                )
             }
             Op::Prefetch { .. } => Started::Done,
-            Op::Extents { .. } => panic!("each has its own holes"),
+            Op::Extents { .. } => panic!("members may have different holes"),
         }
     }
 
@@ -180,37 +188,37 @@ impl BlockDevice for Connection {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let is_alive = self.is_alive();
-        let mut place = lock(&self.place);
-        if place.hangs {
+        let mut server = lock(&self.server);
+        if server.hangs {
             return;
         }
         let mut at = 0;
         while at < self.pending.len() {
-            if is_alive && place.random.below(3) == 0 {
+            if is_alive && server.random.below(3) == 0 {
                 at += 1;
                 continue;
             }
-            let (token, todo) = self.pending.remove(at);
-            let result = match todo {
-                _ if !is_alive => Err(IoError::Unavailable("it is away".to_owned())),
-                Todo::Read(at, length) => {
-                    place.reads += 1;
-                    Ok(Outcome::Data(place.live[at..at + length].to_vec()))
+            let (token, request) = self.pending.remove(at);
+            let result = match request {
+                _ if !is_alive => Err(IoError::Unavailable("it is unavailable".to_owned())),
+                Deferred::Read(at, length) => {
+                    server.reads += 1;
+                    Ok(Outcome::Data(server.live[at..at + length].to_vec()))
                 }
-                Todo::Write(at, data, durability) => {
-                    place.write(at, &data);
+                Deferred::Write(at, data, durability) => {
+                    server.write(at, &data);
                     if durability == Durability::Durable {
-                        place.flush();
+                        server.flush();
                     }
                     Ok(Outcome::Done)
                 }
-                Todo::Flush if place.failing_flushes > 0 => {
-                    place.failing_flushes -= 1;
-                    place.volatile.clear();
+                Deferred::Flush if server.failing_flushes > 0 => {
+                    server.failing_flushes -= 1;
+                    server.volatile.clear();
                     Err(IoError::Damaged("it cannot be flushed".to_owned()))
                 }
-                Todo::Flush => {
-                    place.flush();
+                Deferred::Flush => {
+                    server.flush();
                     Ok(Outcome::Done)
                 }
             };
@@ -222,16 +230,16 @@ impl BlockDevice for Connection {
 impl RemoteDisk for Connection {
     fn link_state(&self) -> LinkState {
         if !self.is_alive() {
-            return LinkState::Broken("it is away".to_owned());
+            return LinkState::Broken("it is unavailable".to_owned());
         }
-        let mut place = lock(&self.place);
-        if !place.hangs {
-            for (at, data) in std::mem::take(&mut place.late) {
-                place.write(at, &data);
+        let mut server = lock(&self.server);
+        if !server.hangs {
+            for (at, data) in std::mem::take(&mut server.late) {
+                server.write(at, &data);
             }
         }
-        // As `Targets` says: what older connections have asked comes first.
-        match place.late.is_empty() {
+        // As `Targets` demands: writes of older connections come first.
+        match server.late.is_empty() {
             true => LinkState::Ready,
             false => LinkState::Connecting,
         }
@@ -239,60 +247,63 @@ impl RemoteDisk for Connection {
 }
 
 impl Drop for Connection {
-    /// Its server knows nothing of that yet.
+    /// The server may still carry out its writes.
     fn drop(&mut self) {
         if !self.is_alive() {
             return;
         }
-        let writes = self.pending.drain(..).filter_map(|(_, todo)| match todo {
-            Todo::Write(at, data, _) => Some((at, data)),
-            Todo::Read(..) | Todo::Flush => None,
-        });
-        lock(&self.place).late.extend(writes);
+        let writes = self
+            .pending
+            .drain(..)
+            .filter_map(|(_, request)| match request {
+                Deferred::Write(at, data, _) => Some((at, data)),
+                Deferred::Read(..) | Deferred::Flush => None,
+            });
+        lock(&self.server).late.extend(writes);
     }
 }
 
 struct Servers(BTreeMap<String, Shared>);
 
 impl Targets for Servers {
-    fn open(&self, place: &chain_policy::ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
-        let place = self.0.get(&place.to_string()).ok_or("no such server")?;
-        Ok(Box::new(Connection::new(place)))
+    fn open(&self, server: &chain_policy::ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
+        let server = self.0.get(&server.to_string()).ok_or("no such server")?;
+        Ok(Box::new(Connection::new(server)))
     }
 }
 
-/// In every other one, some jobs end at once.
+/// A pool. With every other seed some jobs end at once.
 fn a_pool(seed: u64) -> Arc<SimulatedPool> {
     let pool = SimulatedPool::new();
     pool.set_immediate(2 * (seed % 2), SimulatedRandom::new(seed));
     Arc::new(pool)
 }
 
-/// A chain of one filter over a volume, with replicas.
+/// A chain with the filter, over a volume with replicas.
 struct Rig {
     simulation: Simulation,
     clock: Arc<SimulatedClock>,
     pool: Arc<SimulatedPool>,
-    /// The volume, and its replicas.
-    places: Vec<Shared>,
-    servers: Arc<Servers>,
+    /// The servers of the volume and its replicas.
+    servers: Vec<Shared>,
+    targets: Arc<Servers>,
     chain: Chain<Connection>,
     random: SimulatedRandom,
     token: Token,
-    /// What is said of each replica beside its place.
+    /// The lines of each replica's policy beside its URI.
     more: Vec<String>,
-    heard: Arc<Heard>,
+    notes: Arc<Notes>,
     wake: Wake,
     rung: Receiver<()>,
     history: ChainHistory,
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Event>>);
+struct Notes(Mutex<Vec<Event>>);
 
-impl EventSink for Heard {
+impl EventSink for Notes {
     fn report(&self, events: Vec<Event>) {
-        self.0.lock().expect("not poisoned").extend(events);
+        self.0.lock().extend(events);
     }
 }
 
@@ -301,24 +312,24 @@ impl Rig {
         Self::with(seed, vec![0; SIZE], &vec![""; replicas])
     }
 
-    /// A volume with this content, and empty replicas with this in their policy.
+    /// A volume with this content, and empty replicas with these lines in their policy.
     fn with(seed: u64, content: Vec<u8>, more: &[&str]) -> Self {
         let simulation = Simulation::new(seed);
         let (ring, rung) = mpsc::channel();
         let ring = Mutex::new(ring);
         let wake = Wake::new(move || {
-            // Nobody may listen any more.
-            let _ = ring.lock().expect("not poisoned").send(());
+            // The receiver may be dropped.
+            let _ = ring.lock().send(());
         });
         let (length, replicas) = (content.len(), more.len());
-        let mut places = vec![Place::new(seed, content)];
-        let empty = (1..=replicas as u64).map(|at| Place::new(seed + at, vec![0; length]));
-        places.extend(empty);
+        let mut servers = vec![Server::new(seed, content)];
+        let empty = (1..=replicas as u64).map(|at| Server::new(seed + at, vec![0; length]));
+        servers.extend(empty);
         let named =
-            (1..=replicas).map(|at| (format!("nbd://10.0.0.{at}/x"), Arc::clone(&places[at])));
+            (1..=replicas).map(|at| (format!("nbd://10.0.0.{at}/x"), Arc::clone(&servers[at])));
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let chain = Chain::new(
-            Connection::new(&places[0]),
+            Connection::new(&servers[0]),
             Arc::clone(&clock) as Arc<dyn Clock>,
             Wake::noop(),
         );
@@ -326,13 +337,13 @@ impl Rig {
             clock,
             chain,
             pool: a_pool(seed),
-            servers: Arc::new(Servers(named.collect())),
+            targets: Arc::new(Servers(named.collect())),
             random: SimulatedRandom::new(seed),
             simulation,
-            places,
+            servers,
             token: 0,
             more: more.iter().map(|more| (*more).to_owned()).collect(),
-            heard: Arc::default(),
+            notes: Arc::default(),
             wake,
             rung,
             history: ChainHistory::default(),
@@ -364,9 +375,9 @@ impl Rig {
                 ..simulated.host
             },
             attachment: AttachmentContext {
-                targets: Arc::clone(&self.servers) as _,
+                targets: Arc::clone(&self.targets) as _,
                 wake: self.wake.clone(),
-                events: Arc::clone(&self.heard) as _,
+                events: Arc::clone(&self.notes) as _,
                 history: self.history,
                 state: Some(StateFolder {
                     disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
@@ -378,40 +389,40 @@ impl Rig {
         vec![Box::new(Replicate::new("copies", config, context))]
     }
 
-    fn begin(&mut self) -> Result<(), String> {
+    fn open(&mut self) -> Result<(), String> {
         let filters = self.build();
         self.hot_swap(filters)
     }
 
-    /// The filter is left: nothing stands before the volume.
-    fn leave(&mut self) -> Result<(), String> {
+    /// Removes the filter from the chain.
+    fn remove(&mut self) -> Result<(), String> {
         self.hot_swap(Vec::new())
     }
 
     fn hot_swap(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), String> {
         let ended = Arc::<Mutex<Option<_>>>::default();
-        let told = Arc::clone(&ended);
+        let result_of_swap = Arc::clone(&ended);
         self.chain.hot_swap(HotSwap {
             filters,
             rule: SizeRule::MayChange,
             on_swapped: Box::new(move |result| {
-                *told.lock().expect("not poisoned") = Some(result);
+                *result_of_swap.lock() = Some(result);
             }),
         });
         for _ in 0..20_000 {
             self.wait();
             self.poll();
-            if let Some(ended) = ended.lock().expect("not poisoned").take() {
+            if let Some(ended) = ended.lock().take() {
                 return ended.map_err(|error| error.to_string());
             }
         }
         panic!("it does not end");
     }
 
-    /// Until the one replica has said that it has all.
+    /// Polls until the first replica is reported to be in sync.
     fn until_in_sync(&mut self) {
         let is_in_sync = |rig: &Self| {
-            let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned"));
+            let notes = format!("{:?}", rig.notes.0.lock());
             notes.contains("r1 is in sync")
         };
         while !is_in_sync(self) {
@@ -419,18 +430,18 @@ impl Rig {
         }
     }
 
-    /// The process ends at once, and so does the power of the volume.
+    /// Kills the process, fails the power of the volume, and opens the filter again.
     fn crash(&mut self) -> Result<(), String> {
-        lock(&self.places[0]).crash();
-        let device = Connection::new(&self.places[0]);
+        lock(&self.servers[0]).crash();
+        let device = Connection::new(&self.servers[0]);
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         self.chain = Chain::new(device, clock, Wake::noop());
         self.pool = a_pool(self.random.next());
         self.simulation.crash();
-        self.begin()
+        self.open()
     }
 
-    /// Of replicas of chosen files the disk is read in another thread.
+    /// Waits for the thread that reads the disk for partial replicas.
     fn wait(&self) {
         if self.more.iter().any(|more| !more.is_empty()) {
             let _ = self.rung.recv_timeout(Duration::from_micros(200));
@@ -452,8 +463,8 @@ impl Rig {
         self.token
     }
 
-    /// Until a request may begin, and has ended; others may end meanwhile.
-    fn all(&mut self, mut ask: impl FnMut(&mut Chain<Connection>, Token) -> Started) -> Outcome {
+    /// Starts a request, and polls until it has ended. Others may end meanwhile.
+    fn run(&mut self, mut ask: impl FnMut(&mut Chain<Connection>, Token) -> Started) -> Outcome {
         let token = self.next();
         let mut is_begun = false;
         for _ in 0..200_000 {
@@ -467,7 +478,7 @@ impl Rig {
             }
             for Completion { token: of, result } in self.poll() {
                 if of == token {
-                    return result.expect("some member has it");
+                    return result.expect("a member has it");
                 }
             }
         }
@@ -475,14 +486,14 @@ impl Rig {
     }
 
     fn write(&mut self, at: usize, data: &[u8]) {
-        self.all(|chain, token| {
+        self.run(|chain, token| {
             chain.start(Request::write(token, at as u64, data, Durability::Volatile))
         });
     }
 
     fn read(&mut self, at: usize, length: usize) -> Vec<u8> {
         match self
-            .all(|chain, token| chain.start(Request::read(token, at as u64, &mut vec![0; length])))
+            .run(|chain, token| chain.start(Request::read(token, at as u64, &mut vec![0; length])))
         {
             Outcome::Data(data) => data,
             other => panic!("{other:?}"),
@@ -490,34 +501,54 @@ impl Rig {
     }
 
     fn flush(&mut self) {
-        self.all(|chain, token| chain.start(Request::flush(token)));
+        self.run(|chain, token| chain.start(Request::flush(token)));
     }
 
-    fn are_alike(&self) -> bool {
-        let first = lock(&self.places[0]).live.clone();
-        self.places.iter().all(|place| lock(place).live == first)
+    /// Kills, hangs or revives a replica. The other one stays available.
+    fn disturb_a_replica(&mut self) {
+        let victim = 1 + self.random.below(2) as usize;
+        let other = 3 - victim;
+        let is_other_there = {
+            let other = lock(&self.servers[other]);
+            other.is_up && !other.hangs
+        };
+        let mut server = lock(&self.servers[victim]);
+        match server.is_up && !server.hangs {
+            true if is_other_there && server.random.below(2) == 0 => server.hangs = true,
+            true if is_other_there => {
+                server.is_up = false;
+                server.crash();
+            }
+            true => {}
+            false => (server.is_up, server.hangs) = (true, false),
+        }
     }
 
-    fn until_alike(&mut self) {
+    fn are_equal(&self) -> bool {
+        let first = lock(&self.servers[0]).live.clone();
+        self.servers.iter().all(|server| lock(server).live == first)
+    }
+
+    fn until_equal(&mut self) {
         for _ in 0..200_000 {
-            assert_eq!(self.poll(), [], "nobody asks");
-            if self.are_alike() {
+            assert_eq!(self.poll(), [], "no request is pending");
+            if self.are_equal() {
                 return;
             }
         }
-        panic!("they stay different");
+        panic!("the members stay different");
     }
 }
 
 #[test]
-fn replicas_get_what_they_lack_and_are_read_then() {
+fn replicas_are_rebuilt_and_then_read() {
     let mut rig = Rig::new(1, 2);
-    lock(&rig.places[0]).live[5 << 20..6 << 20].fill(7);
-    rig.begin().expect("it begins");
-    rig.until_alike();
+    lock(&rig.servers[0]).live[5 << 20..6 << 20].fill(7);
+    rig.open().expect("it opens");
+    rig.until_equal();
     rig.write(100 * BLOCK, &[9; BLOCK]);
     rig.flush();
-    assert!(rig.are_alike());
+    assert!(rig.are_equal());
     // A moment later they are in sync.
     for _ in 0..1000 {
         rig.poll();
@@ -526,117 +557,113 @@ fn replicas_get_what_they_lack_and_are_read_then() {
         let read = rig.read((5 << 20) + at * BLOCK, BLOCK);
         assert_eq!(read, [7; BLOCK]);
     }
-    for place in &rig.places {
-        assert!(lock(place).reads >= 20, "reads are dealt");
+    for server in &rig.servers {
+        assert!(lock(server).reads >= 20, "all members are read");
     }
 }
 
-/// What had been copied counted as there, and was lost with the replica's power: nobody
-/// had flushed it.
+/// Copied regions counted as rebuilt, and were lost with the replica's power, since nothing had
+/// flushed them.
 #[test]
-fn what_was_copied_and_not_flushed_is_copied_again() {
+fn copies_that_were_not_flushed_are_repeated() {
     for seed in 0..20 {
         let mut rig = Rig::new(seed, 1);
-        lock(&rig.places[0]).live.fill(7);
-        rig.begin().expect("it begins");
+        lock(&rig.servers[0]).live.fill(7);
+        rig.open().expect("it opens");
         for _ in 0..seed * 8 {
             rig.poll();
         }
-        lock(&rig.places[1]).crash();
-        rig.until_alike();
+        lock(&rig.servers[1]).crash();
+        rig.until_equal();
     }
 }
 
-/// A long write over a region that was being filled was for the next one to get, which lacked
-/// all; and the first one counted as filled.
+/// A long write over two regions was left to the rebuild of the second one, and the first one
+/// counted as rebuilt.
 #[test]
-fn a_write_over_several_regions_is_in_all_of_a_member_that_is_filled() {
+fn a_write_over_several_regions_reaches_all_of_a_rebuilding_member() {
     for seed in 0..20 {
         let mut rig = Rig::new(seed, 1);
-        lock(&rig.places[0]).live.fill(7);
-        rig.begin().expect("it begins");
+        lock(&rig.servers[0]).live.fill(7);
+        rig.open().expect("it opens");
         for region in 1..7_usize {
             let length = (1 << 20) + 2 * BLOCK;
             rig.write((region << 20) - BLOCK, &vec![region as u8; length]);
         }
-        rig.until_alike();
+        rig.until_equal();
     }
 }
 
 #[test]
-fn who_fails_or_hangs_is_out_and_nobody_hears_of_it() {
+fn a_member_that_fails_or_hangs_is_out_without_errors_above() {
     for (hangs, victim) in [(false, 1), (true, 1), (true, 0)] {
         let mut rig = Rig::new(3, 2);
-        rig.begin().expect("it begins");
-        rig.until_alike();
+        rig.open().expect("it opens");
+        rig.until_equal();
         for _ in 0..1000 {
             rig.poll();
         }
         match hangs {
-            true => lock(&rig.places[victim]).hangs = true,
-            false => lock(&rig.places[victim]).is_up = false,
+            true => lock(&rig.servers[victim]).hangs = true,
+            false => lock(&rig.servers[victim]).is_up = false,
         }
         for at in 0..60 {
             rig.write(at * 3 * BLOCK, &[at as u8 + 1; BLOCK]);
             assert_eq!(rig.read(at * 3 * BLOCK, BLOCK), [at as u8 + 1; BLOCK]);
         }
         rig.flush();
-        assert!(!rig.are_alike());
+        assert!(!rig.are_equal());
         {
-            let mut place = lock(&rig.places[victim]);
-            (place.hangs, place.is_up) = (false, true);
+            let mut server = lock(&rig.servers[victim]);
+            (server.hangs, server.is_up) = (false, true);
             if victim != 0 {
-                place.crash();
+                server.crash();
             }
         }
-        rig.until_alike();
+        rig.until_equal();
         assert_eq!(rig.read(3 * BLOCK, BLOCK), [2; BLOCK]);
     }
 }
 
-/// The only member that had the last writes was away: whoever was left had been served.
+/// The only member with the last writes was unavailable, and another one was served.
 #[test]
-fn who_lacks_what_was_acknowledged_is_not_taken_for_the_source() {
+fn a_member_without_the_last_writes_is_never_the_source() {
     let mut rig = Rig::new(4, 1);
-    rig.begin().expect("it begins");
-    rig.until_alike();
+    rig.open().expect("it opens");
+    rig.until_equal();
     for _ in 0..1000 {
         rig.poll();
     }
-    lock(&rig.places[0]).hangs = true;
+    lock(&rig.servers[0]).hangs = true;
     rig.write(0, &[5; BLOCK]);
     rig.flush();
-    lock(&rig.places[0]).hangs = false;
-    lock(&rig.places[1]).is_up = false;
+    lock(&rig.servers[0]).hangs = false;
+    lock(&rig.servers[1]).is_up = false;
     let why = rig.crash().expect_err("the volume has an older state");
-    assert!(
-        why.contains("only replica r1 has what was written last"),
-        "{why}"
-    );
-    lock(&rig.places[1]).is_up = true;
-    rig.begin().expect("it is there");
+    assert!(why.contains("only replica r1 has the last writes"), "{why}");
+    lock(&rig.servers[1]).is_up = true;
+    rig.open().expect("the replica is available");
     assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);
-    rig.until_alike();
+    rig.until_equal();
 }
 
 #[test]
-fn a_replica_that_is_too_small_or_missing_is_said_and_the_volume_goes_on() {
+fn the_volume_is_used_without_a_replica_that_cannot_be_opened() {
     let mut rig = Rig::new(5, 2);
-    rig.servers = Arc::new(Servers(BTreeMap::new()));
-    rig.begin().expect("the volume is there");
+    rig.targets = Arc::new(Servers(BTreeMap::new()));
+    rig.open().expect("the volume is available");
     rig.write(0, &[1; BLOCK]);
     assert_eq!(rig.read(0, BLOCK), [1; BLOCK]);
 }
 
-/// Each block has a value that was durable, and later ones that may be.
 #[test]
-fn whoever_alone_has_all_is_waited_for_and_not_put_out() {
+fn the_only_complete_member_is_waited_for_and_not_put_out() {
     let mut rig = Rig::new(21, 1);
-    rig.begin().expect("it begins");
+    rig.open().expect("it opens");
     rig.until_in_sync();
-    lock(&rig.places[1]).is_up = false;
+    lock(&rig.servers[1]).is_up = false;
     rig.write(0, &[1; BLOCK]);
-    lock(&rig.places[0]).hangs = true;
+    lock(&rig.servers[0]).hangs = true;
     let begun = rig.clock.monotonic();
     let token = rig.next();
     while rig
@@ -650,46 +677,46 @@ fn whoever_alone_has_all_is_waited_for_and_not_put_out() {
         assert_eq!(rig.poll(), []);
         rig.clock.advance(Duration::from_millis(10));
     }
-    lock(&rig.places[0]).hangs = false;
+    lock(&rig.servers[0]).hangs = false;
     while rig.poll().is_empty() {}
     assert_eq!(rig.read(0, BLOCK), [2; BLOCK]);
     rig.flush();
-    lock(&rig.places[1]).is_up = true;
-    rig.until_alike();
-    rig.crash().expect("the volume has all");
+    lock(&rig.servers[1]).is_up = true;
+    rig.until_equal();
+    rig.crash().expect("the volume is complete");
     assert_eq!(rig.read(0, BLOCK), [2; BLOCK]);
 }
 
 #[test]
-fn a_volume_that_lacks_something_keeps_its_filter() {
+fn an_incomplete_volume_keeps_its_filter() {
     let mut rig = Rig::new(22, 1);
-    rig.begin().expect("it begins");
+    rig.open().expect("it opens");
     rig.until_in_sync();
-    lock(&rig.places[0]).hangs = true;
+    lock(&rig.servers[0]).hangs = true;
     for _ in 0..10 {
-        // It is out after a while, and the replica has all.
+        // The volume is put out, and only the replica is complete.
         rig.write(0, &[3; BLOCK]);
     }
-    let refused = rig.leave().expect_err("the volume lacks something");
+    let refused = rig.remove().expect_err("the volume is incomplete");
     assert!(
-        refused.contains("cannot be removed: the volume lacks"),
+        refused.contains("cannot be removed: the volume is missing writes"),
         "{refused}"
     );
-    lock(&rig.places[0]).hangs = false;
-    rig.until_alike();
-    while rig.leave().is_err() {
+    lock(&rig.servers[0]).hangs = false;
+    rig.until_equal();
+    while rig.remove().is_err() {
         rig.poll();
     }
     assert_eq!(rig.read(0, BLOCK), [3; BLOCK]);
 }
 
 #[test]
-fn what_was_written_without_the_filter_its_replicas_lack() {
-    for (epoch, turn, follows, is_filled) in [
-        (1, 2, 1, false), // The same filter once more, in its own place.
-        (1, 3, 2, true),  // Another chain was there meanwhile.
-        (2, 2, 1, false), // The volume was opened anew.
-        (3, 2, 1, true),  // And by somebody else in between.
+fn replicas_are_missing_what_was_written_without_the_filter() {
+    for (epoch, turn, follows, is_rebuilt) in [
+        (1, 2, 1, false), // The same filter again, by a hot swap.
+        (1, 3, 2, true),  // Another chain was in use meanwhile.
+        (2, 2, 1, false), // The volume was opened again.
+        (3, 2, 1, true),  // And by another host in between.
     ] {
         let mut rig = Rig::new(23, 1);
         rig.history = ChainHistory {
@@ -699,12 +726,12 @@ fn what_was_written_without_the_filter_its_replicas_lack() {
             restores: None,
             epoch_first: None,
         };
-        rig.begin().expect("it begins");
+        rig.open().expect("it opens");
         rig.write(0, &[4; BLOCK]);
         rig.flush();
-        rig.until_alike();
-        if is_filled {
-            rig.leave().expect("the volume has all");
+        rig.until_equal();
+        if is_rebuilt {
+            rig.remove().expect("the volume is complete");
             rig.write(0, &[5; BLOCK]);
             rig.flush();
         }
@@ -715,8 +742,8 @@ fn what_was_written_without_the_filter_its_replicas_lack() {
             restores: None,
             epoch_first: None,
         };
-        rig.begin().expect("it begins");
-        let expected = if is_filled { 5 } else { 4 };
+        rig.open().expect("it opens");
+        let expected = if is_rebuilt { 5 } else { 4 };
         for _ in 0..50 {
             assert_eq!(
                 rig.read(0, BLOCK),
@@ -724,10 +751,11 @@ fn what_was_written_without_the_filter_its_replicas_lack() {
                 "epoch {epoch}, turn {turn}"
             );
         }
-        rig.until_alike();
+        rig.until_equal();
     }
 }
 
+/// The values that each block may have after a crash.
 struct Model {
     blocks: Vec<BTreeSet<u8>>,
 }
@@ -737,19 +765,18 @@ impl Model {
         self.blocks[block].insert(value);
     }
 
-    /// A crash later it is one of these.
     fn allows(&self, block: usize, value: u8) -> bool {
         self.blocks[block].contains(&value)
     }
 }
 
-/// Whatever dies, and comes back, and dies again: what was flushed is there, and all members
-/// have the same in the end.
+/// Replicas and hosts die and return at random: flushed writes are there, and in the end all
+/// members are equal.
 #[test]
-fn nothing_that_was_flushed_is_lost_whoever_dies() {
+fn flushed_writes_survive_any_sequence_of_crashes() {
     for seed in 0..40 {
         let mut rig = Rig::new(seed * 10, 2);
-        rig.begin().expect("it begins");
+        rig.open().expect("it opens");
         let blocks = SIZE / BLOCK;
         let mut now = vec![0_u8; blocks];
         let mut model = Model {
@@ -775,36 +802,18 @@ fn nothing_that_was_flushed_is_lost_whoever_dies() {
                         *values = BTreeSet::from([*value]);
                     }
                 }
-                16 => {
-                    // One replica dies, or hangs, or is back: never all at once.
-                    let victim = 1 + rig.random.below(2) as usize;
-                    let other = 3 - victim;
-                    let is_other_there = {
-                        let other = lock(&rig.places[other]);
-                        other.is_up && !other.hangs
-                    };
-                    let mut place = lock(&rig.places[victim]);
-                    match place.is_up && !place.hangs {
-                        true if is_other_there && place.random.below(2) == 0 => place.hangs = true,
-                        true if is_other_there => {
-                            place.is_up = false;
-                            place.crash();
-                        }
-                        true => {}
-                        false => (place.is_up, place.hangs) = (true, false),
-                    }
-                }
+                16 => rig.disturb_a_replica(),
                 17 => {
                     for _ in 0..rig.random.below(3000) {
                         assert_eq!(rig.poll(), []);
                     }
                 }
                 _ => {
-                    for place in &rig.places {
-                        let mut place = lock(place);
-                        (place.is_up, place.hangs) = (true, false);
+                    for server in &rig.servers {
+                        let mut server = lock(server);
+                        (server.is_up, server.hangs) = (true, false);
                     }
-                    // Some writes are under way as it ends: each may be there, or not.
+                    // Some writes are pending at the crash: each may be there or not.
                     for _ in 0..rig.random.below(6) {
                         let block = rig.random.below(blocks as u64 / 8) as usize * 8;
                         let (token, value) = (rig.next(), (step % 250) as u8 + 1);
@@ -818,7 +827,7 @@ fn nothing_that_was_flushed_is_lost_whoever_dies() {
                             rig.poll();
                         }
                     }
-                    rig.crash().expect("all are there");
+                    rig.crash().expect("all are available");
                     for (block, now) in now.iter_mut().enumerate() {
                         let read = rig.read(block * BLOCK, BLOCK);
                         assert!(
@@ -836,12 +845,12 @@ fn nothing_that_was_flushed_is_lost_whoever_dies() {
                 }
             }
         }
-        for place in &rig.places {
-            let mut place = lock(place);
-            (place.is_up, place.hangs) = (true, false);
+        for server in &rig.servers {
+            let mut server = lock(server);
+            (server.is_up, server.hangs) = (true, false);
         }
-        rig.until_alike();
-        let live = lock(&rig.places[0]).live.clone();
+        rig.until_equal();
+        let live = lock(&rig.servers[0]).live.clone();
         for (block, value) in now.iter().enumerate() {
             assert_eq!(live[block * BLOCK], *value, "seed {seed}: block {block}");
         }

@@ -1,8 +1,8 @@
-//! Replicas of chosen files: a guest's file system changes, replicas die and come back, and
-//! all of it loses its power.
+//! Partial replicas: a guest's file system changes, replicas die and return, and the power of
+//! everything fails.
 #![expect(
     clippy::disallowed_methods,
-    reason = "e2fsprogs makes files, and reads them"
+    reason = "e2fsprogs writes and reads files"
 )]
 
 use base::Request;
@@ -21,19 +21,19 @@ use extfs::{Owner, View};
 const FS_BLOCK: usize = 1024;
 const PATHS: &str = "paths = ['/etc/**', '/home/*/mail/**']";
 
-/// A file system, and what happens to it: each state with what it was before.
+/// A file system through a series of changes.
 struct Story {
     states: Vec<Image>,
-    /// From each state to the next one.
+    /// The steps from each state to the next one.
     steps: Vec<Step>,
 }
 
-/// A transaction, as Linux writes one: content first, that it is in use, the journal, its
-/// commit, then each block where it belongs, that the journal is empty, and that it is not
-/// in use. A flush follows each.
+/// A transaction, in the phases in which Linux writes it: content; the mark that the journal is in
+/// use; the journal; its commit; each block in its own place; the empty journal; and the mark that
+/// the journal is not in use. A flush follows each phase.
 struct Step {
     phases: [Vec<(u64, Vec<u8>)>; 7],
-    /// What takes back what a crash has left of the journal.
+    /// The blocks that undo what a crash left in the journal.
     undo: Vec<(u64, Vec<u8>)>,
 }
 
@@ -78,7 +78,7 @@ impl Step {
         assert_eq!(commit.len(), 1, "a transaction");
         let is_superblock = |(block, _): &(u64, Vec<u8>)| *block == 1;
         let (open, journal) = journal.into_iter().partition(is_superblock);
-        // What was in the journal before is there again when it is empty.
+        // An emptied journal has its earlier content again.
         let first = view.runs(8)[0].block;
         let is_of_journal = |block| matches!(view.owner(block), Owner::Content { inode: 8, .. });
         let is_late = |(block, _): &(u64, Vec<u8>)| *block == 1 || is_of_journal(*block);
@@ -104,7 +104,7 @@ fn write(folder: &Path, name: &str, length: usize, seed: u64) -> PathBuf {
 }
 
 impl Story {
-    fn tell() -> Self {
+    fn make() -> Self {
         let folder = TempDir::new().expect("a folder");
         let files = folder.path().join("files");
         for (seed, (name, length)) in (1..).zip([
@@ -172,12 +172,12 @@ impl Story {
 
     fn get() -> &'static Self {
         static STORY: OnceLock<Story> = OnceLock::new();
-        STORY.get_or_init(Self::tell)
+        STORY.get_or_init(Self::make)
     }
 }
 
-/// Which bytes a replica of these paths is to have of this disk; and where there is content
-/// of others.
+/// The ranges of the disk that a replica of these paths should have, and those with the content of
+/// other files.
 fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
     let view = image.view().expect("a file system");
     let config = "volume = 'a'\n[[filter]]\nkind = 'replicate'\n\
@@ -210,34 +210,69 @@ fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) 
 
 impl Rig {
     fn has_what_is_wanted(&self, replica: usize, wanted: &[Range<usize>]) -> bool {
-        let (volume, replica) = (lock(&self.places[0]), lock(&self.places[replica]));
+        let (volume, replica) = (lock(&self.servers[0]), lock(&self.servers[replica]));
         let mut wanted = wanted.iter();
         wanted.all(|range| volume.live[range.clone()] == replica.live[range.clone()])
     }
 
-    /// Until a replica has all that it is to have of what the volume has now.
+    /// Polls until a replica has everything that it should have of the volume's content. Returns the
+    /// ranges that it should not have.
     fn until_it_has_what_is_wanted(&mut self, replica: usize) -> Vec<Range<usize>> {
-        let image = Image(lock(&self.places[0]).live.clone());
+        let image = Image(lock(&self.servers[0]).live.clone());
         let (wanted, others) = wanted(&image, &self.more[replica - 1]);
         for _ in 0..50_000 {
             self.wait();
-            assert_eq!(self.poll(), [], "nobody asks");
+            assert_eq!(self.poll(), [], "no request is pending");
             if self.has_what_is_wanted(replica, &wanted) {
                 return others;
             }
         }
         let mut wanted = wanted.iter();
-        let (volume, replica) = (lock(&self.places[0]), lock(&self.places[replica]));
+        let (volume, replica) = (lock(&self.servers[0]), lock(&self.servers[replica]));
         let first =
             wanted.find(|range| volume.live[(*range).clone()] != replica.live[(*range).clone()]);
         let block = first.map_or(0, |range| range.start / FS_BLOCK) as u64;
         let view = image.view().expect("a file system");
-        let notes = self.heard.0.lock().expect("not poisoned");
+        let notes = self.notes.0.lock();
         panic!("block {block} of {:?}: {notes:?}", view.owner(block));
     }
 
+    /// Overwrites some blocks of files in place.
+    fn overwrite_some_files(&mut self) {
+        let image = Image(lock(&self.servers[0]).live.clone());
+        let view = image.view().expect("a file system");
+        let blocks = view.superblock().blocks;
+        for _ in 0..20 {
+            let block = self.random.below(blocks);
+            if is_content(&view, block).is_some() {
+                let content = vec![self.random.next() as u8 | 1; FS_BLOCK];
+                self.write(block as usize * FS_BLOCK, &content);
+            }
+        }
+    }
+
+    /// Fails the power of everything. A replica in sync must be mountable then.
+    fn crash_all(&mut self, what: &str) {
+        let was_out = {
+            let server = lock(&self.servers[1]);
+            !server.is_up || server.hangs
+        };
+        let notes = format!("{:?}", self.notes.0.lock().last());
+        let is_in_sync = !was_out && notes.contains("in sync");
+        {
+            let mut server = lock(&self.servers[1]);
+            server.crash();
+            (server.is_up, server.hangs) = (true, false);
+        }
+        if is_in_sync {
+            let replica = lock(&self.servers[1]).live.clone();
+            check(&replica, what);
+        }
+        self.crash().expect("the volume is available");
+    }
+
     fn write_blocks(&mut self, blocks: &[(u64, Vec<u8>)]) {
-        // As a guest's cache does: what lies together is one write.
+        // Adjacent blocks are one write, as in a guest's cache.
         let mut at = 0;
         while at < blocks.len() {
             let mut data = blocks[at].1.clone();
@@ -255,7 +290,7 @@ impl Rig {
     }
 }
 
-/// What e2fsck finds on a disk that lost its power; its journal is replayed.
+/// Checks with e2fsck a disk whose power failed; its journal is replayed.
 fn check(image: &[u8], what: &str) {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("image");
@@ -271,44 +306,39 @@ fn check(image: &[u8], what: &str) {
 }
 
 #[test]
-fn a_fresh_replica_gets_what_is_wanted_and_nothing_else() {
+fn a_new_partial_replica_gets_what_is_wanted_and_nothing_else() {
     let story = Story::get();
     let before = &story.states[0];
     let mut rig = Rig::with(1, before.0.clone(), &[PATHS]);
-    rig.begin().expect("it begins");
+    rig.open().expect("it opens");
     let others = rig.until_it_has_what_is_wanted(1);
     assert!(others.len() > 4000, "{}", others.len());
-    let replica = lock(&rig.places[1]).live.clone();
+    let replica = lock(&rig.servers[1]).live.clone();
     let there = others.iter().filter(|range| {
         let content = &replica[(*range).clone()];
         content.iter().any(|byte| *byte != 0)
     });
-    // Blocks at the ends of files lie in one granule with others'.
+    // Blocks at the ends of files share a granule with other files.
     assert!(there.count() < 20);
     check(&replica, "the replica");
     for _ in 0..2000 {
         rig.poll();
     }
-    let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned"));
-    assert!(
-        notes.contains("r1 is to have the content of 3 files"),
-        "{notes}"
-    );
-    assert!(
-        notes.contains("r1 is in sync: of 16777216 bytes it got"),
-        "{notes}"
-    );
+    let notes = format!("{:?}", rig.notes.0.lock());
+    assert!(notes.contains("r1 gets the content of 3 files"), "{notes}");
+    assert!(notes.contains("of 16777216 bytes were copied"), "{notes}");
 }
 
-/// Files come, go, are moved in and out; replicas die, hang, and come back; all loses its
-/// power. What is wanted is there in the end, and a replica in sync mounts after any crash.
+/// Files are made, deleted, and moved in and out; replicas die, hang and return; the power of
+/// everything fails. In the end the replica has what is wanted, and a replica in sync mounts after
+/// any crash.
 #[test]
-fn a_partial_replica_follows_what_happens_and_mounts_after_any_crash() {
+fn a_partial_replica_follows_transactions_and_mounts_after_any_crash() {
     let story = Story::get();
     for seed in 0..8 {
         let first = Image(story.states[0].0.clone());
         let mut rig = Rig::with(seed * 7, first.0, &[PATHS]);
-        rig.begin().expect("it begins");
+        rig.open().expect("it opens");
         rig.until_it_has_what_is_wanted(1);
         let mut at = 0;
         while at < story.steps.len() {
@@ -328,29 +358,17 @@ fn a_partial_replica_follows_what_happens_and_mounts_after_any_crash() {
                 rig.write_blocks(phase);
                 rig.flush();
                 match rig.random.below(12) {
-                    0 => lock(&rig.places[1]).hangs = true,
+                    0 => lock(&rig.servers[1]).hangs = true,
                     1 => {
-                        let mut place = lock(&rig.places[1]);
-                        place.is_up = false;
-                        place.crash();
+                        let mut server = lock(&rig.servers[1]);
+                        server.is_up = false;
+                        server.crash();
                     }
                     2 | 3 => {
-                        let mut place = lock(&rig.places[1]);
-                        (place.is_up, place.hangs) = (true, false);
+                        let mut server = lock(&rig.servers[1]);
+                        (server.is_up, server.hangs) = (true, false);
                     }
-                    4 => {
-                        // A file is changed where it is, whosever it is.
-                        let image = Image(lock(&rig.places[0]).live.clone());
-                        let view = image.view().expect("a file system");
-                        let blocks = view.superblock().blocks;
-                        for _ in 0..20 {
-                            let block = rig.random.below(blocks);
-                            if is_content(&view, block).is_some() {
-                                let content = vec![rig.random.next() as u8 | 1; FS_BLOCK];
-                                rig.write(block as usize * FS_BLOCK, &content);
-                            }
-                        }
-                    }
+                    4 => rig.overwrite_some_files(),
                     5..8 => {
                         for _ in 0..rig.random.below(500) {
                             rig.poll();
@@ -360,24 +378,9 @@ fn a_partial_replica_follows_what_happens_and_mounts_after_any_crash() {
                 }
             }
             if crash_in.is_some() {
-                let was_out = {
-                    let place = lock(&rig.places[1]);
-                    !place.is_up || place.hangs
-                };
-                let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned").last());
-                let is_in_sync = !was_out && notes.contains("in sync");
-                {
-                    let mut place = lock(&rig.places[1]);
-                    place.crash();
-                    (place.is_up, place.hangs) = (true, false);
-                }
-                if is_in_sync {
-                    let replica = lock(&rig.places[1]).live.clone();
-                    check(&replica, &format!("seed {seed}, step {at}: the replica"));
-                }
-                rig.crash().expect("the volume is there");
-                let live = Image(lock(&rig.places[0]).live.clone());
-                // Whether the commit was lost only the disk says.
+                rig.crash_all(&format!("seed {seed}, step {at}: the replica"));
+                let live = Image(lock(&rig.servers[0]).live.clone());
+                // Only the disk shows whether the commit was lost.
                 let is_there = |(block, content): &(u64, Vec<u8>)| {
                     let begin = *block as usize * FS_BLOCK;
                     live.0[begin..begin + FS_BLOCK] == **content
@@ -400,41 +403,41 @@ fn a_partial_replica_follows_what_happens_and_mounts_after_any_crash() {
             at += 1;
             if rig.random.below(2) == 0 {
                 {
-                    let mut place = lock(&rig.places[1]);
-                    (place.is_up, place.hangs) = (true, false);
+                    let mut server = lock(&rig.servers[1]);
+                    (server.is_up, server.hangs) = (true, false);
                 }
                 rig.until_it_has_what_is_wanted(1);
             }
         }
         {
-            let mut place = lock(&rig.places[1]);
-            (place.is_up, place.hangs) = (true, false);
+            let mut server = lock(&rig.servers[1]);
+            (server.is_up, server.hangs) = (true, false);
         }
         rig.until_it_has_what_is_wanted(1);
-        let volume = lock(&rig.places[0]).live.clone();
+        let volume = lock(&rig.servers[0]).live.clone();
         check(&volume, &format!("seed {seed}: the volume"));
-        let replica = Image(lock(&rig.places[1]).live.clone());
+        let replica = Image(lock(&rig.servers[1]).live.clone());
         check(&replica.0, &format!("seed {seed}: the replica"));
         let view = replica.view().expect("it is a file system");
         assert_eq!(view.damaged(), 0, "seed {seed}");
     }
 }
 
-/// Whoever changes a file system that nobody has mounted does so block by block, in any
-/// order: a directory's or a map's may be there before it is known to be one.
+/// A file system that is not mounted is changed block by block, in any order. A block of a directory
+/// or map may be written before it is known to be one.
 #[test]
-fn a_partial_replica_follows_what_is_changed_without_a_journal() {
+fn a_partial_replica_follows_changes_without_a_journal() {
     let story = Story::get();
     for seed in 0..5 {
         let mut rig = Rig::with(seed * 5, story.states[0].0.clone(), &[PATHS]);
-        rig.begin().expect("it begins");
+        rig.open().expect("it opens");
         for states in story.states.windows(2) {
             let mut blocks = owned(&states[0].written(&states[1], FS_BLOCK));
             rig.random.shuffle(&mut blocks);
             if rig.random.below(3) == 0 {
                 rig.write_blocks(&blocks[..rig.random.index(blocks.len())]);
-                lock(&rig.places[1]).crash();
-                rig.crash().expect("the volume is there");
+                lock(&rig.servers[1]).crash();
+                rig.crash().expect("the volume is available");
             }
             rig.write_blocks(&blocks);
             rig.flush();
@@ -443,20 +446,19 @@ fn a_partial_replica_follows_what_is_changed_without_a_journal() {
             }
         }
         rig.until_it_has_what_is_wanted(1);
-        let replica = lock(&rig.places[1]).live.clone();
+        let replica = lock(&rig.servers[1]).live.clone();
         check(&replica, &format!("seed {seed}: the replica"));
     }
 }
 
-/// A transaction that moves a file into a path that matches waits for the file that says
-/// what is lacking: else a crash would leave the replica without its content, and nobody
-/// knew.
+/// A transaction that moves a file to a matching path waits until the filter's file says that its
+/// regions are missing. Otherwise a crash would leave the replica without its content, unnoticed.
 #[test]
-fn what_makes_a_file_wanted_is_not_on_the_disk_before_it_is_known_to_be_lacking() {
+fn a_file_is_missing_in_the_map_before_the_disk_makes_it_wanted() {
     let story = Story::get();
     let step = &story.steps[1];
     let mut rig = Rig::with(2, story.states[1].0.clone(), &[PATHS]);
-    rig.begin().expect("it begins");
+    rig.open().expect("it opens");
     rig.until_it_has_what_is_wanted(1);
     for _ in 0..1000 {
         rig.poll();
@@ -476,17 +478,17 @@ fn what_makes_a_file_wanted_is_not_on_the_disk_before_it_is_known_to_be_lacking(
                     .start(Request::write(token, offset, content, Durability::Volatile));
             is_begun = write == Started::Pending;
         }
-        // What would write the file does not run.
+        // The job that writes the filter's file does not run.
         rig.chain.poll(&mut Vec::new());
         rig.chain.commit().expect("nothing stops it");
     }
     assert!(is_begun);
-    lock(&rig.places[0]).flush();
-    lock(&rig.places[1]).crash();
-    rig.crash().expect("the volume is there");
+    lock(&rig.servers[0]).flush();
+    lock(&rig.servers[1]).crash();
+    rig.crash().expect("the volume is available");
     let begin = *block as usize * FS_BLOCK;
-    let is_there = lock(&rig.places[0]).live[begin..begin + FS_BLOCK] == **content;
-    assert!(!is_there, "it waits");
+    let is_there = lock(&rig.servers[0]).live[begin..begin + FS_BLOCK] == **content;
+    assert!(!is_there, "the write waits");
     rig.write_blocks(&step.undo);
     rig.flush();
     for phase in &step.phases {
@@ -496,43 +498,42 @@ fn what_makes_a_file_wanted_is_not_on_the_disk_before_it_is_known_to_be_lacking(
     rig.until_it_has_what_is_wanted(1);
 }
 
-/// What was chosen before is not what is chosen now; and whoever had some is not taken for
-/// one that has all.
+/// With other paths a replica starts over, and without paths it is not taken for a complete one.
 #[test]
 fn other_paths_or_none_are_another_replica() {
     let story = Story::get();
     let mut rig = Rig::with(9, story.states[0].0.clone(), &[PATHS]);
-    rig.begin().expect("it begins");
+    rig.open().expect("it opens");
     rig.until_it_has_what_is_wanted(1);
     for _ in 0..1000 {
         rig.poll();
     }
     rig.more[0] = "paths = ['/var/**']".to_owned();
-    rig.crash().expect("the volume is there");
+    rig.crash().expect("the volume is available");
     rig.until_it_has_what_is_wanted(1);
     for _ in 0..1000 {
         rig.poll();
     }
     rig.more[0].clear();
-    lock(&rig.places[0]).reads = 0;
-    rig.crash().expect("the volume is there");
+    lock(&rig.servers[0]).reads = 0;
+    rig.crash().expect("the volume is available");
     assert_eq!(rig.read(0, FS_BLOCK), story.states[0].0[..FS_BLOCK]);
-    rig.until_alike();
+    rig.until_equal();
 }
 
-/// A partial replica has what was written last; nobody else has.
+/// Only a partial replica has the last write.
 #[test]
-fn a_partial_replica_is_never_what_is_read() {
+fn a_partial_replica_is_never_a_read_source() {
     let story = Story::get();
     let mut rig = Rig::with(3, story.states[0].0.clone(), &[PATHS]);
-    rig.begin().expect("it begins");
+    rig.open().expect("it opens");
     rig.until_it_has_what_is_wanted(1);
     for _ in 0..1000 {
         rig.poll();
     }
-    let reads = lock(&rig.places[1]).reads;
+    let reads = lock(&rig.servers[1]).reads;
     assert_eq!(reads, 0);
-    lock(&rig.places[0]).hangs = true;
+    lock(&rig.servers[0]).hangs = true;
     let token = rig.next();
     let mut result = None;
     for _ in 0..5000 {
@@ -555,8 +556,8 @@ fn a_partial_replica_is_never_what_is_read() {
         let ended = rig.poll().into_iter();
         result = ended.map(|one| one.result).next().or(result);
     }
-    assert_eq!(result, None, "what it has alone is not acknowledged");
-    lock(&rig.places[0]).hangs = false;
+    assert_eq!(result, None, "a write that only it has is not acknowledged");
+    lock(&rig.servers[0]).hangs = false;
     while result.is_none() {
         let ended = rig.poll().into_iter();
         result = ended.map(|one| one.result).next();
@@ -565,18 +566,18 @@ fn a_partial_replica_is_never_what_is_read() {
 }
 
 #[test]
-fn what_has_no_file_system_is_replicated_as_a_whole_and_that_is_said() {
+fn a_disk_without_a_file_system_is_replicated_as_a_whole() {
     let mut rig = Rig::with(5, vec![7; 4 << 20], &[PATHS]);
-    rig.begin().expect("it begins");
-    rig.until_alike();
+    rig.open().expect("it opens");
+    rig.until_equal();
     rig.write(1 << 20, &[9; BLOCK]);
-    rig.until_alike();
-    let notes = format!("{:?}", rig.heard.0.lock().expect("not poisoned"));
-    assert!(notes.contains("r1 is taken for a whole one"), "{notes}");
-    // It is none all the same: it is never the source.
-    lock(&rig.places[0]).hangs = true;
+    rig.until_equal();
+    let notes = format!("{:?}", rig.notes.0.lock());
+    assert!(notes.contains("r1 gets the whole disk"), "{notes}");
+    // It is still partial, so it is never the source.
+    lock(&rig.servers[0]).hangs = true;
     for _ in 0..3000 {
         rig.poll();
     }
-    assert_eq!(lock(&rig.places[1]).reads, 0);
+    assert_eq!(lock(&rig.servers[1]).reads, 0);
 }

@@ -1,8 +1,8 @@
-//! [`Choice`]: what a partial replica is to have, and what of it is there.
+//! [`Selection`]: what a partial replica should have, and what of that it has.
 //!
-//! Wanted is all but the content of files whose paths do not match, and blocks that are
-//! nobody's. What is not known counts as wanted: a disk that was not read, a file that was
-//! not judged, one without a path, an area without an ext file system.
+//! Everything is wanted, except the content of files whose paths do not match, and blocks without
+//! an owner. What is unknown counts as wanted: a disk that was not read, a file that was not judged
+//! or has no path, an area without an ext file system.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -14,18 +14,18 @@ use super::granules::Granules;
 use crate::follow::Disk;
 use extfs::{Live, Owner};
 
-/// See the module's head.
-pub(super) struct Choice {
+/// The files that a partial replica should have, and the blocks that it has.
+pub(super) struct Selection {
     globs: Vec<Glob>,
-    /// Files whose content is wanted: by area and inode.
+    /// The files whose content is wanted, by area and inode.
     files: HashSet<(usize, u32)>,
-    /// All files were judged.
+    /// Whether all files were judged.
     is_judged: bool,
-    /// Which blocks are there as the volume has them.
+    /// The blocks that the replica has as the volume has them.
     pub has: Granules,
 }
 
-impl Choice {
+impl Selection {
     pub fn new(globs: Vec<Glob>) -> Self {
         Self {
             globs,
@@ -35,29 +35,29 @@ impl Choice {
         }
     }
 
-    /// By which it is known whether the same was chosen before; never 0.
+    /// A number that identifies the paths; never 0.
     pub fn number(&self) -> u32 {
         let globs: Vec<&str> = self.globs.iter().map(Glob::as_str).collect();
         checksum::crc32c(globs.join("\n").as_bytes()).max(1)
     }
 
-    /// Other file systems may be there: nothing is known of their files.
+    /// Forgets the files, because the disk may have other file systems.
     pub fn forget(&mut self) {
         self.files.clear();
         self.is_judged = false;
     }
 
     /// Every file was judged.
-    pub fn all_are_judged(&mut self) {
+    pub fn set_judged(&mut self) {
         self.is_judged = true;
     }
 
-    /// How many files it has been judged to have.
+    /// The number of files whose content is wanted.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Whether what an inode has is wanted, by its names as they are now.
+    /// Judges an inode by its current paths. Returns whether its content is wanted.
     pub fn judge(&mut self, live: &Live, area: usize, inode: u32) -> bool {
         if !live.is_file(inode) {
             self.files.remove(&(area, inode));
@@ -65,16 +65,16 @@ impl Choice {
         }
         let mut paths = live.view().paths(inode).peekable();
         let is_match = |path: Vec<u8>| self.globs.iter().any(|glob| glob.is_match(&path));
-        let is_chosen = paths.peek().is_none() || paths.any(is_match);
-        match is_chosen {
+        let is_selected = paths.peek().is_none() || paths.any(is_match);
+        match is_selected {
             true => self.files.insert((area, inode)),
             false => self.files.remove(&(area, inode)),
         };
-        is_chosen
+        is_selected
     }
 
-    /// The regions, of so many bytes, in which some of `range` is not there.
-    pub fn lacking_regions(&self, range: &Range<u64>, region_bytes: u64) -> Vec<usize> {
+    /// The regions, of `region_bytes` bytes, in which the replica does not have all of `range`.
+    pub fn missing_regions(&self, range: &Range<u64>, region_bytes: u64) -> Vec<usize> {
         let mut missing = Vec::new();
         let mut rest = self.has.around(range);
         // Region by region.
@@ -86,7 +86,7 @@ impl Choice {
         missing
     }
 
-    /// What is wanted of all granules that `range` touches, in whole granules.
+    /// The wanted parts of `range`, in whole granules.
     pub fn wanted(&self, disk: Option<&Disk>, range: &Range<u64>) -> Vec<Range<u64>> {
         let range = self.has.around(range);
         let Some(disk) = disk else {
@@ -113,7 +113,7 @@ impl Choice {
                 (part.start - begin) / block_bytes..(part.end - begin).div_ceil(block_bytes);
             live.view().owners(blocks, |run, owner| {
                 let is_wanted = match owner {
-                    // Whatever starts a machine lies before the file system.
+                    // A boot loader may be before the file system.
                     Owner::Unowned => run.start == 0,
                     Owner::Content { inode, .. } => {
                         !self.is_judged || self.files.contains(&(at, inode)) || !live.is_file(inode)
@@ -135,7 +135,8 @@ impl Choice {
         wanted
     }
 
-    /// The first piece of `range` that is wanted and not there, of `length_max` at most.
+    /// The first part of `range` that is wanted and that the replica does not have, of at most
+    /// `length_max` bytes.
     pub fn missing(
         &self,
         disk: Option<&Disk>,
@@ -149,8 +150,8 @@ impl Choice {
         })
     }
 
-    /// `range` is written: which parts of that it is to get. It has those from then on, and
-    /// the others not any more.
+    /// Returns the parts of a write of `range` that the replica gets. It has these from now on, and
+    /// has the others no longer.
     pub fn pieces(&mut self, disk: Option<&Disk>, range: &Range<u64>) -> Vec<Range<u64>> {
         let wanted = self.wanted(disk, range);
         let mut at = self.has.around(range).start;
@@ -173,12 +174,12 @@ mod tests {
     use super::*;
     use extfs::testing::{FILE, deep};
 
-    /// All paths were made before the first one was looked at.
+    /// All paths were built before the first one was compared.
     #[test]
-    fn a_file_with_many_long_paths_is_judged_by_one_after_the_other() {
+    fn the_paths_of_a_file_are_judged_one_after_the_other() {
         let all = serde_json::from_str("\"/**\"").expect("a pattern");
-        let mut choice = Choice::new(vec![all]);
-        assert!(choice.judge(&deep(), 0, FILE));
-        assert_eq!(choice.files(), 1);
+        let mut selection = Selection::new(vec![all]);
+        assert!(selection.judge(&deep(), 0, FILE));
+        assert_eq!(selection.files(), 1);
     }
 }

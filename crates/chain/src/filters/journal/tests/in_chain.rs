@@ -1,21 +1,22 @@
-//! A journal in a chain, over lives of its host and leases on its volume.
+//! A journal in a chain, over restarts of its host and leases on its volume.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Outcome, Request, Started, Token};
 use chain_policy::Policy;
+use parking_lot::Mutex;
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 
 use super::{BLOCK, BLOCKS, Below, Platter};
 use crate::context::Lease;
-use crate::filters::journal::left::{journal_left, put_journal_aside};
+use crate::filters::journal::leftover::{journal_leftover, quarantine_journal};
 use crate::filters::{Event, EventKind};
 use crate::{
     AttachmentContext, Chain, ChainHistory, DiskLimits, EventSink, Filter, FilterContext, HotSwap,
@@ -24,51 +25,51 @@ use crate::{
 
 const PATH: &str = "/state/fast.journal";
 
-/// A lease that may run out.
-struct Term(AtomicBool);
+/// A lease that may expire.
+struct TestLease(AtomicBool);
 
-impl Lease for Term {
+impl Lease for TestLease {
     fn holds(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct Notes(Mutex<Vec<String>>);
 
-impl EventSink for Heard {
+impl EventSink for Notes {
     fn report(&self, events: Vec<Event>) {
         let notes = events.into_iter().filter_map(|event| match event.kind {
             EventKind::Message(note) => Some(note),
             _ => None,
         });
-        self.0.lock().expect("not poisoned").extend(notes);
+        self.0.lock().extend(notes);
     }
 }
 
-/// A filter that reads a block before it begins, as a monitor reads the disk.
-struct Looks {
-    looked: Rc<Cell<Option<u8>>>,
-    is_asked: bool,
+/// A filter that reads a block while it opens, as a monitor reads the disk.
+struct ReadsFirst {
+    read: Rc<Cell<Option<u8>>>,
+    has_started: bool,
 }
 
-impl Filter for Looks {
+impl Filter for ReadsFirst {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let mut out = [0; BLOCK];
         let length = below.geometry().size_bytes;
         if length < (4 * BLOCK) as u64 {
             return Opening::Failed("the disk is too small".to_owned());
         }
-        if !self.is_asked {
+        if !self.has_started {
             match below.start(Request::read(1, (3 * BLOCK) as u64, &mut out)) {
-                Started::Done => self.looked.set(Some(out[0])),
+                Started::Done => self.read.set(Some(out[0])),
                 Started::Failed(error) => return Opening::Failed(error.to_string()),
                 Started::Busy => return Opening::Pending,
                 Started::Pending => {}
             }
-            self.is_asked = true;
+            self.has_started = true;
         }
-        match self.looked.get() {
+        match self.read.get() {
             Some(_) => Opening::Ready,
             None => Opening::Pending,
         }
@@ -77,23 +78,23 @@ impl Filter for Looks {
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         below.poll(completions);
         let at = completions.iter().position(|one| one.token == 1);
-        if let Some(at) = at.filter(|_| self.looked.get().is_none())
+        if let Some(at) = at.filter(|_| self.read.get().is_none())
             && let Ok(Outcome::Data(data)) = completions.remove(at).result
         {
-            self.looked.set(Some(data[0]));
+            self.read.set(Some(data[0]));
         }
     }
 }
 
-/// A host, and the volume that it has for a time.
+/// A host and its volume.
 struct Host {
     simulation: Simulation,
     platter: Rc<RefCell<Platter>>,
     chain: Chain<Below>,
-    heard: Arc<Heard>,
-    term: Arc<Term>,
-    /// What a filter above has read before it began.
-    looked: Rc<Cell<Option<u8>>>,
+    notes: Arc<Notes>,
+    lease: Arc<TestLease>,
+    /// What a filter above read while it opened.
+    read_first: Rc<Cell<Option<u8>>>,
     epoch: u32,
     restores: u64,
     /// The chain that is in use, and the newest one.
@@ -129,9 +130,9 @@ impl Host {
             chain: chain_of(&simulation, &platter),
             simulation,
             platter,
-            heard: Arc::default(),
-            term: Arc::new(Term(AtomicBool::new(true))),
-            looked: Rc::default(),
+            notes: Arc::default(),
+            lease: Arc::new(TestLease(AtomicBool::new(true))),
+            read_first: Rc::default(),
             epoch: 1,
             restores: 0,
             turn: 0,
@@ -153,11 +154,11 @@ impl Host {
         self.answers.append(&mut completions);
     }
 
-    fn put(&mut self, filters: &str) -> Result<(), HotSwapError> {
-        let told = self.begin(filters);
+    fn swap(&mut self, filters: &str) -> Result<(), HotSwapError> {
+        let swapped = self.begin_swap(filters);
         let ended = loop {
             self.poll();
-            if let Ok(ended) = told.try_recv() {
+            if let Ok(ended) = swapped.try_recv() {
                 break ended;
             }
         };
@@ -167,16 +168,16 @@ impl Host {
         ended
     }
 
-    /// Begins to put these in place.
-    fn begin(&mut self, filters: &str) -> mpsc::Receiver<Result<(), HotSwapError>> {
+    /// Starts a hot swap to these filters.
+    fn begin_swap(&mut self, filters: &str) -> mpsc::Receiver<Result<(), HotSwapError>> {
         let world = self.simulation.world();
         self.last_turn += 1;
-        self.looked.set(None);
+        self.read_first.set(None);
         let simulated = FilterContext::simulated(world.clone());
         let context = FilterContext {
             host: simulated.host,
             attachment: AttachmentContext {
-                events: Arc::clone(&self.heard) as _,
+                events: Arc::clone(&self.notes) as _,
                 history: ChainHistory {
                     epoch: Some(self.epoch),
                     chain: self.last_turn,
@@ -184,7 +185,7 @@ impl Host {
                     restores: Some(self.restores),
                     epoch_first: None,
                 },
-                lease: Arc::clone(&self.term) as _,
+                lease: Arc::clone(&self.lease) as _,
                 disk_limits: DiskLimits {
                     journal_bytes: 8 << 20,
                     trace_bytes: 0,
@@ -203,29 +204,29 @@ impl Host {
                 build_filters(&policy.expect("a policy"), &context)
             }
         };
-        let looked = Rc::clone(&self.looked);
+        let read = Rc::clone(&self.read_first);
         filters.insert(
             0,
-            Box::new(Looks {
-                looked,
-                is_asked: false,
+            Box::new(ReadsFirst {
+                read,
+                has_started: false,
             }),
         );
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         self.chain.hot_swap(HotSwap {
             filters,
             rule: match self.turn {
                 0 => SizeRule::First,
                 _ => SizeRule::MayChange,
             },
-            // Who has died does not wait.
-            on_swapped: Box::new(move |ended| drop(tell.send(ended))),
+            // A host that was killed does not wait.
+            on_swapped: Box::new(move |ended| drop(sender.send(ended))),
         });
-        told
+        receiver
     }
 
-    /// The host's process dies, or the power of all fails; it has the volume anew, and
-    /// nobody else had it meanwhile.
+    /// Kills the host's process, or with `power` everything. The host then has the volume again,
+    /// and no other host had it meanwhile.
     fn die(&mut self, power: bool) {
         if power {
             let random = self.simulation.random.split();
@@ -305,12 +306,12 @@ const QUICK: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\nf
 const FAILING: &str = "[[filter]]\nkind = 'external'\nprogram = 'none'\n";
 
 /// Writes, flushes, dies and has its filters swapped, as `seed` says; versions only grow.
-fn lives(seed: u64) {
+fn live(seed: u64) {
     let mut host = Host::new(seed);
     let random = SimulatedRandom::new(seed);
     let chains = [FAST, QUICK, ""];
     let mut chain = FAST;
-    host.put(chain).expect("it begins");
+    host.swap(chain).expect("it opens");
     let (mut acknowledged, mut durable) = ([0; BLOCKS], [0; BLOCKS]);
     for version in 1..=200 {
         match random.index(16) {
@@ -325,22 +326,21 @@ fn lives(seed: u64) {
             }
             12 => {
                 chain = chains[random.index(3)];
-                host.put(chain).expect("it is swapped");
-                // Both have it, and nothing is left behind.
+                host.swap(chain).expect("swapped");
+                // The journal was written back and emptied.
                 durable = acknowledged;
             }
             13 => {
-                // The old filters go on.
-                let failed = host.put(&format!("{FAILING}{FAST}"));
+                // The old filters stay in use.
+                let failed = host.swap(&format!("{FAILING}{FAST}"));
                 assert!(matches!(failed, Err(HotSwapError::Open { at: 1, .. })));
             }
             14 => {
                 let power = random.one_in(2);
                 host.die(power);
-                host.put(chain).expect("it begins");
+                host.swap(chain).expect("it opens");
                 for block in 0..BLOCKS {
-                    // Of a volume without filters what was not flushed may be lost by any death
-                    // of the disk only.
+                    // Only a power failure may lose what was not flushed.
                     let least = if power {
                         durable[block]
                     } else {
@@ -358,82 +358,79 @@ fn lives(seed: u64) {
             _ => host.poll(),
         }
     }
-    assert_eq!(
-        host.heard.0.lock().expect("not poisoned").as_slice(),
-        [""; 0]
-    );
+    assert_eq!(host.notes.0.lock().as_slice(), [""; 0]);
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_over_deaths_leases_and_exchanges() {
+fn nothing_acknowledged_is_lost_over_restarts_leases_and_hot_swaps() {
     for seed in 0..60 {
-        lives(seed);
+        live(seed);
     }
 }
 
-/// A host with something in its journal that is not below.
-fn with_something_left(seed: u64) -> Host {
+/// A host with a write in its journal that is not below.
+fn with_leftover(seed: u64) -> Host {
     let mut host = Host::new(seed);
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     host.platter.borrow_mut().fails = true;
     host.write(3, 7);
     host.die(false);
     host.platter.borrow_mut().fails = false;
-    let left = journal_left(&*host.simulation.world().disk, Path::new(PATH));
-    let left = left.expect("read").expect("something");
-    assert_eq!(left.lease, Some(1));
+    let leftover = journal_leftover(&*host.simulation.world().disk, Path::new(PATH));
+    let leftover = leftover.expect("read").expect("a write");
+    assert_eq!(leftover.lease, Some(1));
     host
 }
 
 #[test]
-fn what_is_left_goes_below_before_anything_is_answered() {
-    let mut host = with_something_left(1);
-    host.put(QUICK).expect("it begins");
-    assert_eq!(host.looked.get(), Some(7), "also not by a filter above it");
+fn leftover_writes_are_below_before_any_request_is_answered() {
+    let mut host = with_leftover(1);
+    host.swap(QUICK).expect("it opens");
+    assert_eq!(host.read_first.get(), Some(7), "also for a filter above it");
     assert_eq!(host.read(3), 7);
     let durable = host.platter.borrow().durable[3 * BLOCK];
-    assert_eq!(durable, 7, "it is flushed there");
+    assert_eq!(durable, 7, "it is flushed below");
 }
 
 #[test]
-fn what_is_left_is_not_carried_out_over_what_was_written_without_it() {
-    let mut host = with_something_left(2);
-    host.put("").expect("without filters");
+fn leftover_writes_are_not_written_over_newer_ones() {
+    let mut host = with_leftover(2);
+    host.swap("").expect("without filters");
     host.write(3, 9);
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     assert_eq!(host.read(3), 9);
     host.write(4, 1);
     host.flush();
-    assert_eq!(host.names(), ["fast.journal", "fast.journal.aside-1"]);
-    let notes = host.heard.0.lock().expect("not poisoned").clone();
+    assert_eq!(host.names(), ["fast.journal", "fast.journal.quarantined-1"]);
+    let notes = host.notes.0.lock().clone();
     assert!(
-        notes[0].contains("is kept in fast.journal.aside-1"),
+        notes[0].contains("are quarantined in fast.journal.quarantined-1"),
         "{notes:?}"
     );
-    let aside = Path::new("/state/fast.journal.aside-1");
-    let left = journal_left(&*host.simulation.world().disk, aside);
-    assert!(left.expect("read").is_some(), "it is all there");
+    let quarantined = Path::new("/state/fast.journal.quarantined-1");
+    let leftover = journal_leftover(&*host.simulation.world().disk, quarantined);
+    assert!(leftover.expect("read").is_some(), "it has the writes");
 }
 
 #[test]
-fn what_was_put_aside_before_stays_as_it_is() {
-    let host = with_something_left(3);
+fn an_earlier_quarantined_journal_stays() {
+    let host = with_leftover(3);
     let disk = host.simulation.world().disk;
-    for expected in ["fast.journal.aside-1", "fast.journal.aside-1-2"] {
+    for expected in ["fast.journal.quarantined-1", "fast.journal.quarantined-1-2"] {
         let path = Path::new(PATH);
-        if journal_left(&*disk, path).expect("read").is_none() {
+        if journal_leftover(&*disk, path).expect("read").is_none() {
             disk.open(path, world::OpenMode::CreateNew).expect("made");
         }
-        let aside = put_journal_aside(&*disk, path, Some(1)).expect("put aside");
-        assert_eq!(aside.file_name().expect("a name"), expected);
+        let quarantined = quarantine_journal(&*disk, path, Some(1)).expect("quarantined");
+        assert_eq!(quarantined.file_name().expect("a name"), expected);
     }
 }
 
 #[test]
 fn a_journal_of_a_later_lease_is_refused() {
-    let mut host = with_something_left(4);
+    let mut host = with_leftover(4);
     host.epoch = 0;
-    let refused = host.put(FAST).expect_err("an older database");
+    let refused = host.swap(FAST).expect_err("an older database");
     assert!(
         refused.to_string().contains("of a later lease"),
         "{refused}"
@@ -442,21 +439,21 @@ fn a_journal_of_a_later_lease_is_refused() {
 }
 
 #[test]
-fn a_volume_that_is_smaller_gets_nothing_and_one_that_has_grown_all() {
-    let mut host = with_something_left(5);
+fn a_smaller_volume_is_refused_and_a_grown_one_gets_the_writes() {
+    let mut host = with_leftover(5);
     host.platter.borrow_mut().blocks_less = 1;
-    let refused = host.put(FAST).expect_err("it is smaller");
+    let refused = host.swap(FAST).expect_err("it is smaller");
     assert!(refused.to_string().contains("of a disk of"), "{refused}");
     host.die(false);
     host.platter.borrow_mut().blocks_less = 0;
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     assert_eq!(host.read(3), 7);
 }
 
 #[test]
-fn an_empty_ring_gets_the_length_that_its_policy_says_now() {
+fn an_empty_ring_gets_the_length_of_its_new_policy() {
     let mut host = Host::new(6);
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     host.write(1, 1);
     let length = |host: &Host| {
         let disk = host.simulation.world().disk;
@@ -464,41 +461,41 @@ fn an_empty_ring_gets_the_length_that_its_policy_says_now() {
         file.expect("there").length().expect("known")
     };
     assert_eq!(length(&host), (4 << 20) + 8192);
-    host.put("[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '100M'\n")
-        .expect("it begins");
+    host.swap("[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '100M'\n")
+        .expect("it opens");
     host.write(2, 2);
-    assert_eq!(length(&host), (8 << 20) + 8192, "as much as the host gives");
+    assert_eq!(length(&host), (8 << 20) + 8192, "the host's limit");
     assert_eq!((host.read(1), host.read(2)), (1, 2));
-    let notes = host.heard.0.lock().expect("not poisoned").clone();
+    let notes = host.notes.0.lock().clone();
     assert!(notes[0].contains("--filter-journal"), "{notes:?}");
 }
 
-/// A volume that went back has nothing to do with what was acknowledged before; and what was
-/// written for an encryption below would go to the volume in the clear.
+/// Writes that were acknowledged before a restore do not belong to the restored volume. Writes for
+/// an encryption below would go to the volume in the clear without it.
 #[test]
-fn what_is_left_is_for_the_same_volume_with_the_same_filters_below() {
+fn leftover_writes_need_the_same_volume_and_the_same_filters_below() {
     let key = "key = 'none'\n";
     let encrypt = format!("{FAST}[[filter]]\nkind = 'encrypt'\n{key}");
     let rate = format!("{FAST}[[filter]]\nkind = 'rate'\niops = 1000000\n");
     for (restores, filters, why) in [
-        (1, FAST, Some("went back")),
+        (1, FAST, Some("restored")),
         (0, FAST, None),
         (0, &rate, None),
     ] {
-        let mut host = with_something_left(8);
+        let mut host = with_leftover(8);
         host.restores = restores;
-        host.put(filters).expect("it begins");
+        host.swap(filters).expect("it opens");
         let expected = if why.is_none() { 7 } else { 0 };
         assert_eq!(host.read(3), expected, "{filters}");
-        let notes = host.heard.0.lock().expect("not poisoned").join("\n");
+        let notes = host.notes.0.lock().join("\n");
         assert!(notes.contains(why.unwrap_or_default()), "{notes}");
         assert_eq!(notes.is_empty(), why.is_none(), "{notes}");
         assert_eq!(host.names().len(), if why.is_none() { 1 } else { 2 });
     }
-    // The filters below begin first, so this one is looked at as it would be built.
+    // Filters below open first, so this one is compared as it would be built.
     let below = |filters: &str| {
         let policy = Policy::parse(&format!("volume = 'disk'\n{filters}")).expect("a policy");
-        crate::filters::below_of(&policy.filters[1..])
+        crate::filters::transforming_filters(&policy.filters[1..])
     };
     assert_eq!(below(FAST), below(&rate));
     assert_ne!(below(FAST), below(&encrypt));
@@ -506,27 +503,27 @@ fn what_is_left_is_for_the_same_volume_with_the_same_filters_below() {
 }
 
 #[test]
-fn a_full_disk_leaves_a_ring_its_length() {
+fn a_ring_keeps_its_length_on_a_full_disk() {
     let mut host = Host::new(9);
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     host.write(1, 1);
     host.simulation
         .disk
         .set_capacity(Path::new("/state"), 5 << 20);
-    host.put("[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\n")
-        .expect("it begins");
+    host.swap("[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\n")
+        .expect("it opens");
     host.write(2, 2);
     host.flush();
     assert_eq!((host.read(1), host.read(2)), (1, 2));
-    let notes = host.heard.0.lock().expect("not poisoned").join("\n");
-    assert!(notes.contains("it has 4 MiB, and not 8"), "{notes}");
+    let notes = host.notes.0.lock().join("\n");
+    assert!(notes.contains("keeps 4 MiB instead of 8 MiB"), "{notes}");
     assert_eq!(host.names(), ["fast.journal"]);
 }
 
 #[test]
-fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
+fn a_journal_that_cannot_be_written_back_may_not_be_removed() {
     let mut host = Host::new(10);
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     host.write(1, 1);
     host.flush();
     assert_eq!(host.chain.check_removable(), Ok(()));
@@ -540,7 +537,7 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
         why.contains("journal fast") && why.contains("on purpose"),
         "{why}"
     );
-    let held = host.put("").expect_err("it is not left");
+    let held = host.swap("").expect_err("it may not be removed");
     assert!(
         matches!(held, HotSwapError::NotRemovable { at: 1, .. }),
         "{held}"
@@ -549,7 +546,7 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     while host.chain.check_removable().is_err() {
         host.poll();
     }
-    // What succeeds meanwhile says nothing of a flush that failed.
+    // Changes that succeed do not prove that a failed flush works again.
     host.platter.borrow_mut().failing_flushes = usize::MAX;
     assert!(
         host.ask(|chain, token| chain.start(Request::flush(token)))
@@ -566,17 +563,17 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     while host.chain.check_removable().is_err() {
         host.poll();
     }
-    host.put("").expect("it is left");
+    host.swap("").expect("it is removed");
     assert_eq!(host.read(2), 2);
 }
 
 #[test]
-fn past_the_end_of_its_lease_it_acknowledges_nothing_and_reads() {
+fn past_the_end_of_its_lease_a_journal_acknowledges_nothing_and_reads() {
     let mut host = Host::new(7);
-    host.put(QUICK).expect("it begins");
+    host.swap(QUICK).expect("it opens");
     host.write(1, 5);
     host.flush();
-    host.term.0.store(false, Ordering::Relaxed);
+    host.lease.0.store(false, Ordering::Relaxed);
     host.poll();
     for _ in 0..50 {
         let data = [6; BLOCK];
@@ -585,23 +582,25 @@ fn past_the_end_of_its_lease_it_acknowledges_nothing_and_reads() {
             .start(Request::write(90_000, 512, &data, Durability::Volatile));
         assert_eq!(started, Started::Busy);
         assert_eq!(host.chain.start(Request::flush(90_000)), Started::Busy);
-        assert!(host.chain.next_timer().is_some(), "it is looked again");
+        assert!(
+            host.chain.next_timer().is_some(),
+            "the lease is checked again"
+        );
         host.poll();
     }
     assert_eq!(host.read(1), 5);
-    host.term.0.store(true, Ordering::Relaxed);
+    host.lease.0.store(true, Ordering::Relaxed);
     host.write(1, 6);
     host.flush();
     assert_eq!(host.read(1), 6);
 }
 
-/// A relay was started anew from the beginning if it ended while it carried out what a large
-/// journal had.
+/// An interrupted replay of a large journal began at its first record again.
 #[test]
-fn what_was_carried_out_at_the_beginning_is_not_carried_out_once_more() {
+fn an_interrupted_replay_continues_where_it_was() {
     let mut host = Host::new(8);
-    host.put("[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\n")
-        .expect("it begins");
+    host.swap("[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\n")
+        .expect("it opens");
     host.platter.borrow_mut().fails = true;
     for version in 1..=200 {
         host.write(usize::from(version) % BLOCKS, version);
@@ -610,13 +609,13 @@ fn what_was_carried_out_at_the_beginning_is_not_carried_out_once_more() {
     host.platter.borrow_mut().fails = false;
     let before = host.platter.borrow().writes;
     let writes = |host: &Host| host.platter.borrow().writes - before;
-    let told = host.begin(FAST);
+    let swapped = host.begin_swap(FAST);
     while writes(&host) < 100 {
         host.poll();
     }
-    drop(told);
+    drop(swapped);
     host.die(false);
-    host.put(FAST).expect("it begins");
+    host.swap(FAST).expect("it opens");
     let count = writes(&host);
     assert!(count < 300, "{count} writes of 200");
     for version in 200 - BLOCKS as u8 + 1..=200 {

@@ -1,4 +1,4 @@
-//! A journal as a filter of a policy: whose it is, and what it is given.
+//! A journal as a filter of a policy: the chain that it is in, and its settings.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use base::checksum::crc32c;
 use chain_policy::{FilterKind, FilterPolicy, FlushRule};
 use world::World;
 
-use super::left::JOURNAL_SUFFIX;
-use super::opening::Stage;
+use super::leftover::JOURNAL_SUFFIX;
+use super::stage::Stage;
 use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use crate::{FilterContext, StateFolder};
 
-/// So much of what is not below yet is in memory at most, in bytes.
+/// The maximal memory for changes that are not durable below, in bytes.
 pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
 
-/// Rings are multiples of it, in bytes.
+/// The length of a ring is a multiple of it, in bytes.
 const RING_STEP: u64 = 4096;
 
-/// Which filters make something else of what is written, of those below a journal: what it has
-/// acknowledged is for these. The others may change meanwhile.
-pub(crate) fn below_of(filters: &[FilterPolicy]) -> u32 {
+/// A checksum of those of `filters`, which are below a journal, that transform writes.
+/// The journal's records may be written back only through the same ones. Others may change.
+pub(crate) fn transforming_filters(filters: &[FilterPolicy]) -> u32 {
     let mut words = String::new();
     for one in filters {
         match &one.kind {
@@ -37,52 +37,51 @@ pub(crate) fn below_of(filters: &[FilterPolicy]) -> u32 {
     crc32c(words.as_bytes())
 }
 
-/// Whose filter a journal is.
-pub(super) struct OfChain {
+/// The chain that a journal is a filter of.
+pub(super) struct ChainContext {
     name: Arc<str>,
     context: FilterContext,
 }
 
-impl OfChain {
+impl ChainContext {
     /// The filter's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the lease on what is below the chain holds.
+    /// Whether the lease on the volume holds.
     pub fn lease_holds(&self) -> bool {
         self.context.attachment.lease.holds()
     }
 }
 
 impl Journal {
-    /// The filter of a policy, of this name, above others ([`below_of`]). Its file is in `state`.
+    /// The filter `name` of a policy. `below` are the [`transforming_filters`] below it. Its file
+    /// is in `state`.
     #[must_use]
     pub(crate) fn of_policy(
         name: &str,
-        (config, below): (&chain_policy::JournalConfig, u32),
+        policy: &chain_policy::JournalConfig,
+        below: u32,
         context: FilterContext,
         state: StateFolder,
     ) -> Self {
-        let bytes_max = context.attachment.disk_limits.journal_bytes;
-        let ring_bytes = config.size.min(bytes_max) / RING_STEP * RING_STEP;
-        let given = JournalConfig {
+        let attachment = &context.attachment;
+        let bytes_max = attachment.disk_limits.journal_bytes;
+        let ring_bytes = policy.size.min(bytes_max) / RING_STEP * RING_STEP;
+        let volume_id = attachment.attribution.volume_id.as_ref();
+        let config = JournalConfig {
             path: state.path.join(format!("{name}{JOURNAL_SUFFIX}")),
             ring_bytes,
-            flush: match config.flush {
+            flush: match policy.flush {
                 FlushRule::Through => FlushMode::Through,
                 FlushRule::Journal => FlushMode::Journal,
             },
-            memory_max: JOURNAL_MEMORY_MAX.min(context.attachment.memory_max),
+            memory_max: JOURNAL_MEMORY_MAX.min(attachment.memory_max),
             block_min: 1,
-            history: Some(context.attachment.history),
+            history: Some(attachment.history),
             below: Some(below),
-            disk: context
-                .attachment
-                .attribution
-                .volume_id
-                .as_ref()
-                .map(|id| crc32c(id.to_string().as_bytes())),
+            disk: volume_id.map(|id| crc32c(id.to_string().as_bytes())),
             has_moved: false,
         };
         let world = World {
@@ -91,33 +90,34 @@ impl Journal {
             random: Arc::clone(&context.host.random),
             pool: Arc::clone(&context.host.pool),
         };
-        let mut new = Self::new(given, world, context.attachment.wake.clone());
-        new.of_chain = Some(OfChain {
+        let mut journal = Self::new(config, world, attachment.wake.clone());
+        journal.chain = Some(ChainContext {
             name: name.into(),
             context,
         });
         if ring_bytes < RING_BYTES_MIN {
-            let reason = format!(
-                "this host gives a journal {} MiB, and it needs {} at least (--filter-journal)",
+            journal.stage = Stage::Failed(format!(
+                "this host allows a journal {} MiB, but a journal needs {} MiB \
+                 (--filter-journal)",
                 bytes_max >> 20,
                 RING_BYTES_MIN >> 20
-            );
-            new.stage = Stage::Failed(reason);
-        } else if config.size > bytes_max {
-            new.note(format!(
-                "it has {} MiB, and not {}: this host gives no more (--filter-journal)",
+            ));
+        } else if policy.size > bytes_max {
+            journal.note(format!(
+                "the journal has {} MiB instead of {} MiB, because this host allows no more \
+                 (--filter-journal)",
                 bytes_max >> 20,
-                config.size >> 20
+                policy.size >> 20
             ));
         }
-        new
+        journal
     }
 
-    /// Says something of itself, as an event, and in the host's log.
+    /// Reports something about the journal, as an event and in the host's log.
     pub(super) fn note(&self, note: String) {
         tracing::warn!(path = %self.config.path.display(), "{note}");
-        if let Some(of_chain) = &self.of_chain {
-            of_chain.context.report(&of_chain.name, note);
+        if let Some(chain) = &self.chain {
+            chain.context.report(&chain.name, note);
         }
     }
 }
