@@ -10,7 +10,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
     Request, Started, Token, ZeroMode,
 };
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 
@@ -220,9 +220,9 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(manners: Manners) -> Self {
+    fn new(misbehavior: Misbehavior) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::noop());
+        let device = MemoryDevice::new(SIZE).with(misbehavior, Wake::noop());
         Self {
             chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::noop()),
             clock,
@@ -293,11 +293,11 @@ fn filters_alike(random: &SimulatedRandom) -> Vec<Box<dyn Filter>> {
 fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
     for seed in 0..300 {
         let random = SimulatedRandom::new(seed);
-        let mut rig = Rig::new(Manners {
+        let mut rig = Rig::new(Misbehavior {
             pending_one_in: 2,
             busy_one_in: 5,
             seed,
-            ..Manners::default()
+            ..Misbehavior::default()
         });
         rig.exchange(filters_alike(&random)).expect("exchanged");
         let mut model = vec![0x5a_u8; SIZE];
@@ -371,10 +371,10 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
 
 #[test]
 fn nothing_is_exchanged_while_something_is_under_way() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     });
     assert_eq!(rig.write(7, 0, 1), Started::Pending);
     rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
@@ -393,7 +393,7 @@ fn nothing_is_exchanged_while_something_is_under_way() {
         "{ended:?}"
     );
     assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO));
-    rig.chain.bottom().manners.holds_answers = false;
+    rig.chain.bottom().misbehavior.holds_completions = false;
     let answered: Vec<Token> = rig.poll().iter().map(|one| one.token).collect();
     assert_eq!(answered, [7]);
     assert_eq!(rig.exchange(vec![Box::new(Xor(1))]), Ok(()));
@@ -403,10 +403,10 @@ fn nothing_is_exchanged_while_something_is_under_way() {
 /// answer of the guest's.
 #[test]
 fn a_flush_that_comes_late_is_nobodys() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     });
     rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
@@ -421,7 +421,7 @@ fn a_flush_that_comes_late_is_nobodys() {
     rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.chain.bottom().calls.flushes, 1);
-    rig.chain.bottom().manners.holds_answers = false;
+    rig.chain.bottom().misbehavior.holds_completions = false;
     for _ in 0..10 {
         assert_eq!(rig.poll(), []);
     }
@@ -433,9 +433,9 @@ fn a_flush_that_comes_late_is_nobodys() {
 /// chain's, of which there were none.
 #[test]
 fn what_is_asked_past_the_chain_is_nobodys() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        ..Manners::default()
+        ..Misbehavior::default()
     });
     assert_eq!(
         rig.chain.bottom().start(Request::flush(5)),
@@ -450,10 +450,10 @@ fn what_is_asked_past_the_chain_is_nobodys() {
 /// Whoever waited for it waited for ever.
 #[test]
 fn a_chain_that_is_closed_ends_its_exchange() {
-    let away = Manners {
+    let away = Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     };
     let mut rig = Rig::new(away.clone());
     rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
@@ -477,7 +477,7 @@ fn a_chain_that_is_closed_ends_its_exchange() {
 /// answered to them.
 #[test]
 fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     for _ in 0..600 {
         let failed = rig.exchange(vec![Box::new(Fails)]);
         assert!(
@@ -490,7 +490,7 @@ fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
 
 #[test]
 fn what_the_guest_knows_of_its_disk_stays() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     rig.begin_exchange(vec![Box::new(Larger)], SizeRule::Keep);
     rig.poll();
     let size = SIZE as u64;
@@ -509,7 +509,7 @@ fn what_the_guest_knows_of_its_disk_stays() {
 #[test]
 fn a_guest_sees_growth_that_a_filter_has_kept_from_it_and_no_other() {
     let size = SIZE as u64;
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     assert_eq!(rig.exchange(vec![Box::<Stays>::default()]), Ok(()));
     rig.chain.bottom().grow(SIZE + 8192);
     assert_eq!(rig.chain.geometry().size_bytes, size);
@@ -540,7 +540,7 @@ fn a_guest_sees_growth_that_a_filter_has_kept_from_it_and_no_other() {
 
 #[test]
 fn a_filter_that_cannot_begin_leaves_the_old_ones() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     assert_eq!(rig.exchange(vec![Box::new(Xor(3))]), Ok(()));
     assert_eq!(rig.write(1, 0, 7), Started::Done);
     let failed = rig.exchange(vec![Box::new(Fails), Box::new(Renames::default())]);
@@ -553,15 +553,15 @@ fn a_filter_that_cannot_begin_leaves_the_old_ones() {
 /// What a filter that never began has asked is answered to the next ones under their tokens.
 #[test]
 fn what_given_up_filters_have_asked_is_nobodys() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        ..Manners::default()
+        ..Misbehavior::default()
     });
     rig.begin_exchange(vec![Box::new(Renames::default())], SizeRule::Keep);
     for _ in 0..2 {
         assert_eq!(rig.poll(), []);
         let is_reading = rig.chain.bottom().unanswered() > 0;
-        rig.chain.bottom().manners.holds_answers =
+        rig.chain.bottom().misbehavior.holds_completions =
             is_reading && rig.chain.bottom().calls.flushes > 0;
     }
     // It reads, and is not answered.
@@ -575,7 +575,7 @@ fn what_given_up_filters_have_asked_is_nobodys() {
     );
     // Its own token was 1.
     assert_eq!(rig.read(1, 4096).0, Started::Pending);
-    rig.chain.bottom().manners.holds_answers = false;
+    rig.chain.bottom().misbehavior.holds_completions = false;
     let answered = rig.poll();
     assert_eq!(answered.len(), 1, "{answered:?}");
     assert_eq!(answered[0].token, 1);
@@ -583,7 +583,7 @@ fn what_given_up_filters_have_asked_is_nobodys() {
 
 #[test]
 fn what_is_zeroed_or_trimmed_passes_through() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     assert_eq!(rig.exchange(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.write(1, 0, 9), Started::Done);
     let mode = ZeroMode {
@@ -613,7 +613,7 @@ fn what_is_zeroed_or_trimmed_passes_through() {
     );
     assert_eq!(rig.chain.bottom().calls.prefetches, 1);
     // What is wrong below is told above.
-    rig.chain.bottom().manners.damaged = 0..1;
+    rig.chain.bottom().misbehavior.damaged = 0..1;
     let (failed, _) = rig.read(6, 0);
     assert!(
         matches!(failed, Started::Failed(IoError::Damaged(_))),
@@ -637,7 +637,7 @@ fn what_is_late_says_how_long_it_was_waited_for() {
         (None, "a filter has not begun within 15 s"),
         (Some(3600), "a filter has not begun within 3600 s"),
     ] {
-        let mut rig = Rig::new(Manners::default());
+        let mut rig = Rig::new(Misbehavior::default());
         if let Some(within) = within {
             rig.chain.set_open_within(Duration::from_secs(within));
         }
@@ -695,7 +695,7 @@ impl Filter for Waits {
 #[test]
 fn a_filter_does_nothing_before_those_below_it_have_begun() {
     for rule in [SizeRule::First, SizeRule::Keep] {
-        let mut rig = Rig::new(Manners::default());
+        let mut rig = Rig::new(Misbehavior::default());
         let filters: Vec<Box<dyn Filter>> = vec![
             Box::<Waits>::default(),
             Box::new(After(5)),

@@ -2,7 +2,7 @@
 
 use base::with_causes;
 use catalog::CatalogError;
-use nbd::{ExportGone, SpawnError};
+use nbd::{ExportEnded, SpawnError};
 use volume::OpenError;
 use volume::seal::KeyError;
 
@@ -88,8 +88,8 @@ impl AttachError {
     }
 }
 
-impl From<ExportGone> for AttachError {
-    fn from(error: ExportGone) -> Self {
+impl From<ExportEnded> for AttachError {
+    fn from(error: ExportEnded) -> Self {
         Self::Volume(error.into())
     }
 }

@@ -25,7 +25,7 @@ use api::host::{Access, Assignment, Encryption};
 use base::{KeyId, Lineage, VolumeId, with_causes};
 use catalog::{Catalog as _, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
 use chain::Chain;
-use nbd::{ExportGone, ExportOptions, ExportThread};
+use nbd::{ExportEnded, ExportOptions, ExportThread};
 use volume::journal::{JournalLocation, SharedFolder};
 use volume::scatter::CacheView;
 use volume::seal::DataKey;
@@ -456,7 +456,7 @@ fn serve(
         let clock = Arc::clone(&parts.context.world.clock);
         Ok::<_, AttachError>(Chain::new(volume, clock, wake))
     })?;
-    let watcher = receive.recv().map_err(|_| ExportGone)?;
+    let watcher = receive.recv().map_err(|_| ExportEnded)?;
     Ok(Served::Writable {
         thread,
         closer,
@@ -501,7 +501,7 @@ fn serve_read_only(
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;
-    let watcher = receive.recv().map_err(|_| ExportGone)?;
+    let watcher = receive.recv().map_err(|_| ExportEnded)?;
     Ok(Opened {
         served: Served::ReadOnly { thread, watcher },
         cache,

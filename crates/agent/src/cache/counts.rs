@@ -11,7 +11,7 @@ fn asked(areas: &[AreaCounts; 3]) -> AskedByArea {
         Asked {
             memory: area.memory,
             file: area.file,
-            units: area.missed,
+            units: area.misses,
         }
     };
     AskedByArea {

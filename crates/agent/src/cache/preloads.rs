@@ -266,7 +266,7 @@ fn lost(statistics: &Statistics) -> u64 {
 /// How much of an image was read from units so far, since the cache did not have it, in blocks of
 /// 4 KiB.
 fn missed(view: &CacheView) -> u64 {
-    view.counts().areas[AreaKind::Image as usize].missed
+    view.counts().areas[AreaKind::Image as usize].misses
 }
 
 /// Step 2: the written pieces, offset and length in bytes, in order.
@@ -356,7 +356,7 @@ fn read_pieces(
             done(under_way.remove(&token).unwrap_or_default());
         }
         let is_held_up = is_idle && next.is_some() && under_way.len() < PIECES;
-        if !(is_held_up && file.is_ill()) {
+        if !(is_held_up && file.is_unusable()) {
             ill_ticks = 0;
         } else if ill_ticks < ILL_TICKS_MAX {
             ill_ticks += 1;

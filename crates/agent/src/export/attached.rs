@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use api::host::{BaseImage, DesiredChain};
 use base::{AttachmentId, VolumeId};
 use chain::{Chain, Exchange};
-use nbd::{Export, ExportGone, ExportThread, Watcher};
+use nbd::{Export, ExportEnded, ExportThread, Watcher};
 use parking_lot::{Mutex, RwLock};
 use volume::{ReadOnlyVolume, Volume, VolumeStatus};
 use world::{Clock, Wake};
@@ -157,16 +157,19 @@ impl Attached {
         self.cache.follow(image);
     }
 
-    fn with<T>(&self, ask: impl FnOnce(&Served) -> Result<T, ExportGone>) -> Result<T, ExportGone> {
+    fn with<T>(
+        &self,
+        ask: impl FnOnce(&Served) -> Result<T, ExportEnded>,
+    ) -> Result<T, ExportEnded> {
         let served = self.served.read();
-        ask(served.as_ref().ok_or(ExportGone)?)
+        ask(served.as_ref().ok_or(ExportEnded)?)
     }
 
     /// Begins to exchange its filters, in its thread. Waits for the beginning, not for the end.
     pub(crate) fn exchange(
         &self,
         exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
-    ) -> Result<(), ExportGone> {
+    ) -> Result<(), ExportEnded> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => {
                 thread.call(|chain| chain.exchange(exchange(chain.wake())))
@@ -178,7 +181,7 @@ impl Attached {
     }
 
     /// Watches descriptors for its filters, in its thread.
-    pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
+    pub(crate) fn watcher(&self) -> Result<Watcher, ExportEnded> {
         self.with(|served| match served {
             Served::Writable { watcher, .. } | Served::ReadOnly { watcher, .. } => {
                 Ok(watcher.clone())
@@ -187,15 +190,15 @@ impl Attached {
     }
 
     /// Publishes the geometry of the disk to new clients after an exchange. Waits.
-    pub(crate) fn publish(&self) -> Result<(), ExportGone> {
+    pub(crate) fn publish(&self) -> Result<(), ExportEnded> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|_| ()),
             Served::ReadOnly { thread, .. } => thread.call(|_| ()),
         })
     }
 
-    fn take(&self) -> Result<Served, ExportGone> {
-        self.served.write().take().ok_or(ExportGone)
+    fn take(&self) -> Result<Served, ExportEnded> {
+        self.served.write().take().ok_or(ExportEnded)
     }
 
     /// Why the volume may not be used without its filters, if it may not.
@@ -218,7 +221,7 @@ impl Attached {
         self.blocking(|attached| {
             attached.with(|served| match served {
                 Served::Writable { thread, .. } => thread.call(|chain| action(chain.bottom())),
-                Served::ReadOnly { .. } => Err(ExportGone),
+                Served::ReadOnly { .. } => Err(ExportEnded),
             })
         })
         .await
@@ -248,7 +251,7 @@ impl Attached {
 
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        ask: impl FnOnce(&Self) -> Result<T, ExportGone> + Send + 'static,
+        ask: impl FnOnce(&Self) -> Result<T, ExportEnded> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let attached = Arc::clone(self);
         Ok(blocking(move || ask(&attached)).await??)

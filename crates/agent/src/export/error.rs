@@ -1,7 +1,7 @@
 //! Why an open volume could not be used, or closed.
 
 use base::IoError;
-use nbd::ExportGone;
+use nbd::ExportEnded;
 
 use crate::context::TaskEnded;
 
@@ -22,7 +22,7 @@ pub enum VolumeError {
     Unresponsive(u64),
     /// Its thread has ended.
     #[error(transparent)]
-    Ended(#[from] ExportGone),
+    Ended(#[from] ExportEnded),
     /// A task ended before its time.
     #[error(transparent)]
     Task(#[from] TaskEnded),

@@ -2,7 +2,7 @@
 
 use chain::ExchangeError;
 use chain_policy::PolicyError;
-use nbd::ExportGone;
+use nbd::ExportEnded;
 
 use crate::context::TaskEnded;
 
@@ -23,7 +23,7 @@ pub enum ChainError {
     Folder(#[from] std::io::Error),
     /// The volume's thread has ended.
     #[error(transparent)]
-    Ended(#[from] ExportGone),
+    Ended(#[from] ExportEnded),
     /// A task ended before its time.
     #[error(transparent)]
     Task(#[from] TaskEnded),

@@ -27,8 +27,8 @@ use chain::{
     StateFolder, Surroundings, Tenure, Unlimited, build,
 };
 use chain_policy::Policy;
-use nbd::client::Departed;
-use nbd::{ExportGone, Watcher};
+use nbd::client::OrphanedConnections;
+use nbd::{ExportEnded, Watcher};
 use parking_lot::Mutex;
 use sandbox::{HostIdentity, OutOfProcessFilters, OutOfProcessOptions};
 use tokio::sync::oneshot;
@@ -77,7 +77,7 @@ pub(crate) struct Filters {
     /// Derives the keys of tenants' filters.
     derivations: Arc<Derivations>,
     /// The orphaned connections of filters, by tenant.
-    orphaned: Mutex<HashMap<String, Arc<Departed>>>,
+    orphaned: Mutex<HashMap<String, Arc<OrphanedConnections>>>,
 }
 
 /// The lease of a volume, as its filters see it.
@@ -221,7 +221,7 @@ impl Filters {
         blocking(move || served.exchange(exchange)).await??;
         match ended.await {
             Ok(ended) => ended?,
-            Err(_) => return Err(ExportGone.into()),
+            Err(_) => return Err(ExportEnded.into()),
         }
         attached.set_chain_turn(turn);
         if attached.epoch().is_some() {
@@ -312,13 +312,13 @@ impl Filters {
             networks: Arc::clone(&self.settings.networks),
             volumes: self.other_volumes(chain),
             watcher,
-            departed: self.orphaned(&chain.tenant),
+            orphaned: self.orphaned(&chain.tenant),
             clock: Arc::clone(&self.context.world.clock),
         })
     }
 
     /// The orphaned connections of a tenant's filters: one that hangs affects no other tenant.
-    fn orphaned(&self, tenant: &str) -> Arc<Departed> {
+    fn orphaned(&self, tenant: &str) -> Arc<OrphanedConnections> {
         let mut all = self.orphaned.lock();
         // Tenants without a chain whose connections have all ended.
         all.retain(|_, one| Arc::strong_count(one) > 1 || !one.is_empty());

@@ -1,15 +1,16 @@
-//! The client connects again, and nothing that it acknowledged is lost: a server that
-//! forgets at any moment what was not flushed, and hangs up.
+//! Reconnecting: a client loses no acknowledged write although its server closes connections at any
+//! moment and loses what was not flushed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use base::{BlockDevice, Durability, IoError, Request};
-use nbd::client::{Broken, ClientOptions, Reconnect, State, Target};
+use nbd::client::{ClientOptions, ConnectionError, Reconnect, State, Target};
+use parking_lot::Mutex;
 use world::Endpoint;
 use world::simulated::SimulatedRandom;
 
@@ -18,29 +19,29 @@ use crate::support::eventually;
 
 const SIZE: usize = 64 << 10;
 
-/// A disk with a cache that is lost with its server.
+/// The disk of a server, with a cache that a crash loses.
 #[derive(Debug, Default)]
 struct Disk {
     live: Vec<u8>,
     durable: Vec<u8>,
-    /// What was written since the last flush: where, and what.
+    /// The writes since the last flush: offset and data.
     unflushed: Vec<(usize, Vec<u8>)>,
     size: u64,
-    /// The server goes after as many commands; never, if there are none.
-    goes_after: Option<u64>,
+    /// The number of commands after which the server crashes.
+    dies_after: Option<u64>,
     served: u64,
-    /// So many writes are refused, and then no more.
+    /// The number of next writes that are refused.
     refused_writes: u64,
-    /// So many flushes fail, and then no more.
+    /// The number of next flushes that fail.
     failing_flushes: u64,
-    /// Each command takes so long.
-    takes: Duration,
+    /// The time that each command takes.
+    delay: Duration,
     connections: u64,
-    /// So many connections, the first ones, wait for the gate before each command.
+    /// The number of first connections that wait for the gate before each command.
     held: u64,
     gate: Arc<Mutex<()>>,
-    /// A flush that fails loses what it should have brought to stable storage.
-    forgets_at_failure: bool,
+    /// Whether a flush that fails loses the writes that it covers.
+    loses_at_failure: bool,
     random: Option<SimulatedRandom>,
 }
 
@@ -55,9 +56,9 @@ impl Disk {
         }))
     }
 
-    /// Any of what was not flushed is lost.
+    /// Loses a random part of the writes that were not flushed.
     fn crash(&mut self) {
-        let random = self.random.as_ref().expect("it has one");
+        let random = self.random.as_ref().expect("a random generator");
         for (at, bytes) in self.unflushed.drain(..) {
             if random.one_in(3) {
                 self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -67,11 +68,11 @@ impl Disk {
     }
 }
 
-struct Gone;
+struct Closed;
 
-fn take(stream: &mut UnixStream, count: usize) -> Result<Vec<u8>, Gone> {
+fn take(stream: &mut UnixStream, count: usize) -> Result<Vec<u8>, Closed> {
     let mut bytes = vec![0; count];
-    stream.read_exact(&mut bytes).map_err(|_| Gone)?;
+    stream.read_exact(&mut bytes).map_err(|_| Closed)?;
     Ok(bytes)
 }
 
@@ -81,10 +82,10 @@ fn number(bytes: &[u8]) -> u64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Serves one connection until it ends, or the disk crashes.
-fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
-    let number_of_it = disk.lock().expect("a lock").connections;
-    let send = |stream: &mut UnixStream, bytes: &[u8]| stream.write_all(bytes).map_err(|_| Gone);
+/// Serves one connection until it is closed or the disk crashes.
+fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Closed> {
+    let connection = disk.lock().connections;
+    let send = |stream: &mut UnixStream, bytes: &[u8]| stream.write_all(bytes).map_err(|_| Closed);
     send(&mut stream, b"NBDMAGICIHAVEOPT\0\x03")?;
     take(&mut stream, 4)?;
     loop {
@@ -97,17 +98,17 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
             [&magic, &words.concat()[..], data].concat()
         };
         if option == 7 {
-            let size = disk.lock().expect("a lock").size.to_be_bytes();
+            let size = disk.lock().size.to_be_bytes();
             // HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES.
             let info = [&[0, 0][..], &size, &[0, 1 + 4 + 8 + 32 + 64]].concat();
             send(&mut stream, &reply(3, &info))?;
             send(&mut stream, &reply(1, &[]))?;
             break;
         }
-        send(&mut stream, &reply(1 << 31 | 1, b"never heard of it"))?;
+        send(&mut stream, &reply(1 << 31 | 1, b"unknown option"))?;
     }
     loop {
-        wait_at_gate(disk, number_of_it);
+        wait_at_gate(disk, connection);
         let header = take(&mut stream, 28)?;
         let (flags, command) = (number(&header[4..6]), number(&header[6..8]));
         let (at, length) = (
@@ -119,12 +120,12 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
             4 | 6 => vec![0; length],
             _ => Vec::new(),
         };
-        wait_at_gate(disk, number_of_it);
-        let mut disk = disk.lock().expect("a lock");
+        wait_at_gate(disk, connection);
+        let mut disk = disk.lock();
         disk.served += 1;
-        if disk.goes_after == Some(disk.served) {
+        if disk.dies_after == Some(disk.served) {
             disk.crash();
-            return Err(Gone);
+            return Err(Closed);
         }
         let mut errno = 0_u32;
         let mut answer = Vec::new();
@@ -137,7 +138,7 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
             3 if disk.failing_flushes > 0 => {
                 disk.failing_flushes -= 1;
                 errno = 5;
-                if disk.forgets_at_failure {
+                if disk.loses_at_failure {
                     disk.unflushed.clear();
                 }
             }
@@ -146,7 +147,7 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
                 if flags & 1 == 0 {
                     disk.unflushed.push((at, payload));
                 } else {
-                    // Only this; older ones below it may still be lost.
+                    // Older writes that overlap it may still be lost.
                     disk.durable[at..at + length].copy_from_slice(&payload);
                     disk.unflushed.retain(|(from, bytes)| {
                         !(*from < at + length && at < from + bytes.len())
@@ -155,7 +156,7 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
                     disk.unflushed.push((at, payload));
                 }
             }
-            3 if disk.forgets_at_failure => {
+            3 if disk.loses_at_failure => {
                 for (at, bytes) in std::mem::take(&mut disk.unflushed) {
                     disk.durable[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
@@ -164,12 +165,12 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
                 disk.durable = disk.live.clone();
                 disk.unflushed.clear();
             }
-            2 => return Err(Gone),
-            other => panic!("command {other} was not offered"),
+            2 => return Err(Closed),
+            other => panic!("command {other} was not negotiated"),
         }
-        let takes = disk.takes;
+        let delay = disk.delay;
         drop(disk);
-        thread::sleep(takes);
+        thread::sleep(delay);
         let words = [0x6744_6698, errno].map(u32::to_be_bytes).concat();
         send(&mut stream, &[&words, &header[8..16], &answer].concat())?;
     }
@@ -177,47 +178,47 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Gone> {
 
 fn wait_at_gate(disk: &Mutex<Disk>, connection: u64) {
     let gate = {
-        let disk = disk.lock().expect("a lock");
+        let disk = disk.lock();
         (connection <= disk.held).then(|| Arc::clone(&disk.gate))
     };
     if let Some(gate) = gate {
-        drop(gate.lock().expect("a lock"));
+        drop(gate.lock());
     }
 }
 
-/// Serves all connections at once.
-fn serve_each(socket: &Path, disk: &Arc<Mutex<Disk>>) {
+/// Serves all connections at the same time.
+fn serve_concurrently(socket: &Path, disk: &Arc<Mutex<Disk>>) {
     let listener = UnixListener::bind(socket).expect("a free name");
     let disk = Arc::clone(disk);
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            disk.lock().expect("a lock").connections += 1;
+            disk.lock().connections += 1;
             let disk = Arc::clone(&disk);
             let (begun, begins) = std::sync::mpsc::channel();
             thread::spawn(move || {
-                begun.send(()).expect("it waits");
+                begun.send(()).expect("the caller waits");
                 let _ = serve(stream, &disk);
             });
-            begins.recv().expect("it begins");
+            begins.recv().expect("the thread runs");
         }
     });
 }
 
-/// Serves one connection after the other.
-fn serve_all(socket: &Path, disk: &Arc<Mutex<Disk>>) {
+/// Serves one connection after another.
+fn serve_sequentially(socket: &Path, disk: &Arc<Mutex<Disk>>) {
     let listener = UnixListener::bind(socket).expect("a free name");
     let disk = Arc::clone(disk);
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            disk.lock().expect("a lock").connections += 1;
+            disk.lock().connections += 1;
             let _ = serve(stream, &disk);
         }
     });
 }
 
-fn again(export: &str) -> ClientOptions {
+fn reconnecting(export: &str) -> ClientOptions {
     ClientOptions {
-        reconnect: Reconnect::Again {
+        reconnect: Reconnect::Backoff {
             min: Duration::from_millis(1),
             max: Duration::from_millis(20),
         },
@@ -231,21 +232,21 @@ fn a_server_that_dies_and_forgets_loses_nothing_that_was_acknowledged() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
         let disk = Disk::new(seed);
-        serve_all(&socket, &disk);
-        let mut few = again("disk");
-        few.kept_bytes_max = if seed % 2 == 0 { 20_000 } else { 1 << 20 };
-        let mut requester = Requester::at(&socket, few).expect("it is served");
+        serve_sequentially(&socket, &disk);
+        let mut limited = reconnecting("disk");
+        limited.unflushed_bytes_max = if seed % 2 == 0 { 20_000 } else { 1 << 20 };
+        let mut requester = Requester::at(&socket, limited).expect("a connection");
         let random = SimulatedRandom::new(seed);
         let mut model = vec![0; SIZE];
 
         for round in 0..30_u64 {
-            let dies_after = 1 + random.below(20);
+            let commands = 1 + random.below(20);
             {
-                let mut disk = disk.lock().expect("a lock");
-                disk.goes_after = Some(disk.served + dies_after);
+                let mut disk = disk.lock();
+                disk.dies_after = Some(disk.served + commands);
             }
-            // Overlapping writes follow each other; others go together.
-            let mut together = Vec::new();
+            // Overlapping writes follow each other; others are outstanding together.
+            let mut tokens = Vec::new();
             for stripe in 0..8 {
                 let from = stripe * (SIZE / 8) + random.index(4000);
                 let length = 1 + random.index(4000);
@@ -266,81 +267,81 @@ fn a_server_that_dies_and_forgets_loses_nothing_that_was_acknowledged() {
                         None => requester.turn(Duration::from_millis(5)),
                     }
                 };
-                together.push(token);
+                tokens.push(token);
             }
-            for token in together {
-                requester.wait(token).expect("nothing fails");
+            for token in tokens {
+                requester.wait(token).expect("success");
             }
             if random.one_in(4) {
-                requester.flush().expect("nothing fails");
+                requester.flush().expect("success");
             }
             assert!(
                 requester.read(0, SIZE) == Ok(model.clone()),
                 "seed {seed}, round {round}"
             );
         }
-        requester.flush().expect("nothing fails");
-        let mut disk = disk.lock().expect("a lock");
+        requester.flush().expect("success");
+        let mut disk = disk.lock();
         disk.crash();
         assert!(disk.durable == model, "seed {seed}");
     }
 }
 
 #[test]
-fn what_may_be_kept_is_bounded_by_flushes_of_its_own() {
+fn the_client_flushes_before_unflushed_changes_exceed_their_limit() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    serve_all(&socket, &disk);
-    let mut few = again("disk");
-    few.kept_bytes_max = 10_000;
-    let mut requester = Requester::at(&socket, few).expect("it is served");
+    serve_sequentially(&socket, &disk);
+    let mut limited = reconnecting("disk");
+    limited.unflushed_bytes_max = 10_000;
+    let mut requester = Requester::at(&socket, limited).expect("a connection");
     for _ in 0..100 {
         let written = requester.write(0, &[1; 1000], Durability::Volatile);
-        written.expect("it goes on");
-        let unflushed = disk.lock().expect("a lock").unflushed.len();
-        assert!(unflushed <= 12, "{unflushed} writes are not flushed");
+        written.expect("written");
+        let unflushed = disk.lock().unflushed.len();
+        assert!(unflushed <= 12, "{unflushed} writes are unflushed");
     }
 }
 
-/// What is kept would be kept for ever otherwise, and the log fills behind it.
+/// Otherwise unflushed changes would stay forever, and the log would fill up after them.
 #[test]
-fn a_flush_of_its_own_that_failed_is_asked_for_again() {
+fn the_client_retries_its_own_flush_after_a_failure() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    disk.lock().expect("a lock").failing_flushes = 2;
-    serve_all(&socket, &disk);
-    let mut few = again("disk");
-    few.kept_bytes_max = 10_000;
-    let mut requester = Requester::at(&socket, few).expect("it is served");
+    disk.lock().failing_flushes = 2;
+    serve_sequentially(&socket, &disk);
+    let mut limited = reconnecting("disk");
+    limited.unflushed_bytes_max = 10_000;
+    let mut requester = Requester::at(&socket, limited).expect("a connection");
     let written = requester.write(0, &[1; 6000], Durability::Volatile);
-    written.expect("it goes on");
+    written.expect("written");
     let is_flushed = (0..100).any(|_| {
         requester.turn(Duration::from_millis(100));
-        disk.lock().expect("a lock").unflushed.is_empty()
+        disk.lock().unflushed.is_empty()
     });
     assert!(is_flushed);
 }
 
-/// As many requests as take longer than one may: each has its own time.
+/// Together the requests take longer than the timeout of one.
 #[test]
-fn a_slow_server_is_not_a_late_one() {
+fn the_request_timeout_counts_for_each_request_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    serve_all(&socket, &disk);
-    let mut slow = again("disk");
+    serve_sequentially(&socket, &disk);
+    let mut slow = reconnecting("disk");
     slow.request_timeout = Duration::from_millis(400);
-    let mut requester = Requester::at(&socket, slow).expect("it is served");
+    let mut requester = Requester::at(&socket, slow).expect("a connection");
     for number in 0..20 {
         let written = requester.write(number % 3 * 512, &[number as u8; 512], Durability::Volatile);
         written.expect("written");
     }
     {
-        let mut disk = disk.lock().expect("a lock");
-        disk.takes = Duration::from_millis(40);
-        disk.goes_after = Some(disk.served + 1);
+        let mut disk = disk.lock();
+        disk.delay = Duration::from_millis(40);
+        disk.dies_after = Some(disk.served + 1);
     }
     let reads: Vec<_> = (0..20)
         .map(|_| {
@@ -351,19 +352,19 @@ fn a_slow_server_is_not_a_late_one() {
         let read = requester.wait(read.expect("begun"));
         assert_eq!(read, Ok(base::Outcome::Data(vec![18; 512])));
     }
-    assert_eq!(disk.lock().expect("a lock").connections, 2);
+    assert_eq!(disk.lock().connections, 2);
 }
 
 #[test]
-fn a_disk_of_another_size_is_not_the_same_one() {
+fn the_client_waits_while_the_export_has_another_size() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    serve_all(&socket, &disk);
-    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
+    serve_sequentially(&socket, &disk);
+    let mut requester = Requester::at(&socket, reconnecting("disk")).expect("a connection");
     {
-        let mut disk = disk.lock().expect("a lock");
-        disk.goes_after = Some(disk.served + 1);
+        let mut disk = disk.lock();
+        disk.dies_after = Some(disk.served + 1);
         disk.size -= 512;
     }
     let token =
@@ -372,8 +373,8 @@ fn a_disk_of_another_size_is_not_the_same_one() {
     let changed = |requester: &Requester| {
         matches!(
             requester.device.state(),
-            State::Broken {
-                why: Broken::Changed {
+            State::Disconnected {
+                error: ConnectionError::ExportChanged {
                     what: "its size",
                     ..
                 }
@@ -382,83 +383,79 @@ fn a_disk_of_another_size_is_not_the_same_one() {
     };
     while !changed(&requester) {
         requester.turn(Duration::from_secs(1));
-        assert_eq!(
-            requester.take(token),
-            None,
-            "it is not answered by another disk"
-        );
+        assert_eq!(requester.take(token), None, "another disk must not answer");
     }
-    disk.lock().expect("a lock").size += 512;
-    assert!(requester.wait(token).is_ok(), "it was waited for");
+    disk.lock().size += 512;
+    assert!(requester.wait(token).is_ok(), "the client has waited");
 }
 
 #[test]
-fn a_kept_write_that_is_refused_for_long_stops_the_device_for_good() {
+fn a_server_that_refuses_to_replay_a_write_for_long_stops_the_device_for_good() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    serve_all(&socket, &disk);
+    serve_sequentially(&socket, &disk);
     let options = ClientOptions {
-        refused_for: Duration::from_millis(50),
-        ..again("disk")
+        replay_timeout: Duration::from_millis(50),
+        ..reconnecting("disk")
     };
-    let mut requester = Requester::at(&socket, options).expect("it is served");
+    let mut requester = Requester::at(&socket, options).expect("a connection");
     requester
         .write(0, &[1; 10], Durability::Volatile)
         .expect("written");
     {
-        let mut disk = disk.lock().expect("a lock");
-        disk.goes_after = Some(disk.served + 1);
+        let mut disk = disk.lock();
+        disk.dies_after = Some(disk.served + 1);
         disk.refused_writes = u64::MAX;
     }
     assert!(requester.flush().is_err());
-    disk.lock().expect("a lock").refused_writes = 0;
+    disk.lock().refused_writes = 0;
     let read = requester.read(0, 10);
     assert!(matches!(read, Err(IoError::Stopped(_))), "{read:?}");
 }
 
-/// A server that was in trouble for a second was never used again.
+/// A server that failed for a second was once never used again.
 #[test]
-fn a_kept_write_that_is_refused_is_made_when_it_is_not_any_more() {
+fn a_refused_replay_is_repeated_until_it_succeeds() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    serve_all(&socket, &disk);
-    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
+    serve_sequentially(&socket, &disk);
+    let mut requester = Requester::at(&socket, reconnecting("disk")).expect("a connection");
     for block in 0..20 {
         requester
             .write(block * 512, &[1; 512], Durability::Volatile)
             .expect("written");
     }
     {
-        let mut disk = disk.lock().expect("a lock");
-        disk.goes_after = Some(disk.served + 1);
+        let mut disk = disk.lock();
+        disk.dies_after = Some(disk.served + 1);
         disk.refused_writes = 30;
     }
-    requester.flush().expect("it is flushed");
-    let disk = disk.lock().expect("a lock");
+    requester.flush().expect("flushed");
+    let disk = disk.lock();
     assert_eq!(disk.refused_writes, 0);
     assert_eq!(disk.durable[..20 * 512], [1; 20 * 512]);
 }
 
 #[test]
-fn who_waits_for_a_server_that_is_gone_can_be_told_to_stop() {
+fn stop_waiting_fails_requests_that_wait_for_an_unavailable_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    serve_all(&socket, &disk);
-    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
-    std::fs::remove_file(&socket).expect("it is there");
+    serve_sequentially(&socket, &disk);
+    let mut requester = Requester::at(&socket, reconnecting("disk")).expect("a connection");
+    std::fs::remove_file(&socket).expect("the socket");
     {
-        let mut disk = disk.lock().expect("a lock");
-        disk.goes_after = Some(disk.served + 1);
+        let mut disk = disk.lock();
+        disk.dies_after = Some(disk.served + 1);
     }
     let token =
         requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 10])));
     let token = token.expect("begun");
     for _ in 0..20 {
         requester.turn(Duration::from_millis(5));
-        assert_eq!(requester.take(token), None, "it waits");
+        assert_eq!(requester.take(token), None, "the caller waits");
     }
     assert!(requester.device.next_timer() <= Some(Duration::from_millis(20)));
     requester.device.stop_waiting();
@@ -467,7 +464,7 @@ fn who_waits_for_a_server_that_is_gone_can_be_told_to_stop() {
 }
 
 #[test]
-fn the_owner_can_say_where_to_go_on() {
+fn the_owner_can_provide_the_next_channel() {
     let disk = Disk::new(3);
     let pair = || {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
@@ -475,48 +472,52 @@ fn the_owner_can_say_where_to_go_on() {
         thread::spawn(move || serve(ours, &disk));
         connected(theirs)
     };
-    let mut requester = Requester::over(pair(), again("disk"));
-    requester.device = requester.device.opened().expect("it is served");
+    let mut requester = Requester::over(pair(), reconnecting("disk"));
+    requester.device = requester.device.opened().expect("a connection");
     requester
         .write(100, &[5; 100], Durability::Volatile)
         .expect("written");
     {
-        let mut disk = disk.lock().expect("a lock");
-        disk.goes_after = Some(disk.served + 1);
+        let mut disk = disk.lock();
+        disk.dies_after = Some(disk.served + 1);
     }
     let token =
         requester.begin(|device, token| device.start(Request::read(token, 100, &mut [0; 100])));
     while requester.device.state() == State::Ready {
         requester.turn(Duration::from_secs(1));
     }
-    assert_eq!(requester.device.next_timer(), None, "only the owner knows");
+    assert_eq!(
+        requester.device.next_timer(),
+        None,
+        "only the owner can reconnect"
+    );
     let nbd::client::Target::Connected(stream) = pair() else {
-        panic!("it is a stream");
+        panic!("a channel");
     };
     requester.device.connect_over(stream);
     let read = requester.wait(token.expect("begun"));
     assert_eq!(read, Ok(base::Outcome::Data(vec![5; 100])));
-    // It says farewell.
-    let served = disk.lock().expect("a lock").served;
+    // It sends DISC.
+    let served = disk.lock().served;
     drop(requester);
-    eventually("it leaves", || disk.lock().expect("a lock").served > served);
+    eventually("the client disconnects", || disk.lock().served > served);
 }
 
-/// The write was made once more over a new connection, and acknowledged; the next one was,
-/// too. Then the server went on with the first connection, and its delayed original lay over
-/// the newer write.
+/// Once a write was replayed over a new connection and acknowledged, and a second write as well.
+/// Then the server continued with the first connection, and the delayed first write replaced the
+/// second one.
 #[test]
-fn a_request_that_was_held_back_does_not_overwrite_what_is_newer() {
+fn a_delayed_write_of_an_earlier_connection_never_replaces_a_newer_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
-    let gate = Arc::clone(&disk.lock().expect("a lock").gate);
-    serve_each(&socket, &disk);
-    let mut impatient = again("disk");
-    impatient.request_timeout = Duration::from_millis(50);
-    let mut requester = Requester::at(&socket, impatient).expect("it is served");
-    let held = gate.lock().expect("a lock");
-    disk.lock().expect("a lock").held = 1;
+    let gate = Arc::clone(&disk.lock().gate);
+    serve_concurrently(&socket, &disk);
+    let mut short = reconnecting("disk");
+    short.request_timeout = Duration::from_millis(50);
+    let mut requester = Requester::at(&socket, short).expect("a connection");
+    let held = gate.lock();
+    disk.lock().held = 1;
     let first = requester.begin(|device, token| {
         device.start(Request::write(token, 0, &[1; 512], Durability::Volatile))
     });
@@ -526,11 +527,11 @@ fn a_request_that_was_held_back_does_not_overwrite_what_is_newer() {
     }
     for _ in 0..20 {
         requester.turn(Duration::from_millis(20));
-        let made = disk.lock().expect("a lock").connections;
+        let made = disk.lock().connections;
         assert_eq!(
             (requester.take(first), made),
             (None, 1),
-            "the first may still be carried out"
+            "the first write may still be carried out"
         );
     }
     drop(held);
@@ -539,28 +540,28 @@ fn a_request_that_was_held_back_does_not_overwrite_what_is_newer() {
         .write(0, &[2; 512], Durability::Volatile)
         .expect("written");
     assert_eq!(requester.read(0, 512), Ok(vec![2; 512]));
-    let disk = disk.lock().expect("a lock");
+    let disk = disk.lock();
     assert_eq!((disk.connections, disk.live[0]), (2, 2));
 }
 
-/// As a replica is left that stalls, and connected to anew.
+/// As when a replica stalls and the filter connects to it again.
 #[test]
-fn whoever_comes_next_waits_for_what_the_last_one_has_asked() {
+fn a_client_waits_until_the_requests_of_an_orphaned_connection_have_ended() {
     for is_cut in [false, true] {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
         let disk = Disk::new(0);
-        let gate = Arc::clone(&disk.lock().expect("a lock").gate);
-        serve_each(&socket, &disk);
+        let gate = Arc::clone(&disk.lock().gate);
+        serve_concurrently(&socket, &disk);
         let first = options("disk");
         let second = ClientOptions {
-            departed: Arc::clone(&first.departed),
+            orphaned: Arc::clone(&first.orphaned),
             ..options("disk")
         };
-        let mut requester = Requester::at(&socket, first).expect("it is served");
-        let held = gate.lock().expect("a lock");
-        disk.lock().expect("a lock").held = 1;
-        // More than a socket takes: of one a part is sent.
+        let mut requester = Requester::at(&socket, first).expect("a connection");
+        let held = gate.lock();
+        disk.lock().held = 1;
+        // More than fits into a socket, so one request is sent in part.
         let count = if is_cut { 64 } else { 1 };
         for _ in 0..count {
             let data = vec![1; SIZE];
@@ -569,41 +570,41 @@ fn whoever_comes_next_waits_for_what_the_last_one_has_asked() {
             });
             assert!(begun.is_some());
         }
-        requester.device.commit().expect("it goes on");
+        requester.device.commit().expect("written");
         drop(requester);
         let target = Target::Endpoint(Endpoint::Unix(socket.clone()));
         let mut requester = Requester::over(target, second);
         for _ in 0..10 {
             requester.turn(Duration::from_millis(20));
-            let made = disk.lock().expect("a lock").connections;
+            let made = disk.lock().connections;
             assert_eq!((requester.device.state(), made), (State::Connecting, 1));
         }
         drop(held);
         requester
             .write(0, &[2; 512], Durability::Volatile)
             .expect("written");
-        assert_eq!(disk.lock().expect("a lock").live[0], 2, "is cut: {is_cut}");
+        assert_eq!(disk.lock().live[0], 2, "is cut: {is_cut}");
     }
 }
 
-/// As Linux does it: what could not be written is clean from then on, and the next fsync has
-/// nothing to do.
+/// As with Linux: pages that could not be written count as clean afterwards, and the next fsync
+/// succeeds.
 #[test]
-fn a_flush_that_succeeds_after_one_that_failed_hides_nothing() {
+fn after_a_failed_flush_the_next_one_covers_all_unflushed_writes() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");
     let disk = Disk::new(0);
     {
-        let mut disk = disk.lock().expect("a lock");
-        (disk.failing_flushes, disk.forgets_at_failure) = (1, true);
+        let mut disk = disk.lock();
+        (disk.failing_flushes, disk.loses_at_failure) = (1, true);
     }
-    serve_all(&socket, &disk);
-    let mut requester = Requester::at(&socket, again("disk")).expect("it is served");
+    serve_sequentially(&socket, &disk);
+    let mut requester = Requester::at(&socket, reconnecting("disk")).expect("a connection");
     requester
         .write(512, &[7; 512], Durability::Volatile)
         .expect("written");
-    assert!(requester.flush().is_err(), "who asked hears of it");
-    requester.flush().expect("it is flushed");
-    let disk = disk.lock().expect("a lock");
+    assert!(requester.flush().is_err(), "the caller gets the error");
+    requester.flush().expect("flushed");
+    let disk = disk.lock();
     assert_eq!(disk.durable[512..1024], [7; 512]);
 }
