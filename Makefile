@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
 
-.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build deb package-test openapi references fmt clippy scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build deb package-test openapi references fmt clippy licenses scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -95,8 +95,11 @@ fmt: ## format the code
 clippy: ## lints, as in test
 	@cargo clippy --workspace --all-targets -- -D warnings
 
+licenses: ## check the dependencies' licenses, sources and bans against deny.toml
+	@tools/deny
+
 scripts: ## check the shell scripts and the Python ones
-	@shellcheck tools/packages tools/guest tools/run tools/test tools/fuzz tools/venv tools/object-speed tools/clusters/* .ci/run \
+	@shellcheck tools/packages tools/deny tools/guest tools/run tools/test tools/fuzz tools/venv tools/object-speed tools/clusters/* .ci/run \
 	  crates/agent/tests/agent/fake-virsh packaging/build-deb packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm
 	@ruff="$$(tools/venv ruff)/bin/ruff" && for verb in check "format --check"; do \
 	  $$ruff $$verb --quiet --config tools/ruff.toml tools packaging/third-party crates || exit 1; \

@@ -41,6 +41,7 @@ mod open;
 mod pages;
 mod postgres_url;
 mod repair;
+mod schema;
 mod snapshots;
 mod tenancy;
 mod transaction;

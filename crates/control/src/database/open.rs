@@ -14,11 +14,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::cluster::owner::server_place;
+use super::schema::{self, Schema};
 use super::{Backend, Database, DatabaseError, PostgresUrl, ServerPlace};
 use world::host;
-
-static SQLITE_STEPS: Migrator = sqlx::migrate!("migrations/sqlite");
-static POSTGRES_STEPS: Migrator = sqlx::migrate!("migrations/postgres");
 
 /// A reader never waits for the writer, so these are few.
 const READERS_MAX: u32 = 4;
@@ -96,7 +94,7 @@ impl Database {
             DatabaseError::Sql(error) => damaged_if_no_database(error),
             other => other,
         })?;
-        SQLITE_STEPS.run(&writer).await.map_err(migrate_error)?;
+        upgrade(schema::SQLITE, &writer).await?;
         let reader = sqlite_pool(&options.read_only(true), READERS_MAX).await?;
         Ok(Self {
             backend: Backend::Sqlite,
@@ -124,7 +122,7 @@ impl Database {
         // On a connection without a statement timeout.
         let patient = AnyPoolOptions::new().max_connections(1);
         let patient = patient.connect_with(options.clone()).await?;
-        POSTGRES_STEPS.run(&patient).await.map_err(migrate_error)?;
+        upgrade(schema::POSTGRES, &patient).await?;
         patient.close().await;
         let place = Arc::new(OnceLock::new());
         let expected = Arc::clone(&place);
@@ -270,6 +268,12 @@ fn damaged_if_no_database(error: sqlx::Error) -> DatabaseError {
         },
         _ => error.into(),
     }
+}
+
+/// Runs the steps of a schema that the database does not have yet.
+async fn upgrade(schema: Schema, pool: &AnyPool) -> Result<(), DatabaseError> {
+    let migrator = Migrator::new(schema).await.map_err(migrate_error)?;
+    migrator.run(pool).await.map_err(migrate_error)
 }
 
 fn migrate_error(error: MigrateError) -> DatabaseError {

@@ -129,7 +129,10 @@ impl Telling {
                         view.inodes().count()
                     )
                 }
-                Err(why) => format!("what happens is told by block: {why}"),
+                Err(error) => {
+                    let causes = base::with_causes(&error);
+                    format!("the filter reports blocks, not files: {causes}")
+                }
             };
             self.add(area.number, What::Note(note), None);
         }
