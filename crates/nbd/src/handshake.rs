@@ -309,49 +309,13 @@ impl Handshake {
                 let export = self.find(&name)?;
                 put_info(output, number, &export.info(), &wants, self.structured);
             }
-            ClientOption::Go { name, wants } => {
-                let export = self.find(&name)?;
-                let opened = self.open(export).map_err(|no| match no {
-                    OpenRefusal::Full(_) => OptionRefusal::new(reply::ERR_POLICY, no.to_string()),
-                    OpenRefusal::Stopping | OpenRefusal::Failed(_) => {
-                        OptionRefusal::new(reply::ERR_SHUTDOWN, no.to_string())
-                    }
-                })?;
-                put_info(
-                    output,
-                    number,
-                    &opened.export.info(),
-                    &wants,
-                    self.structured,
-                );
-                put_reply(output, number, reply::ACK, &[]);
-                return Ok(HandshakeStep::Opened(Box::new(opened)));
-            }
+            ClientOption::Go { name, wants } => return self.go(number, &name, &wants, output),
             ClientOption::StructuredReply => self.structured = true,
             ClientOption::ListMetaContext { name, queries } => {
-                let export = self.context_export(&name)?;
-                let all = queries.is_empty();
-                let wanted = |query: &Vec<u8>| query == b"base:" || query == BASE_ALLOCATION;
-                if export.info().capabilities.can_extents && (all || queries.iter().any(wanted)) {
-                    // The replies to a list have the id 0.
-                    put_reply(
-                        output,
-                        number,
-                        reply::META_CONTEXT,
-                        &[&[0; 4], BASE_ALLOCATION],
-                    );
-                }
+                self.list_contexts(number, &name, &queries, output)?;
             }
             ClientOption::SetMetaContext { name, queries } => {
-                // A selection that fails replaces the earlier one as well.
-                self.allocation_of = None;
-                let export = self.context_export(&name)?;
-                let wanted = queries.iter().any(|query| query == BASE_ALLOCATION);
-                if wanted && export.info().capabilities.can_extents {
-                    let id = BASE_ALLOCATION_ID.to_be_bytes();
-                    put_reply(output, number, reply::META_CONTEXT, &[&id, BASE_ALLOCATION]);
-                    self.allocation_of = Some(export.name().to_owned());
-                }
+                self.select_contexts(number, &name, &queries, output)?;
             }
             ClientOption::Unknown => {
                 return Err(OptionRefusal::new(
@@ -362,6 +326,65 @@ impl Handshake {
         }
         put_reply(output, number, reply::ACK, &[]);
         Ok(HandshakeStep::Wait)
+    }
+
+    /// Describes an export and opens it.
+    fn go(
+        &mut self,
+        number: u32,
+        name: &str,
+        wants: &[u16],
+        output: &mut Vec<u8>,
+    ) -> Result<HandshakeStep, OptionRefusal> {
+        let export = self.find(name)?;
+        let opened = self.open(export).map_err(|refusal| {
+            let kind = match refusal {
+                OpenRefusal::Full(_) => reply::ERR_POLICY,
+                OpenRefusal::Stopping | OpenRefusal::Failed(_) => reply::ERR_SHUTDOWN,
+            };
+            OptionRefusal::new(kind, refusal.to_string())
+        })?;
+        let info = opened.export.info();
+        put_info(output, number, &info, wants, self.structured);
+        put_reply(output, number, reply::ACK, &[]);
+        Ok(HandshakeStep::Opened(Box::new(opened)))
+    }
+
+    fn list_contexts(
+        &self,
+        number: u32,
+        name: &str,
+        queries: &[Vec<u8>],
+        output: &mut Vec<u8>,
+    ) -> Result<(), OptionRefusal> {
+        let export = self.context_export(name)?;
+        let is_matching = |query: &Vec<u8>| query == b"base:" || query == BASE_ALLOCATION;
+        let is_listed = queries.is_empty() || queries.iter().any(is_matching);
+        if export.info().capabilities.can_extents && is_listed {
+            // The replies to a list have the id 0.
+            let parts: [&[u8]; 2] = [&[0; 4], BASE_ALLOCATION];
+            put_reply(output, number, reply::META_CONTEXT, &parts);
+        }
+        Ok(())
+    }
+
+    fn select_contexts(
+        &mut self,
+        number: u32,
+        name: &str,
+        queries: &[Vec<u8>],
+        output: &mut Vec<u8>,
+    ) -> Result<(), OptionRefusal> {
+        // A selection that fails replaces the earlier one as well.
+        self.allocation_of = None;
+        let export = self.context_export(name)?;
+        let is_selected = queries.iter().any(|query| query == BASE_ALLOCATION);
+        if is_selected && export.info().capabilities.can_extents {
+            let id = BASE_ALLOCATION_ID.to_be_bytes();
+            put_reply(output, number, reply::META_CONTEXT, &[&id, BASE_ALLOCATION]);
+            self.allocation_of = Some(export.name().to_owned());
+        }
+        Ok(())
     }
 
     fn start_tls(
@@ -446,7 +469,8 @@ impl Handshake {
 
     fn export_name(&self, name: &str, output: &mut Vec<u8>) -> HandshakeStep {
         let found = self.find(name).map_err(|refusal| refusal.message);
-        let opened = found.and_then(|export| self.open(export).map_err(|no| no.to_string()));
+        let opened =
+            found.and_then(|export| self.open(export).map_err(|refusal| refusal.to_string()));
         let opened = match opened {
             Ok(opened) => opened,
             Err(message) => return HandshakeStep::Close(CloseReason::NoExport(message)),

@@ -315,21 +315,8 @@ impl Replies {
             }
             _ => {}
         }
-        // A read has all its data after its last chunk, unless it failed.
         if chunk.is_last {
-            let missing = entry.missing();
-            let is_read = entry.header.command == command::READ;
-            if is_read && entry.error.is_none() && missing > 0 {
-                return Err(ProtocolViolation::Missing {
-                    cookie: chunk.cookie,
-                    missing,
-                }
-                .into());
-            }
-            let is_status = entry.header.command == command::BLOCK_STATUS;
-            if is_status && entry.error.is_none() && entry.extents.is_empty() {
-                return Err(ProtocolViolation::Extents(chunk.cookie).into());
-            }
+            check_complete(entry)?;
         }
         match &mut self.stage {
             Stage::Data { is_last, .. } => *is_last = chunk.is_last,
@@ -367,6 +354,20 @@ fn extent(
         _ => entry.extents.push(Extent { length, kind }),
     }
     Ok(Some(length))
+}
+
+/// Checks after the last chunk of a reply that a read has all its data, and a block status its
+/// extents, unless the request failed.
+fn check_complete(entry: &Entry) -> Result<(), ProtocolViolation> {
+    let (cookie, missing) = (entry.header.cookie, entry.missing());
+    match entry.header.command {
+        _ if entry.error.is_some() => Ok(()),
+        command::READ if missing > 0 => Err(ProtocolViolation::Missing { cookie, missing }),
+        command::BLOCK_STATUS if entry.extents.is_empty() => {
+            Err(ProtocolViolation::Extents(cookie))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn violation(chunk: &Chunk) -> ProtocolViolation {

@@ -82,16 +82,76 @@ fn number(bytes: &[u8]) -> u64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Serves one connection until it is closed or the disk crashes.
-fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Closed> {
-    let connection = disk.lock().connections;
-    let send = |stream: &mut UnixStream, bytes: &[u8]| stream.write_all(bytes).map_err(|_| Closed);
-    send(&mut stream, b"NBDMAGICIHAVEOPT\0\x03")?;
-    take(&mut stream, 4)?;
+/// A request of a client.
+struct Command {
+    number: u64,
+    is_durable: bool,
+    offset: usize,
+    length: usize,
+    /// The payload of a write, or the zeroes that replace it.
+    payload: Vec<u8>,
+}
+
+impl Disk {
+    /// Carries out a command. Returns the data of a read, or an error number.
+    fn carry_out(&mut self, command: Command) -> Result<Vec<u8>, u32> {
+        const EIO: u32 = 5;
+        let Command { offset, length, .. } = command;
+        match command.number {
+            0 => return Ok(self.live[offset..offset + length].to_vec()),
+            1 | 4 | 6 if self.refused_writes > 0 => {
+                self.refused_writes -= 1;
+                return Err(EIO);
+            }
+            3 if self.failing_flushes > 0 => {
+                self.failing_flushes -= 1;
+                if self.loses_at_failure {
+                    self.unflushed.clear();
+                }
+                return Err(EIO);
+            }
+            1 | 4 | 6 => self.write(command),
+            3 if self.loses_at_failure => {
+                for (offset, bytes) in std::mem::take(&mut self.unflushed) {
+                    self.durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            3 => {
+                self.durable = self.live.clone();
+                self.unflushed.clear();
+            }
+            other => panic!("command {other} was not negotiated"),
+        }
+        Ok(Vec::new())
+    }
+
+    fn write(&mut self, command: Command) {
+        let (offset, end) = (command.offset, command.offset + command.length);
+        self.live[offset..end].copy_from_slice(&command.payload);
+        if command.is_durable {
+            // Older writes that overlap it may still be lost.
+            self.durable[offset..end].copy_from_slice(&command.payload);
+            self.unflushed.retain(|(from, bytes)| {
+                !(*from < end && offset < from + bytes.len())
+                    || (*from < offset || from + bytes.len() > end)
+            });
+        }
+        self.unflushed.push((offset, command.payload));
+    }
+}
+
+fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<(), Closed> {
+    stream.write_all(bytes).map_err(|_| Closed)
+}
+
+/// Performs the server's side of the handshake.
+fn shake_hands(stream: &mut UnixStream, disk: &Mutex<Disk>) -> Result<(), Closed> {
+    send(stream, b"NBDMAGICIHAVEOPT\0\x03")?;
+    take(stream, 4)?;
     loop {
-        let header = take(&mut stream, 16)?;
+        let header = take(stream, 16)?;
         let option = number(&header[8..12]);
-        take(&mut stream, number(&header[12..]) as usize)?;
+        take(stream, number(&header[12..]) as usize)?;
         let reply = |kind: u32, data: &[u8]| {
             let words = [option as u32, kind, data.len() as u32].map(u32::to_be_bytes);
             let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
@@ -101,78 +161,52 @@ fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Closed> {
             let size = disk.lock().size.to_be_bytes();
             // HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES.
             let info = [&[0, 0][..], &size, &[0, 1 + 4 + 8 + 32 + 64]].concat();
-            send(&mut stream, &reply(3, &info))?;
-            send(&mut stream, &reply(1, &[]))?;
-            break;
+            send(stream, &reply(3, &info))?;
+            return send(stream, &reply(1, &[]));
         }
-        send(&mut stream, &reply(1 << 31 | 1, b"unknown option"))?;
+        send(stream, &reply(1 << 31 | 1, b"unknown option"))?;
     }
+}
+
+/// Serves one connection until it is closed or the disk crashes.
+fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> Result<(), Closed> {
+    let connection = disk.lock().connections;
+    shake_hands(&mut stream, disk)?;
     loop {
         wait_at_gate(disk, connection);
         let header = take(&mut stream, 28)?;
-        let (flags, command) = (number(&header[4..6]), number(&header[6..8]));
-        let (at, length) = (
-            number(&header[16..24]) as usize,
-            number(&header[24..]) as usize,
-        );
-        let payload = match command {
-            1 => take(&mut stream, length)?,
-            4 | 6 => vec![0; length],
-            _ => Vec::new(),
+        let command_number = number(&header[6..8]);
+        let length = number(&header[24..]) as usize;
+        let command = Command {
+            number: command_number,
+            is_durable: number(&header[4..6]) & 1 != 0,
+            offset: number(&header[16..24]) as usize,
+            length,
+            payload: match command_number {
+                1 => take(&mut stream, length)?,
+                4 | 6 => vec![0; length],
+                _ => Vec::new(),
+            },
         };
         wait_at_gate(disk, connection);
-        let mut disk = disk.lock();
-        disk.served += 1;
-        if disk.dies_after == Some(disk.served) {
-            disk.crash();
-            return Err(Closed);
-        }
-        let mut errno = 0_u32;
-        let mut answer = Vec::new();
-        match command {
-            0 => answer = disk.live[at..at + length].to_vec(),
-            1 | 4 | 6 if disk.refused_writes > 0 => {
-                disk.refused_writes -= 1;
-                errno = 5;
+        let (result, delay) = {
+            let mut disk = disk.lock();
+            disk.served += 1;
+            if disk.dies_after == Some(disk.served) {
+                disk.crash();
+                return Err(Closed);
             }
-            3 if disk.failing_flushes > 0 => {
-                disk.failing_flushes -= 1;
-                errno = 5;
-                if disk.loses_at_failure {
-                    disk.unflushed.clear();
-                }
+            // DISC has no reply.
+            if command_number == 2 {
+                return Err(Closed);
             }
-            1 | 4 | 6 => {
-                disk.live[at..at + length].copy_from_slice(&payload);
-                if flags & 1 == 0 {
-                    disk.unflushed.push((at, payload));
-                } else {
-                    // Older writes that overlap it may still be lost.
-                    disk.durable[at..at + length].copy_from_slice(&payload);
-                    disk.unflushed.retain(|(from, bytes)| {
-                        !(*from < at + length && at < from + bytes.len())
-                            || (*from < at || from + bytes.len() > at + length)
-                    });
-                    disk.unflushed.push((at, payload));
-                }
-            }
-            3 if disk.loses_at_failure => {
-                for (at, bytes) in std::mem::take(&mut disk.unflushed) {
-                    disk.durable[at..at + bytes.len()].copy_from_slice(&bytes);
-                }
-            }
-            3 => {
-                disk.durable = disk.live.clone();
-                disk.unflushed.clear();
-            }
-            2 => return Err(Closed),
-            other => panic!("command {other} was not negotiated"),
-        }
-        let delay = disk.delay;
-        drop(disk);
+            (disk.carry_out(command), disk.delay)
+        };
         thread::sleep(delay);
+        let errno = *result.as_ref().err().unwrap_or(&0);
         let words = [0x6744_6698, errno].map(u32::to_be_bytes).concat();
-        send(&mut stream, &[&words, &header[8..16], &answer].concat())?;
+        let data = result.unwrap_or_default();
+        send(&mut stream, &[&words, &header[8..16], &data].concat())?;
     }
 }
 
