@@ -55,7 +55,6 @@ impl Disk {
     fn new(image: &'static Image) -> Self {
         Self {
             image,
-            /// The blocks that were written.
             changed: BTreeMap::new(),
             read: Cell::new(0),
         }
@@ -303,7 +302,8 @@ pub fn ext_live_seeds() -> Vec<Vec<u8>> {
             ]
             .concat(),
         );
-        // Block 5 gets the content of block 9, a byte of an inode changes, and wanted blocks are read.
+        // Block 5 gets the content of block 9, a byte of an inode changes, and wanted blocks are
+        // read.
         let mixed = [&[5, 5, 0, 9, 0, 3, 6, 0, 0x80, 1, 0, 0, 7, 0, 0][..]];
         seeds.push(
             [

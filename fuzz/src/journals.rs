@@ -11,7 +11,8 @@ use world::OpenMode;
 
 use crate::world;
 
-/// The ranges of the volume and of the CRC-32C in a journal's first page (docs/internals/formats.md).
+/// The ranges of the volume and of the CRC-32C in a journal's first page
+/// (docs/internals/formats.md).
 const PAGE_VOLUME: std::ops::Range<usize> = 24..40;
 const PAGE_CRC: std::ops::Range<usize> = 48..52;
 

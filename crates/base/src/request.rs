@@ -117,8 +117,8 @@ impl fmt::Display for OpKind {
 /// An operation on a disk, with the memory that it reads into or writes from.
 #[derive(Debug)]
 pub enum Op<'a> {
-    /// Reads bytes into `out`. They are valid only if the answer is [`Started::Done`](crate::Started::Done); a pending
-    /// read has its bytes in [`Outcome::Data`].
+    /// Reads bytes into `out`. They are valid only if the answer is `Started::Done`; a pending read
+    /// has its bytes in [`Outcome::Data`].
     Read {
         /// The offset of the first byte.
         offset: u64,
@@ -126,7 +126,7 @@ pub enum Op<'a> {
         out: ReadBuffer<'a>,
     },
     /// Writes `data`. The device has used or copied the bytes when `start` returns, unless the
-    /// answer is [`Started::Busy`](crate::Started::Busy).
+    /// answer is `Started::Busy`.
     Write {
         /// The offset of the first byte.
         offset: u64,
@@ -156,7 +156,7 @@ pub enum Op<'a> {
         /// How the range is written, and when the request may be acknowledged.
         mode: ZeroMode,
     },
-    /// Lists the extents of a range. If the answer is [`Started::Done`](crate::Started::Done), they were appended to
+    /// Lists the extents of a range. If the answer is `Started::Done`, they were appended to
     /// `runs`; a pending request has them in [`Outcome::Extents`]. They begin at `offset`, have at
     /// least one byte, and may cover less than `length`.
     Extents {
@@ -287,7 +287,7 @@ impl Op<'_> {
         }
     }
 
-    /// The result of an operation that was [`Started::Done`](crate::Started::Done), in its own memory, for a caller that
+    /// The result of an operation that was `Started::Done`, in its own memory, for a caller that
     /// completes it later.
     #[must_use]
     pub fn outcome(&mut self) -> Outcome {

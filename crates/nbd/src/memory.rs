@@ -1,5 +1,5 @@
-//! [`MemoryDevice`]: a device in memory for tests and measurements. It can answer later, be busy, and
-//! fail on purpose.
+//! [`MemoryDevice`]: a device in memory for tests and measurements. It can answer later, be busy,
+//! and fail on purpose.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

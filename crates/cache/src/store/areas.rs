@@ -306,8 +306,8 @@ mod tests {
         }
     }
 
-    /// A tenant once marked a volume without clones as an image and read it, which evicted all other
-    /// images.
+    /// A tenant once marked a volume without clones as an image and read it, which evicted all
+    /// other images.
     #[test]
     fn an_image_does_not_evict_the_share_of_another() {
         let mut areas = Areas::new(&Division::default(), 400);
