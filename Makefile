@@ -4,8 +4,9 @@ SHELL := /bin/bash
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 MINUTES ?= 5
 ROUNDS ?= 200
+WITH_DEBUG_BUILD := SCREE_BINARY=$(abspath $(TARGET))/debug/scree
 
-.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build deb package-test openapi references fmt clippy licenses scripts clean-demo
+.PHONY: help demo test test-engines bench bench-service reports traces fuzz soak loss chaos api-test build debug-build deb package-test openapi references fmt clippy licenses scripts clean-demo
 
 help: ## show this
 	@echo "make TARGET, where TARGET is one of"
@@ -14,17 +15,17 @@ help: ## show this
 
 demo: ## boot a guest from a Scree disk, break things, show that nothing is lost (3 min)
 	@tools/packages build guest
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory debug-build
 	@tools/guest
-	@tools/run demo
+	@$(WITH_DEBUG_BUILD) tools/run demo
 
 test: ## format, lints, all tests, and short runs of demo, bench, fuzz, soak, loss and chaos
 	@tools/test
 
 test-engines: ## units on a real Ceph and a real GlusterFS whose daemons are killed (15 min, root)
 	@tools/packages build test ceph gluster
-	@$(MAKE) --no-print-directory build
-	@tools/run check engines
+	@$(MAKE) --no-print-directory debug-build
+	@$(WITH_DEBUG_BUILD) tools/run check engines
 
 bench: ## measure Scree beside qcow2, raw, nbdkit, Ceph; writes docs/benchmarks*.md (45 min)
 	@tools/packages build guest bench
@@ -57,23 +58,28 @@ fuzz: ## fuzz every parser, and a unit daemon over TLS, for MINUTES=5 each
 
 soak: ## ROUNDS=200 of random writes, each ended by kill -9, and a check of every block
 	@tools/packages build test
-	@$(MAKE) --no-print-directory build
-	@tools/run check soak --rounds $(ROUNDS)
+	@$(MAKE) --no-print-directory debug-build
+	@$(WITH_DEBUG_BUILD) tools/run check soak --rounds $(ROUNDS)
 
 loss: ## kill each pair of eight unit daemons while a volume is written, and verify each block (20 min)
 	@tools/packages build test
-	@$(MAKE) --no-print-directory build
-	@tools/run check loss
+	@$(MAKE) --no-print-directory debug-build
+	@$(WITH_DEBUG_BUILD) tools/run check loss
 
 api-test: ## compare the API with docs/openapi.json for MINUTES=5, and use a client made from that
 	@tools/packages build test
-	@$(MAKE) --no-print-directory build
-	@tools/run check api --seconds $$((60 * $(MINUTES)))
+	@$(MAKE) --no-print-directory debug-build
+	@$(WITH_DEBUG_BUILD) tools/run check api --seconds $$((60 * $(MINUTES)))
 
 chaos: ## MINUTES=5 of requests to two controllers that are killed again and again
 	@tools/packages build test
-	@$(MAKE) --no-print-directory build
-	@tools/run check chaos --minutes $(MINUTES)
+	@$(MAKE) --no-print-directory debug-build
+	@$(WITH_DEBUG_BUILD) tools/run check chaos --minutes $(MINUTES)
+
+# The binary of the debug build. Its dependencies are optimized, its own code a little (see
+# [profile.dev] in Cargo.toml), and `make test` uses all of it again.
+debug-build:
+	@cargo build -p scree
 
 build: ## the release binary, target/release/scree
 	@cargo build --release -p scree
@@ -112,4 +118,4 @@ references: ## write docs/reference/{cli,configuration,metrics}.md from the sour
 	@SCREE_WRITE_REFERENCES=1 cargo test -q -p scree --bin scree -- --include-ignored reference::
 
 clean-demo: ## stop the demo's Scree and delete its folder
-	@tools/run demo --clean
+	@$(WITH_DEBUG_BUILD) tools/run demo --clean

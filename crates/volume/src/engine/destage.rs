@@ -265,10 +265,11 @@ impl Volume {
                 tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "destage failed; it will be retried");
                 match &end.placement {
                     None => {}
-                    Some(placement)
-                        if error.have_members_changed() && placement.adopts_checkpoint =>
-                    {
-                        self.discard_checkpoint();
+                    // The job has freed the placement: its blocks are placed again.
+                    Some(placement) if error.have_members_changed() => {
+                        if placement.adopts_checkpoint {
+                            self.discard_checkpoint();
+                        }
                     }
                     Some(_) => self.destage.unfinished = end.placement,
                 }
