@@ -438,7 +438,7 @@ fn after_a_failed_commit_no_reply_leaves_and_the_export_is_closed() {
     let (kind, message) = replies.last().expect("a reply");
     assert_eq!(*kind, REP_ERR_SHUTDOWN);
     assert!(
-        String::from_utf8_lossy(message).contains("it was told to"),
+        String::from_utf8_lossy(message).contains("on purpose"),
         "{message:?}"
     );
 }
