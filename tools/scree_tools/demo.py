@@ -26,7 +26,7 @@ BEGUN = time.monotonic()
 DONE = []
 
 
-# How often the guest writes its secret.
+# Number of times that the guest writes its secret.
 SECRETS = 2000
 
 
@@ -35,14 +35,14 @@ def say(text):
 
 
 def shown(text):
-    """A line that says what has been shown, kept for the summary."""
+    """Prints a line about what was shown, which the summary repeats."""
     DONE.append(text)
     say("   ✓ " + text)
 
 
 class Site:
-    """A controller, a host's agent, and two tenants: alice, whose disks these
-    are, and bob, a stranger."""
+    """A controller, a host's agent, and two tenants: alice, who owns the disks, and bob, who has
+    no rights."""
 
     def __init__(self):
         port = free_port()
@@ -52,7 +52,7 @@ class Site:
         self.socket = HOST / "nbd.sock"
 
     def found(self):
-        """What an operator does once."""
+        """The setup that an operator does once."""
         self.controller.start()
         words = self._invited("host", "h1")
         cli("host", "join", self.url, *words, SCREE_DIR=str(HOST))
@@ -68,7 +68,7 @@ class Site:
         return ["--token", invitation["token"], "--authority", invitation["authority"]]
 
     def start(self):
-        """Starts both, and returns the seconds until alice is answered."""
+        """Starts both, and returns the seconds until alice's request is answered."""
         begun = time.monotonic()
         self.controller.start()
         self.agent.start()
@@ -76,7 +76,7 @@ class Site:
         return time.monotonic() - begun
 
     def kill(self):
-        """kill -9, both."""
+        """Kills both with kill -9."""
         self.agent.kill()
         self.controller.kill()
 
@@ -84,15 +84,15 @@ class Site:
         return cli(*arguments, SCREE_DIR=str(CONTROLLER))
 
     def cli(self, *arguments):
-        """As alice."""
+        """Runs a command as alice."""
         return cli(*arguments, SCREE_CONFIG=str(FOLDER / "alice"))
 
     def text(self, *arguments):
-        """What alice reads."""
+        """The text output of a command as alice."""
         return cli_text(*arguments, SCREE_CONFIG=str(FOLDER / "alice"))
 
     def refused(self, *arguments):
-        """What bob, the stranger, hears."""
+        """The error of a command as bob."""
         try:
             cli(*arguments, SCREE_CONFIG=str(FOLDER / "bob"))
         except Failed as failure:
@@ -110,7 +110,7 @@ class Site:
 
 
 def image_of(scree, volume, name):
-    """What the volume holds, as a plain file."""
+    """The content of the volume, as a plain file."""
     path = FOLDER / name
     run("qemu-img", "convert", "-O", "raw", scree.export(volume), path)
     return path
@@ -118,7 +118,7 @@ def image_of(scree, volume, name):
 
 def fsck(image):
     """Replays the file system's journal, then checks the file system."""
-    # Ends with 1 if there was something to replay.
+    # The exit code is 1 if there was something to replay.
     journal = subprocess.run(
         ["e2fsck", "-E", "journal_only", "-y", str(image)],
         stdin=subprocess.DEVNULL,
@@ -126,7 +126,7 @@ def fsck(image):
         text=True,
     )
     check(journal.returncode in (0, 1), "e2fsck cannot replay the journal:\n" + journal.stdout)
-    # Only what ext4 counts lazily may differ once its journal is replayed.
+    # Only counters that ext4 updates lazily may differ once its journal is replayed.
     lazy = ("Free blocks count wrong", "Free inodes count wrong", "Fix?", "Pass ", "e2fsck ")
     done = subprocess.run(["e2fsck", "-fy", str(image)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     wrong = [
@@ -152,7 +152,7 @@ def files_in(image):
 
 
 def manifest_in(image):
-    """Checks the files the guest started with; returns how many they are."""
+    """Checks the files that the guest started with; returns their number."""
     out = FOLDER / (image.name + ".files")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -163,13 +163,13 @@ def manifest_in(image):
 
 
 def flushed_in(lines):
-    """What the guest said it had written and flushed: name to checksum."""
+    """The files that the guest reported as written and flushed: name to checksum."""
     found = (re.match(r"FLUSHED (\S+) (\w+)", line) for line in lines)
     return {match[1]: match[2] for match in found if match}
 
 
 def occurrences(path, needle):
-    """How often a file holds these bytes."""
+    """How often these bytes occur in a file."""
     if path.stat().st_size == 0:
         return 0
     count = at = 0
@@ -186,7 +186,7 @@ def clean():
             continue
         number = int(pid.read_text())
         try:
-            # Only if the number still belongs to a Scree on this folder.
+            # Only if the process id still belongs to a Scree on this folder.
             if str(folder) in open(f"/proc/{number}/cmdline").read():
                 os.kill(number, signal.SIGTERM)
                 for _ in range(600):
@@ -221,7 +221,7 @@ def demo():
 
 def boot(guests, scree, volume):
     log, monitor = FOLDER / f"{volume}.console.log", FOLDER / f"{volume}.qmp"
-    # On a host, a volume is called by its owner's name and its own.
+    # On a host, a volume is named by its owner and its name.
     guests.append(Guest.on_disk(scree.socket, f"alice/{volume}", log, monitor))
     return guests[-1]
 
@@ -361,7 +361,7 @@ def scenes(scree, guests):
     search(scree, marker, image)
 
 
-# What the tenant asks for.
+# The tenant's policy.
 POLICY = """\
 volume = "disk"
 
@@ -376,7 +376,7 @@ operations = ["create", "mkdir", "rename", "link", "chmod"]
 action = "alert"
 """
 
-# How it installs itself.
+# The steps of its installation.
 TROJAN = [
     "mkdir -p /etc /sbin/.trojan",
     "cp /bin/busybox /data/payload",
@@ -389,7 +389,7 @@ TROJAN = [
 
 
 def named(scree):
-    """What the monitor has said, once it has named the last step."""
+    """The output of the monitor, once it has reported the last step."""
     until = time.monotonic() + 30
     while True:
         lines = scree.text("monitor", "disk").splitlines()
@@ -413,7 +413,7 @@ def search(scree, marker, image):
     kinds = kinds_of()
     whole = run("debugfs", "-R", "cat /data/secret", image).count(marker)
     check(whole == SECRETS, f"the guest's file has the secret {whole} times only")
-    # Where the file system has put a file in pieces, a line may be cut in two.
+    # If a file is fragmented, a line may be split.
     blocks = SECRETS * (len(needle) + 1) // 4096
     control = occurrences(image, needle)
     check(control >= SECRETS - blocks, f"the control search finds the secret {control} times only")
@@ -427,7 +427,7 @@ def search(scree, marker, image):
     shown(f"(the same search finds it {control:,} times in the disk as the guest sees it)")
     image.unlink()
 
-    # That the search does find what is there to be found in units.
+    # The search must find data that is on units.
     scree.cli("volume", "create", "unsealed", "--size", "64M", "--encryption", "none", "--replicas", 1)
     secret = FOLDER / "secret"
     secret.write_bytes((needle + b"\n") * 1000)

@@ -30,6 +30,7 @@ pub mod cache;
 mod cleaning;
 mod context;
 mod controller;
+mod declared_metrics;
 mod export;
 mod filters;
 pub mod folder;
@@ -47,5 +48,6 @@ mod units;
 pub mod vm;
 
 pub use agent::{Agent, SHUT_DOWN_WITHIN};
+pub use declared_metrics::ALL as METRICS;
 pub use filters::{Connected, FilterKeys, Network};
 pub use settings::{Settings, StartError};

@@ -65,7 +65,7 @@ pub struct StoredVersion {
     pub journal_next: u64,
     /// When it was committed.
     pub created: Millis,
-    /// The sealed record (docs/internals/format.md, "Version record").
+    /// The sealed record (docs/internals/formats.md, "Version record").
     #[serde(with = "wire::bytes")]
     pub record: Vec<u8>,
 }

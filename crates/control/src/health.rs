@@ -17,6 +17,10 @@ use world::{Millis, host};
 
 use crate::control::{Control, LEASE};
 use crate::database::Counts;
+use crate::declared_metrics::{
+    ATTACHMENTS, CONTROLLER_OPEN, DATABASE_LATENCY, DATABASE_UP, DEGRADED_SEGMENTS, HOSTS,
+    PENDING_FREES, SNAPSHOTS, VOLUMES,
+};
 use crate::http::Requests;
 
 /// A database that is well answers in less.
@@ -103,25 +107,13 @@ impl Control {
     pub(crate) async fn measures(&self) -> Measures {
         let mut measures = Measures::default();
         measures.include(&self.inner.health.registry);
-        measures.one(
-            "scree_controller_open",
-            "Whether owners are served: not while it starts or ends",
-            f64::from(self.is_open()),
-        );
+        measures.one(&CONTROLLER_OPEN, f64::from(self.is_open()));
         let probed = self.probe().await;
-        measures.one(
-            "scree_database_up",
-            "Whether the database answers",
-            f64::from(probed.latency.is_some()),
-        );
+        measures.one(&DATABASE_UP, f64::from(probed.latency.is_some()));
         let Some(latency) = probed.latency else {
             return measures;
         };
-        measures.one(
-            "scree_database_latency_seconds",
-            "How long the database took for the smallest answer",
-            latency.as_secs_f64(),
-        );
+        measures.one(&DATABASE_LATENCY, latency.as_secs_f64());
         match host::timeout(DATABASE_WITHIN, self.counts()).await {
             Some(Ok(counts)) => tell(&mut measures, &counts),
             Some(Err(error)) => tracing::warn!(%error, "nothing is counted"),
@@ -154,13 +146,11 @@ impl Part for Control {
 
 fn tell(measures: &mut Measures, counts: &Counts) {
     measures.gauge(
-        "scree_volumes",
-        "Volumes by state",
+        &VOLUMES,
         all(VolumeState::ALL, VolumeState::as_str, &counts.volumes),
     );
     measures.gauge(
-        "scree_snapshots",
-        "Snapshots by state",
+        &SNAPSHOTS,
         all(SnapshotState::ALL, SnapshotState::as_str, &counts.snapshots),
     );
     let going_on = AttachmentState::ALL.iter().copied();
@@ -168,13 +158,11 @@ fn tell(measures: &mut Measures, counts: &Counts) {
         .filter(|state| *state != AttachmentState::Detached)
         .collect();
     measures.gauge(
-        "scree_attachments",
-        "Attachments by state, those that have not ended",
+        &ATTACHMENTS,
         all(&going_on, AttachmentState::as_str, &counts.attachments),
     );
     measures.gauge(
-        "scree_hosts",
-        "Hosts, by whether they reported within the term of a lease",
+        &HOSTS,
         all(
             &["heard", "unresponsive", "never-heard", "disabled"],
             |state| state,
@@ -182,16 +170,8 @@ fn tell(measures: &mut Measures, counts: &Counts) {
         ),
     );
     let (frees, degraded) = (counts.pending_frees, counts.degraded_segments);
-    measures.one(
-        "scree_pending_frees",
-        "Removed versions whose room waits to be given back",
-        float(frees),
-    );
-    measures.one(
-        "scree_degraded_segments",
-        "Segments with fewer copies than they should have",
-        float(degraded),
-    );
+    measures.one(&PENDING_FREES, float(frees));
+    measures.one(&DEGRADED_SEGMENTS, float(degraded));
 }
 
 /// A row for each state, also for those that nothing is in.

@@ -25,6 +25,7 @@ pub mod chains;
 pub mod control;
 pub mod daemons;
 pub mod database;
+mod declared_metrics;
 pub mod error;
 pub mod folder;
 mod health;
@@ -47,5 +48,6 @@ pub mod volumes;
 
 pub use authorized_request::AuthorizedRequest;
 pub use control::{Control, Settings, StartError};
+pub use declared_metrics::ALL as METRICS;
 pub use error::ControlError;
 pub use parties::Parties;

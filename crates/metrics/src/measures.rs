@@ -12,6 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::{Metric, MetricKind};
+
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -31,15 +33,15 @@ pub struct Histogram {
 /// The histograms of one metric.
 #[derive(Debug)]
 struct Histograms {
-    name: String,
-    help: String,
+    metric: Metric,
     rows: Vec<(Labels, Histogram)>,
 }
 
 impl Collector for Histograms {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let kind = MetricType::Histogram;
-        let mut family = encoder.encode_descriptor(&self.name, &self.help, None, kind)?;
+        let help = format!("{}.", self.metric.help);
+        let mut family = encoder.encode_descriptor(self.metric.name, &help, None, kind)?;
         for (labels, row) in &self.rows {
             let count = row.buckets.iter().map(|(_, count)| count).sum();
             let mut row_encoder = family.encode_family(labels)?;
@@ -59,56 +61,60 @@ pub struct Measures {
 }
 
 impl Measures {
-    /// Adds a metric that goes up and down. Its name ends in its unit, if it has one: `_seconds`,
-    /// `_bytes`.
-    pub fn gauge(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, f64)>) {
+    /// Adds a gauge.
+    pub fn gauge(&mut self, metric: &Metric, rows: impl IntoIterator<Item = (Labels, f64)>) {
+        debug_assert_eq!(metric.kind, MetricKind::Gauge, "{}", metric.name);
         let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
         for (labels, value) in rows {
+            assert_declared(metric, &labels);
             family.get_or_create(&labels).set(value);
         }
-        self.registry.register(name, help, family);
+        metric.register(&mut self.registry, family);
     }
 
     /// Adds a gauge with one row without labels.
-    pub fn one(&mut self, name: &str, help: &str, value: f64) {
+    pub fn one(&mut self, metric: &Metric, value: f64) {
+        debug_assert_eq!(metric.kind, MetricKind::Gauge, "{}", metric.name);
+        assert_declared(metric, &Labels::new());
         let gauge = Gauge::<f64, AtomicU64>::default();
         gauge.set(value);
-        self.registry.register(name, help, gauge);
+        metric.register(&mut self.registry, gauge);
     }
 
-    /// Adds a metric that only goes up while the process lives. `_total` is appended to its name.
-    pub fn counter(
-        &mut self,
-        name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = (Labels, u64)>,
-    ) {
+    /// Adds a counter.
+    pub fn counter(&mut self, metric: &Metric, rows: impl IntoIterator<Item = (Labels, u64)>) {
+        debug_assert_eq!(metric.kind, MetricKind::Counter, "{}", metric.name);
         let family = Family::<Labels, Counter>::default();
         for (labels, value) in rows {
+            assert_declared(metric, &labels);
             family.get_or_create(&labels).inc_by(value);
         }
-        self.registry.register(name, help, family);
+        metric.register(&mut self.registry, family);
     }
 
     /// Adds a counter with one row without labels.
-    pub fn count(&mut self, name: &str, help: &str, value: u64) {
+    pub fn count(&mut self, metric: &Metric, value: u64) {
+        debug_assert_eq!(metric.kind, MetricKind::Counter, "{}", metric.name);
+        assert_declared(metric, &Labels::new());
         let counter = Counter::<u64>::default();
         counter.inc_by(value);
-        self.registry.register(name, help, counter);
+        metric.register(&mut self.registry, counter);
     }
 
     /// Adds histograms.
     pub fn histogram(
         &mut self,
-        name: &str,
-        help: &str,
+        metric: &Metric,
         rows: impl IntoIterator<Item = (Labels, Histogram)>,
     ) {
-        self.registry.register_collector(Box::new(Histograms {
-            name: name.to_owned(),
-            help: format!("{help}."),
-            rows: rows.into_iter().collect(),
-        }));
+        debug_assert_eq!(metric.kind, MetricKind::Histogram, "{}", metric.name);
+        let rows: Vec<_> = rows.into_iter().collect();
+        for (labels, _) in &rows {
+            assert_declared(metric, labels);
+        }
+        let metric = *metric;
+        self.registry
+            .register_collector(Box::new(Histograms { metric, rows }));
     }
 
     /// Adds the metrics of a registry that is kept elsewhere.
@@ -133,6 +139,13 @@ impl Measures {
     }
 }
 
+/// The labels of a row are those that the metric declares.
+fn assert_declared(metric: &Metric, labels: &Labels) {
+    let declared = metric.labels.iter().map(|label| label.name);
+    let is_declared = labels.iter().map(|(name, _)| *name).eq(declared);
+    debug_assert!(is_declared, "{} has the labels {labels:?}", metric.name);
+}
+
 /// `text` with the end marker, by which a client notices a truncated response.
 pub(crate) fn with_end_marker(mut text: String) -> String {
     encode_eof(&mut text).expect("writing to a string");
@@ -143,14 +156,22 @@ pub(crate) fn with_end_marker(mut text: String) -> String {
 mod tests {
     use super::*;
 
+    crate::declare! {
+        A: Gauge "scree_a" ["state": "any"] "A";
+        B: Counter "scree_b" ["state": "any"] "B";
+        C: Gauge "scree_c" [] "C";
+        D: Counter "scree_d" [] "D";
+        T: Histogram "scree_t_seconds" ["verb": "any"] "T";
+    }
+
     #[test]
     fn rows_are_written_with_their_labels_and_a_counter_ends_in_total() {
         let mut measures = Measures::default();
         let row = |state: &str| vec![("state", state.to_owned())];
-        measures.gauge("scree_a", "A", [(row("x"), 1.5), (row("a\"\\\nb"), 0.0)]);
-        measures.one("scree_c", "C", 2.0);
-        measures.count("scree_d", "D", 3);
-        measures.counter("scree_b", "B", [(row("x"), u64::MAX)]);
+        measures.gauge(&A, [(row("x"), 1.5), (row("a\"\\\nb"), 0.0)]);
+        measures.one(&C, 2.0);
+        measures.count(&D, 3);
+        measures.counter(&B, [(row("x"), u64::MAX)]);
         let text = measures.whole();
         for line in [
             "# TYPE scree_a gauge",
@@ -174,8 +195,8 @@ mod tests {
             sum: 7.25,
         };
         let labels = vec![("verb", "put".to_owned())];
-        measures.histogram("scree_t_seconds", "T", [(labels, row)]);
-        measures.one("scree_c", "C", 2.0);
+        measures.histogram(&T, [(labels, row)]);
+        measures.one(&C, 2.0);
         let text = measures.whole();
         for line in [
             "# HELP scree_t_seconds T.",

@@ -13,6 +13,7 @@ use axum::routing::get;
 use tokio::task::JoinSet;
 use world::{Millis, host};
 
+use crate::declared::{BUILD_INFO, CERTIFICATE_EXPIRY, PART_UNRESPONSIVE, READY, START_TIME};
 use crate::measures::with_end_marker;
 use crate::{CONTENT_TYPE, Measures};
 
@@ -160,13 +161,8 @@ impl Monitor {
             unresponsive.push((labels, f64::from(is_unresponsive)));
         }
         let mut parts = Measures::default();
-        parts.gauge(
-            "scree_ready",
-            "Whether a part can do its work: see /readyz",
-            ready,
-        );
-        let help = "Whether a part did not answer in time, so that its metrics are missing here";
-        parts.gauge("scree_part_unresponsive", help, unresponsive);
+        parts.gauge(&READY, ready);
+        parts.gauge(&PART_UNRESPONSIVE, unresponsive);
         text.push_str(&parts.text());
         with_end_marker(text)
     }
@@ -175,16 +171,11 @@ impl Monitor {
     fn own(&self) -> Measures {
         let mut own = Measures::default();
         let version = vec![("version", self.inner.version.to_owned())];
-        own.gauge("scree_build_info", "The version of Scree", [(version, 1.0)]);
-        own.one(
-            "process_start_time_seconds",
-            "When the process started, since 1970",
-            seconds(self.inner.started),
-        );
+        own.gauge(&BUILD_INFO, [(version, 1.0)]);
+        own.one(&START_TIME, seconds(self.inner.started));
         let certificates = lock(&self.inner.certificates).clone();
         own.gauge(
-            "scree_certificate_expiry_timestamp_seconds",
-            "When the certificate that this process uses ends, since 1970",
+            &CERTIFICATE_EXPIRY,
             certificates
                 .into_iter()
                 .map(|(used_as, ends)| (vec![("use", used_as.to_owned())], seconds(ends))),
@@ -278,6 +269,11 @@ mod tests {
 
     use super::*;
 
+    crate::declare! {
+        OF_A: Gauge "scree_of_a" [] "A number";
+        OF_B: Gauge "scree_of_b" [] "A number";
+    }
+
     /// A part whose answers may hang.
     struct HangingPart {
         name: &'static str,
@@ -307,7 +303,8 @@ mod tests {
             Box::pin(async {
                 after(self.measure_hangs).await;
                 let mut measures = Measures::default();
-                measures.one(&format!("scree_of_{}", self.name), "A number", 1.0);
+                let metric = if self.name == "a" { &OF_A } else { &OF_B };
+                measures.one(metric, 1.0);
                 measures
             })
         }

@@ -42,35 +42,38 @@ impl std::fmt::Display for ClientError {
                 match source.kind() {
                     io::ErrorKind::PermissionDenied => write!(
                         formatter,
-                        "{folder} is not accessible ({source}): run the command as the user who \
-                         serves it, not as another user"
+                        "{folder} is not accessible ({source}): run the command as the user who serves \
+                         it, not as another user"
                     ),
                     io::ErrorKind::NotADirectory => {
                         write!(
                             formatter,
-                            "{folder} is not a folder; use the data directory of a `scree up`"
+                            "{folder} is not a folder: give the data directory of a `scree up`"
                         )
                     }
                     _ => write!(
                         formatter,
-                        "nothing serves {folder} ({source}); start it with `scree up --dir {word}`"
+                        "no process serves {folder} ({source}): start it with `scree up --dir {word}`"
                     ),
                 }
             }
             Self::Unanswered { urls, source } => match urls.as_slice() {
-                [url] => write!(formatter, "{url} does not answer: {source}"),
+                [url] => write!(
+                    formatter,
+                    "controller {url} does not answer: {source}; check the URL and the controller's log"
+                ),
                 urls => {
                     let urls = urls.join(", ");
                     write!(
                         formatter,
-                        "none of {urls} answers; the last error: {source}"
+                        "no controller of {urls} answers; the last error: {source}"
                     )
                 }
             },
             Self::Broken(why) => {
                 write!(
                     formatter,
-                    "the server did not answer properly: {why}; see its log"
+                    "the server's answer is malformed: {why}; see its log"
                 )
             }
             Self::Certificate(why) => formatter.write_str(why),
@@ -148,7 +151,7 @@ impl Client {
             .parse::<jiff::Timestamp>()
             .is_ok_and(|ends| ends < soon);
         if ends_soon && !profile.is_brought() && profile.renew(&client).await.is_ok() {
-            // If it cannot be written, the next command renews it again.
+            // If the new certificate cannot be written, the next command renews it again.
             let _ = profile.write(profiles.world(), &path);
         }
         Ok(Self {

@@ -1,4 +1,4 @@
-//! The terminal as the laboratory's commands see it.
+//! The terminal as the lab's commands see it.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use lab::measure::Stop;
 use crate::commands::Failure;
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::signals::Ends;
+use crate::signals::EndSignals;
 
-/// Runs a command of the laboratory on the terminal.
+/// Runs a command of the lab on the terminal.
 pub fn run(
     format: Format,
     command: impl FnOnce(&dyn Console) -> Result<(), LabFailure>,
@@ -48,14 +48,14 @@ impl Console for Terminal {
             .enable_io()
             .build()
             .map_err(failed)?;
-        let ends = runtime.block_on(async { Ends::of_command() });
+        let ends = runtime.block_on(async { EndSignals::of_command() });
         let mut ends = ends.map_err(|failure| LabFailure::new(failure.to_string()))?;
         let stop = Stop::default();
         let stopped = stop.clone();
         let wait = move || {
-            runtime.block_on(ends.come());
+            runtime.block_on(ends.received());
             stopped.stop();
-            runtime.block_on(ends.come());
+            runtime.block_on(ends.received());
             std::process::exit(1);
         };
         // The thread ends with the process.

@@ -1,5 +1,5 @@
 //! The environment variables that `scree` reads, in one table: the code takes their names from
-//! here, and docs/reference/configuration.md is written from it.
+//! here, and docs/reference/configuration.md is generated from it.
 
 #![cfg_attr(
     not(test),
@@ -26,15 +26,15 @@ pub const DIR: Variable = Variable {
 /// The profile of `scree login`, as `--profile`.
 pub const PROFILE: Variable = Variable {
     name: "SCREE_PROFILE",
-    readers: "commands that ask a controller",
+    readers: "commands that use a controller",
     meaning: "Controller to use, as `--profile`.",
 };
 
 /// The folder of the user's profiles.
 pub const CONFIG: Variable = Variable {
     name: "SCREE_CONFIG",
-    readers: "commands that ask a controller",
-    meaning: "Folder in which `scree login` keeps profiles. \
+    readers: "commands that use a controller",
+    meaning: "Folder in which `scree login` stores profiles. \
               [default: `$XDG_CONFIG_HOME/scree` or `~/.config/scree`]",
 };
 

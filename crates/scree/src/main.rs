@@ -1,8 +1,8 @@
-//! Floor 6: the `scree` binary: `up`, `controller`, `agent`, unit daemons, and
+//! Floor 6: the `scree` binary: `up`, `controller`, `agent`, unit daemons, relays, filter servers, and
 //! the command line.
 //!
 //! The only code that knows the terminal. Commands are clients of the HTTP API and share nothing
-//! with the servers but its JSON types. The laboratory's commands come from the crate `lab` and are
+//! with the servers but its JSON types. The lab's commands come from the crate `lab` and are
 //! left out without the Cargo feature `lab`.
 //!
 //! Exit codes: 0 done, 1 failed, 2 usage.
@@ -38,13 +38,13 @@ use args::{
 use commands::Failure;
 use output::Format;
 
-/// Whether there is a profile to use if no server is named.
+/// Whether there is a profile to use if no data directory is given.
 fn is_logged_in() -> bool {
     profiles::Profiles::of_user().is_ok_and(|profiles| profiles.is_any())
 }
 
-/// Runs a command through the process that serves a folder, or the controller of a profile.
-fn ask(
+/// Runs a command through the process that serves a data directory, or the controller of a profile.
+fn run_remotely(
     (mut folder, profile): (Option<PathBuf>, Option<String>),
     format: Format,
     command: ApiCommand,
@@ -101,12 +101,12 @@ fn main() -> ExitCode {
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
         Command::Privacy(PrivacyCommand::Audit(audit)) => {
-            ask((folder, profile), format, ApiCommand::PrivacyAudit(audit))
+            run_remotely((folder, profile), format, ApiCommand::PrivacyAudit(audit))
         }
         Command::Privacy(PrivacyCommand::Audits(audits)) => {
-            ask((folder, profile), format, ApiCommand::PrivacyAudits(audits))
+            run_remotely((folder, profile), format, ApiCommand::PrivacyAudits(audits))
         }
-        Command::Api(command) => ask((folder, profile), format, command),
+        Command::Api(command) => run_remotely((folder, profile), format, command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

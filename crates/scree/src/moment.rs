@@ -1,4 +1,4 @@
-//! Times and durations as people write them.
+//! Parses times and durations.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Parses a moment: see [`crate::args::VolumeCommand::Restore`].
 pub fn parse(text: &str) -> Result<Moment, String> {
     let now = Timestamp::from_millisecond(RealClock::new().wall().0)
-        .map_err(|error| format!("this machine's clock is far off: {error}"))?;
+        .map_err(|error| format!("this machine's clock is wrong: {error}"))?;
     parse_at(text, now, &TimeZone::system())
 }
 
@@ -49,7 +49,9 @@ pub fn parse(text: &str) -> Result<Moment, String> {
 pub fn milliseconds(text: &str) -> Result<i64, String> {
     match parse(text)? {
         Moment::Time(time) => Ok(time.as_millisecond()),
-        Moment::Version(_) => Err(format!("{text} is a version's number, and no time")),
+        Moment::Version(_) => Err(format!(
+            "{text} is a version's number: give a time, as '2026-01-31 09:30' or -2h"
+        )),
     }
 }
 
@@ -64,14 +66,14 @@ fn parse_at(text: &str, now: Timestamp, local: &TimeZone) -> Result<Moment, Stri
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = text
             .parse()
-            .map_err(|_| format!("{text} is no version's number"))?;
+            .map_err(|_| format!("{text} is too large for a version's number"))?;
         return Ok(Moment::Version(number));
     }
     if let Some(ago) = text.strip_prefix('-').or_else(|| text.strip_suffix("ago")) {
         let ago = duration(ago.trim())?;
         let time = now
             .checked_sub(ago)
-            .map_err(|_| format!("{text} is too long ago"))?;
+            .map_err(|_| format!("{text} is before the first year that can be represented"))?;
         return Ok(Moment::Time(time));
     }
     if let Ok(time) = text.parse::<Timestamp>() {
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_as_people_write_them() {
+    fn each_form_of_a_moment_is_parsed() {
         assert_eq!(at("17"), Ok(Moment::Version(17)));
         assert_eq!(at("-10m"), time("2026-03-01T11:50:00Z"));
         assert_eq!(at("10m ago"), time("2026-03-01T11:50:00Z"));
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn each_form_of_a_duration_is_parsed() {
         for (text, milliseconds) in [
             ("0s", 0),
             ("100ms", 100),
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_refused() {
+    fn invalid_moments_are_refused() {
         for bad in [
             "",
             "yesterday",

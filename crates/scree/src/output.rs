@@ -39,7 +39,7 @@ pub fn print<T: Serialize>(
     write_out(text.as_bytes())
 }
 
-/// Prints a result of the laboratory.
+/// Prints a result of the lab.
 ///
 /// # Errors
 /// As [`write_out`].
@@ -57,7 +57,7 @@ pub fn print_report(format: Format, report: &lab::commands::Report) -> io::Resul
     write_out(text.as_bytes())
 }
 
-/// Writes to standard output. A closed pipe is no failure: its reader wants no more.
+/// Writes to standard output. A closed pipe is no failure.
 ///
 /// # Errors
 /// If standard output cannot be written.
@@ -100,7 +100,7 @@ pub fn print_failure(format: Format, failure: &Failure) {
         Format::Json => format!("{}\n", serde_json::json!({ "error": failure })),
         Format::Table | Format::Yaml => plain(&format!("scree: {failure}\n")),
     };
-    // If this cannot be printed, the exit code has to suffice.
+    // If this cannot be printed, only the exit code reports the failure.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
@@ -110,7 +110,7 @@ pub fn print_notice(format: Format, notice: &str) {
         Format::Json => format!("{}\n", serde_json::json!({ "notice": notice })),
         Format::Table | Format::Yaml => plain(&format!("scree: {notice}\n")),
     };
-    // A notice that cannot be printed is no failure.
+    // A notice that cannot be printed is lost.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 

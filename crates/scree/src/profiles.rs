@@ -1,8 +1,8 @@
-//! [`Profiles`]: the identities of the command line's user, one file for each.
+//! [`Profiles`]: the identities of the command line's user, a file for each.
 //!
 //! ```text
 //!   ~/.config/scree/profiles/NAME.toml   a certificate, its key, and the URL
-//!   ~/.config/scree/current              the name of the one that is used
+//!   ~/.config/scree/current              the name of the current profile
 //! ```
 
 use std::path::PathBuf;
@@ -71,15 +71,15 @@ impl Profiles {
             {
                 Err(Failure::new(format!(
                     "there is no profile {name:?}: run `scree login`, or use the data directory of a \
-                     `scree up` with --dir D or SCREE_DIR"
+                     `scree up` with --dir DIR or SCREE_DIR"
                 )))
             }
             Err(error) => Err(Failure::of(&error)),
         }
     }
 
-    /// Keeps a profile, and makes it the current one.
-    pub fn keep(&self, name: Option<&str>, profile: &Profile) -> Result<PathBuf, Failure> {
+    /// Writes a profile, and makes it the current one.
+    pub fn store(&self, name: Option<&str>, profile: &Profile) -> Result<PathBuf, Failure> {
         let name = name.unwrap_or(FIRST);
         let path = self.path(name)?;
         host::make_folders(&*self.world.disk, host::parent_of(&path))?;

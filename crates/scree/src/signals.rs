@@ -1,4 +1,4 @@
-//! [`Ends`]: the signals that end a process or command.
+//! [`EndSignals`]: the signals that end a process or command.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,13 +14,13 @@ const QUIT: (&str, SignalKind) = ("SIGQUIT", SignalKind::quit());
 const HANGUP: (&str, SignalKind) = ("SIGHUP", SignalKind::hangup());
 
 /// Signals that are received from the creation of this value on.
-pub struct Ends {
+pub struct EndSignals {
     signals: Vec<(&'static str, Signal)>,
     /// Signals that are received and ignored.
     _ignored: Vec<Signal>,
 }
 
-impl Ends {
+impl EndSignals {
     /// The signals that end a daemon. A hangup of the terminal that started it does not.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Ends {
     }
 
     /// Waits for a signal and returns its name. A signal that came earlier is not lost.
-    pub async fn come(&mut self) -> &'static str {
+    pub async fn received(&mut self) -> &'static str {
         poll_fn(|context| {
             let mut come = self
                 .signals
@@ -70,7 +70,7 @@ impl Ends {
 /// Whether this process was started with the signal ignored; valid before it is received here.
 #[expect(
     clippy::disallowed_methods,
-    reason = "it is this very process that is asked about"
+    reason = "it reads the state of this process"
 )]
 fn is_ignored(kind: SignalKind) -> bool {
     // Without this file no signal counts as ignored.
@@ -96,18 +96,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_signal_ends_with_its_name() {
+    async fn each_end_signal_is_returned_by_name() {
         let has_hangups = !is_ignored(SignalKind::hangup());
-        let mut ends = Ends::of_command().ok().expect("signals");
+        let mut ends = EndSignals::of_command().ok().expect("signals");
         for name in ["SIGHUP", "SIGTERM", "SIGINT"] {
             if name != "SIGHUP" || has_hangups {
                 send(name);
-                assert_eq!(ends.come().await, name);
+                assert_eq!(ends.received().await, name);
             }
         }
-        let mut ends = Ends::of_daemon().ok().expect("signals");
+        let mut ends = EndSignals::of_daemon().ok().expect("signals");
         send("SIGHUP");
         send("SIGTERM");
-        assert_eq!(ends.come().await, "SIGTERM", "a hangup does nothing");
+        assert_eq!(ends.received().await, "SIGTERM", "a hangup is ignored");
     }
 }

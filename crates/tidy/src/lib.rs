@@ -5,7 +5,7 @@
 //! that shows a fault it finds and a near miss that it leaves alone.
 //!
 //! ```text
-//!   Tree::read(root) ──▶ rules (words, types, functions, heads, reference) ──▶ findings
+//!   Tree::read(root) ──▶ rules (words, types, functions, heads, links, reference) ─▶ findings
 //!                   └──▶ survey: sizes and counts of the tree, to compare two commits
 //! ```
 //!
@@ -15,6 +15,7 @@
 mod functions;
 mod heads;
 mod imports;
+mod links;
 mod reference;
 mod source;
 mod survey;
@@ -59,6 +60,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             Kind::Markdown | Kind::Other => {}
         }
     }
+    links::check(tree, &mut findings);
     reference::check(tree, &mut findings);
     findings
 }

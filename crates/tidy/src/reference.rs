@@ -7,6 +7,9 @@ const GLOSSARY: &str = "docs/glossary.md";
 const COMMANDS: &str = "docs/reference/cli.md";
 const METRICS: &str = "docs/reference/metrics.md";
 
+/// Names of packages and files that look like those of metrics.
+const NO_METRICS: [&str; 3] = ["scree_", "scree_client", "scree_tools"];
+
 /// Finds terms of the glossary that occur nowhere else, and commands, flags and metrics that
 /// the references lack.
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -67,13 +70,18 @@ fn check_commands(file: &File, reference: &str, findings: &mut Vec<Finding>) {
         return;
     }
     let mut is_block = false;
+    let mut is_console = false;
     let mut continues = false;
     for line in file.lines() {
-        if line.text.trim_start().starts_with("```") {
+        if let Some(language) = line.text.trim_start().strip_prefix("```") {
             is_block = !is_block;
+            is_console = language == "console";
             continue;
         }
-        let spans: Vec<&str> = if is_block {
+        let is_output = is_block && is_console && !has_prompt(line.text) && !continues;
+        let spans: Vec<&str> = if is_output || is_internal(file) && !is_block {
+            Vec::new()
+        } else if is_block {
             vec![line.text]
         } else {
             line.text.split('`').skip(1).step_by(2).collect()
@@ -109,13 +117,33 @@ fn check_commands(file: &File, reference: &str, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Whether a line of a console is typed: output has no prompt.
+fn has_prompt(line: &str) -> bool {
+    let line = line.trim_start();
+    line.split_whitespace()
+        .next()
+        .is_some_and(|word| word.ends_with('$') || word.ends_with('#'))
+}
+
+/// Whether a page describes bytes, some of which look like commands.
+fn is_internal(file: &File) -> bool {
+    file.path().starts_with("docs/internals")
+}
+
 /// What follows `scree ` where it is a command, up to the next command of a pipe.
 fn command_in(code: &str) -> Option<&str> {
-    let code = code
-        .trim_start()
-        .trim_start_matches("$ ")
-        .trim_start_matches("# ");
+    let code = code.trim_start();
+    // `c1# scree status` of a host's console.
+    let code = match code.split_once(' ') {
+        Some((_, rest)) if has_prompt(code) => rest.trim_start(),
+        _ => code,
+    };
     let code = code.strip_prefix("sudo ").unwrap_or(code);
+    // `runuser -u USER -- scree …`
+    let code = match code.find(" -- scree ") {
+        Some(at) => &code[at + " -- ".len()..],
+        None => code,
+    };
     let rest = code.strip_prefix("scree ")?;
     Some(rest.split([';', '|', '#']).next().unwrap_or(rest))
 }
@@ -159,7 +187,9 @@ fn check_metrics(file: &File, reference: &str, findings: &mut Vec<Finding>) {
         let words = line
             .text
             .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        for name in words.filter(|word| word.starts_with("scree_")) {
+        let names_of_metrics =
+            words.filter(|word| word.starts_with("scree_") && !NO_METRICS.contains(word));
+        for name in names_of_metrics {
             let base = ["_bucket", "_sum", "_count", "_total"];
             let base = base.iter().find_map(|end| name.strip_suffix(end));
             if !names(reference, name) && !base.is_some_and(|base| names(reference, base)) {

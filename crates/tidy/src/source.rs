@@ -1,10 +1,11 @@
 //! [`Tree`]: the files that the rules look at, and how one is taken apart into lines.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Folders that hold no text of Scree's own, by their path from the root.
-const SKIPPED: &[&str] = &[
+pub const SKIPPED: &[&str] = &[
     ".git",
     "target",
     "fuzz/images",
@@ -21,6 +22,8 @@ const GENERATED: &[&str] = &["Cargo.lock", "docs/openapi.json", "docs/third-part
 #[derive(Debug, Default)]
 pub struct Tree {
     files: Vec<File>,
+    /// All files and folders, those without a rule included, by their path from the root.
+    paths: BTreeSet<PathBuf>,
 }
 
 /// What a file is, for the rules.
@@ -54,7 +57,9 @@ impl Tree {
     /// A tree of the given files.
     #[must_use]
     pub fn new(files: Vec<File>) -> Self {
-        Self { files }
+        let paths = files.iter().flat_map(|file| file.path.ancestors());
+        let paths = paths.map(Path::to_owned).collect();
+        Self { files, paths }
     }
 
     /// Reads all text files below `root`.
@@ -74,6 +79,7 @@ impl Tree {
             let entry = entry?;
             let path = folder.join(entry.file_name());
             let kind = entry.file_type()?;
+            self.paths.insert(path.clone());
             if SKIPPED.iter().any(|skipped| path == Path::new(skipped)) {
                 continue;
             }
@@ -91,6 +97,12 @@ impl Tree {
     #[must_use]
     pub fn files(&self) -> &[File] {
         &self.files
+    }
+
+    /// Whether there is a file or folder at `path`.
+    #[must_use]
+    pub fn has_path(&self, path: &Path) -> bool {
+        self.paths.contains(path)
     }
 
     /// The file at `path`.

@@ -1,4 +1,4 @@
-"""Measures Scree beside the disk formats and servers its users have today.
+"""Compares Scree with the disk formats and servers that its users have today.
 
   tools/run bench                  everything, about 70 minutes
   tools/run bench --quick          every path once, too short to mean anything
@@ -12,8 +12,8 @@
                                (relays filters replicas guests) benchmarks-chains.md, and of
                                caches (policies to bonnie) benchmarks-cache.md
   tools/run bench --json FILE      writes the numbers there, after each section
-  tools/run bench --resume         goes on after the last section that FILE has, if it was
-                               broken off on this machine
+  tools/run bench --resume         continues after the last section in FILE, if the run was
+                               interrupted on this machine
 
 All servers run in one session, on one file system, pinned to core 0; the client
 (fio over NBD on a unix socket) is pinned to core 1. Repetitions are interleaved,
@@ -59,7 +59,7 @@ def say(text):
 
 
 class Server:
-    """Something that serves one disk over NBD, and the processor time it uses."""
+    """A server of one disk over NBD, and its processor time."""
 
     def __init__(self, name, uri):
         self.name, self.uri = name, uri
@@ -72,7 +72,7 @@ class Server:
         return cpu_of(self.pid())
 
     def drain(self):
-        """Leaves nothing behind that would disturb the next one's turn."""
+        """Writes everything out that would disturb the next server."""
         os.sync()
 
 
@@ -102,7 +102,7 @@ class Process(Server):
         return self.process.pid
 
     def stop(self):
-        # qemu-nbd overlooks a signal that comes while it starts.
+        # qemu-nbd loses a signal that comes while it starts.
         for _ in range(300):
             self.process.terminate()
             try:
@@ -115,7 +115,7 @@ class Process(Server):
 
 
 def start_scree(*arguments):
-    # What is measured is speed, not what a small disk may promise.
+    # Speed is measured, not how much a small disk may promise.
     arguments = ("--overcommit", 100000, *arguments)
     scree = Scree(FOLDER / "scree", 8, SERVER_CORE, arguments)
     scree.start()
@@ -123,7 +123,7 @@ def start_scree(*arguments):
 
 
 class Volume(Server):
-    """A volume of a Scree. Several may share one; only one at a time works."""
+    """A volume of a Scree. Several may share one process; only one at a time works."""
 
     def __init__(self, scree, name, volume, size, replicas):
         self.scree, self.volume = scree, volume
@@ -156,7 +156,7 @@ def overlay(path, base):
 
 
 def fio(server, rw, *arguments, **options):
-    """One fio job; returns its read and write sides with what the server used."""
+    """Runs one fio job. Returns its read and write sides with the processor time of the server."""
     output = FOLDER / "fio.json"
     settings = {"bs": "4k", "iodepth": 1, "thread": 1, "norandommap": 1, "randrepeat": 0, **options}
     output.unlink(missing_ok=True)
@@ -190,8 +190,8 @@ def fio(server, rw, *arguments, **options):
 
 
 def copy(server):
-    """Copies a file from memory onto the disk and flushes. fio's NBD engine
-    leaves the final flush out, so this is nbdcopy's work."""
+    """Copies a file from memory to the disk and flushes. fio's NBD engine omits the final flush,
+    so nbdcopy does this."""
     before = server.cpu_s()
     begun = time.monotonic()
     run(
@@ -220,7 +220,7 @@ def copy(server):
 
 
 class Plan:
-    """How long and how often."""
+    """Duration and repetitions."""
 
     def __init__(self, quick):
         self.quick = quick
@@ -235,7 +235,7 @@ class Plan:
         self.big = 1 << 40
 
     def timed(self, **options):
-        # fio takes whole seconds or milliseconds.
+        # fio accepts whole seconds or milliseconds.
         return {
             "size": self.size,
             "time_based": 1,
@@ -258,31 +258,30 @@ WORKLOADS = [
     ("sequential write 256K QD8, with flush", "mib_s", "write", {"bs": "256k", "iodepth": 8}),
     ("random 50/50 16K QD32", "iops", "randrw", {"bs": "16k", "iodepth": 32}),
 ]
-# Read with the data in memory, and with none of it there.
+# Read with the data in memory, and without.
 WARM = {"random read 4K QD1", "random read 4K QD32", "sequential read 256K QD8"}
 COLD = {name for name, *_ in WORKLOADS if name.endswith("from the device")}
 
 
 def one(plan, server, workload):
-    """One run of one workload: the number, and the CPU time of an operation."""
+    """One run of one workload: the value, and the processor time per operation."""
     name, unit, rw, options = workload
     if name in COLD:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("1")
-        # A warm-up would bring back what was dropped.
+        # A warm-up would load the dropped data again.
         result = fio(server, rw, **plan.timed(**options) | {"ramp_time": 0})
     elif rw == "write":
         result = copy(server)
         if isinstance(server, Volume):
-            # What the client waited for, and after it until all lay on the units.
+            # The time until the client was done, and until everything was on the units.
             ended = time.monotonic()
             runtime_s = result["runtime_s"] + server.settle() - ended
             result["destaged_mib_s"] = result["bytes"] / MIB / runtime_s
     elif plan.ramp == 0:
         result = fio(server, rw, **plan.timed(**options))
     else:
-        # The warm-up is a job of its own, so that its processor time and its
-        # operations do not count.
+        # The warm-up is a job of its own, so that it does not count.
         warm = plan.timed(**options) | {"runtime": f"{plan.ramp}s", "ramp_time": 0}
         fio(server, rw, **warm)
         result = fio(server, rw, **plan.timed(**options) | {"ramp_time": 0})
@@ -314,15 +313,15 @@ def workloads(plan, results):
         for server in servers:
             fio(server, "write", bs="1m", iodepth=4, size=plan.size)
             server.drain()
-        # Chains: a populated disk behind ever more layers that were written to
-        # a little, as a chain of snapshots leaves them.
+        # Backing chains: a populated disk behind more and more layers with few writes, as a chain
+        # of snapshots leaves them.
         shutil.copyfile(FOLDER / "disk-qcow2", FOLDER / "chain-0")
         chains = []
         for layer in range(1, max(plan.chains) + 1):
             overlay(FOLDER / f"chain-{layer}", FOLDER / f"chain-{layer - 1}")
             run("qemu-io", "-f", "qcow2", "-c", f"write {layer * 1024}k 4k", FOLDER / f"chain-{layer}")
         for layers in plan.chains:
-            # Each is read only here; layers are shared between the servers.
+            # Each one is only read here; servers share the layers.
             chains.append(
                 Process(
                     f"qcow2 behind {layers}",
@@ -362,7 +361,7 @@ def workloads(plan, results):
 
 
 def memory_mib(scree):
-    """The most memory it has ever had resident."""
+    """The largest resident memory of the process so far."""
     status = Path(f"/proc/{scree.process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
@@ -393,7 +392,7 @@ def read_again(plan, server):
 
 
 def scribble(plan, server, blocks=64):
-    """What happens between two snapshots: some writes, some in the 2 MiB."""
+    """The writes between two snapshots, some of them in the 2 MiB."""
     fio(server, "randwrite", size=plan.size // 2, io_size=blocks * 4096)
 
 
@@ -410,7 +409,7 @@ def snapshots(plan, results):
         for count in plan.snapshots:
             say(f"  Scree: {count} snapshots")
             while taken < count:
-                # A thousand fio starts would take longer than the snapshots do.
+                # A thousand starts of fio would take longer than the snapshots.
                 if taken % 10 == 0:
                     scribble(plan, volume)
                 taken += 1
@@ -420,7 +419,7 @@ def snapshots(plan, results):
             volume.drain()
             read_again(plan, volume)
             table["Scree"][count] = statistics.median(read_again(plan, volume) for _ in range(plan.repetitions))
-        # And side by side: a disk that has them all beside one that has none.
+        # In turns: a disk with all snapshots, and one without.
         pairs = [(read_again(plan, volume), read_again(plan, never)) for _ in range(1 if plan.quick else 9)]
         results["snapshots_beside_none"] = {
             "with": [pair[0] for pair in pairs],
@@ -453,7 +452,7 @@ def snapshots(plan, results):
 
 
 def snapshot_times(plan, results):
-    """How long the commands take, on volumes with writes under way."""
+    """Duration of the commands, on volumes with writes under way."""
     table = results["snapshot_times_ms"] = {}
     scree = start_scree()
     try:
@@ -487,8 +486,8 @@ def allocated(folder):
 
 
 def steady(plan, results):
-    """Random overwrites past three times the journal's size, without a pause."""
-    # Nothing is given back, so that what the units hold is what was written.
+    """Random overwrites of more than three times the journal's size, without a pause."""
+    # Nothing is reclaimed, so that the units hold everything that was written.
     scree = start_scree(
         "--retain-count",
         100_000,
@@ -544,7 +543,7 @@ def steady(plan, results):
 
 
 def memory(plan, results):
-    """A 1 TiB volume, written all over in 4 KiB pieces."""
+    """A 1 TiB volume with 4 KiB writes all over."""
     scree = start_scree()
     try:
         volume = Volume(scree, "Scree", "big", plan.big, 1)
@@ -558,7 +557,7 @@ def memory(plan, results):
 
 
 def opening(plan, results):
-    """kill -9 while writing as hard as possible, then until a read succeeds."""
+    """kill -9 under full write load, then the time until a read succeeds."""
     scree = start_scree()
     rows = results["open"] = []
     try:
@@ -574,7 +573,7 @@ def opening(plan, results):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            # Wait for a full journal, but not for ever: destaging works against it.
+            # Waits for a full journal for a limited time: destaging empties it.
             fullest, until = 0.0, time.monotonic() + (3 if plan.quick else 15)
             while time.monotonic() < until:
                 engine = volume.engine()
@@ -656,12 +655,12 @@ SECTIONS = {
     "daemons": of_module(bench_units.beside_rbd),
     "ceph": of_module(bench_ceph.ceph),
 }
-# What has a report of its own.
+# Sections with a report of their own.
 OF_CHAINS = {"relays", "filters", "replicas", "guests"}
 OF_CACHE = {"policies", "cached", "streams", "maps", "storm", "aged", "bonnie"}
-# They need a Ceph cluster, and take too long for a quick run.
+# Sections that need a Ceph cluster, and take too long for a quick run.
 OF_CEPH = {"daemons", "ceph"}
-# It makes network namespaces.
+# A section that creates network namespaces.
 OF_ROOT = {"limited"}
 
 
@@ -672,7 +671,7 @@ def can_measure(name, is_quick):
 
 
 def read_back(path):
-    """Numbers as they were measured. JSON has words for keys only."""
+    """Reads numbers back. JSON has only texts as keys."""
 
     def keys(table):
         return {int(key) if key.isdigit() else key: value for key, value in table.items()}
@@ -730,6 +729,6 @@ def bench():
 
 
 if __name__ == "__main__":
-    # A plain end, so that what runs is ended too.
+    # A regular exit, so that child processes end, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main(bench)

@@ -1,5 +1,5 @@
-"""The host's cache, before units that are far away: working sets, streams, maps, storms of boots,
-and restarts. For tools/run bench.
+"""The host's cache with distant units: working sets, streams, maps, boot storms and restarts. For
+tools/run bench.
 
 Daemons are behind links that take 2.5 ms each way, by a program that passes bytes on later.
 """
@@ -23,7 +23,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 BLOCK = 4096
 
-# Each way, of each daemon's link.
+# Latency in each direction of each daemon's link.
 LINK_US = 2500
 TRIP_MS = 2 * LINK_US / 1000
 
@@ -41,7 +41,7 @@ BOOTS = ROOT / "crates" / "cache" / "traces" / "boots-in-turn.iolog.xz"
 
 
 class Far:
-    """A site whose daemons are far away, and its only host, which is begun again and again."""
+    """A site with distant daemons and one host, which is restarted again and again."""
 
     def __init__(self, folder, plan):
         self.plan = plan
@@ -72,7 +72,7 @@ class Far:
         return self.site.export(name)
 
     def begin(self, uris, cache_bytes=0, memory_bytes=0, is_new=False, prefix=()):
-        """The host anew: nothing is in its memory, and in its file, if it `is_new`."""
+        """Restarts the host with an empty memory, and with an empty cache file if `is_new`."""
         agent = self.site.agents[0]
         self.end()
         if is_new:
@@ -84,7 +84,7 @@ class Far:
             until("it is served again", lambda: is_served(uri), 60)
 
     def end(self):
-        """An end as it should be takes two seconds."""
+        """A clean exit takes two seconds."""
         agent = self.site.agents[0]
         agent.kill() if self.plan.quick else agent.end()
 
@@ -97,20 +97,20 @@ class Far:
         return [(dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)) for labels, value in rows]
 
     def read_bytes(self):
-        """What units have sent to the host."""
+        """The bytes that units have sent to the host."""
         return sum(value for _, value in self.counts("scree_unit_read_bytes_total"))
 
     def wait_until_quiet(self):
-        """Nothing is written to units any more."""
+        """Waits until nothing is written to units any more."""
         last = None
         while last != (now := self.counts("scree_unit_written_bytes_total")):
             last = now
             time.sleep(3)
 
-    def asked(self, *areas):
-        """How many blocks were asked for, by where they were."""
+    def requested(self, *areas):
+        """The number of requested blocks by where they were found."""
         table = {"memory": 0.0, "file": 0.0, "units": 0.0}
-        for labels, value in self.counts("scree_cache_asked_blocks_total"):
+        for labels, value in self.counts("scree_cache_requested_blocks_total"):
             if labels["area"] in (areas or ("image", "active")):
                 table[labels["from"]] += value
         return table
@@ -126,7 +126,7 @@ def is_served(uri):
 
 
 def fio(folder, uris, prefix=(), **options):
-    """One job for each disk, all at once; their results. `read_iolog` may be one for each."""
+    """Runs one job on each disk at once, and returns their results. `read_iolog` may be a list."""
     output = folder / "fio.json"
     output.unlink(missing_ok=True)
     logs = options.pop("read_iologs", None)
@@ -148,7 +148,7 @@ def fio(folder, uris, prefix=(), **options):
 
 
 def log_of(path, requests):
-    """A log for fio: whether it is a write, offset, length."""
+    """Writes a log for fio: whether it is a write, offset, length."""
     words = ["fio version 2 iolog", "disk add", "disk open"]
     words += [f"disk {'write' if is_write else 'read'} {at} {length}" for is_write, at, length in requests]
     path.write_text("\n".join(words + ["disk close", ""]))
@@ -164,7 +164,7 @@ def timed(plan, **options):
 
 
 def local(folder, name, path, *more):
-    """A file of this machine through qemu-nbd."""
+    """A file of this machine behind qemu-nbd."""
     return Part(folder, name, ["qemu-nbd", "-t", "-e", "4", "-f", "raw", "-k", "SOCKET", *more, path])
 
 
@@ -190,7 +190,7 @@ IN_MEMORY, IN_FILE = "in its memory", "in its file"
 
 
 def cached(plan, results, folder, say):
-    """A working set that fits beside a local file; then a restart, and a large cache."""
+    """A working set that fits, compared with a local file; then a restart, and a large cache."""
     table = results.setdefault("cached", {})
     size = plan.size // 4
     table["size"] = size
@@ -203,7 +203,7 @@ def cached(plan, results, folder, say):
         path = random_file(folder / "local", size)
         near = Part(folder, "near", [*AT_SERVERS, "qemu-nbd", "-t", "-e", "4", "-f", "raw", "-k", "SOCKET", path])
         for way, memory in ((IN_FILE, 0), (IN_MEMORY, 3 * size)):
-            # A quarter of it is for what is no image.
+            # A quarter of the cache is the active area.
             far.begin([uri], 6 * size, memory, is_new=True, prefix=AT_SERVERS)
             warm(far, folder, uri, size)
             working_set(plan, table, way, far, near, folder, size, uri, say)
@@ -218,11 +218,11 @@ def cached(plan, results, folder, say):
 
 
 def warm(far, folder, uri, size):
-    """Reads until all is in the cache, as far as that is possible."""
+    """Reads until everything is cached, as far as possible."""
     for _ in range(6):
-        before = far.asked()["units"]
+        before = far.requested()["units"]
         fio(folder, [uri], rw="read", bs="64k", iodepth=8, size=size)
-        if far.asked()["units"] - before < 0.001 * size / BLOCK:
+        if far.requested()["units"] - before < 0.001 * size / BLOCK:
             return
 
 
@@ -232,7 +232,7 @@ def working_set(plan, table, way, far, near, folder, size, uri, say):
         cells = table.setdefault(way, {}).setdefault(label, {})
         for repetition, name in turns(plan, ("Scree", "local")):
             say(f"  {repetition + 1}/{plan.repetitions}  {label}, {way}: {name}")
-            before = far.asked()
+            before = far.requested()
             cpu = far.site.cpu_s()
             found = fio(
                 folder,
@@ -246,20 +246,20 @@ def working_set(plan, table, way, far, near, folder, size, uri, say):
             cells.setdefault(name, []).append(found["iops"])
             if name == "Scree":
                 cells.setdefault("cpu_us", []).append((far.site.cpu_s() - cpu) * 1e6 / found["total_ios"])
-                for place, value in far.asked().items():
+                for place, value in far.requested().items():
                     asked = cells.setdefault("asked", {})
                     asked[place] = asked.get(place, 0) + value - before[place]
 
 
 def hit_ratio(far, folder, uri, log, **options):
-    before = far.asked()
+    before = far.requested()
     fio(folder, [uri], read_iologs=[log], **options)
-    came = {place: value - before[place] for place, value in far.asked().items()}
+    came = {place: value - before[place] for place, value in far.requested().items()}
     return (came["memory"] + came["file"]) / sum(came.values())
 
 
 def restarted(table, far, folder, size, uri):
-    """A cache that has room for half of what is asked for, in Zipf's distribution."""
+    """A cache with room for half of the requested blocks, which follow Zipf's distribution."""
     numbers = random.Random(1)
     blocks = list(range(size // BLOCK))
     numbers.shuffle(blocks)
@@ -274,7 +274,7 @@ def restarted(table, far, folder, size, uri):
     cells = table.setdefault("restart", {})
     for way in ("ended", "killed"):
         before = hit_ratio(far, folder, uri, log(5000), iodepth=8)
-        # What is written behind is so after a second.
+        # Write-behind takes a second.
         time.sleep(2)
         if way == "killed":
             agent = far.site.agents[0]
@@ -291,10 +291,10 @@ HEAD_BYTES, ENTRY_BYTES = 8192, 32
 
 
 def fill_directory(path):
-    """Says of every slot of a cache that it has something."""
+    """Marks every slot of a cache as used."""
     with open(path, "r+b") as file:
         slots = int.from_bytes(file.read(36)[32:36], "little")
-        # As it is divided if nothing is said; what an area has no room for is not kept.
+        # The default division; blocks beyond the capacity of an area are not cached.
         parts = [(1, slots // 4), (2, slots // 2), (3, slots // 4)]
         file.seek(HEAD_BYTES)
         slot = 0
@@ -315,7 +315,8 @@ def fill_directory(path):
 
 
 def reopened(plan, table, far):
-    """The directory is made here: to fill so much would take longer than all else."""
+    """The directory is written here: to fill such a cache would take longer than everything
+    else."""
     size = 64 * MIB if plan.quick else 10 * GIB
     cells = table.setdefault("reopened", {"bytes": size, "with": [], "without": []})
     far.begin([], size, is_new=True)
@@ -348,7 +349,7 @@ STREAMS = {
 
 
 def streams(plan, results, folder, say):
-    """Cold reads in order beside what units give to many requests."""
+    """Cold sequential reads, compared with the throughput of units under many requests."""
     table = results.setdefault("streams", {})
     far = Far(folder / "site", plan)
     try:
@@ -374,7 +375,7 @@ PERCENTILES = {"median": "50.000000", "90 %": "90.000000", "99 %": "99.000000"}
 
 
 def maps(plan, results, folder, say):
-    """Single blocks all over 1 TiB, each behind a page of the map of its own."""
+    """Single blocks over 1 TiB, each behind a map page of its own."""
     table = results.setdefault("maps", {})
     count, each = (200, 20) if plan.quick else (20_000, 1000)
     table["blocks"] = count
@@ -389,12 +390,12 @@ def maps(plan, results, folder, say):
         fio(folder, [uri], read_iologs=[log], iodepth=32)
         far.site.settle("disk")
         if not plan.quick:
-            # So much, and what was written is merged into the map; until then it is in a list that
-            # the host reads when it begins.
+            # After this many blocks the changes are merged into the map; before that they are in
+            # tail pages, which the host reads when it opens the volume.
             fio(folder, [uri], rw="write", bs="1m", iodepth=4, size=MERGED_BYTES)
             far.site.settle("disk")
             far.wait_until_quiet()
-        # Any block is read once only: it is in the cache afterwards.
+        # Each block is read only once: it is cached afterwards.
         unread = iter(numbers.sample(places, count))
         for repetition, way in turns(plan, ("no cache", "warm maps")):
             say(f"  {repetition + 1}/{plan.repetitions}  {way}")
@@ -413,13 +414,13 @@ def maps(plan, results, folder, say):
 # ------------------------------------------------------------------------ storms
 
 CLONES = 16
-# All that eight clones have in common is within so many requests: from then on each does
-# something else.
+# The common reads of eight clones are among these first requests; later each clone does other work.
 BOOT_REQUESTS = 1000
 
 
 def boots(count):
-    """The boot of each clone of the trace: offsets and lengths. And all that is ever read."""
+    """The boot of each clone of the trace, as offsets and lengths, and all blocks that are ever
+    read."""
     reads = []
     for line in lzma.decompress(BOOTS.read_bytes()).decode().splitlines():
         words = line.split()
@@ -427,14 +428,14 @@ def boots(count):
             reads.append((int(words[2]), int(words[3])))
     begun = []
     for place, read in enumerate(reads):
-        # A machine begins with the first block of its disk.
+        # A machine starts with the first block of its disk.
         if read == (0, BLOCK) and (not begun or place - begun[-1] > BOOT_REQUESTS):
             begun.append(place)
     return [reads[place : place + count] for place in begun], reads
 
 
 def runs(reads, longest=MIB):
-    """The blocks of reads, as long runs."""
+    """The blocks of reads, in long runs."""
     blocks = sorted(
         {block for offset, length in reads for block in range(offset // BLOCK, -(-(offset + length) // BLOCK))}
     )
@@ -493,7 +494,7 @@ def storm(plan, results, folder, say):
             far.begin(uris, 256 * MIB if plan.quick else 4 * GIB, 64 * MIB, is_new=True)
             storming(table.setdefault("Scree", {}), folder, uris, logs, far.read_bytes)
             say(f"  {repetition + 1}/{plan.repetitions}  local")
-            # The same again: nothing of it is far away.
+            # The same again, without distant reads.
             storming(table.setdefault("local", {}), folder, [at(part) for part in parts], logs, lambda: 0)
     finally:
         for part in parts:
@@ -608,13 +609,13 @@ def report_cached(table):
         f"IOPS of a volume of {table['size'] // MIB} MiB of which the cache has all, beside a file of this machine"
         " through qemu-nbd. Host and qemu-nbd are pinned to core 0, the client to core 1; links and"
         " daemons are not, and do little. Both read from the page cache. On the right, the processor time of Scree"
-        " for a read (µs), daemons included, and where the cache had what was asked for: memory, file, not at all.",
+        " for a read (µs), daemons included, and where the requested blocks were found: memory, file, units.",
         "",
         markdown(["", "Scree", "local", "Scree / local", "µs", "memory, file, units"], rows),
         "",
         "## Restarts",
         "",
-        "A cache whose share for what is no image has room for half of a volume; single blocks are asked for in"
+        "A cache whose active area has room for half of a volume; single blocks are requested in"
         " Zipf's distribution (exponent 1), 5,000 before and 1,000 after the host's process has ended"
         " on SIGTERM, or on SIGKILL:",
         "",
@@ -626,7 +627,7 @@ def report_cached(table):
         f"From the start of a host's process until it is ready, with a cache of {reopened['bytes'] / GIB:.3g} GiB"
         f" whose directory says of {reopened['blocks']:,.0f} blocks that they are there, none of it in memory:"
         f" {median(reopened['with']):.2f} s; without a cache: {median(reopened['without']):.2f} s. The directory was"
-        " made for this; nobody has filled the slots.",
+        " written for this test; the slots themselves are empty.",
         "",
     ]
 
@@ -655,7 +656,7 @@ def report_maps(table):
     return [
         "## Maps",
         "",
-        f"{table['blocks']:,} blocks at random places of 1 TiB; each read, one at a time, is of one that nobody has"
+        f"{table['blocks']:,} blocks at random places of 1 TiB; each read, one at a time, is of a block that was not"
         " read. The host has just begun: no page of the map is in its memory. *Warm maps*: they came into"
         f" the cache's file as they were written. Time of a read in round trips of {TRIP_MS:g} ms:",
         "",
@@ -714,9 +715,8 @@ def report(results):
             lines += write(results[name])
     if lines:
         lines = [
-            "**Far away** is what follows: daemons over mutual TLS on loopback, each behind a link that takes"
-            f" {LINK_US / 1000:g} ms each way, by a program that passes bytes on later. {DAEMONS} of them, one"
-            " copy.",
+            "**Distant units** in the following are daemons over mutual TLS on loopback, each behind a link with a"
+            f" latency of {LINK_US / 1000:g} ms in each direction. {DAEMONS} of them, one copy.",
             "",
         ] + lines
     return "\n".join(lines)

@@ -34,7 +34,7 @@ WORKLOADS = [
     ),
 ]
 
-# What lies scattered is read in as many parts as it was written in: no aim.
+# Scattered blocks are read in as many parts as they were written: no target.
 WITHOUT_TARGET = WORKLOADS[-1][0]
 
 
@@ -52,7 +52,7 @@ class Cluster:
         return sum(cpu_of(pid) for pid in pids)
 
     def forget(self):
-        """Nothing is in the OSDs' memory, nor in the page cache."""
+        """Empties the OSDs' memory and the page cache."""
         for number in range(3):
             run("ceph", "tell", f"osd.{number}", "cache", "drop", env=self.environment)
         os.sync()
@@ -86,7 +86,7 @@ class RbdByNbd:
         run("rbd", "create", f"{pool}/other", "--size", f"{size // MIB}M", env=cluster.environment)
         socket = folder / "rbd.sock"
         image = f"rbd:{pool}/other:id=admin:conf={cluster.environment['CEPH_CONF']}"
-        # None of QEMU's own caches, as a VM's disk is used; librbd has its own.
+        # Without QEMU's caches, as a VM's disk; librbd has its own.
         self.process = subprocess.Popen(
             ["qemu-nbd", "-t", "-e", "4", "-f", "raw", "--cache=none", "-k", socket, image], env=cluster.environment
         )
@@ -122,7 +122,7 @@ class OnPool:
         return cpu_of(self.scree.process.pid)
 
     def settle(self):
-        """All that was written lies in the pool."""
+        """Waits until all writes are in the pool."""
         name = f"settle-{time.monotonic_ns()}"
         self.scree.cli("snapshot", "create", "disk", "--name", name, "--wait")
         self.scree.cli("snapshot", "delete", name)
@@ -132,7 +132,7 @@ class OnPool:
 
 
 def job(cluster, server, folder, rw, settings):
-    """One fio job, and what it and its settling took."""
+    """One fio job, with the time until its writes are destaged."""
     output = folder / "fio.json"
     output.unlink(missing_ok=True)
     before = cluster.cpu_s() + server.cpu_s()
@@ -161,7 +161,7 @@ def job(cluster, server, folder, rw, settings):
     server.settle()
     wall_s = time.monotonic() - begun
     side = found["read" if "read" in rw else "write"]
-    # A reading ends with fio, and its start does not count.
+    # Reads end with fio, and its start does not count.
     runtime_s = side["runtime"] / 1000 if "read" in rw else wall_s
     client_s = (found["usr_cpu"] + found["sys_cpu"]) / 100 * found["job_runtime"] / 1000
     cpu_s = cluster.cpu_s() + server.cpu_s() - before + client_s
@@ -216,7 +216,7 @@ def ceph(plan, results, folder, say):
 
 
 def targets(results):
-    """Rows of what is to be reached: what, target, value, at least, unit."""
+    """Rows of the targets: what, target, value, at least, unit."""
     rows = []
     for name, cells in results.get("ceph", {}).items():
         if name == WITHOUT_TARGET:

@@ -1,8 +1,8 @@
-"""Chains: relays behind links that take their time, filters inline, in processes and on other
-machines, a monitor, and replicas of limited speed. For tools/run bench.
+"""Chains: relays behind slow links, filters inline, out of process and remote, a monitor, and
+replicas of limited speed. For tools/run bench.
 
-What StorM's authors measured (its Figures 4 to 9 and 13) is beside it, as far as ratios say
-something on another machine.
+The measurements of StorM's authors (Figures 4 to 9 and 13) are shown beside them, as far as
+ratios can be compared between machines.
 """
 
 import os
@@ -19,13 +19,13 @@ from scree_tools.common.scree import Scree
 
 MIB = 1 << 20
 
-# Each way, on each link.
+# Latency in each direction of each link.
 LINK_US = 100
 
-# As long as a volume's own.
+# The size of a volume's own journal.
 JOURNAL = "100M"
 
-# What is relayed: bytes of a request, and requests at a time.
+# Bytes of a relayed request, and requests at a time.
 RELAYED = [(4, 1), (16, 1), (64, 1), (256, 1), (16, 4), (16, 8), (16, 16), (16, 32)]
 
 
@@ -109,7 +109,7 @@ def job(folder, uri, rw, seconds, **options):
 
 
 def of(found):
-    """Operations a second of both sides, and the mean time of a write in µs."""
+    """Operations per second of both sides, and the mean time of a write in µs."""
     return {"iops": found["read"]["iops"] + found["write"]["iops"], "write_us": found["write"]["lat_ns"]["mean"] / 1000}
 
 
@@ -119,7 +119,7 @@ def volume(scree, size, name="disk"):
 
 
 def at_once(plan, folder):
-    """A volume that is in memory: what is asked is done when it comes."""
+    """A volume in memory: it answers requests immediately."""
     scree = Scree(folder / "scree", 4, None, ("--overcommit", 100000))
     scree.start()
     uri = volume(scree, plan.size)
@@ -127,12 +127,12 @@ def at_once(plan, folder):
     return scree.socket, scree.kill
 
 
-# What a request takes on the slow server, beside the links.
+# Latency of a request on the slow server, in addition to the links.
 SLOW_MS = 2
 
 
 def slow(plan, folder):
-    """Storage that takes its time, as what is not Scree and lies elsewhere does."""
+    """Slow storage, as a remote server that is not Scree."""
     server = Part(
         folder,
         "slow",
@@ -215,8 +215,8 @@ INLINE = "".join(f'[[filter]]\nkind = "fault"\nname = "b{number}"\n' for number 
 PROCESS = '[[filter]]\nkind = "fault"\nruns = "process"\n'
 
 
-# What a filter costs is less than how much the machine's speed changes within seconds: so many
-# short runs, each beside one without filters.
+# The cost of a filter is smaller than the changes of the machine's speed within seconds: many short
+# runs, each paired with one without filters.
 TURNS = 4
 
 
@@ -227,13 +227,13 @@ def apply(scree, folder, name, filters):
 
 
 def cpu_of_all(pid):
-    """Processor time of a process and of those that it has begun, in seconds."""
+    """Processor time of a process and its children, in seconds."""
     begun = Path(f"/proc/{pid}/task").glob("*/children")
     return cpu_of(pid) + sum(cpu_of_all(child) for words in begun for child in words.read_text().split())
 
 
 def filters(plan, results, folder, say):
-    """What filters cost: three that pass all on, one in a process, and a monitor."""
+    """The cost of filters: three that forward everything, one out of process, and a monitor."""
     table = results.setdefault("filters", {})
     scree = Scree(folder / "scree", 4, None, ("--overcommit", 100000))
     scree.start()
@@ -264,7 +264,7 @@ def filters(plan, results, folder, say):
                         scree.try_cli("chain", "delete", "disk")
                     else:
                         apply(scree, folder, "disk", chain)
-                    # What was written before this is not to be carried out in its time.
+                    # Earlier writes must not be destaged during the measurement.
                     scree.settle("disk")
                     before = cpu_of_all(scree.process.pid)
                     found = job(folder, uri, rw, plan.seconds / 4, **options, **place)
@@ -278,7 +278,7 @@ def filters(plan, results, folder, say):
 
 
 def file_system(plan, folder):
-    """An ext4 file system that is one file, mostly."""
+    """An ext4 file system that consists mostly of one file."""
     size = plan.size
     tree = folder / "tree"
     tree.mkdir()
@@ -307,7 +307,7 @@ REPLICA_MIB_S = 40
 
 
 def replicas(plan, results, folder, say):
-    """Fig. 13: three places of limited speed, and one that is killed."""
+    """Fig. 13: three replicas of limited speed, one of which is killed."""
     table = results.setdefault("replicas", {})
     size = min(plan.size, 256 * MIB)
     limit = ["--filter=rate", "memory", str(size), f"rate={REPLICA_MIB_S * 8}M", "burstiness=0.1"]
@@ -382,7 +382,7 @@ def replicas(plan, results, folder, say):
 
 
 def in_sync(part, size):
-    """Waits until both replicas have all: what they lack is gone from the filter's file."""
+    """Waits until both replicas are in sync: the filter's file lists no missing regions."""
     until = time.monotonic() + 120 + size / MIB / 5
     while True:
         log = part.log.read_text()
@@ -447,7 +447,7 @@ def targets(results):
     return rows
 
 
-# Fig. 4 and 5 of the paper. Of 4 to 32 threads it has no direct access beside.
+# Fig. 4 and 5 of the paper. For 4 to 32 threads it has no direct access.
 PAPER_ACTIVE = {
     "4 KiB, 1 at a time": "0.94",
     "16 KiB, 1 at a time": "0.86",

@@ -1,5 +1,5 @@
-"""Encryption in a filter beside dm-crypt in the guest, by a guest with many small files. For
-tools/run bench.
+"""Encryption in a filter compared with dm-crypt in the guest, with many small files. For tools/run
+bench.
 
 What StorM's authors measured is its Figure 11: PostMark in a virtual machine, encrypted by a
 filter or by dm-crypt in the machine.
@@ -18,10 +18,10 @@ from scree_tools.common.scree import Scree
 
 MIB = 1 << 20
 
-# The guest's memory in MiB. Its files take more, so that they are read and written.
+# The guest's memory in MiB. Its files need more, so that they are read and written.
 MEMORY_MIB = 224
 
-# How a guest begins: as the initrd's own init does, but for the disk.
+# How a guest boots: as with the initrd's own init, except for the disk.
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin PS1= HOME=/
@@ -40,11 +40,11 @@ WITH = """#!/bin/busybox sh
 program=$1; shift; exec /given/ld --library-path /given "/given/$program" "$@"
 """
 
-WAYS = ("nobody encrypts", "a filter encrypts", "a filter in a process encrypts", "dm-crypt in the guest")
+WAYS = ("no encryption", "a filter encrypts", "a filter in a process encrypts", "dm-crypt in the guest")
 
 ENCRYPT = '[[filter]]\nkind = "encrypt"\nkey = "disk"\nformat = "if-empty"\n'
 
-# Which of the parts that the program tells is which of PostMark's.
+# The parts that the program reports, by PostMark's names.
 PARTS = {
     "create alone": ("create alone", "create"),
     "create": ("with transactions", "create"),
@@ -56,8 +56,8 @@ PARTS = {
 
 
 def given(folder, *names):
-    """An initrd with programs that the guest runs, after that of tools/guest and its modules;
-    either they have a path, or this machine's search path has them."""
+    """An initrd with programs for the guest, after that of tools/guest and its modules.
+    Programs have a path, or are found in this machine's search path."""
     root = folder / "given.d"
     shutil.rmtree(root, ignore_errors=True)
     place = root / "given"
@@ -95,7 +95,7 @@ def boot(folder, initrd, socket, export, memory_mib=MEMORY_MIB):
 
 
 def small_files(guest, plan, is_encrypted):
-    """Operations a second, by part."""
+    """Operations per second, by part."""
     disk = "/dev/vda"
     if is_encrypted:
         guest.sh("head -c 64 /dev/urandom >/key")
@@ -113,7 +113,7 @@ def small_files(guest, plan, is_encrypted):
 
 
 def guests(plan, results, folder, say):
-    """Fig. 11: the same work with each way of encryption."""
+    """Fig. 11: the same work with each kind of encryption."""
     table = results.setdefault("guests", {})
     initrd = given(folder, process.BINARY.parent / "examples" / "small_files", "cryptsetup", "mke2fs")
     scree = Scree(folder / "scree", 4, None, ("--overcommit", 100000))
@@ -181,9 +181,9 @@ def report(results):
             " one and makes or removes one 8,000 times, then removes all; each of the three ends with a sync"
             " (the work of PostMark; its *alone* parts are the first and the last). The guest's memory of"
             f" {MEMORY_MIB} MiB does not hold all. It has one emulated core (QEMU without KVM), which makes"
-            " what is computed in it dearer than on a real one: the ratio is to be read with that. StorM's authors"
-            " found 1.23 to 1.34 times. What is deleted alone is deleted in the guest's memory: nobody's encryption"
-            " is in its way.",
+            " computation slower than on a real one: consider that when reading the ratio. StorM's authors"
+            " found 1.23 to 1.34 times. The *delete alone* part works in the guest's memory, so encryption does not"
+            " matter.",
             "",
             markdown([""] + list(WAYS) + ["filter / dm-crypt"], rows),
             "",

@@ -1,6 +1,5 @@
-"""What HVSTO's authors measured, before units that are far away: latency after snapshots (its
-Figure 5), and bonnie++ in a guest (its Figure 6). For tools/run bench.
-"""
+"""The measurements of HVSTO's authors, with distant units: latency after snapshots (Figure 5),
+and bonnie++ in a guest (Figure 6). For tools/run bench."""
 
 import os
 
@@ -18,10 +17,10 @@ NO_CACHE, WITH_CACHE = "Scree, no cache", "Scree"
 
 # --------------------------------------------------------------- after snapshots
 
-# The paper's: 2 MB, read five times.
+# As in the paper: 2 MB, read five times.
 AGAIN = {"offset": 8 * MIB, "size": 2 * MIB, "norandommap": 0}
 PASSES = 5
-# Written between two snapshots, half of it there.
+# Bytes written between two snapshots, half of them in these 2 MB.
 SCRIBBLED = {"offset": 8 * MIB, "size": 4 * MIB, "io_size": 128 * 4096}
 
 QCOW2 = "qcow2, backing files"
@@ -29,7 +28,7 @@ AGED = (NO_CACHE, WITH_CACHE, QCOW2)
 
 
 class Layers:
-    """A qcow2 file behind ever more backing files, on a server that is far away."""
+    """A qcow2 file with a growing chain of backing files, on a distant server."""
 
     def __init__(self, folder, size):
         self.folder, self.size = folder, size
@@ -44,13 +43,13 @@ class Layers:
         return f"nbd+unix:///layer-{layer}?socket={self.link.place}"
 
     def snapshot(self):
-        """Another one on top."""
+        """Adds a backing file."""
         if self.top:
             self.top.stop()
         path = self.files / f"layer-{self.count}"
         below = ["-F", "qcow2", "-b", self._uri(self.count - 1)] if self.count else []
         run("qemu-img", "create", "-q", "-f", "qcow2", *below, path, self.size)
-        # What a server of NBD has does not grow.
+        # The size that an NBD server exports does not grow.
         os.truncate(path, self.size + 64 * MIB)
         uri = self._uri(self.count)
         self.top = Part(self.folder, f"top-{self.count}", ["qemu-nbd", "-t", "-f", "qcow2", "-k", "SOCKET", uri])
@@ -107,7 +106,7 @@ def aged(plan, results, folder, say):
                 if count:
                     disk.snapshot()
                 cells = table.setdefault(name, {}).setdefault(count, {})
-                # Until all of it is where it stays.
+                # Until everything is destaged.
                 if name != QCOW2 and not count:
                     disk.far.site.settle("disk")
                 short = {"size": MIB // 8} if plan.quick else {"loops": PASSES}
@@ -124,7 +123,7 @@ def aged(plan, results, folder, say):
 LOCAL, REMOTE = "local file", "far file"
 BONNIE = (LOCAL, REMOTE, NO_CACHE, WITH_CACHE)
 GUEST_MIB = 160
-# Of the line that it prints, what is where; the first three are KiB/s.
+# The columns of its output line; the first three are in KiB/s.
 FIELDS = {"write": 11, "rewrite": 13, "read": 17, "seeks": 19}
 
 
@@ -136,7 +135,7 @@ def bonnie(plan, results, folder, say):
     initrd = given(folder, "bonnie++", "mke2fs")
     far = Far(folder / "site", plan)
     try:
-        # Each takes a minute.
+        # Each one takes a minute.
         for repetition in range(min(plan.repetitions, 2)):
             for way in BONNIE[1::2] if plan.quick else BONNIE[::-1] if repetition % 2 else BONNIE:
                 say(f"  {repetition + 1}/{plan.repetitions}  {way}")
@@ -190,7 +189,7 @@ def bonnie_in_guest(folder, initrd, socket, export, file):
     check(lines, f"bonnie++: {said}")
     found = {}
     for what, field in FIELDS.items():
-        # It tells nothing of what was over too soon.
+        # bonnie++ prints no number for parts that end too soon.
         value = float(lines[-1][field]) if lines[-1][field].strip("+") else 0.0
         found[what] = value if what == "seeks" else value / 1024
     return found
@@ -229,9 +228,9 @@ def report_aged(table):
         "",
         f"HVSTO's Figure 5: mean time in µs of random reads of 4 KiB, one at a time, of the same 2 MiB, which are"
         f" read {PASSES} times after each snapshot, and of 128 writes before the next one, half of them there."
-        f" Scree's daemons are far away; qcow2 and its backing files (one for each snapshot) are on"
-        f" an NBD server (nbdkit) that is as far, which stands for the paper's NFS. QEMU keeps qcow2's tables in"
-        " memory. What Scree acknowledges is in its journal on this host, as flushes were not asked for.",
+        f" Scree's daemons are distant; qcow2 and its backing files (one for each snapshot) are on"
+        f" an NBD server (nbdkit) at the same distance, in place of the paper's NFS. QEMU keeps qcow2's tables in"
+        " memory. What Scree acknowledges is in its journal on this host, as there are no flushes.",
         "",
     ]
     for what, title in (("read_us", "reads"), ("write_us", "writes")):

@@ -1,6 +1,6 @@
-"""Policies of caches, replayed against what machines asked of their disks. For tools/run bench.
+"""Cache policies, replayed on traces of disks. For tools/run bench.
 
-The traces are in crates/cache/traces; `make traces` records them anew.
+The traces are in crates/cache/traces; `make traces` records them again.
 """
 
 import json
@@ -13,11 +13,11 @@ from scree_tools.common.process import ROOT, check, run
 TRACES = ROOT / "crates" / "cache" / "traces"
 BLOCK = 4096
 
-# Sizes of a cache, in percent of the blocks that are ever asked for.
+# Sizes of a cache, in percent of the distinct requested blocks.
 PERCENTS = [1, 2, 5, 10, 20, 50]
 
-# Of the metadata area, which is a part of a whole cache of such a size. From 2 % on it has
-# room for all leaves; what is below 1 % is told, and does not count.
+# Sizes of the metadata area, which is a part of a whole cache of such a size. From 2 % on it has
+# room for all leaves; sizes below 1 % are shown, and do not count.
 METADATA_PERCENTS = [0.1, 0.2, 0.5, 1, 2]
 METADATA_PART = 0.25
 METADATA_COUNTED = ["1", "2"]
@@ -25,10 +25,10 @@ METADATA_COUNTED = ["1", "2"]
 ONLINE = ["fifo", "lru", "lirs", "s3-fifo", "arc"]
 BEST = "belady"
 
-# A leaf of the map covers so many blocks.
+# Number of blocks that a leaf of the map covers.
 LEAF_BLOCKS = 256
 
-# Of each area: HVSTO's choice, Scree's, and what it is tried with.
+# Of each area: HVSTO's choice, Scree's, and the traces.
 AREAS = {
     "image": (
         "lirs",
@@ -42,7 +42,7 @@ AREAS = {
         "lru",
         "lirs",
         {
-            "database": "PostgreSQL: pgbench, whose rows are asked for by a zipfian distribution",
+            "database": "PostgreSQL: pgbench, whose rows are requested in a Zipfian distribution",
             "database-backups": "the same, with two backups of all of it",
             "files": "nginx: files by a zipfian distribution, now and then a new one",
             "files-backup": "the same, with a backup of all of it",
@@ -58,12 +58,12 @@ AREAS = {
     ),
 }
 
-# A default is as good as the best if it has so many percentage points less at most.
+# A default passes if it is at most this many percentage points below the best policy.
 WITHIN = 1.0
 
 
 def unpacked(folder, name):
-    """A trace as text, in a file."""
+    """A trace as a text file."""
     path = folder / f"{name}.iolog"
     if not path.exists():
         path.write_bytes(lzma.decompress((TRACES / f"{name}.iolog.xz").read_bytes()))
@@ -71,7 +71,7 @@ def unpacked(folder, name):
 
 
 def of_leaves(log, path):
-    """What a trace asks of the map: a leaf is a block here."""
+    """The map pages that a trace needs: a leaf is a block here."""
     lines = []
     for line in log.read_text().splitlines():
         words = line.split()
@@ -90,23 +90,23 @@ def simulate(log, *arguments):
 
 
 def footprint(log):
-    """How many different blocks are read."""
+    """The number of distinct blocks that are read."""
     return simulate(log, "--policy", "fifo", "--sizes", "4k")["footprint_bytes"] // BLOCK
 
 
 def simulated(log, blocks, percents, *arguments):
-    """Hit ratios in percent, by size (percent of so many blocks) and policy."""
+    """Hit ratios in percent, by size (in percent of this many blocks) and policy."""
     sizes = {max(int(blocks * percent / 100), 1) * BLOCK: percent for percent in percents}
     check(len(sizes) == len(percents), f"{log}: it asks for too few blocks")
-    told = simulate(log, "--sizes", ",".join(str(size) for size in sizes), *arguments)
+    result = simulate(log, "--sizes", ",".join(str(size) for size in sizes), *arguments)
     cells = {str(percent): {} for percent in percents}
-    for one in told["results"]:
+    for one in result["results"]:
         cells[str(sizes[one["cache_bytes"]])][one["policy"]] = 100 * one["hit_ratio"]
-    return {"asked": told["asked"], "blocks": told["footprint_bytes"] // BLOCK, "cells": cells}
+    return {"asked": result["asked"], "blocks": result["footprint_bytes"] // BLOCK, "cells": cells}
 
 
 def policies(plan, results, folder, say):
-    """All policies, on all traces, at all sizes."""
+    """All policies on all traces at all sizes."""
     table = results.setdefault("policies", {})
     for area, (_, _, traces) in AREAS.items():
         for name in traces:
@@ -115,15 +115,15 @@ def policies(plan, results, folder, say):
             blocks = footprint(log)
             if area == "metadata":
                 leaves = of_leaves(log, folder / f"{name}.leaves")
-                # Pages that are written enter a cache as they are.
-                told = simulated(leaves, blocks * METADATA_PART, METADATA_PERCENTS, "--writes", "keep")
+                # Written pages enter a cache unchanged.
+                result = simulated(leaves, blocks * METADATA_PART, METADATA_PERCENTS, "--writes", "keep")
             else:
-                told = simulated(log, blocks, PERCENTS)
-            table.setdefault(area, {})[name] = told
+                result = simulated(log, blocks, PERCENTS)
+            table.setdefault(area, {})[name] = result
 
 
 def pictures(folder, into):
-    """Draws what there is a table of."""
+    """Plots the tables."""
     into.mkdir(parents=True, exist_ok=True)
     for area in ("image", "active"):
         for name in AREAS[area][2]:
@@ -142,7 +142,7 @@ def pictures(folder, into):
 
 
 def shortfalls(traces, policy):
-    """Of each cell: trace, size, percentage points less than the best policy's."""
+    """Trace, size, and percentage points below the best policy, for each cell."""
     return [
         (name, str(percent), max(cell[one] for one in ONLINE) - cell[policy])
         for name, trace in traces.items()
@@ -171,7 +171,7 @@ def targets(results):
     return rows
 
 
-# So many percentage points are no difference.
+# Differences of at most this many percentage points do not count.
 EVEN = 0.5
 
 
@@ -193,11 +193,10 @@ def report(results):
     lines = [
         "## Policies",
         "",
-        "What a cache has of what machines ask of their disks, in percent of the blocks of 4 KiB, by policy"
-        " and by size of the cache in percent of the different blocks that are ever asked for. **The best**"
-        " that does not know the future is marked; belady is what somebody has who does. What is asked for has"
-        " gone through the machines' own memory before. What was written is not in the cache any more, as it"
-        " lies elsewhere then. [How the traces were made](../crates/cache/traces/README.md).",
+        "Hit ratios of 4 KiB blocks in percent, by policy and by size of the cache in percent of all distinct"
+        " requested blocks. **The best** online policy is marked; belady knows the future. Requests have passed"
+        " the machines' own page caches. A written block leaves the cache, because its location changes."
+        " [How the traces were made](../crates/cache/traces/README.md).",
         "",
     ]
     for area, traces in table.items():
@@ -209,7 +208,7 @@ def report(results):
                 " no page is kept in memory. Leaves that are written enter the cache. The two-stage LRU is an LRU"
                 " where all pages are of the newest version, as here. Sizes are of the whole cache, of which the"
                 f" area is {100 * METADATA_PART:.0f} %: at 2 % it has room for all leaves, and so it has at all sizes"
-                " above. What is below 1 % is not counted further on.",
+                " above. Sizes below 1 % are not counted below.",
                 "",
             ]
         for name, trace in traces.items():
@@ -218,8 +217,8 @@ def report(results):
                 for percent, cell in trace["cells"].items()
             ]
             lines += [
-                f"`{name}`: {descriptions[name]}. {trace['asked']:,} blocks are asked for,"
-                f" {trace['blocks']:,} different ones.",
+                f"`{name}`: {descriptions[name]}. {trace['asked']:,} blocks are requested,"
+                f" {trace['blocks']:,} distinct ones.",
                 "",
                 markdown(["size"] + ONLINE + [BEST], rows),
                 "",

@@ -1,10 +1,10 @@
-"""What tools/run bench measured, as a page for people."""
+"""The results of tools/run bench as Markdown."""
 
 import statistics
 
 MIB = 1 << 20
 
-# The key of what tools/run bench derives from the sequential writes.
+# The key of the numbers that tools/run bench derives from the sequential writes.
 DESTAGED = "sequential write 256K QD8, with flush and destage"
 
 
@@ -24,7 +24,8 @@ def markdown(header, rows):
 
 
 def median_ratio(ours, theirs):
-    """Of the repetitions' ratios: what disturbs a repetition disturbs both."""
+    """The median of the repetitions' ratios: a disturbance of one repetition affects both
+    numbers."""
     return median([one / other for one, other in zip(ours, theirs)])
 
 
@@ -40,7 +41,7 @@ def target_row(what, target, value, at_least=True, unit="×"):
 
 
 def targets(results, others):
-    """What is to be reached, and what was; `others` as for `report`."""
+    """The targets and the measured values; `others` as for `report`."""
     rows = []
 
     def add(*row):
@@ -105,7 +106,7 @@ def head(title, results, rows):
             f" {conditions['cores']} cores), so the numbers are disturbed.**",
             "",
         ]
-    return parts + ["## What is to be reached", "", markdown(["", "target", "measured", "met"], rows), ""]
+    return parts + ["## Targets", "", markdown(["", "target", "measured", "met"], rows), ""]
 
 
 def machine(conditions):
@@ -116,7 +117,7 @@ def machine(conditions):
 
 
 def report_of_chains(results, others):
-    """The report on chains, of modules that have measured them."""
+    """The report on chains, from modules that have measured them."""
     conditions = results["conditions"]
     rows = [target_row(*row) for other in others for row in other.targets(results)]
     parts = head("Benchmarks of chains", results, rows)
@@ -137,11 +138,11 @@ def report_of_chains(results, others):
 
 
 def report_of_cache(results, others):
-    """The report on caches, of modules that have measured them."""
+    """The report on caches, from modules that have measured them."""
     conditions = results["conditions"]
     rows = [target_row(*row) for other in others for row in other.targets(results)]
     if set(results["measured"]) == {"policies"}:
-        # Their numbers are the same, however fast they are found.
+        # Their numbers do not depend on the speed of the machine.
         results = {**results, "conditions": {**conditions, "quick": False, "load": 0}}
     parts = head("Benchmarks of the cache", results, rows)
     parts += [section for other in others if (section := other.report(results))]
@@ -151,22 +152,22 @@ def report_of_cache(results, others):
             f"- {conditions['repetitions']} repetitions (of bonnie++ two at most, of snapshots one); streams and"
             f" working sets of {conditions['seconds']} s; in turns, the order reversed each time; medians, and"
             " medians of the ratios of each repetition.",
-            "- Far away means latency only: links pass on as many bytes as come. Daemons, links, caches,"
+            "- Distance means latency only: links do not limit bandwidth. Daemons, links, caches,"
             " journals and local files lie on one machine and one file system, mostly in its page cache.",
             "- A write is acknowledged by Scree when the journal's file on the host has it, by qemu-nbd and"
-            " nbdkit when the page cache has it, of a far file after a way there and back; a flush makes it"
-            " durable in all. Scree seals all it writes and opens all it reads; the others do not encrypt.",
+            " nbdkit when the page cache has it, of a distant file after a round trip; a flush makes it"
+            " durable in all. Scree encrypts writes and decrypts reads; the others do not.",
         ]
     parts += [
-        "- Policies are replayed, which is not a matter of time: whoever does it with these traces gets these numbers.",
+        "- Policies are replayed on the traces: the numbers do not depend on the machine.",
         "",
     ]
     return "\n".join(parts)
 
 
 def report(results, workloads, others):
-    """The report on `results`; `workloads` are those of the bench, and `others` modules
-    that add targets and sections for what they have measured."""
+    """The report on `results`; `workloads` are those of the benchmark, and `others` modules that
+    add targets and sections for their own measurements."""
     conditions = results["conditions"]
     parts = head("Benchmarks", results, targets(results, others))
     table = results.get("workloads", {})
@@ -215,7 +216,7 @@ def report(results, workloads, others):
         parts += [
             "## Snapshots",
             "",
-            "Mean latency in µs of 4K reads, one at a time, of the same 2 MiB after so many"
+            "Mean latency in µs of 4K reads, one at a time, of the same 2 MiB, by number of"
             " snapshots (qcow2: backing files):",
             "",
             markdown(["snapshots", "Scree", "qcow2"], rows),
@@ -223,8 +224,7 @@ def report(results, workloads, others):
             f"Measured in turns, a volume with all of them {number(median(pair['with']))} µs,"
             f" one that never had any {number(median(pair['without']))} µs.",
             "",
-            "Milliseconds, as seen by who types the command (starting the command line"
-            " included), with freshly written data in the journal:",
+            "Milliseconds until the command ends (starting it included), with fresh data in the journal:",
             "",
             markdown(
                 ["", "snapshot", "snapshot completed", "clone"],

@@ -1,4 +1,4 @@
-"""How long the service takes to answer, with many volumes in its database.
+"""Latency of the API with many volumes in its database.
 
   tools/run bench.service [--volumes 10000] [--clients 16] [--requests 200] [--quick] [--write FILE]
 
@@ -28,12 +28,12 @@ from scree_tools.common.service import Site, until
 
 MIB = 1 << 20
 
-# What each verb should take at most, in milliseconds.
+# The limit of each verb, in milliseconds.
 TARGET_MS = 50
 TARGET_CREATES = 200
 TARGET_PLUG_MS = 1000
 
-# What the guest runs: no double quotes, it is an argument of its kernel.
+# The command of the guest: no double quotes, since it is an argument of its kernel.
 GUEST = (
     "b=/bin/busybox; $b --install -s /bin; "
     "mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; "
@@ -43,8 +43,7 @@ GUEST = (
 
 
 def fill(site, clients, volumes):
-    """Makes volumes with all clients at once; how many a second of the last
-    half."""
+    """Creates volumes with all clients at once. Returns the number per second of the last half."""
     done, failures, lock = [], [], threading.Lock()
 
     def work(number):
@@ -55,7 +54,7 @@ def fill(site, clients, volumes):
                 api.ask("POST", "/v1/volumes", body)
                 with lock:
                     done.append(time.monotonic())
-        except Exception as error:  # told below
+        except Exception as error:  # reported below
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
@@ -86,13 +85,13 @@ def measure(site, requests):
         ask("clone", "POST", "/v1/volumes", {"name": f"{name}-clone", "from": f"{name}-snap"})
         ask("show", "GET", f"/v1/volumes/{name}")
         body = {"volume": name, "host": "h1"}
-        found = ask("attach, asked for", "POST", "/v1/attachments", body)
+        found = ask("attach, requested", "POST", "/v1/attachments", body)
         begun = time.monotonic()
         found = api.ask("GET", f"/v1/attachments/{found['id']}?wait=60")
         took.setdefault("attach, until served", []).append((time.monotonic() - begun) * 1000)
         check(found["state"] == "attached", f"{found}")
-        # Many journals would fill the disk, and tell nothing more.
-        ask("detach, asked for", "DELETE", f"/v1/attachments/{found['id']}")
+        # Many journals would fill the disk and show nothing more.
+        ask("detach, requested", "DELETE", f"/v1/attachments/{found['id']}")
         api.ask("GET", f"/v1/attachments/{found['id']}?wait=60")
         if number % 20 == 0:
             ask("list a page of 1,000", "GET", "/v1/volumes?limit=1000")
@@ -100,7 +99,7 @@ def measure(site, requests):
 
 
 def spell(took):
-    """A table's rows: each verb, its median and its 99th percentile."""
+    """The rows of a table: each verb, its median and its 99th percentile."""
     rows = []
     for verb, times in took.items():
         times.sort()
@@ -110,7 +109,7 @@ def spell(took):
 
 
 class Monitor:
-    """QEMU's monitor, as long as nobody else needs it."""
+    """QEMU's monitor, as long as no other client needs it."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -138,8 +137,8 @@ class Monitor:
 
 
 def plug(site, requests):
-    """The milliseconds from the request until the guest has the disk's node:
-    by hand, and by the service."""
+    """The milliseconds from the request until the guest has the device node: by hand, and by the
+    service."""
     folder = site.folder / "guest"
     folder.mkdir()
     monitor, served = folder / "qmp", folder / "qemu-nbd"
@@ -192,7 +191,7 @@ def plug(site, requests):
 
 
 def measured(site, name, arguments):
-    """All that is measured on one site, as a part of the page."""
+    """All measurements on one site, as a part of the page."""
     rate = fill(site, arguments.clients, arguments.volumes)
     rows = spell(measure(site, arguments.requests))
     by_hand, by_service = plug(site, max(3, arguments.requests // 10))
@@ -201,13 +200,13 @@ def measured(site, name, arguments):
     return [
         f"## {name}",
         "",
-        f"{arguments.volumes:,} volumes made by {arguments.clients} clients at once:"
-        f" **{rate:,.0f} a second** in the second half (aim on PostgreSQL: {TARGET_CREATES}).",
+        f"{arguments.volumes:,} volumes created by {arguments.clients} clients at once:"
+        f" **{rate:,.0f} per second** in the second half (target on PostgreSQL: {TARGET_CREATES}).",
         "",
         markdown(["", "median, ms", "99th percentile, ms"], rows),
         "",
-        f"To give a running guest a disk, Scree adds **{more:.0f} ms** to what QEMU takes by"
-        f" itself (aim: under {TARGET_PLUG_MS} ms).",
+        f"To plug a disk into a running guest, Scree adds **{more:.0f} ms** to the time of QEMU"
+        f" itself (target: under {TARGET_PLUG_MS} ms).",
         "",
     ]
 
@@ -228,7 +227,7 @@ def bench():
         "",
         "Made by `make bench-service`; do not edit by hand.",
         "",
-        f"Create, snapshot, clone and attach are to take {TARGET_MS} ms at most. Everything runs"
+        f"The target for create, snapshot, clone and attach is at most {TARGET_MS} ms. Everything runs"
         f" on one machine with {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f} before):"
         " client, controllers, database, agent, guest. Requests go over TLS 1.3 on connections"
         " that are kept; each change is on stable storage before it is answered (SQLite"

@@ -1,6 +1,5 @@
-"""Unit daemons over mutual TLS: beside RBD, behind limited links, with parity, and while
-one is lost. For tools/run bench; needs root.
-"""
+"""Unit daemons over mutual TLS: compared with RBD, behind limited links, with parity, and while
+one is lost. For tools/run bench; needs root."""
 
 import os
 import subprocess
@@ -36,21 +35,21 @@ class OnDaemons:
         self.site.settle(self.volume)
 
 
-class Nobody:
-    """Has no part in the processor time."""
+class Unmeasured:
+    """Its processor time does not count."""
 
     def cpu_s(self):
         return 0.0
 
 
 def forget():
-    """What the daemons have is not in memory."""
+    """Drops the daemons' data from memory."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("1")
 
 
 def fill(server, plan, folder):
-    job(Nobody(), server, folder, "write", {"bs": "1m", "iodepth": 4, "size": plan.size})
+    job(Unmeasured(), server, folder, "write", {"bs": "1m", "iodepth": 4, "size": plan.size})
 
 
 def timed(plan, **options):
@@ -83,7 +82,7 @@ def beside_rbd(plan, results, folder, say):
         daemons = site(folder / "site", 3)
         servers = [
             (Rbd(cluster, "RBD", "bench", plan.size), cluster),
-            (OnDaemons(daemons, "Scree", "disk", plan.size, "--replicas", 3), Nobody()),
+            (OnDaemons(daemons, "Scree", "disk", plan.size, "--replicas", 3), Unmeasured()),
         ]
         for server, _ in servers:
             fill(server, plan, folder)
@@ -108,7 +107,7 @@ def beside_rbd(plan, results, folder, say):
 
 # ---------------------------------------------------------------- limited links
 
-# Of each unit's link, and of each host's.
+# Bandwidth of each unit's link, and of each host's.
 UNIT_MIB_S, HOST_MIB_S = 10, 30
 LIMITED = [
     ("random read 256K QD32", "randread", {"bs": "256k", "iodepth": 32}),
@@ -152,10 +151,10 @@ def limited(plan, results, folder, say):
 
 def measure_limited(plan, table, volumes, label, folder, say):
     for repetition in range(plan.repetitions):
-        # Written first, so that there is something to read.
+        # Written first, so that there is data to read.
         for name, rw, options in LIMITED[::-1]:
             say(f"  {repetition + 1}/{plan.repetitions}  {name}: {label}")
-            # All of it is timed to the end of its destage, and what is read was written.
+            # Times include destaging, and reads are of written data.
             size = plan.size // (12 if label == "1" else 3)
             settings = {"size": size, **options}
             if rw != "write":
@@ -164,7 +163,7 @@ def measure_limited(plan, table, volumes, label, folder, say):
 
 
 def together(volumes, folder, rw, settings):
-    """MiB/s of all volumes together, to the end of the last destage."""
+    """MiB/s of all volumes together, until the end of the last destage."""
     begun = time.monotonic()
     running = []
     for number_, volume in enumerate(volumes):
@@ -212,7 +211,7 @@ def together(volumes, folder, rw, settings):
 
 
 def parity(plan, results, folder, say):
-    """Healthy random reads of 4+2 beside one copy, on the same eight daemons."""
+    """Random reads of healthy 4+2 compared with one copy, on the same eight daemons."""
     table = results.setdefault("parity", {})
     daemons = site(folder / "site", 8)
     try:
@@ -226,7 +225,7 @@ def parity(plan, results, folder, say):
             for server in servers if repetition % 2 == 0 else servers[::-1]:
                 say(f"  {repetition + 1}/{plan.repetitions}  random read 4K QD32: {server.name}")
                 forget()
-                result = job(Nobody(), server, folder, "randread", timed(plan, iodepth=32))
+                result = job(Unmeasured(), server, folder, "randread", timed(plan, iodepth=32))
                 table.setdefault(server.name, []).append(result["iops"])
     finally:
         daemons.stop()
@@ -236,8 +235,8 @@ def parity(plan, results, folder, say):
 
 
 def stall_ms(folder, server, plan, then):
-    """The longest that one request of a random mix has taken, in ms, and the mix's
-    operations a second, while `then()` is done in the middle."""
+    """The longest time of one request of a random mix in ms, and the operations per second of
+    the mix, while `then()` runs in the middle."""
     output = folder / "fio.json"
     output.unlink(missing_ok=True)
     seconds = max(plan.seconds * 3, 2)
@@ -272,7 +271,7 @@ def stall_ms(folder, server, plan, then):
 
 
 def loss(plan, results, folder, say):
-    """A unit is killed under a client; then what it had is copied from others."""
+    """A unit is killed under a client; then its data is copied from the others."""
     table = results.setdefault("loss", {})
     throttle = 2 if plan.quick else 16
     for repetition in range(plan.repetitions):
@@ -287,7 +286,7 @@ def loss(plan, results, folder, say):
             fill(server, plan, folder)
             foreground = timed(plan, iodepth=8)
             forget()
-            before = job(Nobody(), server, folder, "randread", foreground)["iops"]
+            before = job(Unmeasured(), server, folder, "randread", foreground)["iops"]
             say(f"  {repetition + 1}/{plan.repetitions}  killed under a client")
             gone = daemons.stores[0]
             table.setdefault("stall_ms", []).append(stall_ms(folder, server, plan, gone.kill))
@@ -298,7 +297,7 @@ def loss(plan, results, folder, say):
             daemons.operator("unit", "remove", gone.name, "--lost")
             until("it is being repaired", lambda: daemons.operator("unit", "tasks"), 60)
             forget()
-            during = job(Nobody(), server, folder, "randread", foreground)["iops"]
+            during = job(Unmeasured(), server, folder, "randread", foreground)["iops"]
             is_repairing = bool(daemons.operator("unit", "tasks"))
             check(is_repairing or plan.quick, "it was repaired before the client was through")
             daemons.wait_until_repaired(1200)
@@ -312,7 +311,7 @@ def loss(plan, results, folder, say):
 
 
 def bytes_of(daemons):
-    """What all daemons that run hold."""
+    """The bytes that all running daemons hold."""
     names = {store.name for store in daemons.stores if store.is_running()}
     units = daemons.operator("unit", "list")
     return sum(unit["bytes"] or 0 for unit in units if unit["daemon"] in names)
@@ -322,7 +321,7 @@ def bytes_of(daemons):
 
 
 def targets(results):
-    """Rows of what is to be reached: what, target, value, at least, unit."""
+    """Rows of the targets: what, target, value, at least, unit."""
     rows = []
     for name, cells in results.get("daemons", {}).items():
         rows.append(

@@ -1,19 +1,18 @@
-"""Whether the API is what docs/openapi.json says: `api-test --seconds 40`.
+"""Compares the API with docs/openapi.json: `api-test --seconds 40`.
 
 It starts a controller with the API over TLS and an agent with four units, and
 joins an ordinary user and an administrator. Then
 
-1. schemathesis (pinned in tools/venvs/api.txt) asks, with the certificate
-   of each, what the description allows and what it does not, and compares the
-   answers with it: no fault of the server, no status, content type or answer that
-   is not described, nothing refused that is allowed or accepted that is not;
-2. a client is generated from the description, and api_client/client.py has a disk
-   made, snapshotted, cloned, attached and deleted by it.
+1. schemathesis (pinned in tools/venvs/api.txt) sends, with the certificate
+   of each, requests that the description allows and that it does not, and compares
+   the answers with it: no server error, no status, content type or answer that is not
+   described, no valid request refused and no invalid one accepted;
+2. a client is generated from the description, with which api_client/client.py
+   creates, snapshots, clones, attaches and deletes a disk.
 
-A failure prints the request, as a curl command, and schemathesis' seed. No answer
-of 5xx is taken for right, but those that schemathesis.toml names: there is a host,
-so nothing else is `unavailable`, and the units' room may be promised often enough
-that `no-capacity` is never the answer.
+A failure prints the request as a curl command, and schemathesis' seed. The only valid
+answers of 5xx are those in schemathesis.toml: there is a host, so nothing else is
+`unavailable`, and the overcommit is so high that `no-capacity` never occurs.
 """
 
 import argparse
@@ -30,7 +29,7 @@ from scree_tools.common.service import Site
 DESCRIPTION = ROOT / "docs" / "openapi.json"
 SETTINGS = Path(__file__).parent / "api_client"
 
-# What would damage the run itself, with the reason.
+# Requests that would damage the run itself, with the reason.
 EXCLUDED = {
     "disable_user": "might disable the user who asks",
     "forget_user_keys": "might forget the key of the user who asks",
@@ -42,8 +41,7 @@ EXCLUDED = {
 
 
 def seed_site(site):
-    """What there is before anything is asked: names that the description's
-    examples use, and room for the ordinary user."""
+    """Creates names that the description's examples use, and room for the ordinary user."""
     root = site.api(0)
     root.ask("POST", "/v1/users", {"name": "alice"})
     for user in ["alice", "tester"]:
@@ -72,7 +70,6 @@ class Schemathesis:
             "--request-cert",
             certificate,
             # A connection that is closed between two requests is no answer.
-            # A host may take its time for a snapshot of what it cannot open.
             "--request-retries",
             2,
             "--request-timeout",
@@ -149,7 +146,7 @@ def try_generated_client(site, venv, certificate):
 
 
 def summary(text):
-    """The end of what schemathesis says: what it did."""
+    """The summary that schemathesis prints."""
     lines = text.rstrip().splitlines()
     starts = [at for at, line in enumerate(lines) if " SUMMARY " in line]
     return "\n".join(lines[starts[-1] :] if starts else lines[-20:])

@@ -1,22 +1,22 @@
 """Two controllers on one PostgreSQL that are killed again and again, while
-clients use them; and a check that every request was carried out once, or not.
+clients use them; and a check that every request was carried out once or not at all.
 
   tools/run check chaos [--minutes 5 | --seconds 20] [--seed N] [--clients 4] [--agents 2]
 
 Each client has volumes and snapshots of its own. It creates, snapshots, clones,
-attaches, writes, detaches and deletes, by whichever controller; and notes of each
+attaches, writes, detaches and deletes through any controller, and records of each
 request whether it was answered (it must hold), refused (nothing has changed) or
 lost (it may hold, once). Meanwhile controllers are killed with -9 and started
 again, and PostgreSQL's connections are cut. At the end
 
-  * what was answered as made is there, once, with the size that was asked for;
-  * what was answered as deleted has gone; nothing is there that nobody asked for;
+  * everything that was answered as created exists once, with the requested size;
+  * everything that was answered as deleted is deleted, and nothing exists that was not requested;
   * no attachment, snapshot or volume is left half way;
-  * what was written and flushed through an export is there after a detach, in
-    the volume and in the clones of its snapshots;
-  * at no time an epoch went down, a volume had two writers, or a name two owners.
+  * writes that were flushed through an export can be read after a detach, from
+    the volume and from the clones of its snapshots;
+  * no epoch ever decreased, no volume had two writers, and no name two owners.
 
-A seed fixes what is asked for; what is lost depends on the clock.
+A seed determines the requests; which of them are lost depends on the clock.
 """
 
 import argparse
@@ -34,9 +34,9 @@ from scree_tools.common.service import Refused, Site, Unknown, until
 MIB = 1 << 20
 BLOCK = 4096
 SIZES = [4 * MIB, 8 * MIB, 16 * MIB]
-# Written: the first blocks of each volume.
+# The first blocks of each volume are written.
 BLOCKS = 64
-# Of each client; what is there is read at the end.
+# Number of volumes of each client; their content is read at the end.
 VOLUMES_MAX = 5
 SNAPSHOTS_MAX = 8
 SETTLED_WITHIN_S = 90
@@ -48,8 +48,8 @@ def content(serial):
 
 
 class Disk:
-    """What a volume's blocks may hold: serials, of which 0 is the empty block.
-    One serial is certain; several are possible after a lost write."""
+    """The possible contents of a volume's blocks: serials, of which 0 is the empty block. A
+    single serial is certain; several are possible after a lost write."""
 
     def __init__(self, blocks=None):
         self.blocks = {block: set(serials) for block, serials in (blocks or {}).items()}
@@ -70,7 +70,7 @@ class Volume:
     def __init__(self, name, size, disk=None):
         self.name, self.size = name, size
         self.disk = disk or Disk()
-        # None: nobody knows.
+        # None: unknown.
         self.exists = None
         self.attachment = None
         self.uri = None
@@ -80,12 +80,12 @@ class Snapshot:
     def __init__(self, name, volume, disk):
         self.name, self.volume, self.size, self.disk = name, volume.name, volume.size, disk
         self.exists = None
-        # Its moment may come later: what is written meanwhile may be in it.
+        # Its consistency point may come later, so it may contain later writes.
         self.is_open = True
 
 
 class Client(threading.Thread):
-    """Uses what is its own."""
+    """A client that uses volumes and snapshots of its own."""
 
     def __init__(self, site, number, seed, stop):
         super().__init__(daemon=True)
@@ -101,7 +101,7 @@ class Client(threading.Thread):
         try:
             while not self.stop.is_set():
                 self.step()
-        except Exception as error:  # told by whoever joins it
+        except Exception as error:  # reported when the thread is joined
             self.failure = error
 
     def ask(self, method, path, body=None, key=None):
@@ -114,12 +114,12 @@ class Client(threading.Thread):
             raise
         except Unknown:
             self.counts["lost"] += 1
-            # Whoever it is starts again.
+            # The controller is restarted.
             self.stop.wait(0.05)
             raise
 
     def insist(self, method, path, body=None, timeout_s=SETTLED_WITHIN_S):
-        """Asks for what may be asked for again until there is an answer."""
+        """Repeats an idempotent request until there is an answer."""
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -156,10 +156,10 @@ class Client(threading.Thread):
         weights, does = zip(*deeds)
         self.random.choices(does, weights)[0]()
 
-    def made(self, thing, path, body):
-        """Asks for something new. What was lost is asked for again half of the
-        time: that it exists already is an answer then, unless it was asked for
-        under a key, which brings the same answer again."""
+    def submit(self, thing, path, body):
+        """Requests something new. A lost request is repeated half of the time: "exists already"
+        is then an answer, unless the request has a key, with which the first answer is
+        repeated."""
         things = self.volumes if isinstance(thing, Volume) else self.snapshots
         things.append(thing)
         is_lost = False
@@ -180,17 +180,17 @@ class Client(threading.Thread):
                     continue
                 return None
             thing.exists = True
-            check(answer["name"] == thing.name and answer["size"] == thing.size, f"asked for {body}, and got {answer}")
+            check(answer["name"] == thing.name and answer["size"] == thing.size, f"requested {body}, and got {answer}")
             return answer
 
     def create(self):
         volume = Volume(self.fresh("disk"), self.random.choice(SIZES))
-        self.made(volume, "/v1/volumes", {"name": volume.name, "size": volume.size})
+        self.submit(volume, "/v1/volumes", {"name": volume.name, "size": volume.size})
 
     def snapshot(self, volume):
         snapshot = Snapshot(self.fresh("snap"), volume, volume.disk.copy())
         body = {"volume": volume.name, "name": snapshot.name}
-        answer = self.made(snapshot, "/v1/snapshots", body)
+        answer = self.submit(snapshot, "/v1/snapshots", body)
         snapshot.is_open = answer is None or not answer["taken"]
 
     def clone(self):
@@ -202,20 +202,20 @@ class Client(threading.Thread):
         snapshot.is_open = not settled["taken"]
         check(settled["state"] in ("completed", "pending", "error"), f"{settled}")
         if settled["state"] == "error":
-            gone = all(one.name != snapshot.volume for one in self.there(self.volumes))
-            check(gone, f"a snapshot failed whose volume is there: {settled}")
+            is_deleted = all(one.name != snapshot.volume for one in self.there(self.volumes))
+            check(is_deleted, f"a snapshot of an existing volume failed: {settled}")
             snapshot.exists = False
             self.insist("DELETE", f"/v1/snapshots/{snapshot.name}")
             return
         if settled["state"] == "pending":
             return
         volume = Volume(self.fresh("clone"), snapshot.size, snapshot.disk.copy())
-        self.made(volume, "/v1/volumes", {"name": volume.name, "from": snapshot.name})
+        self.submit(volume, "/v1/volumes", {"name": volume.name, "from": snapshot.name})
 
     def attach(self, volume):
         host = f"h{self.random.randint(1, len(self.site.agents))}"
         body = {"volume": volume.name, "host": host}
-        # Asking for it again is the same wish.
+        # A repeated request has the same desired state.
         found = self.insist("POST", "/v1/attachments?wait=30", body)
         found = self.settled(found, "attached")
         check(found["host"] == host and found["volume"] == volume.name, f"{body}: {found}")
@@ -230,8 +230,8 @@ class Client(threading.Thread):
         return found
 
     def write(self, volume):
-        """A few blocks, and a flush: then they are certain. An export goes on
-        whatever becomes of the controllers, so a failure is one."""
+        """Writes a few blocks and flushes: then they are certain. An export works without
+        controllers, so an error is a failure."""
         handle = opened(volume.uri)
         for _ in range(self.random.randint(1, 8)):
             block = self.random.randrange(BLOCKS)
@@ -253,7 +253,7 @@ class Client(threading.Thread):
 
     def delete(self, volume):
         if volume.attachment is not None:
-            # It is in use: that must be refused.
+            # The volume is in use: the request must be refused.
             try:
                 self.ask("DELETE", f"/v1/volumes/{volume.name}")
             except Refused as refused:
@@ -263,10 +263,10 @@ class Client(threading.Thread):
             else:
                 raise Failed(f"{volume.name} was deleted while it was attached")
             return
-        self.gone(volume, f"/v1/volumes/{volume.name}")
+        self.delete_surely(volume, f"/v1/volumes/{volume.name}")
 
-    def gone(self, thing, path):
-        """Has something deleted, and asks again until that is certain."""
+    def delete_surely(self, thing, path):
+        """Deletes something, and repeats the request until the result is certain."""
         thing.exists = None
         try:
             self.insist("DELETE", path)
@@ -278,7 +278,7 @@ class Client(threading.Thread):
         snapshots = self.there(self.snapshots)
         if snapshots:
             snapshot = self.random.choice(snapshots)
-            self.gone(snapshot, f"/v1/snapshots/{snapshot.name}")
+            self.delete_surely(snapshot, f"/v1/snapshots/{snapshot.name}")
 
 
 def opened(uri):
@@ -301,11 +301,11 @@ class Saboteur(threading.Thread):
         try:
             while not self.stop.wait(self.random.uniform(0.2, 1.5)):
                 self.random.choice([self.kill, self.kill, self.cut])()
-        except Exception as error:  # told by whoever joins it
+        except Exception as error:  # reported when the thread is joined
             self.failure = error
 
     def kill(self):
-        """One, or both at once."""
+        """Kills one controller, or both at once."""
         victims = [c for c in self.site.controllers if self.random.random() < 0.6]
         for victim in victims:
             victim.kill()
@@ -325,9 +325,9 @@ class Saboteur(threading.Thread):
 
 
 class Watcher(threading.Thread):
-    """Looks at what must hold at every moment."""
+    """Checks the invariants that hold at every moment."""
 
-    # Cut off by the saboteur, it looks again.
+    # If the saboteur cuts its connection, it retries.
     LOOK = """
         SELECT 'epoch', id, epoch::text FROM volumes
         UNION ALL SELECT 'writers', volume, count(*)::text FROM attachments
@@ -349,7 +349,7 @@ class Watcher(threading.Thread):
         try:
             while not self.stop.wait(0.3):
                 self.look()
-        except Exception as error:  # told by whoever joins it
+        except Exception as error:  # reported when the thread is joined
             self.failure = error
 
     def look(self):
@@ -396,14 +396,14 @@ class Chaos:
         return [thing for client in self.clients for thing in getattr(client, kind)]
 
     def check(self):
-        """At the end, when nothing is killed any more."""
+        """The final checks, when nothing is killed any more."""
         postgres = self.site.postgres
         until("every attachment has settled", self.attachments_settled, SETTLED_WITHIN_S, 0.5)
         self.check_names("volumes", "WHERE deleting = 0")
         self.check_names("snapshots", "")
         until("every snapshot is completed", lambda: self.snapshots_settled(), SETTLED_WITHIN_S, 0.5)
         until(
-            "what was deleted has gone",
+            "deleted volumes are removed",
             lambda: postgres.sql("SELECT id FROM volumes WHERE deleting = 1") == [],
             SETTLED_WITHIN_S,
             0.5,
@@ -413,7 +413,7 @@ class Chaos:
             "SELECT a.id, a.state FROM attachments a WHERE a.state <> 'detached' "
             "AND NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = a.volume)"
         )
-        check(left == [], f"attachments of volumes that are gone: {left}")
+        check(left == [], f"attachments of deleted volumes: {left}")
         for client in self.clients:
             self.check_content(client)
         self.watcher.look()
@@ -437,18 +437,18 @@ class Chaos:
         rows = self.site.postgres.sql(f"SELECT name, size_bytes FROM {kind} {where}")
         found = {}
         for name, size in rows:
-            check(name not in found, f"{name} is there twice")
+            check(name not in found, f"{name} exists twice")
             found[name] = int(size)
-        asked = {thing.name: thing for thing in self.things(kind)}
+        requested = {thing.name: thing for thing in self.things(kind)}
         for name, size in found.items():
-            check(name in asked, f"{name} is there, and nobody has asked for it")
-            thing = asked[name]
-            check(thing.exists is not False, f"{name} is there, and was answered as deleted")
-            check(size == thing.size, f"{name} has {size} bytes, asked for were {thing.size}")
-            # What was lost was made after all.
+            check(name in requested, f"{name} exists and was not requested")
+            thing = requested[name]
+            check(thing.exists is not False, f"{name} exists, and was answered as deleted")
+            check(size == thing.size, f"{name} has {size} bytes, {thing.size} were requested")
+            # The lost request was carried out.
             thing.exists = True
-        for name, thing in asked.items():
-            check(name in found or not thing.exists, f"{name} was answered as made, and is not there")
+        for name, thing in requested.items():
+            check(name in found or not thing.exists, f"{name} was answered as created, and does not exist")
 
     def check_content(self, client):
         for volume in client.there(client.volumes):
@@ -457,7 +457,7 @@ class Chaos:
             handle = opened(volume.uri)
             volume.disk.check(volume.name, handle)
             handle.shutdown()
-            # Closed and opened once more: it comes from the units.
+            # Closed and opened again: the blocks come from the units.
             client.detach(volume)
             client.attach(volume)
             handle = opened(volume.uri)
@@ -467,13 +467,13 @@ class Chaos:
         for snapshot in client.there(client.snapshots):
             volume = Volume(client.fresh("check"), snapshot.size, snapshot.disk.copy())
             body = {"name": volume.name, "from": snapshot.name}
-            client.made(volume, "/v1/volumes", body)
+            client.submit(volume, "/v1/volumes", body)
             client.attach(volume)
             handle = opened(volume.uri)
             volume.disk.check(f"{snapshot.name} of {snapshot.volume}", handle)
             handle.shutdown()
             client.detach(volume)
-            client.gone(volume, f"/v1/volumes/{volume.name}")
+            client.delete_surely(volume, f"/v1/volumes/{volume.name}")
 
 
 def chaos():

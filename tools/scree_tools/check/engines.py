@@ -7,9 +7,9 @@
 Ceph (three OSDs, S3 gateway) and GlusterFS (three bricks) run on loopback, from the
 distribution's packages (tools/packages ceph gluster). On each, in this order: the
 conformance suite, where the engine has one of its own; then a volume that is written
-through NBD while one of three storage daemons is killed and comes back; kill -9 of
+through NBD while one of three storage daemons is killed and restarted; kill -9 of
 Scree; every block verified; the same again, read while another daemon is killed; and
-the volume deleted, after which its room comes back.
+the volume is deleted, after which its space is reclaimed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ CEPH = FOLDER / "ceph"
 GLUSTER = FOLDER / "gluster"
 MIB = 1 << 20
 SIZE = 256 * MIB
-# So that writing lasts longer than a daemon is away.
+# Writing must last longer than a daemon is down.
 RATE = "16m"
 
 
@@ -50,21 +50,21 @@ def wait_until(holds, within_s, otherwise):
 
 
 def conformance(*arguments, **environment):
-    """A test binary on a real engine. That it ran something is what it says itself."""
+    """Runs a test binary on a real engine, and checks that it reports at least one test."""
     said = run("cargo", "test", "--quiet", *arguments, cwd=ROOT, env={**os.environ, **environment})
     check(" 0 passed" not in said.split("test result:")[-1], f"no test ran: {said}")
     say("    " + said.split("test result:")[-1].strip().splitlines()[0])
 
 
 class Engine:
-    """A place for units, some of whose daemons can be killed."""
+    """An engine for units, some of whose daemons can be killed."""
 
     def __init__(self, name, urls, environment, lose, bring_back, wait):
         self.name, self.urls, self.environment = name, urls, environment
         self.lose, self.bring_back, self.wait = lose, bring_back, wait
 
     def during(self, fio, number):
-        """Kills a daemon while fio runs, and brings it back."""
+        """Kills a daemon while fio runs, and restarts it."""
         time.sleep(2)
         check(fio.is_running(), "fio was through before a daemon was killed:\n" + fio.log.read_text())
         say(f"    daemon {number} is killed")
@@ -81,7 +81,7 @@ def total(scree, field):
 
 
 def exercise(engine):
-    """See the module's head."""
+    """Runs the steps of the head on one engine."""
     folder = FOLDER / f"scree-{engine.name}"
     os.environ.update(engine.environment)
     scree = Scree(
@@ -177,7 +177,7 @@ def rados():
 def s3():
     control = ceph()
     endpoint = (CEPH / "s3.url").read_text().strip()
-    # What the gateway keeps is to survive an OSD, too.
+    # The gateway's data must survive the loss of an OSD, too.
     environment = {"CEPH_CONF": str(CEPH / "ceph.conf")}
     tool("clusters/ceph", "bucket", CEPH, "bucket")
     for pool in json.loads(run("ceph", "osd", "pool", "ls", "-f", "json", env={**os.environ, **environment})):
@@ -239,6 +239,6 @@ def engines():
 
 
 if __name__ == "__main__":
-    # A plain end, so that what runs is ended too.
+    # A regular exit, so that child processes end, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main(engines)

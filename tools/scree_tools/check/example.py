@@ -1,10 +1,10 @@
-"""Runs packaging/examples/three-hosts/README.md: every command that it shows, on
-the machine that it names, and looks at what a VM has written before and after.
+"""Runs packaging/examples/three-hosts/README.md: every command on the machine that
+it names, and checks what a VM has written before and after the failure.
 
   tools/run check example
 
-Four machines of its own (tools/scree_tools/common/machine.py). The file servers are folders that
-the three hosts have mounted; all else is what the page says.
+It uses four machines of its own (tools/scree_tools/common/machine.py). The file servers are
+folders that the three hosts have mounted; everything else is as on the page.
 """
 
 import json
@@ -24,7 +24,7 @@ MONITOR = "run/vms/one.monitor"
 
 
 def commands():
-    """Machine and words of each, in the order of the page."""
+    """Machine and words of each command, in the order of the page."""
     found = []
     for block in re.findall(r"^```\n(.*?)^```$", (EXAMPLE / "README.md").read_text(), re.M | re.S):
         found += re.findall(r"^([a-z]\d)# (.*)$", block, re.M)
@@ -33,7 +33,7 @@ def commands():
 
 
 def carried_over(words, said, known):
-    """What a later command needs of what this one printed."""
+    """The values that a later command needs from this output."""
     if " host add " in words:
         known["TOKEN"] = re.search(r"--token (\S+)", said)[1]
         known["AUTHORITY"] = re.search(r"--authority (\S+)", said)[1]
@@ -42,7 +42,7 @@ def carried_over(words, said, known):
 
 
 def of_the_vm(machine, attachment, words):
-    """A request to the disk, as the VM's own device makes it."""
+    """A request to the disk, as the VM's own device sends it."""
     with socket.socket(socket.AF_UNIX) as monitor:
         monitor.settimeout(60)
         monitor.connect(f"/proc/{machine.first}/root/{MONITOR}")
@@ -62,8 +62,8 @@ def of_the_vm(machine, attachment, words):
 
 
 def reader(machines, host, volume):
-    """Reads what a volume holds, from a clone that is served on `host`: what comes
-    of a request that a VM's monitor makes, QEMU says where nobody reads it."""
+    """Reads a volume through a clone that is served on `host`: QEMU prints the result of a
+    request of a VM's monitor where no one can read it."""
     scree = "scree --dir /var/lib/scree/controller -o json"
     ask = machines["c1"].sh
     ask(f"{scree} snapshot create {volume} --name seen --wait")
@@ -74,7 +74,7 @@ def reader(machines, host, volume):
 
 
 def attached(machines, host):
-    """The attachment of the one volume, which is on `host`."""
+    """The only attachment, which is on `host`."""
     said = machines["c1"].sh("scree --dir /var/lib/scree/controller -o json attachment list")
     found = json.loads(said)
     check(
@@ -92,7 +92,7 @@ def work():
     package = run(
         ROOT / "packaging" / "build-deb", "--binary", BINARY, "--out", FOLDER, "--compression", "gzip"
     ).splitlines()[-1]
-    # What the operator brings to each machine.
+    # Files that the operator copies to each machine.
     brought = FOLDER / "brought"
     shutil.copytree(EXAMPLE, brought)
     shutil.copy(package, brought / "scree.deb")
@@ -112,7 +112,7 @@ def work():
         for name, words in commands():
             print(f"{time.monotonic() - begun:3.0f} s  {name}# {words}", flush=True)
             if words == "poweroff -f":
-                # What is flushed and destaged is what another host may expect.
+                # Another host may rely on flushed and destaged writes.
                 attachment = attached(machines, name)
                 of_the_vm(machines[name], attachment, "write -P 7 1M 4M")
                 of_the_vm(machines[name], attachment, "flush")

@@ -1,14 +1,14 @@
-"""Eight unit daemons, of which any two are killed while a volume is written.
+"""Eight unit daemons, any two of which are killed while a volume is written.
 
   tools/run check loss                     every pair, with three replicas and with 4+2: half an hour
   tools/run check loss --pairs N           N pairs of each, chosen at random
   tools/run check loss --seed S            the same pairs in the same order, and the same content
 
 For each pair, on daemons over mutual TLS: every block of the volume is overwritten, and
-both daemons are killed (kill -9) one after the other while that goes on; every block is
-verified with both away. Then one of them comes back with what it had, the other one is
-lost with all it had, and a new daemon takes its place. All is repaired and then scrubbed:
-nothing may have rotted, nothing may have too few copies. Every block is verified again.
+both daemons are killed (kill -9) one after the other meanwhile; every block is verified
+without them. Then one of them returns with its data, the other one is lost with its data,
+and a new daemon replaces it. Everything is repaired and then scrubbed: no slot may be
+rotten, no block may have too few copies. Every block is verified again.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from scree_tools.common.service import until
 FOLDER = TARGET / "loss"
 MIB = 1 << 20
 SIZE = 64 * MIB
-# So that writing lasts longer than killing two.
+# Writing must last longer than killing two daemons.
 RATE = "16m"
-# Pairs that are tried on one site.
+# Number of pairs on one site.
 PAIRS_A_SITE = 7
 REDUNDANCIES = [["--replicas", "3"], ["--erasure", "4+2"]]
 
@@ -37,12 +37,12 @@ def say(text):
 
 
 def is_well(status):
-    # What waits for room until all is repaired is tried again.
+    # Deletions wait until everything is repaired, and are retried.
     return status["state"] == "ok" and status["degraded_blocks"] == 0
 
 
 def round_of(site, uri, pair, seed):
-    """See the module's head."""
+    """Kills and replaces one pair of daemons as in the head."""
     one, other = pair
     fio = Fio.write(uri, SIZE, seed, FOLDER, RATE)
     time.sleep(0.7)
@@ -51,7 +51,7 @@ def round_of(site, uri, pair, seed):
     check(fio.is_running(), "fio was through before two were killed")
     other.kill()
     fio.wait()
-    # All lies on units: nothing is read from the journal.
+    # Everything is on units: nothing is read from the journal.
     site.settle("disk")
     Fio.verify(uri, SIZE, seed, FOLDER).wait()
     one.start()
@@ -62,14 +62,14 @@ def round_of(site, uri, pair, seed):
     site.wait_until_repaired()
     check(site.operator("unit", "scrub")["copysets"] > 0, "nothing was scrubbed")
     site.wait_until_repaired()
-    # Else there are blocks with too few copies, or slots that have rotted.
+    # Otherwise there are blocks with too few copies, or rotten slots.
     until("all is well", lambda: is_well(site.operator("status")), 60)
     Fio.verify(uri, SIZE, seed, FOLDER).wait()
     site.check_running()
 
 
 def try_out(redundancy, pairs, random_of):
-    """On a site of its own: with each unit that is replaced it gets more copysets."""
+    """Runs pairs on a site of its own: each replaced unit adds copysets to it."""
     site = Daemons(
         FOLDER / "-".join(redundancy).strip("-"),
         8,
@@ -80,14 +80,14 @@ def try_out(redundancy, pairs, random_of):
         site.create("disk", SIZE, *redundancy)
         uri = site.export("disk")
         for first, second in pairs:
-            back, gone = random_of.sample([first, second], 2)
-            pair = [site.stores[back], site.stores[gone]]
+            returned, lost = random_of.sample([first, second], 2)
+            pair = [site.stores[returned], site.stores[lost]]
             begun = time.monotonic()
             round_of(site, uri, pair, random_of.randrange(1 << 31))
             names = " and ".join(store.name for store in pair)
             say(f"  {names}: {time.monotonic() - begun:.0f} s")
-            # The new one has the number of the lost one.
-            site.stores.insert(gone, site.stores.pop())
+            # The new daemon has the number of the lost one.
+            site.stores.insert(lost, site.stores.pop())
     finally:
         site.stop()
     shutil.rmtree(site.folder)

@@ -1,5 +1,5 @@
-"""Makes the Debian package of the release build that is there, and does with it
-what an operator does: installs it on a machine of its own (tools/scree_tools/common/machine.py),
+"""Builds the Debian package of the existing release build, and does with it what an
+operator does: installs it on a machine of its own (tools/scree_tools/common/machine.py),
 configures it, attaches a disk to a VM of another user, upgrades it under that
 VM's writes, removes it, and purges it.
 
@@ -21,7 +21,7 @@ from scree_tools.common.process import BINARY, ROOT, TARGET, Failed, check, main
 
 FOLDER = TARGET / "package-test"
 SERVICES = ("scree-controller", "scree-agent", "scree-up", "scree-unit")
-# Of 10: what `systemd-analyze security` may find open at most.
+# The highest exposure level (of 10) that `systemd-analyze security` may report.
 EXPOSURE_MAX = {
     "scree-controller": 1.5,
     "scree-agent": 2.5,
@@ -33,7 +33,7 @@ VM_USER = 4242
 
 
 def build(version):
-    """The package, made twice."""
+    """Builds the package twice."""
     made = []
     for folder in ("one", "two"):
         said = run(
@@ -92,7 +92,7 @@ def the_package_holds_what_it_should(package):
 
 
 def status(machine, service):
-    """Of the process that a service is."""
+    """A property of the service's process."""
     pid = machine.sh(f"systemctl show --value -p MainPID {service}").strip()
     lines = machine.sh(f"cat /proc/{pid}/status").splitlines()
     return pid, dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -100,7 +100,7 @@ def status(machine, service):
 
 def an_installation_starts_nothing(machine, package):
     said = machine.sh(f"dpkg -i /packages/{package}")
-    check("systemctl enable --now scree-up" in said, f"dpkg -i does not say how to go on:\n{said}")
+    check("systemctl enable --now scree-up" in said, f"dpkg -i does not print the next command:\n{said}")
     for service in SERVICES:
         is_enabled = machine.try_sh(f"systemctl is-enabled {service}").stdout.strip()
         is_active = machine.try_sh(f"systemctl is-active {service}").stdout.strip()
@@ -112,16 +112,16 @@ def an_installation_starts_nothing(machine, package):
         machine.sh(f"systemctl start {service}")
         check(
             machine.try_sh(f"systemctl is-active {service}").returncode != 0,
-            f"{service} was started, and is not joined",
+            f"{service} was started, but has not joined",
         )
     check(
         machine.try_sh("systemctl start scree-controller").returncode != 0,
-        "a controller that was told nothing was started",
+        "a controller without options was started",
     )
     show = machine.sh("systemctl show -p ExecMainStatus,NRestarts scree-controller").split()
-    check(set(show) == {"ExecMainStatus=2", "NRestarts=0"}, f"it was tried again: {show}")
+    check(set(show) == {"ExecMainStatus=2", "NRestarts=0"}, f"it was restarted: {show}")
     log = machine.sh("journalctl -u scree-controller -o cat")
-    check("--listen" in log, f"the log does not say what is missing:\n{log}")
+    check("--listen" in log, f"the log does not name the missing option:\n{log}")
     machine.sh("systemctl reset-failed")
 
 
@@ -155,7 +155,7 @@ def one_machine_serves_from_a_closed_room(machine):
     uri = scree(machine, "volume export disk", "up")["uri"]
     machine.sh(f"qemu-io -f raw -c 'write -P 5 0 8M' -c flush '{uri}'")
 
-    # Where units may be, also on what is mounted while it runs.
+    # Folders for units, also on file systems that are mounted later.
     machine.sh("mkdir -p /mnt/late && mount -t tmpfs late /mnt/late && mkdir /mnt/late/u")
     scree(machine, "unit add /mnt/late/u", "up")
     machine.sh("mkdir -p /data/u")
@@ -182,7 +182,7 @@ def one_machine_serves_from_a_closed_room(machine):
 
 
 def filters_have_users_of_their_own_where_the_operator_says_so(machine):
-    """In processes of their own: of the service's user, until the drop-in is there."""
+    """Filters out of process: of the service's user, and of users of their own with the drop-in."""
     machine.sh(
         'printf \'volume = "disk"\\n[[filter]]\\nkind = "monitor"\\nruns = "process"\\n\' '
         ">/run/policy.toml && systemctl start scree-up"
@@ -226,7 +226,7 @@ def filters_have_users_of_their_own_where_the_operator_says_so(machine):
 
 
 class Vm:
-    """A QEMU of another user there, and a monitor of its own for the test."""
+    """A QEMU of another user, with a monitor of its own for the test."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -258,7 +258,7 @@ class Vm:
                 return answer["return"]
 
     def io(self, words):
-        """A request of the VM's, as its disk's virtio device makes it."""
+        """A request of the VM, as its disk's virtio device sends it."""
         if self.disk is None:
             nodes = self.ask("query-named-block-nodes")
             names = [node["node-name"] for node in nodes]
@@ -266,7 +266,7 @@ class Vm:
         path = f"/machine/peripheral/{self.disk}/virtio-backend"
         line = f'qemu-io -d {path} "{words}"'
         refused = self.ask("human-monitor-command", **{"command-line": line})
-        # What comes of it is said on QEMU's standard output.
+        # The result is on QEMU's standard output.
         said = self.said.read()
         done = r"(wrote|read) (\d+)/\2 bytes"
         is_done = words == "flush" or re.search(done, said)
@@ -274,7 +274,7 @@ class Vm:
 
 
 class Writer:
-    """Writes from the VM as fast as it can, and notes how long each took."""
+    """Writes from the VM as fast as possible, and records the duration of each write."""
 
     def __init__(self, vm):
         self.vm = vm
@@ -304,7 +304,7 @@ class Writer:
             raise Failed(f"{self.failed}\nThe journal there:\n{log}")
 
     def check(self):
-        """What it wrote is there."""
+        """Checks that everything it wrote can be read."""
         for number in range(max(0, self.count - 256), self.count):
             self.vm.io(f"read -P {number % 200 + 1} {number % 256}M 64k")
 
@@ -333,12 +333,12 @@ def a_vm_of_another_user_has_a_disk(machine):
     check(sockets.startswith(f"{VM_USER} 600 "), f"the disk's socket: {sockets}")
     vm.io("write -P 9 0 1M")
     vm.io("read -P 9 0 1M")
-    # A check that cannot fail is none.
+    # The check must be able to fail.
     try:
         vm.io("read -P 8 0 1M")
     except Failed:
         return vm
-    raise Failed("a VM reads what nobody wrote, and this test does not see it")
+    raise Failed("a VM reads content that was not written, and this test does not notice")
 
 
 def an_upgrade_keeps_vms_waiting_for_moments(machine, vm, package):
@@ -348,7 +348,7 @@ def an_upgrade_keeps_vms_waiting_for_moments(machine, vm, package):
     machine.wait_until("the VM writes", lambda: writer.count > 20 or writer.failed)
     machine.sh(f"dpkg --force-confold -i /packages/{package}")
     at = writer.count
-    machine.wait_until("the VM goes on", lambda: writer.count > at + 20 or writer.failed)
+    machine.wait_until("the VM continues", lambda: writer.count > at + 20 or writer.failed)
     writer.stop()
     writer.check()
     for service, old in zip(SERVICES, before):
@@ -371,7 +371,7 @@ def a_killed_agent_comes_back_by_itself(machine, vm):
     machine.wait_until("the VM writes", lambda: writer.count > 20 or writer.failed)
     machine.sh("systemctl kill -s KILL scree-agent")
     at = writer.count
-    machine.wait_until("the VM goes on", lambda: writer.count > at + 20 or writer.failed)
+    machine.wait_until("the VM continues", lambda: writer.count > at + 20 or writer.failed)
     writer.stop()
     writer.check()
     print(f"  the slowest write took {writer.slowest_s:.2f} s")
@@ -395,7 +395,7 @@ def what_a_purge_leaves(machine, vm):
     dangling = machine.sh("find /etc/systemd/system -xtype l -name 'scree*'")
     check(not dangling, f"links are left: {dangling}")
 
-    # And what is installed again goes on.
+    # A second installation continues.
     machine.sh("dpkg -i /packages/again.deb")
     machine.sh(
         "echo 'SCREE_OPTIONS=--listen 127.0.0.1:8443 --name localhost' >/etc/scree/controller.env;"

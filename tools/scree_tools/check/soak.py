@@ -2,12 +2,12 @@
 
   tools/run check soak [--rounds 200] [--seed N]
 
-After every restart each block must hold what it held at the last flush or
-something written later, and the blocks together must be a state the disk really
-had: where a write is seen, every write acknowledged before it was sent is seen
-too. Snapshots taken on the way must still hold what they held.
+After every restart each block must have its content at the last flush or a later
+one, and the blocks together must be a state that the disk really had: if a write is
+visible, every write that was acknowledged before it was sent is visible, too.
+Snapshots must keep their content.
 
-A seed fixes what is written and when Scree is killed, as far as the clock does.
+A seed determines the writes, and the kills as far as the clock allows.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ZEROES = bytes(BLOCK)
 
 
 def content(block, serial):
-    """A block as the write with this serial leaves it; serial 0 never wrote."""
+    """The content of a block after the write with this serial; serial 0 is an unwritten block."""
     if serial == 0:
         return ZEROES
     return struct.pack("<8sQQQ", b"SOAKDATA", block, serial, block * serial) * (BLOCK // 32)
@@ -43,7 +43,7 @@ def serial_in(data):
 
 
 class Write:
-    """A write of a run of blocks. Times are counts of events in this program."""
+    """A write of a run of blocks. Times are event counts of this program."""
 
     __slots__ = ("serial", "first", "count", "zero", "sent", "acknowledged")
 
@@ -53,12 +53,11 @@ class Write:
 
 
 class Model:
-    """What the disk may hold."""
+    """The possible contents of the disk."""
 
     def __init__(self):
-        # For each block the writes since it was last known for sure, in order;
-        # the first is the state that is certain. Writes that overlap are never
-        # in flight together, so the order is known.
+        # For each block the writes since its content was last certain, in order; the first entry is
+        # the certain state. Overlapping writes are never in flight together, so the order is known.
         self.history = [[None] for _ in range(BLOCKS)]
         self.writes = []
         self.busy = set()
@@ -69,8 +68,8 @@ class Model:
         return self.clock
 
     def flushed(self, sent):
-        """A flush sent then has been acknowledged: what was acknowledged
-        before it can no longer be lost."""
+        """A flush that was sent at this time has been acknowledged: writes acknowledged before
+        it are durable."""
         rest = []
         for write in self.writes:
             if write.acknowledged is None or write.acknowledged > sent:
@@ -83,7 +82,7 @@ class Model:
         self.writes = rest
 
     def check(self, read):
-        """Compares with what is there after a crash, and goes on from that."""
+        """Compares with the disk after a crash, and continues from its state."""
         seen = []
         for block in range(BLOCKS):
             data, history = read(block), self.history[block]
@@ -91,7 +90,7 @@ class Model:
             for place, write in enumerate(history):
                 serial = write.serial if write is not None and not write.zero else 0
                 if data == content(block, serial):
-                    # Of writes that look the same (zeroes), the latest.
+                    # Of writes with the same content (zeroes), the latest one.
                     found = place
             if found is None:
                 allowed = [0 if write is None or write.zero else write.serial for write in history]
@@ -101,7 +100,8 @@ class Model:
                     + ("a flushed write is lost" if serial_in(data) < max(allowed) else "a mixture")
                 )
             seen.append(found)
-        # The latest write that is seen: all acknowledged before it was sent must be.
+        # The latest visible write: all writes that were acknowledged before it was sent must be
+        # visible.
         pending = set(self.writes)
         latest = max(
             (
@@ -134,7 +134,7 @@ class Client:
             self.handles.append(handle)
 
     def turn(self, timeout_ms):
-        """Lets the connections get on; False when one has died."""
+        """Makes progress on the connections; False if one has failed."""
         poll = select.poll()
         for handle in self.handles:
             if handle.aio_is_dead() or handle.aio_is_closed():
@@ -166,8 +166,8 @@ class Soak:
         self.serial = 0
         self.counts = {"writes": 0, "flushes": 0, "kills": 0, "snapshots": 0}
         self.snapshots = []
-        # A small journal, quick destaging and hardly any retention, so that
-        # each round meets wrapping, versions, checkpoints and freeing.
+        # A small journal, early destaging and short retention, so that each round has ring wraps,
+        # versions, checkpoints and reclaiming.
         self.scree = Scree(
             FOLDER / "scree",
             5,
@@ -175,7 +175,7 @@ class Soak:
         )
 
     def write(self, client, handle):
-        """Sends one write, or a flush, or nothing if all it would touch is busy."""
+        """Sends one write or a flush, or nothing if all its blocks are busy."""
         model, chance = self.model, self.random.random()
         if chance < 0.02:
             sent = model.now()
@@ -222,7 +222,7 @@ class Soak:
         self.in_flight += 1
 
     def round(self):
-        """Writes until a random moment, kills Scree there, starts it, checks."""
+        """Writes until a random moment, kills Scree, starts it, and checks."""
         client = Client(self.uri)
         self.in_flight = 0
         deadline = time.monotonic() + self.random.uniform(0.01, 1.5)
@@ -230,7 +230,7 @@ class Soak:
         snapshot_at = deadline - self.random.uniform(0, 0.3) if self.random.random() < 0.3 else None
         while time.monotonic() < deadline:
             if snapshot_at and time.monotonic() > snapshot_at:
-                # In the middle of it all, a snapshot: a destage races the kill.
+                # A snapshot in between: a destage races the kill.
                 snapshot_at = None
                 helper = subprocess.Popen(
                     [str(BINARY), "snapshot", "create", "disk", "--dir", str(self.scree.folder)],
@@ -246,13 +246,13 @@ class Soak:
                         break
             check(client.turn(20), "a connection ended before its time\n" + self.scree.log_tail())
         self.kill()
-        # What had been answered before the kill still counts as acknowledged.
+        # Writes that were answered before the kill count as acknowledged.
         for _ in range(1000):
             if not client.turn(10):
                 break
         if helper is not None:
             helper.wait()
-        # Now and then it dies again while it recovers.
+        # Sometimes it is killed again while it recovers.
         while self.random.random() < 0.2:
             self.scree.process = subprocess.Popen(
                 [str(BINARY), "up", "--dir", str(self.scree.folder)] + self.scree.arguments,
@@ -283,13 +283,13 @@ class Soak:
         return data
 
     def remember(self, name):
-        """Takes a snapshot of a quiet disk and notes what it must hold."""
+        """Takes a snapshot of an idle disk and records its content."""
         data = self.everything(self.uri)
         self.scree.snapshot("disk", name)
         self.snapshots.append((name, hashlib.sha256(data).hexdigest()))
 
     def recall(self):
-        """Checks a snapshot through a clone, and lets both go."""
+        """Checks a snapshot through a clone, and deletes both."""
         name, digest = self.snapshots.pop(0)
         self.scree.cli("volume", "create", f"of-{name}", "--from", name)
         data = self.everything(self.scree.export(f"of-{name}", "--read-only"))
@@ -301,8 +301,8 @@ class Soak:
 
 
 def prove_the_checker():
-    """A check that cannot fail shows nothing: it must object to a lost flush
-    and to a mixture, and accept what a crash may leave."""
+    """Checks the checker: it must reject a lost flush and a mixture of states, and accept every
+    state after a crash."""
 
     def disk(*serials):
         model = Model()

@@ -1,5 +1,5 @@
-"""A controller, hosts' agents and unit daemons over mutual TLS: what loss and the
-benchmark of daemons share."""
+"""A controller, agents and unit daemons over mutual TLS, for the check loss and the benchmark of
+daemons."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from scree_tools.common.service import Service, cli, free_port, until
 
 
 class Loopback:
-    """Everybody is at one address."""
+    """All processes are at one address."""
 
     own = "127.0.0.1"
 
@@ -21,7 +21,7 @@ class Loopback:
         self.prefix = list(prefix)
 
     def to(self, name):
-        """What runs a command on this machine, and its address."""
+        """The prefix of a command on this machine, and the address of the machine."""
         return self.prefix, self.own
 
     def remove(self):
@@ -29,16 +29,16 @@ class Loopback:
 
 
 class Links:
-    """Machines in network namespaces, each behind a link of its own to a bridge, which
-    lets so many bits a second through in each direction. Needs root."""
+    """Machines in network namespaces, each behind a link of its own to a bridge, with a limited
+    bandwidth in each direction. Needs root."""
 
     own = "10.77.0.1"
 
     def __init__(self, rates):
-        """`rates` are tc's, by the first letters of the machines' names."""
+        """`rates` are in tc's notation, by the first letters of the machines' names."""
         self.rates = rates
         self.names = []
-        # What a run that was killed has left.
+        # Leftovers of a run that was killed.
         spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
         for space in re.findall(r"^scree-[hs]\d+", spaces.stdout, re.M):
             self._end(space.removeprefix("scree-"))
@@ -52,7 +52,8 @@ class Links:
         subprocess.run(["ip", *words.split()], check=True)
 
     def _end(self, name):
-        """The link goes by itself some time after the namespace: a name in use till then."""
+        """The kernel removes the link some time after the namespace: the name is in use until
+        then."""
         subprocess.run(["ip", "link", "del", f"sb-{name}"], stderr=subprocess.DEVNULL)
         self._ip(f"netns del scree-{name}")
 
@@ -78,12 +79,12 @@ class Links:
 
 
 class Delay:
-    """A link to `to`, a path or IP:PORT, that takes so long each way. It listens at a path,
-    or else at a port that is free."""
+    """A link to `to`, a path or IP:PORT, with this latency in each direction. It listens at a
+    path, or otherwise at a free port."""
 
     def __init__(self, to, micros, listen="127.0.0.1:0"):
         program = process.BINARY.parent / "examples" / "nbd_delay"
-        # It ends with its input: also if whoever began it is killed.
+        # It ends with its input, also if its parent is killed.
         self.process = subprocess.Popen(
             [program, "--listen", str(listen), "--to", str(to), "--micros", str(micros)],
             stdin=subprocess.PIPE,
@@ -102,8 +103,8 @@ class Delay:
 
 
 class Daemon(Service):
-    """`scree unit --listen`, each time at another port, unless it is behind a link that takes
-    so many microseconds each way."""
+    """`scree unit --listen`, at another port each time unless it is behind a link with this
+    latency in µs in each direction."""
 
     def __init__(self, folder, name, prefix, address, delay_micros=0):
         self.delay, here = None, f"{address}:0"
@@ -116,7 +117,7 @@ class Daemon(Service):
         self.name, self.prefix = name, prefix
 
     def remove(self):
-        """It is not begun again."""
+        """It is not started again."""
         self.kill()
         if self.delay:
             self.delay.stop()
@@ -159,7 +160,7 @@ class Daemons:
         agent.prefix, _ = self.links.to(name)
         self._join("host", self.operator("host", "add", name), agent.folder)
         if self.agents:
-            # Every host has the wrapping key of the first one.
+            # Every host has the first one's wrapping key.
             (agent.folder / "keys").mkdir(mode=0o700)
             copy = agent.folder / "keys/master.key"
             copy.touch(0o600)
@@ -167,7 +168,7 @@ class Daemons:
         self.agents.append(agent.start())
 
     def add(self):
-        """One more daemon."""
+        """Adds a daemon."""
         self.made += 1
         name = f"s{self.made}"
         store = Daemon(self.folder / name, name, *self.links.to(name), self.delay_micros)
@@ -176,7 +177,7 @@ class Daemons:
         return store.start()
 
     def wait_until_well(self, timeout_s=60):
-        """All that run are used, and no others are known."""
+        """Waits until all running daemons are used, and no others are known."""
         well = {store.name: "healthy" for store in self.stores}
 
         def states():
@@ -188,7 +189,7 @@ class Daemons:
         until("nothing is left to be repaired", lambda: self.operator("unit", "tasks") == [], timeout_s)
 
     def lose(self, store):
-        """The machine of a daemon is gone with all that was on it."""
+        """Destroys the machine of a daemon with all its data."""
         store.remove()
         shutil.rmtree(store.folder)
         self.stores.remove(store)
@@ -197,18 +198,18 @@ class Daemons:
         self.operator("volume", "create", name, "--size", size, *redundancy)
 
     def export(self, name, host=1):
-        """Where a host serves it."""
+        """The URI at which a host serves it."""
         self.operator("volume", "export", name, "--host", f"h{host}")
         return f"nbd+unix:///{name}?socket={self.agents[host - 1].folder / 'nbd.sock'}"
 
     def settle(self, volume):
-        """All that was written before lies on the daemons when this returns."""
+        """Returns once all earlier writes are on the daemons."""
         name = f"settled-{os.urandom(8).hex()}"
         self.operator("snapshot", "create", volume, "--name", name, "--wait")
         self.operator("snapshot", "delete", name)
 
     def cpu_s(self):
-        """User and system time of the agents and all daemons that run, in seconds."""
+        """User and system time of the agents and all running daemons, in seconds."""
         return sum(cpu_of(one.process.pid) for one in self.agents + self.stores if one.is_running())
 
     def check_running(self):
@@ -216,7 +217,7 @@ class Daemons:
             check(service.is_running(), f"{service.folder.name} has ended:\n{service.log_tail()}")
 
     def restart(self, arguments, host=1):
-        """An agent ends as it should, and begins with other arguments."""
+        """Stops an agent cleanly, and starts it with other arguments."""
         agent = self.agents[host - 1]
         agent.end()
         agent.arguments = ["agent", *(str(argument) for argument in arguments)]

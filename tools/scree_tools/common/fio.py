@@ -1,4 +1,4 @@
-"""Jobs of fio, and what they report."""
+"""Jobs of fio and their results."""
 
 import json
 import subprocess
@@ -8,8 +8,8 @@ from scree_tools.common.process import check
 
 
 def fio_job(output, said):
-    """What fio says in the JSON file `output` of its only job, which must have had no
-    error; `said` is what it printed."""
+    """The result of the only job in the JSON file `output`, which must have no error; `said` is
+    what fio printed."""
     text = output.read_text() if output.exists() else ""
     check("{" in text, f"fio: {said} {text}")
     found = json.loads(text[text.index("{") :])["jobs"][0]
@@ -18,8 +18,8 @@ def fio_job(output, said):
 
 
 class Fio:
-    """Writes or verifies each block of a disk of `size` bytes once, in random order that
-    the seed decides."""
+    """Writes or verifies each block of a disk of `size` bytes once, in an order that the seed
+    determines."""
 
     def __init__(self, uri, size, seed, folder, *arguments):
         self.log = Path(folder) / "fio.log"
@@ -50,7 +50,7 @@ class Fio:
 
     @classmethod
     def write(cls, uri, size, seed, folder, rate):
-        """`rate` is fio's, in bytes a second."""
+        """`rate` is fio's, in bytes per second."""
         return cls(uri, size, seed, folder, "--do_verify=0", f"--rate={rate}")
 
     @classmethod

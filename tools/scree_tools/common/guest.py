@@ -19,7 +19,7 @@ class Guest:
             ["qemu-system-x86_64", "-accel", "tcg", "-m", str(memory_mib)]
             + ["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
             + arguments
-            # Where disks are plugged in and out while it runs.
+            # Ports for disks that are plugged while it runs.
             + (["-qmp", f"unix:{monitor},server=on,wait=off"] if monitor else []),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -33,13 +33,13 @@ class Guest:
 
     @classmethod
     def on_disk(cls, socket, export, log, monitor=None):
-        """One whose root is the export behind a unix socket."""
+        """A guest whose root is the export behind a unix socket."""
         guest = TARGET / "guest"
         disk = ",".join(
             [
                 "driver=nbd,node-name=disk",
                 f"server.type=unix,server.path={socket},export={export}",
-                # The guest waits for its disk to come back instead of failing.
+                # The guest waits for its disk to return instead of failing.
                 "reconnect-delay=120",
             ]
         )
@@ -56,7 +56,7 @@ class Guest:
         self.lines.put(None)
 
     def wait_for(self, pattern, timeout_s):
-        """The lines up to one that matches, and the match."""
+        """Reads lines up to one that matches; returns them and the match."""
         seen = []
         until = time.monotonic() + timeout_s
         while True:
@@ -72,7 +72,7 @@ class Guest:
             seen.append(line)
 
     def said(self):
-        """What it has said and nobody has waited for."""
+        """The output that has not been read yet."""
         lines = []
         while True:
             try:
@@ -101,7 +101,7 @@ class Guest:
         self.log.close()
 
     def kill(self):
-        """Pulls the plug."""
+        """Kills QEMU, as a power failure."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from scree_tools.common.process import Failed, check
 
-# What process 1 is started by. Of this machine's own services none is started:
-# what wants them is taken away in the overlay.
+# The script that starts process 1. None of this machine's services is started: their dependencies
+# are removed in the overlay.
 BOOT = r"""
 set -euo pipefail
 name=$1 work=$2 console=$3
@@ -45,9 +45,9 @@ mount -t tmpfs -o mode=755 run run
 mount -t tmpfs -o mode=1777 tmp tmp
 rm -rf etc/systemd/system/*.wants usr/lib/systemd/system/*.wants
 rm -f etc/machine-id usr/sbin/policy-rc.d
-# An index of manual pages takes longer than all else.
+# An index of manual pages takes longer than everything else.
 rm -f var/lib/man-db/auto-update
-# Masked: what a sandbox of its own has no use for, and what waits for hardware.
+# Masked: services that are useless in a sandbox, and services that wait for hardware.
 for unit in systemd-networkd-wait-online.service systemd-journal-flush.service tmp.mount; do
   ln -sf /dev/null "etc/systemd/system/$unit"
 done
@@ -59,13 +59,13 @@ After=systemd-journald.service dbus.service
 UNIT
 hostname "$name"
 export container=machine
-# Not just another root: who is in one may not make user namespaces.
+# Not only another root: a process in a chroot cannot create user namespaces.
 mkdir .outside
 pivot_root . .outside
 umount --lazy /.outside
 rmdir /.outside
 cd /
-# As on any machine: what is mounted here is seen by services that run.
+# As on any machine: running services see new mounts.
 mount --make-rshared /
 exec /lib/systemd/systemd --system --unit=machine.target --show-status=0 --log-level=notice
 """
@@ -82,7 +82,7 @@ def as_root():
 
 
 def in_own_network():
-    """Runs this program again in a network of its own, with a bridge."""
+    """Runs this program again in a network namespace with a bridge."""
     if os.environ.get("SCREE_OWN_NETWORK") != "yes":
         os.environ["SCREE_OWN_NETWORK"] = "yes"
         os.execvp("unshare", ["unshare", "--net", *sys.orig_argv])
@@ -91,7 +91,7 @@ def in_own_network():
 
 
 def control_group():
-    """The group of control groups' one hierarchy that this process is in."""
+    """The control group of this process in the unified hierarchy."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         ours, _, theirs = line.partition(" - ")
         if theirs.startswith("cgroup2 "):
@@ -102,7 +102,7 @@ def control_group():
 
 
 class Machine:
-    """See the module's head. `shares` maps folders here to folders there; `hosts`
+    """A machine as in the module's head. `shares` maps folders here to folders there; `hosts`
     are the lines of its /etc/hosts: pairs of an address and names."""
 
     def __init__(self, name, work, address=None, shares=None, hosts=()):
@@ -177,12 +177,12 @@ class Machine:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def command(self, *words):
-        """What runs a command there."""
+        """The prefix of a command on the machine."""
         inside = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--root", "--wd"]
         return ["nsenter", "--target", self.first, *inside, "--", *words]
 
     def try_sh(self, script, **options):
-        """Runs a script there, and returns how it ended."""
+        """Runs a script on the machine, and returns how it ended."""
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
         return subprocess.run(
             self.command("bash", "-c", script),
@@ -196,7 +196,7 @@ class Machine:
         )
 
     def sh(self, script):
-        """Runs a script that must succeed there, and returns what it prints."""
+        """Runs a script on the machine that must succeed, and returns its output."""
         done = self.try_sh(f"set -euo pipefail\n{script}")
         if done.returncode != 0:
             log = self.try_sh("journalctl --no-pager -n 40 -o cat").stdout
@@ -216,10 +216,10 @@ class Machine:
             time.sleep(0.05)
 
     def end(self):
-        """Pulls the plug."""
+        """Kills the machine, as a power failure."""
         self.process.kill()
         self.process.wait()
-        # Process 1 takes all others with it, and their groups are empty soon.
+        # All processes end with process 1, and their groups are empty soon.
         until = time.monotonic() + 10
         while (group := next(iter(self._groups()), None)) is not None:
             try:
@@ -230,7 +230,7 @@ class Machine:
         shutil.rmtree(self.work, ignore_errors=True)
 
     def _groups(self):
-        """Its groups, the innermost first."""
+        """Its control groups, the innermost first."""
         if not self.group.exists():
             return []
         below = [path for path in self.group.rglob("*") if path.is_dir()]

@@ -1,4 +1,4 @@
-"""Where the tree and its build are, and running commands."""
+"""The paths of the tree and its build, and running commands."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ BINARY = Path(os.environ.get("SCREE_BINARY", TARGET / "release" / "scree"))
 
 
 class Failed(Exception):
-    """Something that was to hold does not."""
+    """A check that failed."""
 
 
 def check(holds, otherwise):
@@ -20,7 +20,7 @@ def check(holds, otherwise):
 
 
 def run(*command, **options):
-    """Runs a command and returns what it prints; says all of it if it fails."""
+    """Runs a command and returns its output; prints all of it if the command fails."""
     done = subprocess.run(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,
@@ -43,7 +43,7 @@ def cpu_of(pid):
 
 
 def main(work):
-    """Runs a script's work and turns its failure into a message and a code."""
+    """Runs a script's main function and turns a failure into a message and an exit code."""
     try:
         work()
     except Failed as failure:

@@ -11,7 +11,7 @@ from scree_tools.common.process import BINARY, Failed, check
 
 
 class Scree:
-    """One `scree up` on one folder, and its command line."""
+    """One `scree up` on one data directory, and its command line."""
 
     def __init__(self, folder, units=8, core=None, arguments=()):
         self.folder = Path(folder)
@@ -43,8 +43,8 @@ class Scree:
             time.sleep(0.02)
 
     def settle(self, volume):
-        """Has everything of a volume destaged without waiting for the timer: a snapshot is
-        completed when all before it lies on the units. Says when that was."""
+        """Destages a volume without waiting for the timer: a completed snapshot has all earlier
+        writes on the units. Returns the time."""
         name = f"settle-{time.monotonic_ns()}"
         self.cli("snapshot", "create", volume, "--name", name, "--wait")
         ended = time.monotonic()
@@ -64,7 +64,7 @@ class Scree:
             self.process = None
 
     def stop(self, timeout_s=120):
-        """SIGTERM, and waits for a clean end."""
+        """Sends SIGTERM and waits for a clean exit."""
         if self.process is not None:
             self.process.terminate()
             code = self.process.wait(timeout_s)
@@ -95,7 +95,7 @@ class Scree:
         return self.cli("volume", "export", volume, *arguments)["uri"]
 
     def snapshot(self, volume, name, timeout_s=60):
-        """Takes a snapshot and waits until a volume can be made from it."""
+        """Takes a snapshot and waits until it can be cloned."""
         self.cli("snapshot", "create", volume, "--name", name)
         self.wait_for_snapshot(name, timeout_s)
 

@@ -1,5 +1,5 @@
-"""What chaos and bench-service share: a PostgreSQL of their own, controllers and
-agents as processes, and requests to them over TLS."""
+"""A PostgreSQL server, controllers and agents as processes, and requests to them over TLS, for
+the check chaos and the benchmark of the service."""
 
 import http.client
 import json
@@ -18,19 +18,19 @@ from pathlib import Path
 
 from scree_tools.common.process import BINARY, Failed, check, run
 
-# The user that Debian's package makes; the server refuses to run as root.
+# The user of Debian's package; the server refuses to run as root.
 POSTGRES_USER = "postgres"
 
 
 def free_port():
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def until(what, holds, timeout_s, every_s=0.05):
-    """Waits until `holds()` is something, and returns that."""
+    """Waits until `holds()` is true, and returns its value."""
     end = time.monotonic() + timeout_s
     while True:
         found = holds()
@@ -72,9 +72,9 @@ class Postgres:
         log = open(self.folder.parent / "postgres.log", "ab")
         command = [*self.prefix, str(self.programs / "postgres"), "-D", str(self.data)]
         command += ["-k", str(self.folder), "-c", "listen_addresses=", *settings]
-        # Who waits for whom, where it takes longer than anything should.
+        # Logs lock waits that take longer than anything should.
         command += ["-c", "log_lock_waits=on", "-c", "log_line_prefix=%m [%p] "]
-        # A group of its own: what is typed at a terminal is not for it.
+        # A process group of its own: signals of the terminal are not for it.
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -128,16 +128,16 @@ class Postgres:
 
     def stop(self):
         if self.process is not None and self.process.poll() is None:
-            # Immediate shutdown: nothing is to be kept.
+            # Immediate shutdown: no data is needed any more.
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(30)
         self.process = None
 
 
 class Service:
-    """`scree controller`, `scree agent` or `scree unit`, on one folder."""
+    """`scree controller`, `scree agent` or `scree unit`, on one data directory."""
 
-    # What its command is run by, such as `taskset`.
+    # The prefix of its command, such as `taskset`.
     prefix = ()
 
     def __init__(self, folder, *arguments):
@@ -147,7 +147,7 @@ class Service:
         self.process = None
 
     def start(self, timeout_s=60):
-        """Starts it and waits for its word."""
+        """Starts it and waits until it is ready."""
         kind, *rest = self.arguments
         command = [*self.prefix, str(BINARY), kind, "--dir", str(self.folder), *rest]
         log = open(self.log, "ab")
@@ -168,7 +168,7 @@ class Service:
         return self.process is not None and self.process.poll() is None
 
     def end(self, timeout_s=60):
-        """SIGTERM, and waits for a clean end."""
+        """Sends SIGTERM and waits for a clean exit."""
         self.process.terminate()
         code = self.process.wait(timeout_s)
         self.process.stdout.close()
@@ -185,17 +185,17 @@ class Service:
 
 
 class Busy(Failed):
-    """The database was held up by others; nothing was changed."""
+    """The database was busy; nothing was changed."""
 
 
 def cli(*arguments, **environment):
-    """What a command prints with -o json; Failed, or Busy."""
+    """The output of a command with -o json; raises Failed, or Busy."""
     printed = cli_text(*arguments, "-o", "json", **environment)
     return json.loads(printed) if printed.strip() else {}
 
 
 def cli_text(*arguments, **environment):
-    """What a command prints for people."""
+    """The output of a command as text."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("SCREE_")}
     done = subprocess.run(
         [str(BINARY), *[str(argument) for argument in arguments]],
@@ -212,11 +212,11 @@ def cli_text(*arguments, **environment):
 
 
 class Unknown(Exception):
-    """Nobody knows what came of a request: it may have been carried out."""
+    """The result of a request is unknown: it may have been carried out."""
 
 
 class Refused(Exception):
-    """A controller has said no, and changed nothing."""
+    """A controller has refused a request, and changed nothing."""
 
     def __init__(self, status, problem):
         super().__init__(f"{status}: {problem.get('detail')}")
@@ -224,14 +224,14 @@ class Refused(Exception):
 
 
 class Api:
-    """Requests to one controller, as one user; one at a time."""
+    """Requests to one controller, as one user, one at a time."""
 
     def __init__(self, port, context, timeout_s=60):
         self.port, self.context, self.timeout_s = port, context, timeout_s
         self.connection = None
 
     def ask(self, method, path, body=None, key=None):
-        """The answer; Refused, or Unknown. Under a key it may be asked again."""
+        """The answer; raises Refused, or Unknown. With a key the request may be repeated."""
         text = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
         if key is not None:
@@ -289,7 +289,7 @@ class Site:
         ]
         first = self.controllers[0].start()
         for controller in self.controllers[1:]:
-            # Every controller signs by the authority of the first one.
+            # Every controller signs with the first one's authority.
             controller.folder.mkdir(mode=0o700)
             for name in ["authority.key", "authority.pem"]:
                 copy = controller.folder / name
@@ -310,7 +310,7 @@ class Site:
             try:
                 return cli(kind, "add", name, *arguments, SCREE_DIR=first)
             except Busy as busy:
-                # This machine has stood still; the log says who was waited for.
+                # This machine was stopped for a while; the log names the locks.
                 print(busy, *self.logs(), sep="\n", file=sys.stderr)
                 return None
 
@@ -323,7 +323,7 @@ class Site:
         cli("host", "join", self.urls, *words, SCREE_DIR=str(folder))
         arguments = ["--journal-size", "16M", "--destage-after", "1s"]
         if self.agents:
-            # Every host has the wrapping key of the first one.
+            # Every host has the first one's wrapping key.
             (folder / "keys").mkdir(mode=0o700)
             copy = folder / "keys/master.key"
             copy.touch(0o600)
@@ -341,8 +341,8 @@ class Site:
         return context
 
     def _parts(self, profile, own):
-        """Writes what a profile has as other programs read it: the authority's
-        certificate, and the user's with its key. Returns the latter."""
+        """Writes the files of a profile for other programs: the authority's certificate, and the
+        user's with its key. Returns the latter."""
         text = profile.read_text()
 
         def part(name):
@@ -354,7 +354,7 @@ class Site:
         return own
 
     def log_in(self, name):
-        """Logs in as a user that there is; the file with certificate and key."""
+        """Logs in as an existing user; returns the file with certificate and key."""
         first = str(self.controllers[0].folder)
         token = cli("user", "token", name, SCREE_DIR=first)
         words = ["--token", token["token"], "--authority", token["authority"]]
@@ -363,7 +363,7 @@ class Site:
         return self._parts(folder / "profiles/default.toml", self.folder / f"{name}.pem")
 
     def logs(self, lines=20):
-        """The end of each log."""
+        """The last lines of each log."""
         for log in sorted(self.folder.glob("*.log")):
             text = log.read_text(errors="replace").splitlines()
             yield "\n".join([f"-- {log.name}", *text[-lines:]])

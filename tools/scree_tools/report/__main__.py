@@ -1,12 +1,12 @@
-"""Writes docs/reports: what the models say, beside what was tried. `tools/run report [--only NAME] [--write DIR]`.
+"""Writes docs/reports: the models compared with measurements. `tools/run report [--only NAME] [--write DIR]`.
 
-leakage.md has HVSTO's Fig. 4, the equations of docs/explanation/leakage.md beside trials, and both beside audits
-of real volumes. It ends with a failure if a trial's mean is further from its equation, or an audit from
-its trials, than chance explains: all of them together are so in one of twenty runs (by Bonferroni), and
-the seed is always the same, but for where Scree has put blocks.
+leakage.md has HVSTO's Fig. 4, the equations of docs/explanation/leakage.md compared with trials, and both
+compared with audits of real volumes. It fails if a trial's mean is further from its equation, or an audit
+from its trials, than chance explains: this happens in one of twenty runs (by Bonferroni). The seed is
+always the same, but not the placement of Scree.
 
-cost.md has what encryption costs, predicted and measured (report_cost.py). A run that was cut goes
-on where it was; target/reports-cost is what it has so far.
+cost.md has the cost of encryption, predicted and measured (cost.py). An interrupted run continues
+from target/reports-cost.
 """
 
 import argparse
@@ -24,21 +24,21 @@ from scree_tools.report.audits import FILES, audits
 TRIALS = 2000
 SEED = 7
 
-# What the paper says (§IV-A): compromised units of 100, block size, percent of the bytes.
+# The paper's numbers (§IV-A): compromised units of 100, block size, percent of the bytes.
 PUBLISHED = [(1, "4K", 0.0033), (25, "4K", 0.11), (1, "8K", 0.0074), (25, "8K", 0.25)]
 
 # Units, compromised.
 SITES = [(10, 1), (10, 3), (20, 5), (50, 10), (100, 1), (100, 25)]
 SPREADS = [[], ["--replicas", 2], ["--replicas", 3], ["--erasure", "4+2"]]
 SETS = [[], ["--scatter-width", 8]]
-# How what is written at once is dealt, where there is a plan.
+# How the blocks of one destage are placed, if there is a plan.
 DEALS = [["--destage-width", 16], ["--destage-width", 16, "--granularity", 2]]
 
 
 def ask(verb, *words):
-    """Of the only count of compromised units that is asked for, what is said."""
-    told = json.loads(run(BINARY, "privacy", verb, *words, "-o", "json"))
-    return told["results"]
+    """The results for the only number of compromised units."""
+    report = json.loads(run(BINARY, "privacy", verb, *words, "-o", "json"))
+    return report["results"]
 
 
 def percent(ratio):
@@ -97,7 +97,7 @@ def cases():
 
 def agreement():
     all_cases = list(cases())
-    # As many deviations as hold all means at once in 95 of 100 runs.
+    # The number of deviations within which all means lie at once in 95 of 100 runs.
     deviations = NormalDist().inv_cdf(1 - 0.05 / len(all_cases) / 2)
     rows, alone = [], 0
     for case in all_cases:
@@ -118,8 +118,8 @@ def agreement():
         )
     head = ["case", "equation", "trials", "deviations off"]
     said = (
-        f"{len(rows)} cases; {alone} equations lie within the 95 % interval of their trials, and all within "
-        f"the {deviations:.2f} deviations that hold all of them at once in 95 of 100 runs."
+        f"{len(rows)} cases; {alone} equations are within the 95 % interval of their trials, and all are within "
+        f"{deviations:.2f} deviations, within which all of them are in 95 of 100 runs."
     )
     return f"{said}\n\n{markdown(head, rows)}"
 
@@ -127,20 +127,20 @@ def agreement():
 def leakage(folder):
     pictures = folder / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
-    return f"""# What a break-in leaks
+    return f"""# Leakage of compromised units
 
 Made by `make reports`; the equations and their assumptions are in [leakage models](../explanation/leakage.md). Files are those of
-`--distribution documents`, {TRIALS:,} trials a case, seed {SEED}. Blocks are not sealed, where nothing else is said:
-of those that are, nothing leaks.
+`--distribution documents`, {TRIALS:,} trials a case, seed {SEED}. Blocks are not encrypted unless noted: encrypted
+blocks leak nothing.
 
 ## HVSTO's Fig. 4
 
-What share of the bytes is in files of which all can be read. The paper's list of files is not published; four numbers
-of its text fix the shares of small files, which is all that counts ([how](../explanation/leakage.md#hvstos-files)).
+The share of the bytes in completely readable files. The paper's list of files is not published; four numbers
+of its text determine the shares of small files, which is all that matters ([how](../explanation/leakage.md#hvstos-files)).
 
 {figure_four(pictures)}
 
-![what leaks of files, by compromised units, and HVSTO's four numbers](pictures/leakage.svg)
+![leakage of files by compromised units, and HVSTO's four numbers](pictures/leakage.svg)
 
 ## Equations and trials
 
@@ -148,17 +148,17 @@ of its text fix the shares of small files, which is all that counts ([how](../ex
 
 ## Equations, trials and audits
 
-Documents' files ({FILES} of them) on ext4, in volumes that Scree has really written over so many units, and what
-`scree privacy audit` says of the bytes that lie on those that are taken for compromised: which share of all bytes is in
-files that can be read as a whole. Beside it stands what the model has for the same files and the same number of units:
-the equation of its plan of permutations, and trials with plans as Scree makes them ([how](../explanation/leakage.md#audits)).
+{FILES} files with the lengths of documents on ext4, in volumes that Scree has written to this many units.
+`scree privacy audit` finds which share of all bytes is in files that are completely readable from the units that are
+assumed to be compromised. The model predicts the same for these files and this number of units: by the equation of its plan of
+permutations, and by trials with plans as Scree makes them ([how](../explanation/leakage.md#audits)).
 
 {audits()}
 """
 
 
 def quick():
-    """A little of both, of which nothing is written: that all of it works."""
+    """A short run of both that writes nothing, to show that everything works."""
     with tempfile.TemporaryDirectory(prefix="reports-") as folder:
         folder = Path(folder)
         (folder / "pictures").mkdir()
@@ -167,7 +167,7 @@ def quick():
     accuracies = report_cost.accuracies(found)
     check(accuracies, "no cost was measured so well that it can be judged")
     least = min(accuracies)
-    # What is measured is counted in instructions, so it does not depend on this machine.
+    # Measurements count instructions, so they do not depend on this machine.
     check(least >= report_cost.EACH_MIN, f"the least accuracy of a cost is {percent(least)}")
     print(f"Fig. 4 is hit; costs are right by {percent(least)} at least")
 

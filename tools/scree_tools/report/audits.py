@@ -13,16 +13,16 @@ FILES = 400
 FILE_BYTES_MAX = 300_000
 IMAGE_MIB = 64
 
-# Units, with how many others each shares segments, and how many are compromised.
+# Units, their scatter width, and the number of compromised ones.
 SITES = [(6, 8, (1, 2, 3)), (10, 8, (1, 2, 4)), (20, 8, (1, 4, 8)), (20, 4, (2, 5, 10))]
 SPREADS = [["--replicas", "1"], ["--replicas", "2"], ["--replicas", "3"], ["--erasure", "4+2"]]
-# Of each case so many sets of units are taken for compromised. Were there many more, the trials that
-# stand beside an audit were too few to say that it is further out than chance explains.
+# Number of sets of compromised units of each case. With many more, there would be too few trials to
+# say whether an audit is further out than chance explains.
 SETS = 5
 
 
 def make_image(folder):
-    """An ext4 file system with files as long as documents are."""
+    """An ext4 file system with files of the lengths of documents."""
     chance = random.Random(SEED)
     tree = folder / "tree"
     for number in range(FILES):
@@ -52,14 +52,15 @@ def percent(ratio):
 
 
 def odds(predicted):
-    """How likely an audit is as far out as this one, to either side: by the trials, and itself as one more."""
+    """The probability that an audit is at least as far out as this one in either direction: by
+    the trials, and itself as one more."""
     trials = predicted["trials"]
     as_far = min(1 - predicted["less_ratio"], 1 - predicted["more_ratio"])
     return min(2 * (round(as_far * trials) + 1) / (trials + 1), 1)
 
 
 def of_case(scree, name, units, compromised, chance):
-    """What audits of some sets of units say."""
+    """The audits of some sets of units."""
     sets = [sorted(chance.sample(range(1, units + 1), compromised)) for _ in range(SETS)]
     return [audited(scree, name, one) for one in sets]
 
@@ -86,20 +87,20 @@ def of_site(image, site, number, plain, sealed):
 
 
 def of_plain(cases):
-    """Each audit beside the trials, and what is said of all of them."""
-    count = sum(len(told) for _, told in cases)
+    """Each audit compared with the trials, and a summary."""
+    count = sum(len(reports) for _, reports in cases)
     least = 0.05 / count
     rows, within, in_cases = [], 0, 0
-    for case, told in cases:
-        files = [one["found"]["files"] for one in told]
+    for case, reports in cases:
+        files = [one["found"]["files"] for one in reports]
         found = [one["whole_bytes"] / one["content"]["all"] for one in files]
-        predicted = [one["predicted"] for one in told]
+        predicted = [one["predicted"] for one in reports]
         likely = [odds(one) for one in predicted]
         for ratio, one, p in zip(found, predicted, likely):
             check(2 / (one["trials"] + 1) <= least, f"{one['trials']} trials cannot tell {count} audits from chance")
             check(p >= least, f"{case}: found {ratio}, and {one}: {p}")
         agree = sum(one["agrees"] for one in predicted)
-        within, in_cases = within + agree, in_cases + (agree == len(told))
+        within, in_cases = within + agree, in_cases + (agree == len(reports))
         first = predicted[0]
         rows.append(
             [
@@ -108,40 +109,40 @@ def of_plain(cases):
                 f"{percent(first['leak_ratio_min'])} to {percent(first['leak_ratio_max'])}",
                 f"{percent(min(found))} to {percent(max(found))}",
                 percent(sum(found) / len(found)),
-                f"{agree} of {len(told)}",
+                f"{agree} of {len(reports)}",
                 f"{min(likely):.2g}",
             ]
         )
     head = ["case", "equation", "95 of 100 trials", f"{SETS} audits", "their mean", "agree", "least p"]
     said = (
         f"{len(cases)} cases, {SETS} audits each. {within} of the {count} audits ({100 * within / count:.0f} of "
-        f"100) lie between what 95 of 100 trials have, in {in_cases} cases all; those of one volume have its sets "
-        f"in common, so where one is far out others are. None of the {count} is further out than chance explains "
+        f"100) are within the range of 95 of 100 trials, in {in_cases} cases all of them; audits of one volume share "
+        f"its copysets, so their deviations are correlated. None of the {count} deviates more than chance explains "
         f"for that many (each p is at least {least:.2g}, by Bonferroni)."
     )
     return f"{said}\n\n{markdown(head, rows)}"
 
 
 def of_sealed(cases):
-    """Nothing can be read, though much lies there."""
+    """Nothing is readable, though many blocks are there."""
     rows = []
-    for case, told in cases:
-        blocks = [one["found"]["blocks"] for one in told]
-        files = [one["found"]["files"]["content"] for one in told]
+    for case, reports in cases:
+        blocks = [one["found"]["blocks"] for one in reports]
+        files = [one["found"]["files"]["content"] for one in reports]
         for one in blocks + files:
             check(one["sealed"] > 0 and one["readable"] == 0, f"{case}: {one}")
         there = [one["sealed"] / one["all"] for one in blocks]
         rows.append([case, f"{percent(min(there))} to {percent(max(there))}", "0 %"])
-    count = sum(len(told) for _, told in cases)
+    count = sum(len(reports) for _, reports in cases)
     said = (
-        f"Apart from these stand {count} audits of sealed volumes: there is nothing to compare, as the model has "
-        "that nothing leaks. In each of them blocks lie on the compromised units, and none is readable."
+        f"{count} more audits are of encrypted volumes, for which the model predicts no leakage. In each of them "
+        "the compromised units have blocks, and none is readable."
     )
-    return f"{said}\n\n{markdown(['case', 'blocks that lie there sealed', 'readable'], rows)}"
+    return f"{said}\n\n{markdown(['case', 'encrypted blocks there', 'readable'], rows)}"
 
 
 def audits():
-    """Tables of all cases, and what is said of them."""
+    """Tables of all cases, and a summary."""
     plain, sealed = [], []
     with tempfile.TemporaryDirectory(prefix="scree-", dir="/tmp") as folder:
         image = make_image(Path(folder))

@@ -1,4 +1,4 @@
-"""Writes docs/reports/cost.md of what measure_cost.py finds. For tools/run report."""
+"""Writes docs/reports/cost.md from the results of measure_cost.py. For tools/run report."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from scree_tools.bench.report import markdown
 from scree_tools.common.process import BINARY, run
 from scree_tools.report.measure_cost import Rig, measure
 
-# No case is to be less accurate.
+# The required accuracy of each case.
 EACH_MIN = 0.85
 
 
@@ -22,9 +22,9 @@ def seconds(value):
 
 def all_cases(found):
     for place, (_, parts) in found.items():
-        for told in parts.values():
-            for case in told["cases"]:
-                yield place, round(told["machine"]["memory_bytes"] / (1 << 20)), case
+        for result in parts.values():
+            for case in result["cases"]:
+                yield place, round(result["machine"]["memory_bytes"] / (1 << 20)), case
 
 
 def table(found):
@@ -58,7 +58,7 @@ def table(found):
         "CPU without",
         "share predicted",
         "measured",
-        "takes predicted",
+        "run time predicted",
         "measured",
     ]
     return markdown(head, rows)
@@ -71,7 +71,7 @@ def accuracy(case):
 
 
 def accuracies(found):
-    """Of the cases that were measured well enough."""
+    """Only the cases that were measured well enough."""
     return [case["accuracy"] for _, _, case in all_cases(found) if not case["is_unclear"]]
 
 
@@ -93,8 +93,8 @@ def judged(found):
     head = [
         "place",
         "cases",
-        "accuracy in the middle",
-        "least",
+        "median accuracy",
+        "lowest",
         f"below {percent(EACH_MIN)}",
         "unclear cases",
         "predicted within chance",
@@ -135,7 +135,7 @@ def factor(found):
         for reads, writes in zip(target["reads"], target["writes"])
     ]
     return markdown(
-        ["data, of the memory", "F of warm reads", "of which are asked of the disk", "F of writes, until they return"],
+        ["data, of the memory", "F of warm reads", "of which reach the disk", "F of writes, until they return"],
         rows,
     )
 
@@ -143,9 +143,9 @@ def factor(found):
 def pictures(rig, found, folder):
     _, parts = found["guest-block"]
     names = []
-    for name, told in parts.items():
+    for name, result in parts.items():
         path = rig.folder / f"{name}.validated"
-        path.write_text(json.dumps(told))
+        path.write_text(json.dumps(result))
         names.append((name, path))
     writes = [path for name, path in names if name.startswith("writes")]
     words = [path for name, path in names if name == "words"]
@@ -182,35 +182,33 @@ def words_table(found):
     return markdown(["file", "takes without", "with", "CPU in addition, measured", "predicted"], rows)
 
 
-TEXT = """# What encryption costs
+TEXT = """# The cost of encryption
 
-Made by `make reports`; the equations are in [cost model](../explanation/cost-model.md). What is compared is CPU time in addition:
-that of a run with encryption less that of the same run without, by the kernel's accounts, and what
-`scree cost predict` says of it beforehand, from a calibration with other work. Accuracy is 1 less how far off the
-prediction is, of what was measured.
+Made by `make reports`; the equations are in [cost model](../explanation/cost-model.md). The compared value is additional CPU time:
+that of a run with encryption minus that of the same run without, by the kernel's accounts, and the prediction of
+`scree cost predict` from a calibration with other work. Accuracy is 1 minus the relative error of the prediction.
 
-**Conditions.** Virtual machines of QEMU with one processor that takes 4 ns for each instruction, neither more nor less
-(`-icount`), Debian's kernel, and a disk of 60 MB/s: so CPU time is what programs do, and not what else the host does. An
-AES instruction takes as long there as any other. Scree, gocryptfs and dm-crypt are those that run anywhere. `guest-block`
+**Conditions.** Virtual machines of QEMU with one processor that takes exactly 4 ns for each instruction (`-icount`),
+Debian's kernel, and a disk of 60 MB/s: CPU time depends on the programs, not on the load of the host. An AES instruction
+takes as long there as any other. Scree, gocryptfs and dm-crypt are those that run anywhere. `guest-block`
 is dm-crypt below ext4 (sectors of 4 KiB), and all of the machine's CPU time; `guest-stackable` is gocryptfs above ext4,
 and the time of the program and of gocryptfs. `filter` and `agent` are volumes of a `scree up` over NBD, with two units in folders
 in memory, and its CPU time, on {host}: there an AES instruction takes what it takes. Each
-work is done as often as the table below says, by turns with encryption and without; the median counts. All works end when
-all is durable. Of three rounds and more it is told how far what came in addition may be off by chance, with 95 %
-("±"). Where that is more than 15 % of it, as far as a prediction may be off, it is unclear how near the prediction is:
-such a case does not count, and it is told whether the prediction is within chance. Most cases of `filter` and `agent` are
-unclear: what encryption adds to a volume is milliseconds, beside hundreds that all else takes and that vary by more.
+work is done as often as the table below shows, in turns with encryption and without; the median counts. All works end when
+everything is durable. With three rounds or more, "±" is the 95 % confidence of the additional time. If it is more than
+15 % of that time, which is the permitted error of a prediction, the accuracy is unclear: such a case does not count, and
+the table shows whether the prediction is within chance. Most cases of `filter` and `agent` are unclear: encryption adds
+milliseconds to a volume, and everything else takes hundreds, which vary by more.
 
-Not predicted but taken from the run without encryption is what a word count does besides reading and writing: how long it
-takes, and how much of a CPU.
+The time and CPU time of a word count besides reading and writing are taken from the run without encryption, not predicted.
 
 {judged}
 
-## What was calibrated
+## Calibration
 
-With works of 4, 32 and 128 KiB and 1 MiB a request: CPU time in addition. Less than nothing of `agent`: volumes that
-are not sealed have their blocks shuffled, so that few neighbours lie together where somebody may find them, and are
-read block by block; sealed ones lie in order, and are read in long runs.
+Additional CPU time with requests of 4, 32 and 128 KiB and 1 MiB. It is negative for `agent`: blocks of unencrypted
+volumes are shuffled, so that few neighbors are together on a unit, and are read one by one; those of encrypted volumes
+are in order, and are read in long runs.
 
 {calibrated}
 
@@ -222,24 +220,24 @@ Memory, as equation 4 has it:
 
 **Fig. 4: memory.** Files of 10 to 1000 MB are written, with 256 to 1024 MB of memory. The authors saw a load near 10 % with
 files of up to 68 % of the memory, and less with larger ones. Here load does not depend on memory, since each
-run ends when all is durable: what memory takes in has to be encrypted and written in any case.
+run ends when everything is durable: data in memory has to be encrypted and written in any case.
 
 ![load by memory](pictures/cost-memory.svg)
 
-**Fig. 5 and 6: load.** With 512 MB. The authors saw it rise up to 260 MB and stay then, and fitted a logarithm.
+**Fig. 5 and 6: load.** With 512 MB. The authors saw it rise up to 260 MB and then stay, and fitted a logarithm.
 
 ![load with 512 MB](pictures/cost-load.svg)
 ![share of encryption with 512 MB](pictures/cost-share.svg)
 
-**Fig. 7: a word count.** A map-reduce of Scree's own (`words` of [cost model](../explanation/cost-model.md)) in the place of Hadoop, with
-1024 MB of memory. The authors saw no more than 10 % on the mean.
+**Fig. 7: a word count.** A map-reduce of Scree's own (`words` of [cost model](../explanation/cost-model.md)) in place of Hadoop, with
+1024 MB of memory. The authors saw at most 10 % on average.
 
 {words}
 
 ![time](pictures/cost-words.svg)
 ![CPU in addition](pictures/cost-words-overhead.svg)
 
-The authors say that they were 90 to 92 % right.
+The authors report an accuracy of 90 to 92 %.
 
 ## All cases
 
@@ -248,7 +246,7 @@ The authors say that they were 90 to 92 % right.
 
 
 def report(work_folder, folder, quick=False):
-    """Measures everything below that folder, and returns the report; pictures go to the other."""
+    """Measures everything below this folder, and returns the report; plots go to the other one."""
     rig = Rig(work_folder, quick)
     found = measure(rig)
     if quick:

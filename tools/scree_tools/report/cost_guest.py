@@ -1,8 +1,7 @@
 """A virtual machine in which the cost of encryption is measured. For tools/run report and tests.
 
-Its processor is QEMU's, told to count instructions: each takes 4 ns, neither more nor less, so CPU
-time there is what programs do and not what else this machine does. Its disk takes and gives so
-many bytes a second.
+QEMU emulates its processor and counts instructions: each takes exactly 4 ns, so that processor time
+depends on the programs and not on the load of this machine. Its disk has a limited bandwidth.
 """
 
 import json
@@ -14,8 +13,8 @@ from scree_tools.common import process
 from scree_tools.common.guest import Guest
 from scree_tools.common.process import TARGET, check, run
 
-# An instruction takes 2^2 ns: about as long as QEMU takes for it, so the disk, which is in the
-# world's time, is as fast as it seems.
+# An instruction takes 2^2 ns: about as long as QEMU needs for it, so that the disk, which runs in
+# real time, is as fast as it seems.
 INSTRUCTION_SHIFT = 2
 
 DISK_BYTES_PER_S = 60_000_000
@@ -37,7 +36,7 @@ mkdir -p /given /run/cryptsetup /etc /tmp /m
 mount -t tmpfs tmp /tmp
 ln -s /proc/self/mounts /etc/mtab
 mount -t ext4 -o ro /dev/vdb /given
-# Programs find their libraries where they are on the machine that they are of.
+# Programs find their libraries at the paths of the machine that they come from.
 mkdir -p /lib64 /lib/x86_64-linux-gnu
 ln -s /given/lib/ld-linux-x86-64.so.2 /lib64/
 ln -s /given/lib/* /lib/x86_64-linux-gnu/
@@ -57,7 +56,7 @@ def given(folder, programs=PROGRAMS):
         found = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
         check(found, f"{name} is missing; `tools/packages reports` installs it")
         shutil.copy(found, root / "bin")
-        # A program without libraries is none to ldd.
+        # ldd fails for a program without libraries.
         libraries = subprocess.run(["ldd", found], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         for library in re.findall(r"/\S+\.so\S*", libraries.stdout):
             shutil.copy(library, root / "lib")
@@ -86,7 +85,7 @@ def given(folder, programs=PROGRAMS):
 
 
 class CostGuest:
-    """One with so much memory, and its command line of `scree cost`."""
+    """A guest with this much memory, and its command line of `scree cost`."""
 
     def __init__(self, folder, initrd, image, memory_mib):
         self.memory_mib = memory_mib
@@ -113,21 +112,21 @@ class CostGuest:
         self.guest = Guest(arguments, folder / f"guest-{memory_mib}.log", memory_mib=memory_mib)
 
     def folder(self):
-        """A file system on the scratch disk, for places that want a folder."""
+        """Creates a file system on the scratch disk, for places that need a folder."""
         self.guest.sh("mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 /dev/vda", 120)
         self.guest.sh("mount -t ext4 /dev/vda /m")
         return "/m"
 
     def put(self, text, path):
-        """A file there."""
+        """A file on the scratch disk."""
         for at in range(0, len(text), 2000):
             part = text[at : at + 2000].replace("'", "'\\''")
             self.guest.sh(f"printf %s '{part}' >>{path}")
 
     def cost(self, *words, timeout_s=1800):
-        """What `scree cost` says."""
+        """The output of `scree cost`."""
         command = " ".join(str(word) for word in words)
-        # A terminal would have it tell how far it is, which costs.
+        # On a terminal it would print its progress, which costs time.
         self.guest.sh(f"scree cost {command} -o json >/tmp/said 2>/tmp/why || {{ cat /tmp/why; false; }}", timeout_s)
         return json.loads(self.guest.sh("cat /tmp/said"))
 

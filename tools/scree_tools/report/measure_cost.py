@@ -1,7 +1,7 @@
-"""Measures what encryption costs. For tools/run report and report_cost.py.
+"""Measures the cost of encryption. For tools/run report and cost.py.
 
-Everything is measured by `scree cost`, and predicted for other work than the calibration's: what
-encrypts in guests in machines of cost_guest.py, calibrated in one of 512 MiB; volumes, on this machine.
+`scree cost` measures everything, and predicts other work than the calibration's: encryption in
+guests on machines of cost_guest.py, calibrated on one of 512 MiB; volumes on this machine.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from scree_tools.report import cost_guest
 
 CIPHERS = ["aes-256-xts", "aes-128-xts", "aes-256-cbc", "aes-128-cbc"]
 
-# The paper's: files of 10 to 1000 MB are written, by machines with so much memory (MiB).
+# As in the paper: files of 10 to 1000 MB are written, by machines with this much memory (MiB).
 MEMORIES = [256, 512, 768, 1024]
 WRITES = [10, 30, 100, 250, 400, 700, 1000]
 # Words are counted in files of 10 to 500 MB.
@@ -42,25 +42,26 @@ VOLUME_WORKS = [
     "direct:24M:16K:0:8",
 ]
 
-# What encryption adds to a volume is less than what all else of it takes, and a machine is never quiet: many rounds.
+# Encryption adds less to a volume than everything else takes, and a machine is never idle: many
+# rounds.
 VOLUME_ROUNDS = 40
-# Nor is a disk: where there is so much memory, in bytes, volumes lie in that.
+# Nor is a disk: with this much memory, in bytes, volumes are in memory.
 MEMORY_FOLDER = Path("/dev/shm")
 MEMORY_MIN = 20 << 30
 
-# Small works are measured more often: the kernel tells idle time to 10 ms.
+# Small works are measured more often: the kernel reports idle time in steps of 10 ms.
 ROUNDS_SMALL = 5
 SMALL_MB = 100
 
 
 def version():
-    """Of what measures: of another program, or done in another way, nothing that was kept counts."""
+    """A key of the measuring program and method: stored results of another one do not count."""
     files = [BINARY, Path(__file__), Path(cost_guest.__file__)]
     return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:16]
 
 
 class Rig:
-    """Where it is measured, and what comes of it, which is kept: a run that was cut goes on."""
+    """A place and its stored results: an interrupted run continues."""
 
     def __init__(self, folder, quick):
         self.folder = folder / version()
@@ -77,9 +78,9 @@ class Rig:
     def once(self, name, measure):
         kept = self.folder / f"{name}.json"
         if not kept.exists():
-            told = measure()
+            result = measure()
             part = kept.with_suffix(".part")
-            part.write_text(json.dumps(told))
+            part.write_text(json.dumps(result))
             part.rename(kept)
         return json.loads(kept.read_text())
 
@@ -99,7 +100,7 @@ class Rig:
         return self.once(f"{name}-calibration", measure)
 
     def validate(self, name, memory_mib, calibration, place, needs_folder, parts):
-        """`parts` are pairs of a cipher, rounds and works."""
+        """`parts` are tuples of a cipher, rounds and works."""
 
         def measure():
             guest = self.guest(memory_mib)
@@ -110,10 +111,10 @@ class Rig:
                     else ["--folder", "/tmp", "--device", "/dev/vda", "--overwrite"]
                 )
                 guest.put(json.dumps(calibration), "/tmp/c.json")
-                told = []
+                result = []
                 for cipher, rounds, works in parts:
                     each = [word for work in works for word in ("--work", work)]
-                    told.append(
+                    result.append(
                         guest.cost(
                             "validate",
                             "--calibration",
@@ -129,8 +130,8 @@ class Rig:
                         )
                     )
                 return {
-                    **told[0],
-                    "cases": [{**case, "rounds": one["rounds"]} for one in told for case in one["cases"]],
+                    **result[0],
+                    "cases": [{**case, "rounds": one["rounds"]} for one in result for case in one["cases"]],
                 }
             finally:
                 guest.end()
@@ -182,7 +183,7 @@ def stackable(rig):
 
 
 def volume_folder(rig):
-    """Where volumes are measured."""
+    """The folder in which volumes are measured."""
     is_large = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_MIN
     return MEMORY_FOLDER if is_large else rig.folder
 
@@ -190,7 +191,7 @@ def volume_folder(rig):
 def volumes(rig, place, cipher):
     kept = rig.folder / f"{place}.calibration"
     at = ["--calibration", kept, "--place", place, "--folder", volume_folder(rig)]
-    # Memory is above volumes, and none of these works asks it.
+    # The page cache is above volumes, and none of these works uses it.
     words = ["--rounds", VOLUME_ROUNDS, "--bytes", "16M", "--data-max", "1M"]
 
     def calibrate():
@@ -199,8 +200,8 @@ def volumes(rig, place, cipher):
 
     def validate():
         each = [word for work in VOLUME_WORKS for word in ("--work", work)]
-        told = cost("validate", *at, "--cipher", cipher, "--rounds", VOLUME_ROUNDS, *each)
-        return {**told, "cases": [{**case, "rounds": told["rounds"]} for case in told["cases"]]}
+        result = cost("validate", *at, "--cipher", cipher, "--rounds", VOLUME_ROUNDS, *each)
+        return {**result, "cases": [{**case, "rounds": result["rounds"]} for case in result["cases"]]}
 
     calibration = rig.once(f"{place}-calibration", calibrate)
     kept.write_text(json.dumps(calibration))
@@ -208,8 +209,8 @@ def volumes(rig, place, cipher):
 
 
 def cost(*words):
-    """What `scree cost` says on this machine."""
-    # What it notes beside is for people.
+    """The output of `scree cost` on this machine."""
+    # Its notices are for people.
     said = subprocess.run(
         [str(word) for word in (BINARY, "cost", *words, "-o", "json")],
         stdin=subprocess.DEVNULL,
@@ -222,10 +223,10 @@ def cost(*words):
 
 
 def measure(rig):
-    """By place: its calibration, and what was validated, by name."""
+    """By place: its calibration and its validation, by name."""
     if rig.quick:
         return {"guest-block": block(rig)}
-    # By themselves: guests count instructions, and these the time that they take here.
+    # Separately: guests count instructions, and these measure time.
     ours = {"filter": volumes(rig, "filter", "aes-256-xts"), "agent": volumes(rig, "agent", "aes-256-gcm")}
     with ThreadPoolExecutor(2) as pool:
         jobs = {"guest-block": pool.submit(block, rig), "guest-stackable": pool.submit(stackable, rig)}

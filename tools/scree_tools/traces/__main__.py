@@ -1,12 +1,12 @@
-"""Records anew what the policies of caches are compared with: crates/cache/traces.
+"""Records again the traces on which cache policies are compared: crates/cache/traces.
 
   tools/run traces                 all of them, about 30 minutes; needs root, and `tools/packages traces`
   tools/run traces --only NAME     one of: boot database files; may be given more than once
   tools/run traces --to FOLDER     writes them there
 
 Machines in QEMU, without KVM, do the work of a trace on disks of a Scree whose chain has a filter
-`trace`. What is recorded goes through their own memory first, as it does in a data centre:
-it is small, so that they ask their disks for more than they have. See crates/cache/traces/README.md.
+`trace`. Requests pass the page caches of the machines first, as in a data center:
+they are small, so that the disks get more requests than the caches can answer. See crates/cache/traces/README.md.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def say(text):
 
 
 def start_scree(name):
-    """A Scree whose folder is in one of its own, where the machines' logs are, too."""
+    """A Scree with its data directory in a folder that also has the machines' logs."""
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -62,7 +62,7 @@ def import_image(scree, image, name):
 
 
 def attach(scree, name):
-    """Has what is asked of a volume recorded from now on; says what QEMU has to be told."""
+    """Records the requests of a volume from now on; returns QEMU's options for the disk."""
     policy = scree.folder.parent / "policy.toml"
     policy.write_text(f'volume = "{name}"\n{TRACE}')
     scree.cli("chain", "apply", policy)
@@ -71,7 +71,7 @@ def attach(scree, name):
 
 
 def machine(scree, memory_mib, disks, network=()):
-    """A guest whose first disk, of QEMU's -blockdev, is its system."""
+    """A guest whose first disk, of a -blockdev of QEMU, is its system disk."""
     arguments = ["-cpu", "max", "-kernel", str(FOLDER / "vmlinuz"), "-initrd", str(FOLDER / "initrd.img")]
     arguments += ["-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=0 panic=-1"]
     arguments += ["-device", "virtio-rng-pci", *network]
@@ -81,16 +81,16 @@ def machine(scree, memory_mib, disks, network=()):
 
 
 def end(guest):
-    """An orderly end."""
+    """Shuts the guest down."""
     guest.send("systemctl poweroff")
     guest.process.wait(300)
     guest.log.close()
 
 
 def recorded(scree, name):
-    """What was asked of a volume: (ns since the beginning, verb, offset, length), in order."""
+    """The requests to a volume in order: (ns since the beginning, verb, offset, length)."""
     scree.cli("volume", "unexport", name)
-    # The filter writes what it has once a second.
+    # The filter writes its trace once a second.
     time.sleep(3)
     done = subprocess.run(
         [str(process.BINARY), "trace", name, "-o", "json"],
@@ -98,7 +98,7 @@ def recorded(scree, name):
         capture_output=True,
         env={**os.environ, "SCREE_DIR": str(scree.folder)},
     )
-    # Whether something is missing is said there, too.
+    # Missing requests are reported there, too.
     check(done.returncode == 0 and not done.stderr, f"the trace of {name}: {done.stderr}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return [(line["time_ns"], line["verb"], line["offset"], line["length"]) for line in lines]
@@ -107,12 +107,12 @@ def recorded(scree, name):
 # ------------------------------------------------------------------- the files
 
 
-# As fio's logs call them; what else there is is of no use to a cache.
+# The verbs of fio's logs; others do not matter to a cache.
 ACTIONS = {"read": "read", "write": "write", "write-zeroes": "write", "trim": "trim"}
 
 
 def store(folder, name, requests):
-    """Writes (verb, offset, length) as a log of fio, packed. It says no times."""
+    """Writes (verb, offset, length) as a compressed log of fio without times."""
     lines = ["fio version 2 iolog", "d add", "d open"]
     lines += [f"d {ACTIONS[verb]} {offset} {length}" for verb, offset, length in requests if verb in ACTIONS]
     text = "\n".join(lines + ["d close", ""])
@@ -120,9 +120,9 @@ def store(folder, name, requests):
     (folder / f"{name}.iolog.xz").write_bytes(packed)
     reads = [(offset, length) for verb, offset, length in requests if verb == "read"]
     blocks = {block for offset, length in reads for block in range(offset // BLOCK, (offset + length - 1) // BLOCK + 1)}
-    asked = sum((offset + length - 1) // BLOCK + 1 - offset // BLOCK for offset, length in reads)
+    requested = sum((offset + length - 1) // BLOCK + 1 - offset // BLOCK for offset, length in reads)
     say(
-        f"{name}: {len(reads):,} reads of {asked:,} blocks, of {len(blocks):,} that are not the same;"
+        f"{name}: {len(reads):,} reads of {requested:,} blocks, of {len(blocks):,} that are not the same;"
         f" {len(requests) - len(reads):,} others; {len(packed):,} bytes"
     )
 
@@ -132,10 +132,10 @@ def store(folder, name, requests):
 CLONES = 8
 BOOT_MEMORY_MIB = 256
 
-# In a boot storm a machine is begun so long after the one before it.
+# In a boot storm each machine starts this long after the previous one.
 STORM_S = 5
 
-# What people do on a machine. Those that come first are done more often.
+# The work of users on a machine, more frequent work first.
 WORKS = [
     "man -P cat bash | wc -l; man -P cat systemd.unit | wc -l",
     "python3 -c 'import asyncio, ctypes, email, http.server, json, sqlite3, unittest'",
@@ -154,14 +154,14 @@ WORKS = [
     "ls -lR /usr | wc -l; du -s /usr /var",
     "python3 -m compileall -q -f -d x /usr/lib/python3.11/json /usr/lib/python3.11/email",
     "tar -C /usr/share -cf - doc man perl | wc -c",
-    # As a scanner for viruses does.
+    # As a virus scanner.
     "tar -C / --one-file-system -cf - . | wc -c",
 ]
 WORKS_EACH = 16
 
 
 def boot(to):
-    """Clones of one image boot, and are worked on."""
+    """Clones of one image boot and are used."""
     trace_image.debian(FOLDER, say)
     scree = start_scree("boots")
     try:
@@ -193,7 +193,7 @@ def boot(to):
 
 
 def of_image(requests):
-    """What a clone reads of its image: all but what it has written before."""
+    """The blocks that a clone reads of its image: all except those that it has written before."""
     own, reads = set(), []
     for time_ns, verb, offset, length in requests:
         blocks = range(offset // BLOCK, (offset + length + BLOCK - 1) // BLOCK)
@@ -216,7 +216,7 @@ def of_image(requests):
 DATABASE_MEMORY_MIB = 192
 ROWS = 100_000 * SCALE
 
-# A row, by how often it is asked for; where it lies has nothing to do with that.
+# A row by its popularity, which does not depend on its position.
 ROW = f"\\set r random_zipfian(1, {ROWS}, 1.05)\n\\set aid 1 + permute(:r, {ROWS})\n"
 
 SCRIPTS = {
@@ -242,7 +242,7 @@ TRANSACTIONS = 40_000
 
 
 def data_machine(scree, image, memory_mib, network=()):
-    """A guest with a disk of its own for data, which is recorded; its system's is not."""
+    """A guest with a disk for data, which is recorded; its system disk is not."""
     import_image(scree, FOLDER / image, "data")
     system = scree.folder.parent / "system.qcow2"
     run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", FOLDER / "system.img", system)
@@ -309,14 +309,13 @@ REQUESTS = 48_000
 CLIENTS = 4
 ZIPF = 0.9
 PUT_ONE_IN = 20
-# After so many requests of a client a file that is asked for changes places with any other:
-# what is wanted today is not what will be.
+# After this many requests of a client a requested file swaps its popularity with any other one.
 CHANGES_AFTER = 25
 
 
 class Clients:
-    """Ask the server for files by their popularity, and now and then put a new one in the
-    place of an old one."""
+    """Clients that request files by their popularity, and sometimes replace an old file by a new
+    one."""
 
     def __init__(self, port):
         self.port = port
@@ -422,6 +421,6 @@ def traces():
 
 
 if __name__ == "__main__":
-    # A plain end, so that what runs is ended too.
+    # A regular exit, so that child processes end, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main(traces)

@@ -1,7 +1,7 @@
-"""The disks of tools/run traces: an image of Debian, and what a database and a file server have.
+"""The disks of tools/run traces: an image of Debian, and the disks of a database and a file server.
 
-All is made by programs of the image itself, in its tree, before there is a machine. What is
-there already is kept.
+Programs of the image create everything in its tree, before a machine boots. Existing files are
+kept.
 """
 
 import random
@@ -17,7 +17,7 @@ PACKAGES = (
     "openssh-server,cron,rsyslog,nginx-light,postgresql"
 )
 
-# The guest does what comes over its serial line. What it runs reads nothing of that.
+# The guest runs commands from its serial line. They read nothing from it.
 CONTROL = """[Unit]
 Description=What is typed on the serial line
 After=multi-user.target
@@ -118,7 +118,7 @@ def debian(folder, say):
     (tree / "data").mkdir()
     run("chroot", tree, "systemctl", "enable", "control.service")
     run("chroot", tree, "systemctl", "mask", "serial-getty@ttyS0.service")
-    # It is started where it is wanted, on its own disk.
+    # It is started where it is needed, on its own disk.
     run("chroot", tree, "systemctl", "disable", "postgresql.service")
     for name in ("vmlinuz", "initrd.img"):
         shutil.copyfile(tree / name, folder / name)

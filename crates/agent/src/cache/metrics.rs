@@ -6,6 +6,13 @@ use api::types::{
 use base::VolumeId;
 use metrics::{Labels, Measures};
 
+use crate::declared_metrics::{
+    CACHE_AREA_BYTES, CACHE_AREA_CAPACITY_BYTES, CACHE_DAMAGED_BLOCKS, CACHE_EVICTED_BLOCKS,
+    CACHE_FAILURES, CACHE_INSERTED_BLOCKS, CACHE_MEMORY_BYTES, CACHE_PINNED_BYTES,
+    CACHE_PROTECTED_BYTES, CACHE_REFUSED_BLOCKS, CACHE_REQUESTED_BLOCKS,
+    VOLUME_CACHE_REQUESTED_BLOCKS, VOLUME_READ_AHEAD_BLOCKS,
+};
+
 fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
     [("metadata", metadata), ("image", image), ("active", active)]
 }
@@ -31,19 +38,14 @@ fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
 
 /// The metrics of the host's cache.
 pub(crate) fn measure_host(measures: &mut Measures, cache: &HostCache) {
-    measures.counter(
-        "scree_cache_asked_blocks",
-        "Requested blocks, by where they were found",
-        rows(&Vec::new(), &cache.asked),
-    );
+    measures.counter(&CACHE_REQUESTED_BLOCKS, rows(&Vec::new(), &cache.asked));
     let places = [
         ("used", cache.memory_blocks),
         ("capacity", cache.memory_capacity),
     ];
     measures.gauge(
-        "scree_cache_memory_bytes",
-        "Memory that the cache uses, and may use",
-        places.map(|(what, blocks)| (vec![("what", what.to_owned())], bytes(blocks))),
+        &CACHE_MEMORY_BYTES,
+        places.map(|(kind, blocks)| (vec![("kind", kind.to_owned())], bytes(blocks))),
     );
     if let Some(file) = &cache.file {
         measure_file(measures, file);
@@ -56,56 +58,15 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
         all.map(|(area, found)| (vec![("area", area.to_owned())], count(&found)))
     };
     let of_bytes = |count| of(count).map(|(labels, blocks)| (labels, bytes(blocks)));
-    measures.gauge(
-        "scree_cache_area_bytes",
-        "Bytes in an area of the cache's file",
-        of_bytes(|area| area.blocks),
-    );
-    measures.gauge(
-        "scree_cache_area_capacity_bytes",
-        "Bytes that an area of the cache's file may have",
-        of_bytes(|area| area.capacity),
-    );
-    measures.counter(
-        "scree_cache_brought_blocks",
-        "Blocks that were put into an area",
-        of(|area| area.brought),
-    );
-    measures.counter(
-        "scree_cache_evicted_blocks",
-        "Blocks that were evicted from an area",
-        of(|area| area.evicted),
-    );
-    measures.one(
-        "scree_cache_protected_bytes",
-        "Map pages of the newest versions of attached volumes that are in the cache's file",
-        bytes(file.protected),
-    );
-    measures.one(
-        "scree_cache_pinned_bytes",
-        "Blocks of pinned images in the cache's file",
-        bytes(file.pinned),
-    );
-    let counts = [
-        (
-            "scree_cache_damaged_blocks",
-            "Blocks of the cache's file that were damaged, and were read from units",
-            file.damaged,
-        ),
-        (
-            "scree_cache_refused_blocks",
-            "Blocks that were not stored because too many were being written",
-            file.refused,
-        ),
-        (
-            "scree_cache_failures",
-            "Failures and timeouts of the cache's file",
-            file.failures,
-        ),
-    ];
-    for (name, help, count) in counts {
-        measures.count(name, help, count);
-    }
+    measures.gauge(&CACHE_AREA_BYTES, of_bytes(|area| area.blocks));
+    measures.gauge(&CACHE_AREA_CAPACITY_BYTES, of_bytes(|area| area.capacity));
+    measures.counter(&CACHE_INSERTED_BLOCKS, of(|area| area.brought));
+    measures.counter(&CACHE_EVICTED_BLOCKS, of(|area| area.evicted));
+    measures.one(&CACHE_PROTECTED_BYTES, bytes(file.protected));
+    measures.one(&CACHE_PINNED_BYTES, bytes(file.pinned));
+    measures.count(&CACHE_DAMAGED_BLOCKS, file.damaged);
+    measures.count(&CACHE_REFUSED_BLOCKS, file.refused);
+    measures.count(&CACHE_FAILURES, file.failures);
 }
 
 /// The metrics of the open volumes.
@@ -115,29 +76,24 @@ pub(crate) fn measure_volumes<'a>(
 ) {
     let named = |volume: &VolumeId| vec![("volume", volume.to_string())];
     measures.counter(
-        "scree_volume_cache_asked_blocks",
-        "Requested blocks of an open volume, by where they were found",
+        &VOLUME_CACHE_REQUESTED_BLOCKS,
         volumes
             .clone()
             .flat_map(|(volume, cache)| rows(&named(volume), &cache.asked)),
     );
     let ahead = volumes.flat_map(|(volume, cache)| {
         let counts = [
-            ("brought", cache.ahead_brought),
+            ("read", cache.ahead_brought),
             ("used", cache.ahead_used),
             ("unread", cache.ahead_unread),
         ];
-        counts.map(|(what, count)| {
+        counts.map(|(kind, count)| {
             let mut labels = named(volume);
-            labels.push(("what", what.to_owned()));
+            labels.push(("kind", kind.to_owned()));
             (labels, count)
         })
     });
-    measures.counter(
-        "scree_volume_ahead_blocks",
-        "Blocks that were read ahead for an open volume: brought, and of these used, or evicted unread",
-        ahead,
-    );
+    measures.counter(&VOLUME_READ_AHEAD_BLOCKS, ahead);
 }
 
 /// Adds up the counters of a volume that is open several times.

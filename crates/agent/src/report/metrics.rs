@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 use api::host::UnitReport;
 use api::types::VolumeCache;
 use base::VolumeId;
-use metrics::{Histogram, Labels, Measures};
+use metrics::{Histogram, Labels, Measures, Metric};
 use unit::{OpClass, UnitState};
 use volume::VolumeStatus;
 
 use crate::cache::{counts, metrics as cache_metrics};
+use crate::declared_metrics::{
+    UNIT_BYTES, UNIT_CALL_DURATION, UNIT_ERRORS, UNIT_FREE_BYTES, UNIT_INFO, UNIT_READ_BYTES,
+    UNIT_SEGMENTS, UNIT_STATE, UNIT_WRITTEN_BYTES, VOLUME_BLOCKS_DESTAGED, VOLUME_BLOCKS_WRITTEN,
+    VOLUME_CONNECTIONS, VOLUME_DESTAGE_FAILING, VOLUME_JOURNAL_BYTES, VOLUME_JOURNAL_USED_BYTES,
+    VOLUME_READS_WAITING, VOLUME_STALLED, VOLUME_STOPPED, VOLUME_UNRESPONSIVE, VOLUMES_OPEN,
+    VOLUMES_STALLED,
+};
 use crate::export::OpenVolume;
 use crate::units::MountedUnit;
 
@@ -72,7 +79,7 @@ pub(super) fn measure_units(
             (vec![("unit", mounted.id.to_string()), url], 1.0)
         })
         .collect();
-    measures.gauge("scree_unit_info", "Where a unit is", urls);
+    measures.gauge(&UNIT_INFO, urls);
     let states = units.iter().flat_map(|unit| {
         UnitState::ALL.into_iter().map(move |state| {
             let mut labels = named(unit);
@@ -80,30 +87,18 @@ pub(super) fn measure_units(
             (labels, f64::from(unit.state == state.name()))
         })
     });
-    let help = "Whether a unit is in this state, as this host sees it";
-    measures.gauge("scree_unit_state", help, states);
+    measures.gauge(&UNIT_STATE, states);
     let known = |of: fn(&UnitReport) -> Option<u64>| {
         let row = move |unit| Some((named(unit), float(of(unit)?)));
         units.iter().filter_map(row)
     };
-    let help = "Bytes of segments on a unit";
-    measures.gauge("scree_unit_bytes", help, known(|unit| unit.bytes));
-    let help = "Free bytes of a unit's file system, which other units may share";
-    measures.gauge("scree_unit_free_bytes", help, known(|unit| unit.free_bytes));
-    let help = "Segments on a unit";
-    measures.gauge("scree_unit_segments", help, known(|unit| unit.segments));
+    measures.gauge(&UNIT_BYTES, known(|unit| unit.bytes));
+    measures.gauge(&UNIT_FREE_BYTES, known(|unit| unit.free_bytes));
+    measures.gauge(&UNIT_SEGMENTS, known(|unit| unit.segments));
     let traffic =
         |of: fn(&UnitReport) -> u64| units.iter().map(move |unit| (named(unit), of(unit)));
-    measures.counter(
-        "scree_unit_read_bytes",
-        "Bytes of blocks that this host has read from a unit",
-        traffic(|unit| unit.read_bytes),
-    );
-    measures.counter(
-        "scree_unit_written_bytes",
-        "Bytes of blocks that this host has written to a unit",
-        traffic(|unit| unit.written_bytes),
-    );
+    measures.counter(&UNIT_READ_BYTES, traffic(|unit| unit.read_bytes));
+    measures.counter(&UNIT_WRITTEN_BYTES, traffic(|unit| unit.written_bytes));
 }
 
 /// The metrics of the calls of units.
@@ -123,11 +118,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
             (labels, histogram)
         })
     });
-    measures.histogram(
-        "scree_unit_call_duration_seconds",
-        "Duration of this host's calls of a unit, also of those that failed",
-        took,
-    );
+    measures.histogram(&UNIT_CALL_DURATION, took);
     let errors = mounted.iter().flat_map(|mounted| {
         let named = |(kind, count): (&str, u64)| {
             let kind = ("kind", kind.to_owned());
@@ -135,11 +126,7 @@ pub(super) fn measure_calls(measures: &mut Measures, mounted: &[MountedUnit]) {
         };
         mounted.tracked.calls().errors().into_iter().map(named)
     });
-    measures.counter(
-        "scree_unit_errors",
-        "This host's calls of a unit that failed, by kind of error",
-        errors,
-    );
+    measures.counter(&UNIT_ERRORS, errors);
 }
 
 /// The metrics of the open volumes.
@@ -148,79 +135,30 @@ pub(super) fn measure_volumes(measures: &mut Measures, volumes: &BTreeMap<Volume
         let row = move |(volume, shown)| (named(volume), of(shown));
         volumes.iter().take(ROWS_MAX).map(row)
     };
-    let mut gauge = |name: &str, help: &str, of: fn(&VolumeRow) -> u64| {
+    let mut gauge = |metric: &Metric, of: fn(&VolumeRow) -> u64| {
         measures.gauge(
-            name,
-            help,
+            metric,
             rows(of).map(|(labels, value)| (labels, float(value))),
         );
     };
-    gauge(
-        "scree_volume_journal_bytes",
-        "The size of an open volume's journal",
-        |shown| shown.journal_bytes,
-    );
-    gauge(
-        "scree_volume_journal_used_bytes",
-        "Bytes in an open volume's journal that wait to be destaged",
-        |shown| shown.journal_used_bytes,
-    );
-    gauge(
-        "scree_volume_connections",
-        "Connections of NBD clients to an open volume",
-        |shown| shown.connections,
-    );
-    gauge(
-        "scree_volume_stalled",
-        "Whether an open volume waits for its lease: it acknowledges reads only",
-        |shown| shown.is_stalled.into(),
-    );
-    gauge(
-        "scree_volume_stopped",
-        "Whether an open volume has stopped: all requests fail",
-        |shown| shown.is_stopped.into(),
-    );
-    gauge(
-        "scree_volume_destage_failing",
-        "Whether destaging of an open volume fails",
-        |shown| shown.is_stuck.into(),
-    );
-    gauge(
-        "scree_volume_reads_waiting",
-        "Requests of an open volume that wait to read from unavailable units",
-        |shown| shown.reads_waiting,
-    );
-    gauge(
-        "scree_volume_unresponsive",
-        "Whether an open volume does not answer: its other rows are from its last answer",
-        |shown| shown.is_unresponsive.into(),
-    );
-    measures.counter(
-        "scree_volume_blocks_written",
-        "Blocks written to a volume since it was opened here",
-        rows(|shown| shown.blocks_written),
-    );
-    measures.counter(
-        "scree_volume_blocks_destaged",
-        "Blocks of a volume that were put on units since it was opened here",
-        rows(|shown| shown.blocks_destaged),
-    );
+    gauge(&VOLUME_JOURNAL_BYTES, |shown| shown.journal_bytes);
+    gauge(&VOLUME_JOURNAL_USED_BYTES, |shown| shown.journal_used_bytes);
+    gauge(&VOLUME_CONNECTIONS, |shown| shown.connections);
+    gauge(&VOLUME_STALLED, |shown| shown.is_stalled.into());
+    gauge(&VOLUME_STOPPED, |shown| shown.is_stopped.into());
+    gauge(&VOLUME_DESTAGE_FAILING, |shown| shown.is_stuck.into());
+    gauge(&VOLUME_READS_WAITING, |shown| shown.reads_waiting);
+    gauge(&VOLUME_UNRESPONSIVE, |shown| shown.is_unresponsive.into());
+    measures.counter(&VOLUME_BLOCKS_WRITTEN, rows(|shown| shown.blocks_written));
+    measures.counter(&VOLUME_BLOCKS_DESTAGED, rows(|shown| shown.blocks_destaged));
     let caches = volumes.iter().take(ROWS_MAX);
     cache_metrics::measure_volumes(
         measures,
         caches.map(|(volume, shown)| (volume, &shown.cache)),
     );
-    measures.one(
-        "scree_volumes_open",
-        "Volumes that are open here",
-        float(volumes.len() as u64),
-    );
+    measures.one(&VOLUMES_OPEN, float(volumes.len() as u64));
     let stalled = volumes.values().filter(|shown| shown.is_stalled).count();
-    measures.one(
-        "scree_volumes_stalled",
-        "Open volumes that wait for their leases",
-        float(stalled as u64),
-    );
+    measures.one(&VOLUMES_STALLED, float(stalled as u64));
 }
 
 fn named(volume: &VolumeId) -> Labels {

@@ -15,6 +15,10 @@ use super::metrics::{ROWS_MAX, VolumeRow, float, measure_calls, measure_units, m
 use crate::cache::{Caching, counts, metrics as cache_metrics};
 use crate::context::Shutdown;
 use crate::controller::Contact;
+use crate::declared_metrics::{
+    CONTROLLER_ANSWER_AGE, LEASE_AGE, LEASE_STALL, LEASES, REPAIR_COPIED_BYTES,
+    REPAIR_COPYSETS_WAITING, REPAIR_PASSES, REPAIR_ROTTEN_SLOTS, ROWS_LEFT_OUT,
+};
 use crate::export::VolumeStatuses;
 use crate::lease::Leases;
 use crate::repair::Repair;
@@ -99,8 +103,7 @@ impl Monitor {
         left_out.push(("volumes", volumes.len().saturating_sub(ROWS_MAX)));
         measure_volumes(&mut measures, &volumes);
         measures.gauge(
-            "scree_rows_left_out",
-            "Units and volumes that have no rows here, because there are so many",
+            &ROWS_LEFT_OUT,
             left_out
                 .into_iter()
                 .map(|(of, count)| (vec![("of", of.to_owned())], float(count as u64))),
@@ -113,52 +116,26 @@ impl Monitor {
             contact, leases, ..
         } = &self.parts;
         measures.one(
-            "scree_controller_answer_age_seconds",
-            "Time since a controller last answered",
+            &CONTROLLER_ANSWER_AGE,
             self.age(contact.answered()).as_secs_f64(),
         );
         if let Some(part) = leases.holders_part() {
-            measures.one(
-                "scree_lease_age_seconds",
-                "Time since the leases of this host were renewed",
-                self.age(contact.renewed()).as_secs_f64(),
-            );
-            measures.one(
-                "scree_lease_stall_seconds",
-                "The age of a lease at which its volume stalls",
-                part.as_secs_f64(),
-            );
+            measures.one(&LEASE_AGE, self.age(contact.renewed()).as_secs_f64());
+            measures.one(&LEASE_STALL, part.as_secs_f64());
         }
-        measures.one(
-            "scree_leases",
-            "Leases that this host has",
-            float(leases.count() as u64),
-        );
+        measures.one(&LEASES, float(leases.count() as u64));
     }
 
     fn measure_repair(&self, measures: &mut Measures) {
         let repair = &self.parts.repair;
         measures.one(
-            "scree_repair_copysets_waiting",
-            "Copysets with a member that is not in sync",
+            &REPAIR_COPYSETS_WAITING,
             float(repair.waiting_copysets() as u64),
         );
         let totals = repair.totals();
-        measures.count(
-            "scree_repair_passes",
-            "Passes over a copyset that this host has completed",
-            totals.passes(),
-        );
-        measures.count(
-            "scree_repair_copied_bytes",
-            "Bytes that this host has copied to members which were missing them",
-            totals.copied_bytes(),
-        );
-        measures.count(
-            "scree_repair_rotten_slots",
-            "Slots of which this host found no intact copy, each time that it looked",
-            totals.rotten_slots(),
-        );
+        measures.count(&REPAIR_PASSES, totals.passes());
+        measures.count(&REPAIR_COPIED_BYTES, totals.copied_bytes());
+        measures.count(&REPAIR_ROTTEN_SLOTS, totals.rotten_slots());
     }
 
     /// The rows of the open volumes.

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::host;
 use crate::control::Control;
+use crate::declared_metrics::{HTTP_REQUEST_DURATION, HTTP_REQUESTS};
 
 /// Up to what a request took, in seconds. The last are for those that wait.
 const SECONDS: [f64; 9] = [0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0];
@@ -55,16 +56,8 @@ impl Default for Requests {
 
 impl Requests {
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "scree_http_requests",
-            "Requests to the API that were answered, by route and class of the status",
-            self.ended.clone(),
-        );
-        registry.register(
-            "scree_http_request_duration_seconds",
-            "How long they took; those that wait by design as long as they waited",
-            self.took.clone(),
-        );
+        HTTP_REQUESTS.register(registry, self.ended.clone());
+        HTTP_REQUEST_DURATION.register(registry, self.took.clone());
     }
 }
 

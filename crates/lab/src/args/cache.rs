@@ -25,7 +25,7 @@ pub struct SimulateArguments {
     #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
     pub traces: Vec<PathBuf>,
 
-    /// Policies: fifo, lru, lirs, s3-fifo, arc, or belady, the offline optimum. [default: all]
+    /// Policies: fifo, lru, lirs, s3-fifo, arc, or belady, the offline optimum [default: all]
     #[arg(
         long = "policy",
         value_name = "NAMES",
@@ -34,7 +34,7 @@ pub struct SimulateArguments {
     )]
     pub policies: Vec<Contestant>,
 
-    /// Cache sizes. [default: 1, 2, 5, 10, 20, 50 and 100 % of the blocks that are read]
+    /// Cache sizes [default: 1, 2, 5, 10, 20, 50 and 100 % of the blocks that are read]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub sizes: Vec<u64>,
 

@@ -52,11 +52,11 @@ pub struct CalibrateArguments {
     #[command(flatten)]
     pub calibration: CalibrationArguments,
 
-    /// Place where encryption runs; may be repeated. [default: none, only the ciphers themselves]
+    /// Place where encryption runs; may be repeated [default: none, only the ciphers themselves]
     #[arg(long = "place", value_name = "PLACE", value_parser = place)]
     pub places: Vec<PlaceKind>,
 
-    /// Cipher to measure there; may be repeated. [default: all ciphers of the place]
+    /// Cipher to measure there; may be repeated [default: all ciphers of the place]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -77,7 +77,7 @@ pub struct CalibrateArguments {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub bytes: u64,
 
-    /// Memory for the page cache. [default: all of this machine's memory]
+    /// Memory for the page cache [default: all of this machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub memory: Option<u64>,
 
@@ -97,12 +97,12 @@ pub struct PredictArguments {
     )]
     pub calibrations: Vec<PathBuf>,
 
-    /// Place where encryption could run; may be repeated. [default: all calibrated places]
+    /// Place where encryption could run; may be repeated [default: all calibrated places]
     #[arg(long = "place", value_name = "PLACE", value_parser = place)]
     pub places: Vec<PlaceKind>,
 
     /// Cipher; may be repeated. A cipher that was calibrated only with another key length is
-    /// predicted from the speeds of both ciphers. [default: all calibrated ciphers]
+    /// predicted from the speeds of both ciphers [default: all calibrated ciphers]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -148,7 +148,7 @@ pub struct WorkloadArguments {
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = some_size)]
     pub request: u64,
 
-    /// Size of the data set, if it is read or written more than once. [default: the larger of --read
+    /// Size of the data set, if it is read or written more than once [default: the larger of --read
     /// and --write]
     #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub data: Option<u64>,
@@ -157,7 +157,7 @@ pub struct WorkloadArguments {
     #[arg(long)]
     pub warm: bool,
 
-    /// Memory of the machine that reads and writes. [default: as calibrated]
+    /// Memory of the machine that reads and writes [default: as calibrated]
     #[arg(long, value_name = "SIZE", value_parser = some_size)]
     pub memory: Option<u64>,
 
@@ -170,7 +170,7 @@ pub struct WorkloadArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub own_cpu: f64,
 
-    /// Number of CPUs. [default: as calibrated]
+    /// Number of CPUs [default: as calibrated]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
 }
@@ -186,7 +186,7 @@ pub struct ValidateArguments {
     #[arg(long, value_name = "PLACE", value_parser = place)]
     pub place: PlaceKind,
 
-    /// Cipher; may be repeated. [default: the first calibrated one]
+    /// Cipher; may be repeated [default: the first calibrated one]
     #[arg(long = "cipher", value_name = "CIPHER", value_parser = cipher)]
     pub ciphers: Vec<Cipher>,
 
@@ -195,7 +195,7 @@ pub struct ValidateArguments {
     pub at: PlaceArguments,
 
     /// Work; may be repeated: write:SIZE:REQUEST, cold:SIZE:REQUEST, random:SIZE:REQUEST,
-    /// warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH or words:SIZE.
+    /// warm:SIZE:REQUEST, apart:SIZE, direct:SIZE:REQUEST:READ_PERCENT:DEPTH or words:SIZE
     /// [default: a few that suit the place]
     #[arg(long = "work", value_name = "WORK")]
     pub works: Vec<Work>,

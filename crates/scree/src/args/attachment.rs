@@ -11,7 +11,7 @@ pub struct AttachArguments {
     /// The VM: qmp:/path/to/its/socket or libvirt:NAME.
     #[arg(long, value_name = "ADDRESS")]
     pub vm: String,
-    /// Host that runs the VM. [default: the controller's own host]
+    /// Host that runs the VM [default: the controller's own host]
     #[arg(long)]
     pub host: Option<String>,
     /// Refuse writes; several VMs may have a volume read-only at once.
@@ -37,8 +37,8 @@ pub struct DetachArguments {
     /// The host, if the volume is attached more than once.
     #[arg(long)]
     pub host: Option<String>,
-    /// Detach even if the guest does not release the disk or the host is dead; writes that were
-    /// not flushed may be lost.
+    /// Detach even if the guest does not release the disk, or the host is dead; writes that were not
+    /// flushed may be lost.
     #[arg(long)]
     pub force: bool,
     /// Wait until it is detached or has failed (the default).
@@ -80,7 +80,7 @@ pub enum AttachmentCommand {
         /// New host (name or id).
         #[arg(long, required_unless_present = "cancel")]
         host: Option<String>,
-        /// VM on the new host: qmp:/path/to/its/socket or libvirt:NAME. [default: an export]
+        /// VM on the new host: qmp:/path/to/its/socket or libvirt:NAME [default: an export]
         #[arg(long, value_name = "ADDRESS")]
         vm: Option<String>,
         /// Cancel a move; possible until the current host has released the volume.

@@ -58,7 +58,7 @@ impl ChainCommand {
 pub struct ChainSelector {
     /// Volume (name or id), or the id of the chain.
     pub volume: String,
-    /// The chain for this VM. [default: the chain for all others]
+    /// The chain for this VM [default: the chain for all others]
     #[arg(long, value_name = "ADDRESS")]
     pub vm: Option<String>,
 }

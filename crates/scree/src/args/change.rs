@@ -9,14 +9,14 @@ pub struct ChangeOptions {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Carry the change out once, however often it is sent: the same command with the same key
-    /// within a day returns the first result.
+    /// Carry out the change only once: the same command with the same key within a day returns the
+    /// first result.
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
 }
 
 impl ChangeOptions {
-    /// Those of a command that can be tried, and needs no key.
+    /// The options of a command with a dry run and without an idempotency key.
     pub const fn only_dry(dry_run: bool) -> Self {
         Self {
             dry_run,

@@ -26,11 +26,11 @@ pub enum ImageCommand {
     List,
     /// Read an image into the caches of hosts before it is needed.
     ///
-    /// Hosts read what is on the units now.
+    /// Hosts read the blocks that are on units now.
     Preload {
         /// Volume (name or id).
         volume: String,
-        /// Host that reads it; may be repeated. [default: all hosts that you may use, are alive and
+        /// Host that reads it; may be repeated [default: all hosts that you may use, are alive and
         /// have a cache]
         #[arg(long, conflicts_with = "cancel")]
         host: Vec<String>,
@@ -43,7 +43,7 @@ pub enum ImageCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Keep an image's blocks in the caches of hosts (administrators only).
+    /// Never evict an image's blocks from caches of hosts (administrators only).
     ///
     /// At most 90 % of the image area can be pinned. A volume that is no image becomes one.
     Pin {

@@ -17,7 +17,7 @@ pub enum KeyCommand {
     Add {
         /// Its name in the host's keys.toml.
         name: String,
-        /// Host whose keys.toml has the key. [default: the controller's own host, or the only one]
+        /// Host whose keys.toml has the key [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Nouns, verbs and options of the command line; nothing of what they do.
+//! The nouns, verbs and options of the command line, but not what they do.
 //!
 //! Each noun has a file of its own. Options of the processes that serve are in `process`, the
 //! examples of all help texts in `examples`.
@@ -51,14 +51,16 @@ pub use relay::{Flush, RelayArguments, RelayTarget};
 pub use snapshot::SnapshotCommand;
 pub use top::TopArguments;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
-pub use volume::VolumeCommand;
+pub use volume::{
+    CreateArguments as CreateVolumeArguments, ListArguments as ListVolumesArguments, SizeSetting,
+    VolumeCommand,
+};
 
 /// Encrypted virtual disks for virtual machines, scattered over untrusted storage.
 #[derive(Parser)]
 #[command(
     name = "scree",
     version,
-    propagate_version = true,
     arg_required_else_help = true,
     after_help = examples::SCREE
 )]
@@ -66,19 +68,21 @@ pub struct Arguments {
     /// Data directory of `scree up`, a controller, an agent or a unit daemon.
     #[arg(
         long = "dir",
-        value_name = "D",
+        value_name = "DIR",
         env = "SCREE_DIR",
         hide_env = true,
+        help_heading = "Global options",
         global = true
     )]
     pub folder: Option<PathBuf>,
 
-    /// Controller to use, as `scree login` named it; by default the last login.
+    /// Profile of `scree login`, which names the controller [default: the last login].
     #[arg(
         long,
         value_name = "NAME",
         env = "SCREE_PROFILE",
         hide_env = true,
+        help_heading = "Global options",
         global = true
     )]
     pub profile: Option<String>,
@@ -90,6 +94,7 @@ pub struct Arguments {
         value_enum,
         hide_possible_values = true,
         default_value_t,
+        help_heading = "Global options",
         global = true
     )]
     pub output: Format,
@@ -113,7 +118,7 @@ impl Arguments {
 pub enum Command {
     /// Run a controller, an agent and folder units in one process.
     ///
-    /// It runs until SIGTERM, and can be started again on the same folder.
+    /// It runs until SIGTERM, and continues when it is started again on the same data directory.
     #[command(after_help = examples::UP)]
     Up(Box<UpArguments>),
 
@@ -127,8 +132,8 @@ pub enum Command {
 
     /// Relay an NBD export through filters, or through a journal.
     ///
-    /// It stands between NBD clients and an NBD server. With --active, a journal acknowledges
-    /// writes before the server does.
+    /// It runs between NBD clients and an NBD server. With --active, its journal acknowledges writes
+    /// before the server does.
     #[command(after_help = examples::RELAY)]
     Relay(Box<RelayArguments>),
 
@@ -136,7 +141,7 @@ pub enum Command {
     #[command(after_help = examples::FILTER_SERVER)]
     FilterServer(FilterServerArguments),
 
-    /// Run one filter of a chain; agents start this.
+    /// Run one filter of a chain; agents start this command.
     #[command(hide = true)]
     FilterProcess(FilterProcessArguments),
 
@@ -149,16 +154,16 @@ pub enum Command {
 
     /// Compare cache policies on a trace.
     #[cfg(feature = "lab")]
-    #[command(subcommand, after_help = examples::CACHE)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::CACHE)]
     Cache(lab::args::CacheCommand),
 
     /// Predict or measure what compromised units reveal.
-    #[command(subcommand, after_help = examples::PRIVACY)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::PRIVACY)]
     Privacy(PrivacyCommand),
 
-    /// Predict what encryption costs a workload.
+    /// Predict the cost of encryption for a workload.
     #[cfg(feature = "lab")]
-    #[command(subcommand, after_help = examples::COST)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::COST)]
     Cost(lab::args::CostCommand),
 
     /// Print a completion script for a shell.
@@ -179,31 +184,31 @@ pub enum Command {
 #[derive(Subcommand)]
 pub enum ApiCommand {
     /// Create, list, export, restore and delete virtual disks.
-    #[command(subcommand, after_help = examples::VOLUME)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::VOLUME)]
     Volume(VolumeCommand),
 
     /// Take, list and delete snapshots of volumes.
-    #[command(subcommand, after_help = examples::SNAPSHOT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::SNAPSHOT)]
     Snapshot(SnapshotCommand),
 
     /// Plug a volume into a running VM.
     #[command(after_help = examples::ATTACH)]
     Attach(AttachArguments),
 
-    /// Unplug a volume from its VM; all its data is on the units then.
+    /// Destage a volume and unplug it from its VM.
     #[command(after_help = examples::DETACH)]
     Detach(DetachArguments),
 
     /// List and move attachments.
-    #[command(subcommand, after_help = examples::ATTACHMENT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::ATTACHMENT)]
     Attachment(AttachmentCommand),
 
     /// Put filters between a volume and its users.
-    #[command(subcommand, after_help = examples::CHAIN)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::CHAIN)]
     Chain(ChainCommand),
 
     /// Share base images among clones in the caches of hosts.
-    #[command(subcommand, after_help = examples::IMAGE)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::IMAGE)]
     Image(ImageCommand),
 
     /// Show file operations that a volume's filter `monitor` has seen.
@@ -217,40 +222,40 @@ pub enum ApiCommand {
     Trace(TraceArguments),
 
     /// Manage projects, their members and quotas.
-    #[command(subcommand, after_help = examples::PROJECT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::PROJECT)]
     Project(ProjectCommand),
 
     /// Grant rights on volumes, snapshots and hosts to users.
-    #[command(subcommand, after_help = examples::GRANT)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::GRANT)]
     Grant(GrantCommand),
 
     /// Manage storage units; with --listen, run the daemon of one.
-    #[command(after_help = examples::UNIT)]
+    #[command(disable_help_subcommand = true, after_help = examples::UNIT)]
     Unit(UnitArguments),
 
-    /// Manage the wrapping keys that protect volumes' keys.
-    #[command(subcommand, after_help = examples::KEY)]
+    /// Manage the wrapping keys of volumes.
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::KEY)]
     Key(KeyCommand),
 
     /// Manage the users of a cluster.
-    #[command(subcommand, after_help = examples::USER)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::USER)]
     User(PartyCommand),
 
     /// Manage the hosts of a cluster.
-    #[command(subcommand, after_help = examples::HOST)]
+    #[command(subcommand, disable_help_subcommand = true, after_help = examples::HOST)]
     Host(HostCommand),
 
-    /// Show the user that the controller sees.
+    /// Show the user as which you are logged in.
     Whoami,
 
     /// Show the log of changes, newest first.
     Audit {
-        /// Number of lines at most.
+        /// Largest number of lines.
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
     },
 
-    /// Show the cluster's health and what needs attention.
+    /// Show the cluster's health and its problems.
     Status,
 
     // Parsed as `scree privacy audit`.
@@ -261,7 +266,7 @@ pub enum ApiCommand {
     #[command(skip)]
     PrivacyAudits(PrivacyAuditsArguments),
 
-    /// Show the load of hosts and their caches, continuously (administrators only).
+    /// Show the load of hosts and caches continuously (administrators only).
     #[command(after_help = examples::TOP)]
     Top(TopArguments),
 }
@@ -300,10 +305,10 @@ impl ApiCommand {
 fn refuse_mixture(unit: &UnitArguments) {
     match &unit.command {
         Some(_) if unit.daemon.is_any() => {
-            let reason = "options of a daemon cannot be combined with a verb: leave out --listen and \
-                          --listen-metrics, or the verb";
+            let message = "options of a daemon cannot be combined with a verb: leave out --listen and \
+                           --listen-metrics, or the verb";
             let kind = ErrorKind::ArgumentConflict;
-            Arguments::command().error(kind, reason).exit();
+            Arguments::command().error(kind, message).exit();
         }
         None if unit.daemon.listen.is_none() => {
             let mut scree = Arguments::command();
@@ -322,7 +327,7 @@ fn refuse_mixture(unit: &UnitArguments) {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "write an IP address and a port, such as 127.0.0.1:10809 or [::1]:10809; names are not \
+        "write an IP address and a port, as 127.0.0.1:10809 or [::1]:10809; host names are not \
          resolved"
             .to_owned()
     })
@@ -338,7 +343,7 @@ pub fn folder(given: Option<PathBuf>) -> PathBuf {
         Arguments::command()
             .error(
                 ErrorKind::MissingRequiredArgument,
-                "no data directory and no controller: add --dir D or set SCREE_DIR; or, to use a \
+                "no data directory and no controller: add --dir DIR or set SCREE_DIR; or, to use a \
                  controller elsewhere, run `scree login URL --token TOKEN --authority FINGERPRINT`",
             )
             .exit()

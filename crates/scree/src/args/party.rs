@@ -45,36 +45,36 @@ pub struct LoginArguments {
 /// The verbs that users and hosts have in common.
 #[derive(Subcommand)]
 pub enum PartyCommand {
-    /// Create one and print its first token.
+    /// Add it to the cluster and print its first join token.
     Add {
         /// Its name.
         name: String,
         /// Make a user an administrator, who may do everything but read volumes.
         #[arg(long)]
         administrator: bool,
-        /// Make a user a member of this project. [default: a new project of the user's name]
+        /// Make a user a member of this project [default: a new project of the user's name]
         #[arg(long)]
         project: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// List all.
+    /// List all of them.
     List,
-    /// Print a new token.
+    /// Print a new join token.
     Token {
         /// Its name.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Refuse all requests from now on.
+    /// Refuse its requests from now on.
     Disable {
         /// Its name.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Accept requests again.
+    /// Accept its requests again.
     Enable {
         /// Its name.
         name: String,

@@ -1,4 +1,4 @@
-//! `scree privacy`: what a break-in leaks, by the model and measured on units.
+//! `scree privacy`: leakage from compromised units, by the model and measured.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ pub enum PrivacyCommand {
     Model(lab::args::ModelCommand),
     /// Find out which files of a volume can be read from some of its units.
     ///
-    /// A host that may open the volume reads it and what lies on these units, byte by byte. The
-    /// result stands beside what the model predicts for as many units.
+    /// A host that may open the volume compares it with the slots on these units, byte by byte. The
+    /// result is shown beside the prediction of the model.
     Audit(PrivacyAuditArguments),
     /// List a volume's audits that run or ended within a day.
     Audits(PrivacyAuditsArguments),
@@ -44,7 +44,7 @@ pub struct PrivacyAuditArguments {
     #[arg(long, value_name = "UNIT", value_delimiter = ',', required = true)]
     pub units: Vec<String>,
 
-    /// Audit this snapshot of the volume. [default: the newest version]
+    /// Audit this snapshot of the volume [default: the newest version]
     #[arg(long, value_name = "SNAPSHOT")]
     pub snapshot: Option<String>,
 
@@ -53,7 +53,7 @@ pub struct PrivacyAuditArguments {
     pub files: bool,
 
     /// File that says where the wrapping key of an encrypted volume is, as for `scree agent`: only
-    /// that key opens the list of files. If `main` is a passphrase, SCREE_PASSPHRASE works, too.
+    /// that key opens the list of files. If `main` is a passphrase, SCREE_PASSPHRASE works, too
     /// [default: the keys of --dir]
     #[arg(long, value_name = "FILE")]
     pub keys_file: Option<PathBuf>,

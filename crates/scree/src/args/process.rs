@@ -29,7 +29,8 @@ fn division(text: &str) -> Result<Division, String> {
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// Folder units to create in a new D; with 0, add units with `scree unit add`. [default: 8]
+    /// Folder units to create in a new data directory; with 0, add units with `scree unit add`
+    /// [default: 8]
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
@@ -49,7 +50,8 @@ pub struct UpArguments {
         long,
         value_name = "NAME",
         default_value = "localhost",
-        requires = "listen_api"
+        requires = "listen_api",
+        hide_short_help = true
     )]
     pub api_name: Vec<String>,
 
@@ -69,8 +71,8 @@ pub struct ControllerArguments {
 
     /// Database that several controllers may share: postgres://USER@HOST/DATABASE, with
     /// sslmode=verify-full and sslrootcert=FILE for TLS. Others can read a command line: put a URL
-    /// with a password in --database-file or the environment variable SCREE_DATABASE. [default:
-    /// D/scree.db]
+    /// with a password in --database-file or the environment variable SCREE_DATABASE [default:
+    /// DIR/scree.db]
     #[arg(long, value_name = "URL", conflicts_with = "database_file")]
     pub database: Option<String>,
 
@@ -78,16 +80,16 @@ pub struct ControllerArguments {
     #[arg(long, value_name = "FILE")]
     pub database_file: Option<PathBuf>,
 
-    /// Replace the cluster's lost authority by the one in D, or by a new one. All hosts, users and
-    /// daemons have to join again, and the other controllers need its files. Use it once.
-    #[arg(long)]
+    /// Replace the cluster's lost authority by the one in the data directory, or by a new one. Use
+    /// it once. All hosts, users and daemons have to join again, and the other controllers need its
+    /// files.
+    #[arg(long, help_heading = "Recovery", hide_short_help = true)]
     pub new_authority: bool,
 
     #[command(flatten)]
     pub tls: TlsArguments,
 
-    /// How long a host keeps its leases after its last request; then other hosts may take its
-    /// volumes.
+    /// Term of leases: if a host sends nothing for this long, other hosts may take its volumes.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = moment::duration)]
     pub lease: Duration,
 
@@ -98,21 +100,38 @@ pub struct ControllerArguments {
     pub monitor: MonitorArguments,
 }
 
-/// Certificates of the operator's own.
+/// Certificates of the operator's own authority.
 #[derive(Args)]
 pub struct TlsArguments {
     /// Accept certificates of this authority (PEM) for users and hosts, named scree://user/NAME or
     /// scree://host/NAME; may be repeated.
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "TLS",
+        hide_short_help = true
+    )]
     pub client_ca: Vec<PathBuf>,
 
-    /// Certificate (PEM) of this server with its intermediate certificates. [default: one of the
+    /// Certificate (PEM) of this server with its intermediate certificates [default: one of the
     /// cluster's own authority]
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        help_heading = "TLS",
+        hide_short_help = true
+    )]
     pub tls_cert: Option<PathBuf>,
 
     /// Key (PEM) of that certificate.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "TLS",
+        hide_short_help = true
+    )]
     pub tls_key: Option<PathBuf>,
 }
 
@@ -128,7 +147,7 @@ pub struct AgentArguments {
     pub allow_unencrypted: bool,
 
     /// Keep journals in this existing folder, which other hosts mount, too: if this host dies,
-    /// another one finds flushed writes there. [default: D/journal, for this host only]
+    /// another host replays flushed writes from there [default: DIR/journal, for this host only]
     #[arg(long, value_name = "FOLDER")]
     pub journals: Option<PathBuf>,
 
@@ -142,8 +161,8 @@ pub struct AgentArguments {
 /// Where a process serves its health and metrics.
 #[derive(Args)]
 pub struct MonitorArguments {
-    /// Serve /healthz, /readyz and /metrics (Prometheus) over plain HTTP without authentication; use
-    /// a loopback address or a management network.
+    /// Serve /healthz, /readyz and /metrics over HTTP without authentication, as on a loopback
+    /// address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_metrics: Option<SocketAddr>,
 }
@@ -152,74 +171,89 @@ pub struct MonitorArguments {
 #[derive(Args)]
 pub struct ServeArguments {
     /// Serve NBD over TCP at this address, too.
-    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address, help_heading = "NBD")]
     pub listen_nbd: Option<SocketAddr>,
 
     /// Authorities (PEM) of NBD clients over TCP.
-    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_cert", "nbd_tls_key", "listen_nbd"])]
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_cert", "nbd_tls_key", "listen_nbd"], help_heading = "NBD", hide_short_help = true)]
     pub nbd_tls_ca: Option<PathBuf>,
 
     /// Certificate (PEM) of this server for NBD over TCP.
-    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_key"])]
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_key"], help_heading = "NBD", hide_short_help = true)]
     pub nbd_tls_cert: Option<PathBuf>,
 
     /// Key (PEM) of that certificate.
-    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"])]
+    #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"], help_heading = "NBD", hide_short_help = true)]
     pub nbd_tls_key: Option<PathBuf>,
 
-    /// Network that tenants' filters may connect to, such as that of replicas; may be repeated.
+    /// Network that tenants' filters may connect to, such as that of replicas; may be repeated
     /// [default: none]
-    #[arg(long = "filter-network", value_name = "ADDRESS/BITS")]
+    #[arg(
+        long = "filter-network",
+        value_name = "ADDRESS/BITS",
+        help_heading = "Filters",
+        hide_short_help = true
+    )]
     pub filter_networks: Vec<agent::Network>,
 
     /// Memory limit of all filters of a chain together, whatever its policy allows.
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_memory: u64,
 
-    /// Disk space in D for the journal of a tenant's filter, whatever its policy allows.
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    /// Disk space for the journal of a tenant's filter, whatever its policy allows.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_journal: u64,
 
-    /// Disk space in D for all traces of a tenant's volume, whatever its policy allows; 0 disables
+    /// Disk space for all traces of a tenant's volume, whatever its policy allows; 0 disables
     /// traces.
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_trace: u64,
 
-    /// Id of the user who runs the VMs and may connect to their disks. [default: the owner of the
-    /// VM's QMP socket]
-    #[arg(long, value_name = "UID")]
+    /// Id of the user who runs the VMs, and who alone may connect to their disks [default: the owner
+    /// of the VM's QMP socket]
+    #[arg(long, value_name = "UID", help_heading = "NBD")]
     pub vm_user: Option<u32>,
 
     /// Bandwidth limit of repairs, in bytes per second.
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, hide_short_help = true)]
     pub repair_bytes_per_second: u64,
 
-    /// File that says where this host's wrapping keys are. [default: D/keys/keys.toml, if it
+    /// File that says where this host's wrapping keys are [default: DIR/keys/keys.toml, if it
     /// exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Keys",
+        hide_short_help = true
+    )]
     pub keys_file: Option<PathBuf>,
 
     /// Key file of the wrapping key `main`, the first one of a cluster; created if it does not
-    /// exist. [default: D/keys/master.key]
-    #[arg(long, value_name = "FILE", conflicts_with = "passphrase_file")]
+    /// exist [default: DIR/keys/master.key]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "passphrase_file",
+        help_heading = "Keys"
+    )]
     pub key_file: Option<PathBuf>,
 
-    /// File whose first line is the passphrase of the wrapping key `main`; the environment variable
-    /// SCREE_PASSPHRASE works, too.
-    #[arg(long, value_name = "FILE")]
+    /// File whose first line is the passphrase of the wrapping key `main`, which can also be in the
+    /// environment variable SCREE_PASSPHRASE.
+    #[arg(long, value_name = "FILE", help_heading = "Keys")]
     pub passphrase_file: Option<PathBuf>,
 
     /// Size of the journal of each attached volume.
     #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
     pub journal_size: u64,
 
-    /// Cache encrypted blocks in this file or block device on the host's SSD. Losing it loses no
-    /// data.
-    #[arg(long, value_name = "FILE")]
+    /// Cache encrypted blocks in this file or block device on the host's SSD. It holds no data that
+    /// is not on the units.
+    #[arg(long, value_name = "FILE", help_heading = "Cache")]
     pub cache: Option<PathBuf>,
 
-    /// Size of the cache; a file is allocated at once. [default: the whole device]
-    #[arg(long, value_name = "SIZE", requires = "cache", value_parser = size)]
+    /// Size of the cache; a file is allocated at once [default: the whole device]
+    #[arg(long, value_name = "SIZE", requires = "cache", value_parser = size, help_heading = "Cache")]
     pub cache_size: Option<u64>,
 
     /// Percentages of the cache for maps, base images and everything else.
@@ -228,56 +262,61 @@ pub struct ServeArguments {
         value_name = "MAPS:IMAGES:OTHERS",
         requires = "cache",
         default_value = "25:50:25",
-        value_parser = division
-    )]
+        value_parser = division, help_heading = "Cache", hide_short_help = true)]
     pub cache_division: Division,
 
     /// Memory for encrypted blocks of all volumes together; 0 disables read-ahead, too.
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, help_heading = "Cache", hide_short_help = true)]
     pub cache_memory: u64,
 
-    /// Memory for map pages of all volumes together, of which each volume has at least 4 MiB; 4 MiB
-    /// map 1 GiB of a volume.
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    /// Memory for map pages of all volumes together: each volume has at least 4 MiB, which map 1 GiB.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Cache", hide_short_help = true)]
     pub map_memory: u64,
 
-    /// How long writes of an idle volume stay in the journal only.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration)]
+    /// Time after which an idle volume is destaged.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration, hide_short_help = true)]
     pub destage_after: Duration,
 }
 
-/// Arguments of controllers: what they keep and for how long.
+/// Arguments of controllers: retention, capacity and placement.
 #[derive(Args)]
 pub struct KeepArguments {
-    /// Number of automatic versions that are kept of each volume.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    /// Automatic versions to keep of each volume.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16,
+        help_heading = "Retention and capacity",
+        hide_short_help = true
+    )]
     pub retain_count: usize,
 
-    /// How long automatic versions are kept.
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration)]
+    /// How long to keep automatic versions.
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub retain_age: Duration,
 
     /// How many times the units' free space may be promised to volumes.
     #[arg(long, value_name = "N", default_value_t = control::control::OVERCOMMIT,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Retention and capacity", hide_short_help = true)]
     pub overcommit: u32,
 
-    /// Number of other units that a unit shares segments with. A larger number repairs faster and
-    /// makes data loss likelier when several units die at once. It applies to units added later.
+    /// Number of other units with which a unit shares copysets, for units added later. A larger
+    /// number makes repair faster, and data loss likelier when several units fail at once.
     #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
-          value_parser = clap::value_parser!(u16).range(1..=1024))]
+          value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Retention and capacity", hide_short_help = true)]
     pub scatter_width: u16,
 
-    /// Replace a unit that all live hosts have been missing for this long; 0s disables it.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration)]
+    /// Replace a unit that has been missing for all live hosts for this long; 0s disables it.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub replace_after: Duration,
 
-    /// How long the blocks of a deleted version are kept.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration)]
+    /// How long to keep the blocks of a deleted version.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub grace: Duration,
 
-    /// Start with a database that was restored from a backup, or with a folder that was copied or
-    /// moved. It takes over the units; later commits of the other copy are lost. Use it once.
-    #[arg(long)]
+    /// Start with a database that was restored from a backup, or with a data directory that was
+    /// copied or moved. It takes over the units, and later commits of the other copy are lost. Use it
+    /// once.
+    #[arg(long, help_heading = "Recovery", hide_short_help = true)]
     pub restored_database: bool,
 }

@@ -7,13 +7,13 @@ use super::{ChangeOptions, size};
 /// A project's quota.
 #[derive(Args)]
 pub struct QuotaArguments {
-    /// Number of volumes. [default: unlimited]
+    /// Number of volumes [default: unlimited]
     #[arg(long, value_name = "N")]
     pub volumes: Option<u64>,
-    /// Number of snapshots. [default: unlimited]
+    /// Number of snapshots [default: unlimited]
     #[arg(long, value_name = "N")]
     pub snapshots: Option<u64>,
-    /// Sum of the sizes of all volumes, as guests see them. [default: unlimited]
+    /// Sum of the sizes of all volumes, as guests see them [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
 }
@@ -36,7 +36,7 @@ pub enum ProjectCommand {
         /// Name or id.
         name: String,
     },
-    /// Set a project's quota; what is left out becomes unlimited.
+    /// Set a project's quota; limits that are left out become unlimited.
     Quota {
         /// Name or id.
         name: String,
@@ -54,7 +54,7 @@ pub enum ProjectCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Remove a user from a project; what they own there stays.
+    /// Remove a user from a project; their volumes stay in it.
     Leave {
         /// Name or id of the project.
         name: String,

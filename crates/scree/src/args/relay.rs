@@ -25,13 +25,13 @@ pub struct RelayArguments {
     #[arg(long, requires = "journal")]
     pub active: bool,
 
-    /// Folder of the journal, for this relay alone. Use the same folder after a crash: its content
-    /// may exist nowhere else.
+    /// Folder of the journal, for this relay alone. Use the same folder after a crash: its journal
+    /// may have the only copy of acknowledged writes.
     #[arg(long, value_name = "DIR", requires = "active")]
     pub journal: Option<PathBuf>,
 
-    /// Accept a journal that was written for another --to, since the same disk is now served here.
-    /// Otherwise such a journal is refused.
+    /// Accept a journal that was written for another --to, because the same disk is served there
+    /// now. Without this option such a journal is refused.
     #[arg(long, requires = "active")]
     pub server_moved: bool,
 
@@ -58,7 +58,7 @@ pub struct RelayArguments {
     #[arg(long, value_name = "DIR")]
     pub filter_dir: Option<PathBuf>,
 
-    /// Name of the volume in the policy. [default: the export's name]
+    /// Name of the volume in the policy [default: the export's name]
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
 
@@ -74,7 +74,7 @@ pub struct RelayArguments {
 /// When an active relay answers a flush.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Flush {
-    /// Once the server has done and flushed everything before it.
+    /// Once the server has flushed all earlier writes.
     Through,
     /// Once the journal is on stable storage.
     Journal,
@@ -102,7 +102,7 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
             let at = address(at)?;
             if !at.ip().is_loopback() {
                 return Err(format!(
-                    "{at} can be reached from other machines, and there is no TLS here: use tcp:127.0.0.1:PORT \
+                    "{at} can be reached from other machines, and a relay has no TLS: use tcp:127.0.0.1:PORT \
                      or unix:/PATH"
                 ));
             }

@@ -6,11 +6,11 @@ use super::ChangeOptions;
 
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
-    /// Take a snapshot; it takes no time, whatever the volume's size.
+    /// Take a snapshot, in milliseconds at any size.
     Create {
         /// Volume (name or id).
         volume: String,
-        /// Name of the snapshot. [default: its id]
+        /// Name of the snapshot [default: its id]
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
         /// Tag of the snapshot; may be repeated.

@@ -5,10 +5,13 @@ use clap::{Command, CommandFactory as _, Parser as _};
 
 use super::{ApiCommand, Arguments, ChangeOptions, Command as Noun};
 
-/// A help text fits a terminal of this many lines.
-const HELP_LINES_MAX: usize = 30;
+/// The largest number of lines of the help of a noun with verbs.
+const NOUN_LINES_MAX: usize = 30;
 
-/// Verbs of nouns with changes that change nothing, and commands that have no options of changes.
+/// The largest number of lines that `-h` prints for any command: a terminal of this height shows it.
+const SHORT_HELP_LINES_MAX: usize = 52;
+
+/// Commands without options of changes, because they change nothing or use no controller.
 const UNCHANGING: &[&str] = &[
     "agent",
     "attachment list",
@@ -57,7 +60,7 @@ const UNCHANGING: &[&str] = &[
     "whoami",
 ];
 
-/// Commands that can be tried, and need no idempotency key.
+/// Commands with a dry run and without an idempotency key.
 const DRY_RUN_ONLY: &[&str] = &["privacy audit", "privacy audits", "unit restore"];
 
 /// The command line as help and references show it.
@@ -80,7 +83,7 @@ fn all(command: &Command, path: &str) -> Vec<(String, Command)> {
 }
 
 #[test]
-fn every_change_can_be_tried_and_repeated() {
+fn every_change_has_a_dry_run_and_an_idempotency_key() {
     let (mut unchanging, mut dry_run_only, mut both) = (Vec::new(), Vec::new(), 0);
     for (path, mut command) in all(&command_line(), "") {
         if command.has_subcommands() {
@@ -114,7 +117,7 @@ fn completions_offer_only_options_that_a_command_has() {
     assert!(options.contains("--latency-max") && !options.contains("--dry-run"));
 }
 
-/// The options of a change that these words have, or why they are wrong.
+/// The options of a change in these words, or the kind of the error.
 fn change(words: &[&str]) -> Result<ChangeOptions, ErrorKind> {
     let words = [&["scree"], words].concat();
     let parsed = Arguments::try_parse_from(words).map_err(|error| error.kind())?;
@@ -128,7 +131,7 @@ fn change(words: &[&str]) -> Result<ChangeOptions, ErrorKind> {
 }
 
 #[test]
-fn an_option_of_changes_counts_or_is_refused() {
+fn options_of_changes_are_applied_or_refused() {
     for refused in [
         &["man", "D", "--dry-run"][..],
         &["--dry-run", "volume", "list"],
@@ -168,14 +171,29 @@ fn an_option_of_changes_counts_or_is_refused() {
     assert_eq!(change(&keyed), Ok(expected));
 }
 
-/// What `scree PATH --help` prints.
-fn help(path: &str) -> String {
+/// What `scree PATH FLAG` prints, for a flag of help.
+fn help_by(path: &str, flag: &'static str) -> String {
     let words = ["scree"].into_iter().chain(path.split_whitespace());
-    let shown = command_line().try_get_matches_from(words.chain(["--help"]));
+    let shown = command_line().try_get_matches_from(words.chain([flag]));
     shown.expect_err("help is no command").to_string()
 }
 
-/// `scree unit` is a noun and a daemon, so its help is longer than the others.
+/// What `scree PATH --help` prints.
+fn help(path: &str) -> String {
+    help_by(path, "--help")
+}
+
+/// Rare options are in `--help` only.
+#[test]
+fn the_short_help_of_every_command_fits_a_screen() {
+    for (path, _) in all(&command_line(), "") {
+        let help = help_by(&path, "-h");
+        let lines = help.lines().count();
+        assert!(lines <= SHORT_HELP_LINES_MAX, "{lines} lines: {help}");
+    }
+}
+
+/// `scree unit` is also a daemon, so its help is longer.
 #[test]
 fn the_help_of_a_noun_fits_a_screen_and_shows_two_examples() {
     for (path, command) in all(&command_line(), "") {
@@ -186,7 +204,7 @@ fn the_help_of_a_noun_fits_a_screen_and_shows_two_examples() {
         let lines = help.lines().count();
         let is_limited = !["", "unit"].contains(&path.as_str());
         assert!(
-            !is_limited || lines <= HELP_LINES_MAX,
+            !is_limited || lines <= NOUN_LINES_MAX,
             "{lines} lines: {help}"
         );
         let examples = help.lines().filter(|line| line.starts_with("  scree "));
@@ -195,7 +213,7 @@ fn the_help_of_a_noun_fits_a_screen_and_shows_two_examples() {
 }
 
 #[test]
-fn every_example_can_be_typed() {
+fn every_example_parses() {
     for (path, mut command) in all(&command_line(), "") {
         let help = command.render_long_help().to_string();
         for line in help.lines().filter(|line| line.starts_with("  scree ")) {

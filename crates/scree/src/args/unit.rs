@@ -24,27 +24,27 @@ pub struct UnitArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Daemon options")]
 pub struct DaemonArguments {
-    /// Run the daemon of the unit in D, which has joined, and accept hosts here.
+    /// Run the daemon of the unit in DIR, and accept hosts at this address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: Option<SocketAddr>,
 
-    /// Address by which hosts reach it. [default: that of --listen, if it is a single address]
+    /// Address by which hosts reach it [default: that of --listen, if it is a single address]
     #[arg(long, value_name = "IP:PORT", value_parser = address, requires = "listen")]
     pub address: Option<SocketAddr>,
 
-    /// Connections at a time, forwarded ones included.
+    /// Largest number of connections, relayed ones included.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
-          value_parser = clap::value_parser!(u16).range(1..))]
+          hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
 
-    /// How long deleted slots can be restored with `scree unit restore`; 0s disables it.
+    /// How long deleted data can be restored (`scree unit restore`); 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "listen",
           value_parser = moment::duration)]
     pub undelete_window: Duration,
 
-    /// Part of the file system that deleted slots may fill, in percent.
+    /// Percentage of the file system that deleted slots may fill.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "listen",
-          value_parser = clap::value_parser!(u8).range(0..=100))]
+          hide_short_help = true, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub undelete_room: u8,
 
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub struct RestoreArguments {
           allow_hyphen_values = true)]
     pub since: i64,
 
-    /// Restore what was deleted until this time. [default: now]
+    /// Restore what was deleted until this time [default: now]
     #[arg(long, value_name = "TIME", value_parser = moment::milliseconds,
           allow_hyphen_values = true)]
     pub until: Option<i64>,
@@ -87,7 +87,7 @@ pub struct RestoreArguments {
 
 fn segment(text: &str) -> Result<SegmentId, String> {
     unit_daemon::segment_of(text)
-        .ok_or_else(|| format!("{text:?} is no segment: write it as 003-00000002a"))
+        .ok_or_else(|| format!("{text:?} is not a segment: write it as 003-00000002a"))
 }
 
 /// The verbs of `scree unit`.
@@ -109,11 +109,11 @@ pub enum UnitCommand {
         /// file:///path/to/folder or the path; s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or
         /// az://CONTAINER/PREFIX; rados://POOL/NAMESPACE or rados://USER@POOL/NAMESPACE.
         url: String,
-        /// Failure domain, such as a rack: copies lie in different zones where possible. [default:
+        /// Failure domain, such as a rack: copies lie in different zones where possible [default:
         /// a zone of its own]
         #[arg(long)]
         zone: Option<String>,
-        /// Host that can reach it. [default: the controller's own host, or the only one]
+        /// Host that can reach it [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
         #[command(flatten)]
@@ -124,17 +124,17 @@ pub enum UnitCommand {
         /// Ids, URLs or names of daemons; all are drained, or none.
         #[arg(required = true)]
         units: Vec<String>,
-        /// Cancel: the units keep what they still have.
+        /// Cancel draining: the units stay, and are rebuilt.
         #[arg(long)]
         cancel: bool,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Remove an empty unit, or with --lost one that will not return.
+    /// Remove an empty unit, or with --lost one that is lost.
     Remove {
         /// Id, URL or name of its daemon.
         unit: String,
-        /// The unit will not return: other units replace it, from the remaining copies.
+        /// The unit is lost: other units replace it, from the remaining copies.
         #[arg(long)]
         lost: bool,
         /// Remove it even if it may have had the last copy of some blocks: volumes may lose data.
@@ -148,9 +148,9 @@ pub enum UnitCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Read and verify every slot, and repair what is damaged.
+    /// Read and verify every slot, and repair damaged ones.
     Scrub {
-        /// Only copysets with this unit. [default: all]
+        /// Only copysets with this unit [default: all]
         unit: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
@@ -162,11 +162,11 @@ pub enum UnitCommand {
     },
     /// List repairs that run or wait.
     Tasks,
-    /// Register a unit daemon and print its first token.
+    /// Register a unit daemon and print its first join token.
     Create {
         /// Name of the daemon.
         name: String,
-        /// Failure domain of its unit. [default: a zone of its own]
+        /// Failure domain of its unit [default: a zone of its own]
         #[arg(long)]
         zone: Option<String>,
         #[command(flatten)]
@@ -181,12 +181,12 @@ pub enum UnitCommand {
     SetZone {
         /// Id, or name of its daemon.
         unit: String,
-        /// Name of the zone. [default: a zone of its own]
+        /// Name of the zone [default: a zone of its own]
         zone: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Print a new token for a daemon.
+    /// Print a new join token for a daemon.
     Token {
         /// Name of the daemon.
         name: String,
@@ -209,9 +209,10 @@ pub enum UnitCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Undelete slots on the unit in D, while its daemon is stopped.
+    /// Undelete slots on the unit in DIR, while its daemon is stopped.
     ///
-    /// Restores what hosts have freed, deleted or replaced, as far as it is still kept.
+    /// It restores slots and segments that hosts have freed, deleted or replaced within the undelete
+    /// window.
     Restore(RestoreArguments),
 }
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use api::types;
-use clap::{ArgGroup, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::{ChangeOptions, size};
 use crate::moment::{self, Moment};
@@ -21,68 +21,76 @@ fn size_setting(text: &str) -> Result<SizeSetting, String> {
     }
 }
 
+/// A new volume.
+#[derive(Args)]
+pub struct CreateArguments {
+    /// Name of the volume: a-z, 0-9, '.', '_' and '-'.
+    pub name: String,
+    /// Size, such as 512M, 10G or 1T. A clone has the size of its snapshot by default.
+    #[arg(long, value_parser = size, required_unless_present = "from")]
+    pub size: Option<u64>,
+    /// Create a clone of this snapshot (name or id).
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub from: Option<String>,
+    /// Block size: 4K, 8K, 16K, 32K or 64K [default: 4K]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub block_size: Option<u64>,
+    /// Encryption of the blocks: aes-256-gcm or none [default: aes-256-gcm]
+    #[arg(long, value_name = "CIPHER", value_parser = ["aes-256-gcm", "none"])]
+    pub encryption: Option<String>,
+    /// Copies of each segment, each on a unit of its own [default: 2 if there are two units]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
+    pub replicas: Option<u8>,
+    /// Refuse the volume if two copies would be in one zone; without this, it is only reported.
+    #[arg(long)]
+    pub strict_zones: bool,
+    /// Erasure code in place of copies: K data and M parity units, of which any M may fail, such as
+    /// 2+1 or 4+2, and at most 8+3.
+    #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
+    pub erasure: Option<String>,
+    /// Project whose quota the volume counts against [default: your only project, or the one
+    /// with your name]
+    #[arg(long)]
+    pub project: Option<String>,
+    /// Size of the volume's journal (administrators only) [default: the host's setting]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub journal_size: Option<u64>,
+    /// Largest part of each host's read cache that the volume may use [default: a fair share]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub cache_max: Option<u64>,
+    /// Tag of the volume; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub tag: Vec<String>,
+    #[command(flatten)]
+    pub change: ChangeOptions,
+}
+
+/// The volumes that a list shows.
+#[derive(Args)]
+pub struct ListArguments {
+    /// Only volumes of this name.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only volumes of this user.
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// Only volumes of this project.
+    #[arg(long)]
+    pub project: Option<String>,
+    /// Only volumes in this state: available, in-use, deleting or error.
+    #[arg(long)]
+    pub state: Option<String>,
+    /// Only volumes with this tag; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub tag: Vec<String>,
+}
+
 #[derive(Subcommand)]
 pub enum VolumeCommand {
     /// Create a volume, empty or from a snapshot.
-    Create {
-        /// Name of the volume: a-z, 0-9, '.', '_' and '-'.
-        name: String,
-        /// Size, such as 512M, 10G or 1T. A clone has the size of its snapshot by default.
-        #[arg(long, value_parser = size, required_unless_present = "from")]
-        size: Option<u64>,
-        /// Create a clone of this snapshot (name or id).
-        #[arg(long, value_name = "SNAPSHOT")]
-        from: Option<String>,
-        /// Block size: 4K, 8K, 16K, 32K or 64K. [default: 4K]
-        #[arg(long, value_name = "SIZE", value_parser = size)]
-        block_size: Option<u64>,
-        /// Encryption of the blocks: aes-256-gcm or none. [default: aes-256-gcm]
-        #[arg(long, value_name = "CIPHER", value_parser = ["aes-256-gcm", "none"])]
-        encryption: Option<String>,
-        /// Copies of each segment, each on a unit of its own. [default: 2 if there are two units]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
-        replicas: Option<u8>,
-        /// Fail if two copies would have to lie in one zone, rather than only report it.
-        #[arg(long)]
-        strict_zones: bool,
-        /// Erasure code in place of copies: K data and M parity units, of which any M may fail:
-        /// 2+1, 4+2, 8+3, or another one up to 8+3.
-        #[arg(long, value_name = "K+M", conflicts_with = "replicas")]
-        erasure: Option<String>,
-        /// Project whose quota the volume counts against. [default: your only project, or the one
-        /// with your name]
-        #[arg(long)]
-        project: Option<String>,
-        /// Size of the volume's journal (administrators only). [default: the host's setting]
-        #[arg(long, value_name = "SIZE", value_parser = size)]
-        journal_size: Option<u64>,
-        /// Largest part of each host's read cache that the volume may use. [default: a fair share]
-        #[arg(long, value_name = "SIZE", value_parser = size)]
-        cache_max: Option<u64>,
-        /// Tag of the volume; may be repeated.
-        #[arg(long, value_name = "KEY=VALUE")]
-        tag: Vec<String>,
-        #[command(flatten)]
-        change: ChangeOptions,
-    },
+    Create(CreateArguments),
     /// List volumes.
-    List {
-        /// Only volumes of this name.
-        #[arg(long)]
-        name: Option<String>,
-        /// Only volumes of this user.
-        #[arg(long)]
-        owner: Option<String>,
-        /// Only volumes of this project.
-        #[arg(long)]
-        project: Option<String>,
-        /// Only volumes in this state: available, in-use, deleting or error.
-        #[arg(long)]
-        state: Option<String>,
-        /// Only volumes with this tag; may be repeated.
-        #[arg(long, value_name = "KEY=VALUE")]
-        tag: Vec<String>,
-    },
+    List(ListArguments),
     /// Show one volume.
     Show {
         /// Name or id.
@@ -92,7 +100,7 @@ pub enum VolumeCommand {
     Export {
         /// Name or id.
         name: String,
-        /// Host that serves it. [default: the controller's own host, or the only one]
+        /// Host that serves it [default: the controller's own host, or the only one]
         #[arg(long)]
         host: Option<String>,
         /// Refuse writes.
@@ -101,7 +109,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Stop serving a volume; all its data is on the units then.
+    /// Destage a volume and stop serving it.
     Unexport {
         /// Name or id.
         name: String,
@@ -118,7 +126,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Change how much of its hosts' resources a volume may use.
+    /// Set the limits of a volume on its hosts.
     #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
     Set {
         /// Name or id.
@@ -149,7 +157,7 @@ pub enum VolumeCommand {
         name: String,
         /// User who receives it; yourself, to move it to another project of yours.
         user: String,
-        /// Project of that user. [default: their only project, or the one with their name]
+        /// Project of that user [default: their only project, or the one with their name]
         #[arg(long)]
         project: Option<String>,
         #[command(flatten)]
@@ -175,7 +183,7 @@ pub enum VolumeCommand {
     Delete {
         /// Name or id.
         name: String,
-        /// Wait until its space is being released.
+        /// Wait until the volume is deleted and its space is being reclaimed.
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
@@ -187,7 +195,7 @@ impl VolumeCommand {
     /// The options of a change; `None` for verbs that change nothing.
     pub const fn change(&self) -> Option<&ChangeOptions> {
         match self {
-            Self::Create { change, .. }
+            Self::Create(CreateArguments { change, .. })
             | Self::Export { change, .. }
             | Self::Unexport { change, .. }
             | Self::Grow { change, .. }
@@ -196,7 +204,7 @@ impl VolumeCommand {
             | Self::Transfer { change, .. }
             | Self::Restore { change, .. }
             | Self::Delete { change, .. } => Some(change),
-            Self::List { .. } | Self::Show { .. } | Self::Versions { .. } => None,
+            Self::List(_) | Self::Show { .. } | Self::Versions { .. } => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use api::types::{Attachment, CreateAttachment, MoveAttachment};
 
-use super::{Failure, Session, or_dash, query, segment, spelt};
+use super::{Failure, Session, or_dash, qualified, query, segment};
 use crate::args::{AttachArguments, AttachmentCommand, DetachArguments};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -41,8 +41,8 @@ impl Session {
                     .reason
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
-                    "volume {volume} is not attached yet: {why}; that is tried again until \
-                     `scree detach {volume}`"
+                    "volume {volume} is not attached yet: {why}; the host retries until you run `scree \
+                     detach {volume}`"
                 )))
             }
         }
@@ -67,7 +67,7 @@ impl Session {
                     .reason
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
-                    "volume {} is not detached yet: {why}; the host keeps trying",
+                    "volume {} is not detached yet: {why}; the host retries",
                     attachment.volume
                 )))
             }
@@ -85,28 +85,28 @@ impl Session {
         if arguments.vm.is_some() {
             all.retain(|one| one.vm == arguments.vm);
         }
-        self.refuse_anothers(volume, &all).await?;
+        self.refuse_foreign(volume, &all).await?;
         let one = all.pop().ok_or_else(|| {
             Failure::new(match &arguments.vm {
                 Some(vm) => format!(
-                    "volume {volume:?} is not attached to {vm}; `scree attachment list` shows \
-                     what is"
+                    "volume {volume:?} is not attached to {vm}: see `scree attachment list --volume \
+                     {volume}`"
                 ),
-                None => format!("volume {volume:?} is not attached"),
+                None => format!("volume {volume:?} is not attached: there is nothing to detach"),
             })
         })?;
         if all.is_empty() {
             return Ok(one);
         }
         Err(Failure::new(format!(
-            "volume {volume:?} is attached {} times; say --vm or --host, as `scree attachment \
-             list` shows them",
+            "volume {volume:?} is attached {} times: add --vm or --host, as `scree attachment list \
+             --volume {volume}` shows them",
             all.len() + 1
         )))
     }
 
     /// A bare name means the caller's own volume, as it does for the server.
-    async fn refuse_anothers(&self, volume: &str, all: &[Attachment]) -> Result<(), Failure> {
+    async fn refuse_foreign(&self, volume: &str, all: &[Attachment]) -> Result<(), Failure> {
         let Some(owner) = all
             .iter()
             .find(|one| one.volume == volume)
@@ -118,7 +118,7 @@ impl Session {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "you have no volume {volume:?}; for that of {owner}, write {owner}/{volume}"
+            "you have no volume {volume:?}: for that of {owner}, write {owner}/{volume}"
         )))
     }
 
@@ -129,12 +129,12 @@ impl Session {
                 host,
                 state,
             } => {
-                let said = [
+                let parameters = [
                     ("volume", volume.as_deref()),
                     ("host", host.as_deref()),
                     ("state", state.as_deref()),
                 ];
-                let path = query("/v1/attachments", &said, &[])?;
+                let path = query("/v1/attachments", &parameters, &[])?;
                 let mut all: Vec<Attachment> = self.client.all(&path).await?;
                 all.sort_by_key(|one| {
                     (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone())
@@ -177,8 +177,8 @@ impl Session {
         };
         drop(progress);
         self.print_attachment(&attachment)?;
-        let is_there = attachment.state == "attached";
-        if is_there || no_wait || self.is_dry_run {
+        let is_attached = attachment.state == "attached";
+        if is_attached || no_wait || self.is_dry_run {
             return Ok(());
         }
         let why = attachment
@@ -192,7 +192,7 @@ impl Session {
             _ => String::new(),
         };
         Err(Failure::new(format!(
-            "volume {} is not attached on host {} yet: {why}; the host keeps trying{help}",
+            "volume {} is not attached on host {} yet: {why}; the host retries{help}",
             attachment.volume, attachment.host
         )))
     }
@@ -211,7 +211,7 @@ fn access(attachment: &Attachment) -> &'static str {
 
 /// A table with short columns first; long texts come last or below.
 fn list(attachments: &[Attachment], is_own: bool) -> String {
-    let name = |one: &Attachment| spelt(one.owner.as_ref(), &one.volume, is_own);
+    let name = |one: &Attachment| qualified(one.owner.as_ref(), &one.volume, is_own);
     let mut table = Table::new(&["VOLUME", "HOST", "MODE", "STATE", "VM"]);
     for attachment in attachments {
         table.row(vec![

@@ -8,21 +8,18 @@ use std::time::Duration;
 use agent::audits::open_listing;
 use agent::folder::key_locations;
 use agent::keys::{KeyEntry, KeyLocations};
-use api::types::{Audit, AuditFound, AuditHeld, AuditVolume, Volume};
+use api::types::{Audit, AuditVolume, Volume};
 use api::words::AuditState;
-use base::report::percent;
 use base::size::about_bytes as bytes;
-use serde::Serialize;
 use world::{World, host};
 
-#[cfg(feature = "lab")]
-use super::audit_prediction::{AuditPrediction, compared};
-use super::{Failure, Session, or_dash, segment};
+use super::audit_report::{AuditReport, check, list, notices, shown};
+use super::{Failure, Session, segment};
 use crate::args::{PrivacyAuditArguments, PrivacyAuditsArguments};
 use crate::client::ClientError;
-use crate::output::{Table, print, print_notice, shell_word, time};
+use crate::output::{print, print_notice, shell_word};
 use crate::progress::Progress;
-use crate::signals::Ends;
+use crate::signals::EndSignals;
 use crate::up::given_passphrase;
 
 /// How long the server may hold back an answer, in seconds.
@@ -31,20 +28,9 @@ const WAIT_SECONDS: u64 = 2;
 /// Retries while the controller does not answer: together about as long as an audit continues
 /// without news from its host.
 const ATTEMPTS_MAX: u32 = 150;
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// The most files of a listing; their lengths would take gigabytes of memory.
-const FILES_MAX: u64 = 1 << 28;
-
-#[derive(Serialize)]
-struct AuditReport {
-    #[serde(flatten)]
-    audit: Audit,
-    /// None if no files of the volume are known.
-    #[cfg(feature = "lab")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    predicted: Option<AuditPrediction>,
-}
+/// The pause before a retry.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 impl Session {
     pub(super) async fn privacy_audit(
@@ -60,8 +46,8 @@ impl Session {
             snapshot: arguments.snapshot.clone(),
             files: arguments.files,
         };
-        // Signals are received until the end; after the last wait they are ignored.
-        let mut ends = Ends::of_command()?;
+        // Signals are received until the command ends; after the last wait they are ignored.
+        let mut ends = EndSignals::of_command()?;
         let (audit, is_interrupted) = self.begun(&path, &what, arguments, &mut ends).await?;
         let mut audit = match (self.is_dry_run, is_interrupted) {
             (true, true) => return Err(Failure::new("interrupted")),
@@ -108,16 +94,16 @@ impl Session {
         path: &str,
         what: &AuditVolume,
         arguments: &PrivacyAuditArguments,
-        ends: &mut Ends,
+        ends: &mut EndSignals,
     ) -> Result<(Audit, bool), Failure> {
         let mut begun = pin!(self.client.post(path, what));
         tokio::select! {
             begun = &mut begun => return Ok((begun?, false)),
-            _ = ends.come() => {}
+            _ = ends.received() => {}
         }
         tokio::select! {
             begun = &mut begun => Ok((begun?, true)),
-            _ = ends.come() => Err(Failure::new(format!(
+            _ = ends.received() => Err(Failure::new(format!(
                 "it is unknown whether an audit was started; `scree privacy audits {}` shows it",
                 shell_word(Path::new(&arguments.volume))
             ))),
@@ -131,7 +117,7 @@ impl Session {
         path: &str,
         mut audit: Audit,
         arguments: &PrivacyAuditArguments,
-        ends: &mut Ends,
+        ends: &mut EndSignals,
     ) -> Result<Audit, Failure> {
         let (id, name) = (audit.id.clone(), &arguments.volume);
         let waiting = format!("{id}: waiting for host {} to begin", audit.host);
@@ -142,13 +128,13 @@ impl Session {
             let answer = async {
                 let answer = self.client.get(&look).await;
                 if answer.as_ref().is_err_and(ClientError::is_transient) {
-                    host::sleep(ASK_AGAIN_AFTER).await;
+                    host::sleep(RETRY_AFTER).await;
                 }
                 answer
             };
             let answer = tokio::select! {
                 answer = answer => answer,
-                _ = ends.come() => return Err(self.cancel(path, &audit, arguments, ends).await),
+                _ = ends.received() => return Err(self.cancel(path, &audit, arguments, ends).await),
             };
             match answer {
                 Ok(now) => {
@@ -167,7 +153,7 @@ impl Session {
                 Err(error) if error.is_transient() => {
                     let name = shell_word(Path::new(name));
                     return Err(Failure::new(format!(
-                        "{error}; {id} may go on, which `scree privacy audits {name}` says"
+                        "{error}; {id} may still run: `scree privacy audits {name}` shows it"
                     )));
                 }
                 Err(error) => return Err(error.into()),
@@ -182,19 +168,19 @@ impl Session {
         path: &str,
         audit: &Audit,
         arguments: &PrivacyAuditArguments,
-        ends: &mut Ends,
+        ends: &mut EndSignals,
     ) -> Failure {
         let (id, name) = (&audit.id, shell_word(Path::new(&arguments.volume)));
         let path = format!("{path}/{id}");
         let why = tokio::select! {
-            gone = self.client.delete::<Audit>(&path) => match gone {
+            deleted = self.client.delete::<Audit>(&path) => match deleted {
                 Ok(_) => return Failure::new("the audit was canceled"),
                 Err(error) => error.to_string(),
             },
-            _ = ends.come() => "the controller did not answer".to_owned(),
+            _ = ends.received() => "the controller did not answer".to_owned(),
         };
         Failure::new(format!(
-            "{id} may go on: {why}; `scree privacy audits {name} --delete {id}` cancels it"
+            "{id} may still run: {why}; `scree privacy audits {name} --delete {id}` cancels it"
         ))
     }
 
@@ -216,32 +202,13 @@ impl Session {
     }
 }
 
-fn list(audits: &[Audit]) -> String {
-    let mut table = Table::new(&[
-        "ID", "STATE", "ASKED BY", "HOST", "DONE", "OF", "SINCE", "ENDED",
-    ]);
-    for audit in audits {
-        table.row(vec![
-            audit.id.clone(),
-            audit.state.clone(),
-            or_dash(audit.principal.as_ref()),
-            audit.host.clone(),
-            bytes(audit.done_bytes),
-            bytes(audit.all_bytes),
-            time(&audit.created),
-            or_dash(audit.ended.as_deref().map(time)),
-        ]);
-    }
-    table.to_string()
-}
-
 /// Decrypts the sealed part of the result, if the volume's wrapping key is available.
 fn open(
     audit: &mut Audit,
     folder: Option<&Path>,
     arguments: &PrivacyAuditArguments,
 ) -> Result<(), String> {
-    let places = match (&arguments.keys_file, folder) {
+    let locations = match (&arguments.keys_file, folder) {
         (Some(path), _) => Some(KeyLocations {
             keys_file: Some(path.clone()),
             ..key_locations(path.parent().unwrap_or(Path::new("")))
@@ -249,7 +216,7 @@ fn open(
         (None, Some(folder)) => Some(key_locations(folder)),
         (None, None) => None,
     };
-    let opened = match places {
+    let opened = match locations {
         None if audit
             .found
             .as_ref()
@@ -257,11 +224,11 @@ fn open(
         {
             Ok(None)
         }
-        None => Err("run the command where that key is, with --keys-file FILE".to_owned()),
-        Some(places) => {
+        None => Err("run the command on a host that has the key, with --keys-file FILE".to_owned()),
+        Some(locations) => {
             let first = given_passphrase().map(KeyEntry::Given);
-            let places = KeyLocations { first, ..places };
-            let opened = open_listing(&World::real(1), places, audit);
+            let locations = KeyLocations { first, ..locations };
+            let opened = open_listing(&World::real(1), locations, audit);
             opened.map_err(|error| error.to_string())
         }
     };
@@ -271,239 +238,4 @@ fn open(
         found.sealed = None;
     }
     Ok(())
-}
-
-/// Notices about what the audit did not cover.
-fn notices(audit: &Audit) -> Vec<String> {
-    let mut notices = Vec::new();
-    if let Some(journal) = audit.journal_bytes.filter(|bytes| *bytes > 0) {
-        notices.push(format!(
-            "{} of the volume are only in its host's journal and not audited: take a snapshot and \
-             audit that",
-            bytes(journal)
-        ));
-    }
-    let Some(found) = &audit.found else {
-        return notices;
-    };
-    for system in &found.listing.file_systems {
-        let place = match (system.offset, found.listing.file_systems.len()) {
-            (0, 1) => "the volume".to_owned(),
-            (offset, _) => format!("the file system at byte {offset}"),
-        };
-        match (&system.problem, system.damaged) {
-            (Some(why), _) => notices.push(format!(
-                "{place} has no readable file system, so only its blocks are audited: {why}"
-            )),
-            (None, 0) => {}
-            (None, damaged) => notices.push(format!(
-                "the file system of {place} is damaged: {damaged} invalid entries were skipped"
-            )),
-        }
-    }
-    notices
-}
-
-/// Checks that the numbers of a result are consistent, since a host wrote them.
-fn check(found: &AuditFound) -> Result<(), Failure> {
-    let sum = |held: &AuditHeld| {
-        let parts = held.readable.checked_add(held.sealed)?;
-        let parts = parts.checked_add(held.other)?;
-        (parts <= held.all).then_some(())
-    };
-    let lengths = || {
-        let mut all = (0_u64, 0_u64);
-        for alike in &found.listing.lengths {
-            let bytes = alike.bytes.checked_mul(alike.files)?;
-            all = (all.0.checked_add(bytes)?, all.1.checked_add(alike.files)?);
-        }
-        let files = &found.files;
-        let is_whole = files.whole_bytes <= files.content.readable;
-        (all.1 <= FILES_MAX && is_whole).then_some(())
-    };
-    let held = [&found.blocks, &found.map, &found.files.content];
-    let fits = held.into_iter().try_for_each(sum).and_then(|()| lengths());
-    fits.ok_or_else(|| Failure::new("the result of the host is inconsistent"))
-}
-
-fn shown(audited: &AuditReport, volume: &str) -> String {
-    let audit = &audited.audit;
-    let of = match &audit.snapshot {
-        Some(snapshot) => format!("{volume}, {snapshot}, version {}", audit.version),
-        None => format!("{volume}, version {}", audit.version),
-    };
-    let (compromised, all) = (audit.placement.compromised, audit.placement.units);
-    let mut text = format!("{of}; {compromised} of {all} units are assumed to be compromised\n");
-    let Some(found) = &audit.found else {
-        return text;
-    };
-    let mut table = Table::new(&["WHAT", "ALL", "READABLE", "", "SEALED", "", "OTHER"]);
-    let mut row = |what: &str, held: &AuditHeld| {
-        table.row(vec![
-            what.to_owned(),
-            bytes(held.all),
-            bytes(held.readable),
-            share(held.readable, held.all),
-            bytes(held.sealed),
-            share(held.sealed, held.all),
-            bytes(held.other),
-        ]);
-    };
-    row("blocks", &found.blocks);
-    row("the map", &found.map);
-    row("files", &found.files.content);
-    text += &format!("\n{table}");
-    let files = &found.files;
-    if [files.whole, files.part, files.none] != [0; 3] {
-        text += &format!(
-            "\nFiles: {} readable as a whole ({}), {} in part, {} not at all\n",
-            files.whole,
-            bytes(files.whole_bytes),
-            files.part,
-            files.none
-        );
-    }
-    #[cfg(feature = "lab")]
-    if let Some(predicted) = &audited.predicted {
-        text += &compared(predicted, found);
-    }
-    if !found.listing.listed.is_empty() {
-        text += &format!("\n{}", listed(found));
-    }
-    if found.listing.unlisted > 0 {
-        text += &format!("{} more files are not listed\n", found.listing.unlisted);
-    }
-    text
-}
-
-/// A part of all, in percent.
-pub fn share(part: u64, all: u64) -> String {
-    match all {
-        0 => "-".to_owned(),
-        all => percent(part as f64 / all as f64),
-    }
-}
-
-fn listed(found: &AuditFound) -> Table {
-    let mut table = Table::new(&["READABLE", "SEALED", "OF", "FILE"]);
-    for file in &found.listing.listed {
-        table.row(vec![
-            file.content.readable.to_string(),
-            file.content.sealed.to_string(),
-            file.content.all.to_string(),
-            match &file.path {
-                Some(path) => path.clone(),
-                None => format!("inode {}", or_dash(Some(file.inode))),
-            },
-        ]);
-    }
-    table
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use api::types::{AuditLength, AuditListing, AuditPlacement};
-
-    use super::*;
-
-    pub(in super::super) fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
-        let all = lengths.iter().map(|(length, count)| length * count).sum();
-        let mut found = AuditFound {
-            listing: AuditListing {
-                lengths: lengths
-                    .iter()
-                    .map(|(bytes, files)| AuditLength {
-                        bytes: *bytes,
-                        files: *files,
-                    })
-                    .collect(),
-                ..AuditListing::default()
-            },
-            ..AuditFound::default()
-        };
-        found.files.none = lengths.iter().map(|(_, count)| count).sum();
-        found.files.whole_bytes = whole_bytes;
-        found.files.content.all = all;
-        found
-    }
-
-    pub(in super::super) fn placement() -> AuditPlacement {
-        AuditPlacement {
-            units: 4,
-            compromised: 1,
-            replicas: 1,
-            erasure: None,
-            scatter_width: 8,
-            sets: 4,
-            block_size: 4096,
-        }
-    }
-
-    fn audited(found: Option<AuditFound>) -> AuditReport {
-        let audit = Audit {
-            id: "audit-1".to_owned(),
-            volume: "vol-1".to_owned(),
-            snapshot: None,
-            version: 3,
-            journal_bytes: None,
-            units: Vec::new(),
-            placement: placement(),
-            principal: None,
-            host: "h1".to_owned(),
-            state: AuditState::Done.as_str().to_owned(),
-            done_bytes: 8192,
-            all_bytes: 8192,
-            reason: None,
-            created: "2026-01-02T03:04:05.678Z".to_owned(),
-            ended: Some("2026-01-02T03:04:06Z".to_owned()),
-            found,
-            key: None,
-        };
-        AuditReport {
-            audit,
-            #[cfg(feature = "lab")]
-            predicted: None,
-        }
-    }
-
-    /// Without a prediction, the numbers of files were once missing.
-    #[test]
-    fn files_are_shown_without_a_prediction() {
-        let text = shown(&audited(Some(found(&[(4096, 100)], 0))), "v");
-        assert!(text.contains("100 not at all"), "{text}");
-        let text = shown(&audited(Some(AuditFound::default())), "v");
-        assert!(!text.contains("Files:"), "{text}");
-    }
-
-    #[test]
-    fn audits_are_listed_with_their_principals() {
-        let mut audit = audited(None).audit;
-        audit.principal = Some("bob".to_owned());
-        let text = list(&[audit, audited(None).audit]);
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].starts_with("audit-1  done   bob "), "{text}");
-        assert!(lines[2].starts_with("audit-1  done   -  "), "{text}");
-        assert!(lines[1].ends_with("2026-01-02T03:04:06Z"), "{text}");
-    }
-
-    #[test]
-    fn an_inconsistent_result_is_refused() {
-        let fits = |found: &AuditFound| check(found).is_ok();
-        assert!(fits(&found(&[(4096, 100)], 0)));
-        // More is readable than exists.
-        let mut odd = found(&[(4096, 100)], 0);
-        odd.blocks.readable = 1;
-        assert!(!fits(&odd));
-        let mut odd = found(&[(4096, 100)], 0);
-        odd.files.content.readable = u64::MAX;
-        odd.files.content.sealed = 1;
-        assert!(!fits(&odd));
-        // There is not enough memory for so many files.
-        let mut odd = AuditFound::default();
-        odd.listing.lengths.push(AuditLength {
-            bytes: 0,
-            files: u64::MAX,
-        });
-        assert!(!fits(&odd));
-    }
 }

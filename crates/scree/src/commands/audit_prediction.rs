@@ -14,11 +14,11 @@ use serde::Serialize;
 use volume::VolumeConfig;
 use world::host;
 
-use super::audit::share;
+use super::audit_report::share;
 use super::{Failure, Session};
 use crate::output::print_notice;
 use crate::progress::Progress;
-use crate::signals::Ends;
+use crate::signals::EndSignals;
 
 /// Number of trials, which give the range of a single one.
 const TRIALS: usize = 10_000;
@@ -26,33 +26,33 @@ const TRIALS: usize = 10_000;
 /// Of a thousand trials, the number that is cut off at each end of the range.
 const UNLIKELY_OF_1000: usize = 25;
 
-/// The longest time that findings wait for the model: with many units and files of many lengths,
+/// The longest time that a result waits for the model: with many units and files of many lengths,
 /// trials take hours.
 const PREDICTED_WITHIN: Duration = Duration::from_secs(60);
 
 impl Session {
-    /// What the model says of as many compromised units. `None` if it takes too
-    /// long or a signal comes: the findings stand by themselves.
+    /// The prediction of the model for the same number of compromised units. `None` if it takes too
+    /// long or a signal comes: the result is then shown without it.
     pub(super) async fn prediction(
         &self,
         audit: &Audit,
         volume: &Volume,
-        ends: &mut Ends,
+        ends: &mut EndSignals,
     ) -> Option<AuditPrediction> {
         let is_sealed = volume.encryption != Encryption::None.as_str();
         let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
         let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
-        let _progress = Progress::start("comparing what was found with the model");
-        let done = in_time(PREDICTED_WITHIN, ends.come(), predict).await;
+        let _progress = Progress::start("comparing the result with the model");
+        let done = in_time(PREDICTED_WITHIN, ends.received(), predict).await;
         done.flatten().unwrap_or_else(|failure| {
-            print_notice(self.format, &format!("nothing is predicted: {failure}"));
+            print_notice(self.format, &format!("there is no prediction: {failure}"));
             None
         })
     }
 }
 
 /// Runs `work` on a thread of its own and returns its result, unless it takes longer than `most` or
-/// a signal `ends` the command; then it is asked to stop and abandoned.
+/// a signal `ends` the command: then it is requested to stop, and abandoned.
 async fn in_time<T: Send + 'static>(
     most: Duration,
     ends: impl Future<Output = &'static str>,
@@ -72,7 +72,7 @@ async fn in_time<T: Send + 'static>(
     Err(Failure::new(why))
 }
 
-/// What the model says of as many compromised units.
+/// The prediction of the model for the same number of compromised units.
 #[derive(Serialize)]
 pub struct AuditPrediction {
     pub units: u32,
@@ -92,7 +92,7 @@ pub struct AuditPrediction {
     pub leak_ratio_max: f64,
     /// Number of trials.
     pub trials: u32,
-    /// Whether the result of the audit lies in that range.
+    /// Whether the result of the audit is in that range.
     pub agrees: bool,
     /// Part of the trials in which less leaks than was found.
     pub less_ratio: f64,
@@ -134,11 +134,11 @@ pub fn predicted(
     let shares = placement
         .shares(real.compromised)
         .map_err(|error| Failure::of(&error))?;
-    let classes = files.classes(real.block_size);
     let all = files.bytes() as f64;
     let mut ratios = vec![0.0; TRIALS];
     let mut equation_ratio = 0.0;
     if !is_sealed {
+        let classes = files.classes(real.block_size);
         equation_ratio = estimate(&classes, &shares).bytes / all;
         let simulation = Simulation::new(placement, real.compromised, &files, real.block_size);
         let simulation = simulation
@@ -154,30 +154,55 @@ pub fn predicted(
         }
     }
     ratios.sort_unstable_by(f64::total_cmp);
-    let unlikely = TRIALS * UNLIKELY_OF_1000 / 1000;
-    let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
-    let of_files = found.files.content.all.max(1) as f64;
-    let is = found.files.whole_bytes as f64 / of_files;
-    // Rounding of ratios.
-    let slack = 1e-9;
-    let part = |is_it: &dyn Fn(f64) -> bool| {
-        let such = ratios.iter().filter(|ratio| is_it(**ratio));
-        such.count() as f64 / TRIALS as f64
-    };
-    Ok(Some(AuditPrediction {
-        units: real.units,
-        compromised: real.compromised,
-        sealed: is_sealed,
+    let expectation = Expectation {
+        ratios,
         block_ratio: shares.leaks(1),
-        leak_ratio: ratios.iter().sum::<f64>() / TRIALS as f64,
         equation_ratio,
-        leak_ratio_min,
-        leak_ratio_max,
-        trials: TRIALS as u32,
-        less_ratio: part(&|ratio| ratio < is - slack),
-        more_ratio: part(&|ratio| ratio > is + slack),
-        agrees: (leak_ratio_min - slack..=leak_ratio_max + slack).contains(&is),
-    }))
+    };
+    Ok(Some(expectation.compared(real, found, is_sealed)))
+}
+
+/// The leakage that the model expects, as parts of all bytes.
+struct Expectation {
+    /// The result of each trial, in ascending order.
+    ratios: Vec<f64>,
+    block_ratio: f64,
+    equation_ratio: f64,
+}
+
+impl Expectation {
+    fn compared(
+        &self,
+        real: &AuditPlacement,
+        found: &AuditFound,
+        is_sealed: bool,
+    ) -> AuditPrediction {
+        let ratios = &self.ratios;
+        let unlikely = TRIALS * UNLIKELY_OF_1000 / 1000;
+        let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
+        let of_files = found.files.content.all.max(1) as f64;
+        let is = found.files.whole_bytes as f64 / of_files;
+        // Rounding of ratios.
+        let slack = 1e-9;
+        let part = |is_it: &dyn Fn(f64) -> bool| {
+            let such = ratios.iter().filter(|ratio| is_it(**ratio));
+            such.count() as f64 / TRIALS as f64
+        };
+        AuditPrediction {
+            units: real.units,
+            compromised: real.compromised,
+            sealed: is_sealed,
+            block_ratio: self.block_ratio,
+            leak_ratio: ratios.iter().sum::<f64>() / TRIALS as f64,
+            equation_ratio: self.equation_ratio,
+            leak_ratio_min,
+            leak_ratio_max,
+            trials: TRIALS as u32,
+            less_ratio: part(&|ratio| ratio < is - slack),
+            more_ratio: part(&|ratio| ratio > is + slack),
+            agrees: (leak_ratio_min - slack..=leak_ratio_max + slack).contains(&is),
+        }
+    }
 }
 
 fn redundancy(real: &AuditPlacement) -> Redundancy {
@@ -225,42 +250,41 @@ pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::audit::tests::{found, placement};
+    use super::super::audit_report::tests::{found, placement};
     use super::*;
 
-    static GO_ON: AtomicBool = AtomicBool::new(false);
+    static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
 
     /// A prediction once took an hour, and no signal ended it.
     #[tokio::test]
     async fn a_long_prediction_is_stopped_and_abandoned() {
-        let until_stopped = |said: std::sync::mpsc::Sender<()>| {
+        let until_stopped = |ended: std::sync::mpsc::Sender<()>| {
             move |stop: &AtomicBool| {
                 while !stop.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }
-                said.send(()).expect("heard");
+                ended.send(()).expect("a receiver");
             }
         };
         let never = std::future::pending();
         let done = in_time(Duration::MAX, never, |_: &AtomicBool| 7).await;
         assert_eq!(done.ok(), Some(7));
-        let (said, stopped) = std::sync::mpsc::channel();
+        let (ended, stopped) = std::sync::mpsc::channel();
         let short = Duration::from_millis(1);
         let never = std::future::pending();
-        let late = in_time(short, never, until_stopped(said.clone())).await;
+        let late = in_time(short, never, until_stopped(ended.clone())).await;
         let why = late.expect_err("it takes too long").to_string();
         assert!(why.contains("longer than"), "{why}");
         let signal = std::future::ready("SIGINT");
-        let ended = in_time(Duration::MAX, signal, until_stopped(said)).await;
-        let why = ended.expect_err("it was ended").to_string();
+        let interrupted = in_time(Duration::MAX, signal, until_stopped(ended)).await;
+        let why = interrupted.expect_err("it was interrupted").to_string();
         assert!(why.contains("SIGINT"), "{why}");
         assert_eq!(stopped.iter().count(), 2);
     }
 
-    /// Of few units a plan of permutations has one that is compromised in another part of all sets
-    /// than Scree's: what is said of both stands apart from each other.
+    /// With few units the permutations of the equation and Scree's plan differ: both are shown.
     #[test]
-    fn a_prediction_lies_in_the_range_of_its_trials() {
+    fn a_prediction_is_in_the_range_of_its_trials() {
         let real = AuditPlacement {
             units: 6,
             compromised: 3,
@@ -268,7 +292,7 @@ mod tests {
             ..placement()
         };
         let found = found(&[(4096, 100), (16384, 100), (65536, 20)], 0);
-        let predicted = predicted(&real, &found, false, &GO_ON);
+        let predicted = predicted(&real, &found, false, &NOT_STOPPED);
         let predicted = predicted.ok().expect("a placement").expect("files");
         let between = predicted.leak_ratio_min..=predicted.leak_ratio_max;
         assert!(between.contains(&predicted.leak_ratio));
@@ -285,7 +309,7 @@ mod tests {
         let lengths = [(4096, 100)];
         for (files, agrees) in [(25, true), (17, true), (5, false), (60, false)] {
             let found = found(&lengths, files * 4096);
-            let predicted = predicted(&real, &found, false, &GO_ON)
+            let predicted = predicted(&real, &found, false, &NOT_STOPPED)
                 .ok()
                 .expect("a placement");
             let predicted = predicted.expect("there are files");
@@ -294,13 +318,13 @@ mod tests {
             assert!((predicted.leak_ratio_min - 0.165).abs() < 0.03);
             assert!((predicted.leak_ratio_max - 0.335).abs() < 0.03);
             assert_eq!(predicted.agrees, agrees, "{files}");
-            let sealed = super::predicted(&real, &found, true, &GO_ON)
+            let sealed = super::predicted(&real, &found, true, &NOT_STOPPED)
                 .ok()
                 .expect("one")
                 .expect("files");
             assert_eq!((sealed.leak_ratio, sealed.agrees), (0.0, false));
         }
-        let nothing = predicted(&real, &found(&[], 0), false, &GO_ON)
+        let nothing = predicted(&real, &found(&[], 0), false, &NOT_STOPPED)
             .ok()
             .expect("one");
         assert!(nothing.is_none());
@@ -333,9 +357,9 @@ mod tests {
         );
     }
 
-    /// The laboratory's defaults are the widths of Scree's placement.
+    /// The lab's defaults are the widths of Scree's placement.
     #[test]
-    fn widths_of_the_laboratory_are_those_of_the_engine() {
+    fn widths_of_the_lab_are_those_of_the_engine() {
         let copysets = control::control::SCATTER_WIDTH.to_string();
         assert_eq!(lab::args::SCATTER_WIDTH, copysets);
         let destage = VolumeConfig::default().scatter_width.to_string();

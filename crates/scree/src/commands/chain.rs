@@ -7,7 +7,7 @@ use api::types::{ApplyChain, Chain, ChainFilter, ChainUse};
 use world::host;
 use world::real::RealDisk;
 
-use super::{Failure, Session, or_dash, query, segment, spelt};
+use super::{Failure, Session, or_dash, qualified, query, segment};
 use crate::args::{ChainCommand, ChainSelector};
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -46,12 +46,12 @@ impl Session {
         drop(progress);
         print(self.format, &chain, |chain| {
             let (id, volume) = (&chain.id, &chain.volume);
-            format!("{id} is no more; {volume} has no filters{}\n", in_vm(chain))
+            format!("{id} is deleted; {volume} has no filters{}\n", in_vm(chain))
         })?;
         match chain.attachments.first() {
             Some(one) if !no_wait && !self.is_dry_run => Err(Failure::new(format!(
-                "attachment {} is served through them still: {}; that is tried again until it \
-                 is detached, or the volume has a chain again",
+                "attachment {} is still served through the filters: {}; the host retries until it is \
+                 detached or the volume has a chain again",
                 one.attachment,
                 why_not(one)
             ))),
@@ -70,15 +70,15 @@ impl Session {
         if no_wait || self.is_dry_run {
             return Ok(());
         }
-        let not_yet = |one: &&ChainUse| one.revision != Some(chain.revision);
-        match chain.attachments.iter().find(not_yet) {
+        let is_outdated = |one: &&ChainUse| one.revision != Some(chain.revision);
+        match chain.attachments.iter().find(is_outdated) {
             None => Ok(()),
             Some(one) => {
                 let why = why_not(one);
                 let id = &one.attachment;
                 Err(Failure::new(format!(
-                    "attachment {id} is not served through it: {why}; that is tried again until \
-                     the chain is another one (`scree attachment show {id}`)"
+                    "attachment {id} is not served through the chain: {why}; the host retries until \
+                     the chain changes (see `scree attachment show {id}`)"
                 )))
             }
         }
@@ -97,10 +97,11 @@ impl Session {
             return Ok(chains.swap_remove(at));
         }
         Err(Failure::new(match (&which.vm, chains.first()) {
-            (Some(vm), _) => format!("volume {volume:?} has no chain for {vm}"),
+            (Some(vm), _) => format!(
+                "volume {volume:?} has no chain for {vm}: see `scree chain list --volume {volume}`"
+            ),
             (None, Some(other)) => format!(
-                "volume {volume:?} has chains for single VMs only; say which with --vm, such as \
-                 {}",
+                "volume {volume:?} has chains for single VMs only: add --vm, as --vm {}",
                 other.vm.as_deref().unwrap_or_default()
             ),
             (None, None) => {
@@ -128,7 +129,7 @@ fn read(file: &Path) -> Result<String, Failure> {
         return Ok(policy);
     }
     let read = host::read_small(&RealDisk, file, POLICY_BYTES_MAX).map_err(failed)?;
-    let is_text = |_| Failure::new(format!("{}: it is no text", file.display()));
+    let is_text = |_| Failure::new(format!("{}: it is not UTF-8 text", file.display()));
     String::from_utf8(read.to_vec()).map_err(is_text)
 }
 
@@ -172,7 +173,7 @@ fn list(chains: &[Chain], is_own: bool) -> String {
         let in_use = uses.iter().filter(|one| one.revision == revision).count();
         table.row(vec![
             chain.id.clone(),
-            spelt(chain.owner.as_ref(), &chain.volume, is_own),
+            qualified(chain.owner.as_ref(), &chain.volume, is_own),
             or_dash(chain.vm.as_deref()),
             chain.revision.to_string(),
             filters(chain),
@@ -212,11 +213,11 @@ fn how(newest: u64, one: &ChainUse) -> String {
     match (one.revision, &one.problem) {
         (Some(revision), None) => format!("served through revision {revision}"),
         (Some(revision), Some(why)) if revision == newest => format!(
-            "served through revision {revision}; the volume has grown, and its guest does not \
-             see that yet: {why}"
+            "served through revision {revision}; the guest does not see the new size of the volume \
+             yet: {why}"
         ),
         (Some(revision), Some(why)) => {
-            format!("served through revision {revision} still: {why}")
+            format!("still served through revision {revision}: {why}")
         }
         (None, Some(why)) => format!("not served through it: {why}"),
         (None, None) => "not served through it yet".to_owned(),
@@ -241,13 +242,13 @@ mod tests {
         assert_eq!(how(Some(3), None), "served through revision 3");
         assert_eq!(
             how(Some(2), Some("no key")),
-            "served through revision 2 still: no key"
+            "still served through revision 2: no key"
         );
-        // There is no newer one.
+        // Revision 3 is the newest one.
         assert_eq!(
             how(Some(3), Some("it waits")),
-            "served through revision 3; the volume has grown, and its guest does not see that \
-             yet: it waits"
+            "served through revision 3; the guest does not see the new size of the volume yet: it \
+             waits"
         );
         assert_eq!(how(None, Some("no key")), "not served through it: no key");
     }
@@ -266,7 +267,7 @@ mod tests {
             one("a", "inline", None, None),
             one("b", "process", None, Some("fail-closed")),
             one("c", "remote", Some("10.0.0.7:10810"), Some("bypass")),
-            // As an older controller says it.
+            // Without a place, a filter runs inline.
             one("d", "", None, None),
         ];
         assert_eq!(

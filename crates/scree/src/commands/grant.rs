@@ -2,7 +2,7 @@
 
 use api::types::{AddGrant, Grant};
 
-use super::{Failure, Session, query, segment, spelt};
+use super::{Failure, Session, qualified, query, segment};
 use crate::args::GrantCommand;
 use crate::output::{Table, print, time};
 
@@ -31,12 +31,12 @@ impl Session {
                 })?)
             }
             GrantCommand::List { on } => {
-                let said = [
+                let parameters = [
                     ("volume", on.volume.as_deref()),
                     ("snapshot", on.snapshot.as_deref()),
                     ("host", on.host.as_deref()),
                 ];
-                let path = query("/v1/grants", &said, &[])?;
+                let path = query("/v1/grants", &parameters, &[])?;
                 let grants: Vec<Grant> = self.client.all(&path).await?;
                 let is_own = self.are_own(grants.iter().map(|one| one.owner.as_ref()));
                 let is_own = is_own.await?;
@@ -57,7 +57,7 @@ impl Session {
 
 fn name(grant: &Grant, is_own: bool) -> String {
     match &grant.name {
-        Some(name) => spelt(grant.owner.as_ref(), name, is_own),
+        Some(name) => qualified(grant.owner.as_ref(), name, is_own),
         None => grant.on.clone(),
     }
 }

@@ -8,13 +8,13 @@ use base::size::about_bytes as bytes;
 use world::real::RealClock;
 use world::{Clock as _, host};
 
-use super::{Failure, Session, or_dash, segment, spelt};
+use super::{Failure, Session, or_dash, qualified, segment};
 use crate::args::ImageCommand;
 use crate::output::{Table, print, print_notice};
 use crate::progress::Progress;
 
-/// How far hosts are, is asked so often.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval at which the progress of hosts is requested.
+const POLL_EVERY: Duration = Duration::from_millis(500);
 
 impl Session {
     pub(super) async fn image(&self, command: ImageCommand) -> Result<(), Failure> {
@@ -25,7 +25,7 @@ impl Session {
             ImageCommand::Unmark { volume, .. } => {
                 let image: Image = self.client.delete(&path(&volume)?).await?;
                 Ok(print(self.format, &image, |image| {
-                    format!("{} is no base image any more\n", image.name)
+                    format!("{} is an ordinary volume again\n", image.name)
                 })?)
             }
             ImageCommand::List => {
@@ -75,22 +75,22 @@ impl Session {
             return Ok(print(self.format, &image, preloads)?);
         }
         let notice = format!(
-            "Ctrl-C stops waiting only; to stop the hosts, run `scree image preload {volume} --cancel`"
+            "Ctrl-C ends only this command; to stop the hosts, run `scree image preload {volume} --cancel`"
         );
         print_notice(self.format, &notice);
         let progress = Progress::start(format!("waiting for hosts to read {volume}"));
         let mut rate_meter = RateMeter::default();
-        let asked = asked(&image.preloads, &how.hosts);
-        let of_asked = |image: &Image| {
+        let hosts = hosts_of_preload(&image.preloads, &how.hosts);
+        let of_hosts = |image: &Image| {
             let mut preloads = image.preloads.clone();
-            preloads.retain(|one| asked.contains(&one.host));
+            preloads.retain(|one| hosts.contains(&one.host));
             preloads
         };
-        let mut now = of_asked(&image);
+        let mut now = of_hosts(&image);
         while now.iter().any(is_under_way) {
-            host::sleep(LOOK_EVERY).await;
+            host::sleep(POLL_EVERY).await;
             image = self.client.get(&path).await?;
-            now = of_asked(&image);
+            now = of_hosts(&image);
             let rate = rate_meter.rate(&now);
             progress.say(how_far(volume, &now, rate));
         }
@@ -105,25 +105,25 @@ impl Session {
 
 /// The hosts of this preload: the named ones, or otherwise those that were requested last and those
 /// that are reading.
-fn asked(preloads: &[Preload], named: &[String]) -> Vec<String> {
+fn hosts_of_preload(preloads: &[Preload], named: &[String]) -> Vec<String> {
     let newest = preloads.iter().map(|one| &one.created).max();
-    // They may have been named by id.
+    // The caller may have named hosts by id.
     let are_known = |named: &String| preloads.iter().any(|one| one.host == *named);
     let are_named = !named.is_empty() && named.iter().all(are_known);
-    let is_asked = |one: &&Preload| match are_named {
+    let is_one = |one: &&Preload| match are_named {
         true => named.contains(&one.host),
         false => one.state == PreloadState::Loading.as_str() || Some(&one.created) == newest,
     };
-    let asked = preloads.iter().filter(is_asked);
-    asked.map(|one| one.host.clone()).collect()
+    let hosts = preloads.iter().filter(is_one);
+    hosts.map(|one| one.host.clone()).collect()
 }
 
 /// Why the image was not read on all hosts, if so. A host without a cache counts only if it was
 /// named or no host has a cache.
-fn unread(asked: &[Preload], are_named: bool) -> Option<String> {
+fn unread(preloads: &[Preload], are_named: bool) -> Option<String> {
     let is = |one: &Preload, state: PreloadState| one.state == state.as_str();
-    let are_skipped = are_named || asked.iter().all(|one| is(one, PreloadState::Skipped));
-    let mut wrong = asked.iter().filter(|one| {
+    let are_skipped = are_named || preloads.iter().all(|one| is(one, PreloadState::Skipped));
+    let mut wrong = preloads.iter().filter(|one| {
         is(one, PreloadState::Error) || are_skipped && is(one, PreloadState::Skipped)
     });
     let one = wrong.next()?;
@@ -185,7 +185,7 @@ fn list(images: &[Image], is_own: bool) -> String {
             .collect();
         table.row(vec![
             image.id.clone(),
-            spelt(image.owner.as_ref(), &image.name, is_own),
+            qualified(image.owner.as_ref(), &image.name, is_own),
             bytes(image.size),
             if image.pinned { "yes" } else { "no" }.to_owned(),
             or_dash(image.clones),
@@ -256,15 +256,15 @@ mod tests {
             of("h5", "waiting", "", "1"),
         ];
         let names = |names: &[&str]| names.iter().copied().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(asked(&all, &[]), names(&["h1", "h3", "h4"]));
-        assert_eq!(asked(&all, &names(&["h1"])), names(&["h1"]));
+        assert_eq!(hosts_of_preload(&all, &[]), names(&["h1", "h3", "h4"]));
+        assert_eq!(hosts_of_preload(&all, &names(&["h1"])), names(&["h1"]));
         let by_id = names(&["party-0123456789abcdef0"]);
-        assert_eq!(asked(&all, &by_id), names(&["h1", "h3", "h4"]));
+        assert_eq!(hosts_of_preload(&all, &by_id), names(&["h1", "h3", "h4"]));
         assert_eq!(far(&all[1]), "error (it is off)");
     }
 
     #[test]
-    fn a_host_without_a_cache_is_distinguished() {
+    fn a_host_without_a_cache_counts_only_if_it_was_named_or_is_alone() {
         let done = of("h1", "done", "", "");
         let skipped = of("h2", "skipped", "no cache", "");
         let failed = of("h3", "error", "no unit", "");

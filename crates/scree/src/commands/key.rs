@@ -7,7 +7,7 @@ use crate::args::KeyCommand;
 use crate::output::{Table, print};
 use crate::progress::Progress;
 
-/// The longest wait of `rotate --wait`.
+/// The longest wait of `rotate --wait`, in seconds.
 const WAIT_SECONDS: u64 = 300;
 
 impl Session {
@@ -47,8 +47,8 @@ impl Session {
         self.print_key(&key)?;
         if wait && key.state == "retiring" {
             return Err(Failure::new(format!(
-                "after {WAIT_SECONDS} s {} still wraps {} keys; that goes on, and `scree status` \
-                 says what keeps it",
+                "{} still wraps {} keys after {WAIT_SECONDS} s; rotation continues, and `scree status` \
+                 shows what blocks it",
                 key.name, key.lineages
             )));
         }

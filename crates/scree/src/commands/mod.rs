@@ -4,6 +4,7 @@ mod attachment;
 mod audit;
 #[cfg(feature = "lab")]
 mod audit_prediction;
+mod audit_report;
 mod chain;
 mod grant;
 mod image;
@@ -151,7 +152,7 @@ pub fn run(
             ApiCommand::Top(arguments) => session.top(&arguments).await,
         }?;
         if is_dry_run {
-            // If this cannot be printed, nothing was changed all the same.
+            // The notice is lost if it cannot be printed.
             let _ = io::stderr().write_all(b"scree: nothing was changed (--dry-run)\n");
         }
         Ok(())
@@ -181,8 +182,8 @@ impl Session {
     }
 }
 
-/// A name with its owner where that is needed, so that other commands accept it.
-fn spelt(owner: Option<&String>, name: &str, is_own: bool) -> String {
+/// A name with its owner where other commands need that.
+fn qualified(owner: Option<&String>, name: &str, is_own: bool) -> String {
     match owner {
         Some(owner) if !is_own => format!("{owner}/{name}"),
         _ => name.to_owned(),
@@ -192,7 +193,7 @@ fn spelt(owner: Option<&String>, name: &str, is_own: bool) -> String {
 /// A name, encoded as one segment of a path.
 fn segment(name: &str) -> Result<String, Failure> {
     if name.is_empty() {
-        return Err(Failure::new("the name is empty"));
+        return Err(Failure::new("the name is empty: give the name or the id"));
     }
     Ok(percent_encode(Path::new(name)).replace('/', "%2F"))
 }
@@ -209,9 +210,13 @@ fn tags(words: &[String]) -> Result<Tags, Failure> {
 }
 
 /// A path with a query of the parameters that have values.
-fn query(path: &str, said: &[(&str, Option<&str>)], tags: &[String]) -> Result<String, Failure> {
+fn query(
+    path: &str,
+    parameters: &[(&str, Option<&str>)],
+    tags: &[String],
+) -> Result<String, Failure> {
     let mut words = Vec::new();
-    for (key, value) in said {
+    for (key, value) in parameters {
         if let Some(value) = value {
             words.push(format!("{key}={}", segment(value)?));
         }

@@ -24,7 +24,7 @@ impl Session {
             }
             let events: Events = self.client.get(&path).await?;
             if events.missed {
-                let notice = "some events are only in the host's files, since too many came";
+                let notice = "too many events came: some are only in the host's files (DIR/events)";
                 print_notice(self.format, notice);
             }
             let lines = events.items.iter().map(|event| match self.format {
@@ -53,16 +53,17 @@ impl Session {
         match all.pop() {
             Some(one) if all.is_empty() => Ok(one),
             Some(_) => Err(Failure::new(format!(
-                "volume {volume:?} is attached several times; say --vm, as `scree attachment \
-                 list` shows it"
+                "volume {volume:?} is attached several times: add --vm, as `scree attachment list \
+                 --volume {volume}` shows it"
             ))),
             None => Err(Failure::new(match &arguments.vm {
                 Some(vm) => format!(
-                    "volume {volume:?} is not attached to {vm:?}; `scree attachment list` shows \
-                     where it is"
+                    "volume {volume:?} is not attached to {vm}: see `scree attachment list --volume \
+                     {volume}`"
                 ),
                 None => format!(
-                    "volume {volume:?} is not attached: its filters report events only while it is"
+                    "volume {volume:?} is not attached: its filters report events only while it is in \
+                     use; attach or export it"
                 ),
             })),
         }
@@ -91,7 +92,7 @@ fn plain(event: &Value) -> String {
     let pairs = [
         ("offset", "at"),
         ("length", "bytes"),
-        ("size", "now of bytes"),
+        ("size", "new size"),
         ("mode", "mode"),
         ("owner", "owner"),
     ];

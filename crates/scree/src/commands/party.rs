@@ -33,7 +33,9 @@ impl Session {
     pub(super) async fn host(&self, command: HostCommand) -> Result<(), Failure> {
         match command {
             HostCommand::Party(command) => self.party("hosts", "scree host join", command).await,
-            HostCommand::Join { .. } => Err(Failure::new("`scree host join` uses no profile")),
+            HostCommand::Join { .. } => {
+                Err(Failure::new("`scree host join` uses --dir, not a profile"))
+            }
         }
     }
 
@@ -95,7 +97,7 @@ impl Session {
         };
         Ok(print(self.format, &invitation, |invitation| {
             format!(
-                "Good for one use, until {}:\n\n{}\n",
+                "Valid for one use until {}:\n\n{}\n",
                 invitation.token.expires, invitation.command
             )
         })?)
@@ -124,15 +126,15 @@ pub fn login(
     let profiles = Profiles::of_user()?;
     let made = joined(&arguments.join)?;
     check_kind(&made, Kind::User)?;
-    let path = profiles.keep(profile, &made)?;
-    tell(format, &made, &path)?;
+    let path = profiles.store(profile, &made)?;
+    print_joined(format, &made, &path)?;
     let is_chosen =
         std::env::var_os(crate::environment::PROFILE.name).is_some_and(|name| !name.is_empty());
     if let Some(folder) = folder.filter(|_| !is_chosen) {
         let name = profile.unwrap_or(profiles::FIRST);
         let notice = format!(
-            "while SCREE_DIR or --dir names {}, commands use the Scree that serves it, and not \
-             {}; unset SCREE_DIR, or add `--profile {name}` (SCREE_PROFILE)",
+            "as long as SCREE_DIR or --dir names {}, commands use the process that serves it, and not \
+             {}: unset SCREE_DIR, or add `--profile {name}`",
             folder.display(),
             made.subject
         );
@@ -150,8 +152,8 @@ pub fn join_host(folder: &Path, format: Format, arguments: &JoinArguments) -> Re
 pub fn join_unit(folder: &Path, format: Format, arguments: &JoinArguments) -> Result<(), Failure> {
     if arguments.cert.is_some() {
         return Err(Failure::new(
-            "hosts know a unit daemon by a certificate of the cluster's own authority: join it \
-             with a token",
+            "a unit daemon needs a certificate of the cluster's own authority: join it with --token \
+             (`scree unit token NAME` prints one)",
         ));
     }
     join_as(Kind::Unit, folder, format, arguments)
@@ -173,7 +175,7 @@ fn join_as(
         && there.kind() != Some(kind)
     {
         return Err(Failure::new(format!(
-            "{} is the identity of {}; use another folder (--dir)",
+            "{} is the identity of {}: use another folder (--dir)",
             path.display(),
             there.subject
         )));
@@ -187,17 +189,17 @@ fn join_as(
     }
     made.write(&world, &path)
         .map_err(|error| Failure::of(&error))?;
-    tell(format, &made, &path)
+    print_joined(format, &made, &path)
 }
 
-/// Refuses to keep a unit's identity in another unit's folder: its blocks lie there.
+/// Refuses to write a unit's identity into the folder of another unit.
 fn check_unit(path: &Path, there: &str, made: &str) -> Result<(), Failure> {
     if there == made {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{} is the identity of {there}, whose blocks lie beside it, but the token was for {made}, \
-         whose identity was not kept: use another folder (--dir) and a new token (`scree unit token`)",
+        "{} is the identity of {there}, whose unit is in this folder, and the token was for {made}: \
+         use another folder (--dir) and a new token (`scree unit token`)",
         path.display()
     )))
 }
@@ -209,8 +211,8 @@ fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
     }
     let subject = &made.subject;
     Err(Failure::new(format!(
-        "the token was for {subject}, which is no {kind}, and its identity was not kept; ask for \
-         the token of a {kind}"
+        "the token was for {subject}, which is no {kind}: ask an administrator for the token of a \
+         {kind} (`scree {kind} token NAME`)"
     )))
 }
 
@@ -219,7 +221,7 @@ fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
         .enable_all()
         .build()?;
     let (world, urls) = (World::real(1), &arguments.urls);
-    // They are read again later, from another working directory.
+    // The files are read again later, from another working directory.
     let whole = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
     let (cert, key) = (whole(&arguments.cert)?, whole(&arguments.key)?);
     let ca = match &arguments.ca {
@@ -252,7 +254,7 @@ struct Joined<'a> {
     file: String,
 }
 
-fn tell(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
+fn print_joined(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
     let joined = Joined {
         subject: &profile.subject,
         urls: &profile.urls,
@@ -261,7 +263,7 @@ fn tell(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
     };
     Ok(print(format, &joined, |joined| {
         format!(
-            "{} at {}, kept in {}\n",
+            "{} at {}, stored in {}\n",
             joined.subject,
             joined.urls.join(", "),
             joined.file

@@ -16,10 +16,11 @@ use crate::output::{Format, Table, print, print_notice};
 #[derive(Serialize)]
 struct Segment {
     segment: String,
-    /// The state of the segment as a whole.
-    whole: &'static str,
+    /// The fate of the segment as a whole: `present`, `restored`, `swapped` (in place of a newer
+    /// one), `replaced` (a newer one was left in place), `lost` or `failed`.
+    state: &'static str,
     slots: u32,
-    gone: u32,
+    lost: u32,
 }
 
 #[derive(Serialize)]
@@ -27,7 +28,7 @@ struct RestoreReport {
     segments: Vec<Segment>,
     /// The undelete window is incomplete before this time: some space was reclaimed early.
     #[serde(skip_serializing_if = "Option::is_none")]
-    given_back: Option<String>,
+    incomplete_before: Option<String>,
     /// Number of unreadable logs, from which nothing was restored.
     #[serde(skip_serializing_if = "is_zero")]
     unreadable_logs: u32,
@@ -41,26 +42,25 @@ impl From<&RestoredSegment> for Segment {
     fn from(one: &RestoredSegment) -> Self {
         Self {
             segment: one.segment.to_string(),
-            whole: match one.whole {
-                SegmentFate::There => "there",
-                SegmentFate::BroughtBack => "brought-back",
-                SegmentFate::PutBack => "put-back",
+            state: match one.whole {
+                SegmentFate::There => "present",
+                SegmentFate::BroughtBack => "restored",
+                SegmentFate::PutBack => "swapped",
                 SegmentFate::OtherThere => "replaced",
-                SegmentFate::Gone => "gone",
+                SegmentFate::Gone => "lost",
                 SegmentFate::Failed => "failed",
             },
             slots: one.slots,
-            gone: one.gone,
+            lost: one.gone,
         }
     }
 }
 
 impl From<&Restored> for RestoreReport {
     fn from(restored: &Restored) -> Self {
-        let given_back = restored.given_back;
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
-            given_back: given_back.map(|at| moment::text(at.0)),
+            incomplete_before: restored.given_back.map(|at| moment::text(at.0)),
             unreadable_logs: restored.unreadable_logs,
         }
     }
@@ -72,18 +72,18 @@ pub fn restore_unit(
     format: Format,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
-    let meant = Restorable {
+    let wanted = Restorable {
         since: Millis(arguments.since),
         until: arguments.until.map_or(Millis(i64::MAX), Millis),
         segment: arguments.segment,
         replaced: arguments.replaced,
     };
-    if meant.since > meant.until || meant.since > RealClock::new().wall() {
+    if wanted.since > wanted.until || wanted.since > RealClock::new().wall() {
         return Err(Failure::new(
-            "--since is after --until or in the future: use an earlier --since",
+            "--since is after --until or in the future: give an earlier --since",
         ));
     }
-    let restored = unit_daemon::restore(&World::real(1), folder, &meant, arguments.dry_run);
+    let restored = unit_daemon::restore(&World::real(1), folder, &wanted, arguments.dry_run);
     let restored = restored.map_err(|error| Failure::of(&error))?;
     print(format, &RestoreReport::from(&restored), table)?;
     if arguments.dry_run {
@@ -97,36 +97,38 @@ fn whole(restored: &Restored) -> Result<(), Failure> {
     match restored.is_whole() {
         true => Ok(()),
         false => Err(Failure::new(
-            "some slots could not be restored; the table above says which",
+            "some slots could not be restored: see the table above",
         )),
     }
 }
 
 fn table(report: &RestoreReport) -> String {
-    let mut table = Table::new(&["SEGMENT", "WHOLE", "SLOTS", "GONE"]);
+    let mut table = Table::new(&["SEGMENT", "STATE", "SLOTS", "LOST"]);
     for one in &report.segments {
         table.row(vec![
             one.segment.clone(),
-            one.whole.to_owned(),
+            one.state.to_owned(),
             one.slots.to_string(),
-            one.gone.to_string(),
+            one.lost.to_string(),
         ]);
     }
     let mut text = table.to_string();
-    if report.segments.iter().any(|one| one.whole == "replaced") {
+    if report.segments.iter().any(|one| one.state == "replaced") {
         text +=
-            "another segment has the name of a \"replaced\" one; --replaced takes the old one\n";
+            "\"replaced\" segments were replaced by a newer one; --replaced restores the old one\n";
     }
-    if report.segments.iter().any(|one| one.whole == "failed") {
-        text += "what \"failed\" can be restored later: check the file system, then run the command \
+    if report.segments.iter().any(|one| one.state == "failed") {
+        text += "\"failed\" segments can be restored later: check the file system, then run the command \
                  again\n";
     }
     if report.unreadable_logs > 0 {
         text += "some logs of deletions cannot be read: start the daemon, wait some minutes, stop \
-                 it, and restore what was deleted since that start\n";
+                 it, and run the command again with --since that start\n";
     }
-    if let Some(at) = &report.given_back {
-        text += &format!("some of what was deleted up to {at} is not kept any more\n");
+    if let Some(at) = &report.incomplete_before {
+        text += &format!(
+            "the undelete window is incomplete before {at}: some space was reclaimed early\n"
+        );
     }
     text
 }
@@ -137,22 +139,22 @@ mod tests {
 
     #[test]
     fn the_table_explains_states_that_need_action() {
-        let report = |whole, given_back: Option<&str>| RestoreReport {
+        let report = |state, incomplete_before: Option<&str>| RestoreReport {
             segments: vec![Segment {
                 segment: "001-000000001".to_owned(),
-                whole,
+                state,
                 slots: 3,
-                gone: 1,
+                lost: 1,
             }],
-            given_back: given_back.map(str::to_owned),
-            unreadable_logs: u32::from(whole == "failed"),
+            incomplete_before: incomplete_before.map(str::to_owned),
+            unreadable_logs: u32::from(state == "failed"),
         };
-        let text = table(&report("there", None));
-        let head = "SEGMENT        WHOLE  SLOTS  GONE\n";
-        assert_eq!(text, format!("{head}001-000000001  there  3      1\n"));
+        let text = table(&report("present", None));
+        let head = "SEGMENT        STATE    SLOTS  LOST\n";
+        assert_eq!(text, format!("{head}001-000000001  present  3      1\n"));
         let text = table(&report("replaced", Some("2026-01-01T00:00:00Z")));
-        assert!(text.contains("--replaced takes"), "{text}");
-        assert!(text.contains("up to 2026-01-01T00:00:00Z"), "{text}");
+        assert!(text.contains("--replaced restores"), "{text}");
+        assert!(text.contains("before 2026-01-01T00:00:00Z"), "{text}");
         let text = table(&report("failed", None));
         assert!(text.contains("can be restored later"), "{text}");
         assert!(text.contains("since that start"), "{text}");

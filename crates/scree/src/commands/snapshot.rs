@@ -6,7 +6,7 @@ use api::types::{CreateSnapshot, ListedVolume, SetTags, Snapshot};
 use base::size::about_bytes as bytes;
 use serde::Serialize;
 
-use super::{Failure, Session, query, segment, spelt, tags};
+use super::{Failure, Session, qualified, query, segment, tags};
 use crate::args::SnapshotCommand;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
@@ -88,8 +88,8 @@ impl Session {
                     Some(reason) => Err(Failure::new(format!("the snapshot failed: {reason}"))),
                     None if wait && !self.is_dry_run && snapshot.state != "completed" => {
                         Err(Failure::new(format!(
-                            "snapshot {} is {} after {WAIT_SECONDS} s; that goes on, and `scree \
-                         snapshot list` shows when it is completed",
+                            "snapshot {} is {} after {WAIT_SECONDS} s; it continues, and `scree snapshot \
+                             list` shows when it is completed",
                             snapshot.name, snapshot.state
                         )))
                     }
@@ -102,12 +102,12 @@ impl Session {
                 state,
                 tag,
             } => {
-                let said = [
+                let parameters = [
                     ("volume", volume.as_deref()),
                     ("owner", owner.as_deref()),
                     ("state", state.as_deref()),
                 ];
-                let path = query("/v1/snapshots", &said, &tag)?;
+                let path = query("/v1/snapshots", &parameters, &tag)?;
                 let snapshots = self.snapshots(&path).await?;
                 self.print_snapshots(&snapshots, &snapshots).await
             }
@@ -165,9 +165,9 @@ fn list(snapshots: &[Snapshot], is_own: bool) -> String {
     let mut table = Table::new(&["NAME", "ID", "VOLUME", "SIZE", "STATE", "CREATED"]);
     for snapshot in snapshots {
         table.row(vec![
-            spelt(snapshot.owner.as_ref(), &snapshot.name, is_own),
+            qualified(snapshot.owner.as_ref(), &snapshot.name, is_own),
             snapshot.id.clone(),
-            spelt(snapshot.owner.as_ref(), &snapshot.volume, is_own),
+            qualified(snapshot.owner.as_ref(), &snapshot.volume, is_own),
             bytes(snapshot.size),
             snapshot.state.clone(),
             time(&snapshot.created),
@@ -179,13 +179,13 @@ fn list(snapshots: &[Snapshot], is_own: bool) -> String {
 /// The volumes that are no clones of an existing snapshot, each with its subtree.
 fn tree(volumes: Vec<TreeVolume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
     let mut by_volume: BTreeMap<String, Vec<Snapshot>> = BTreeMap::new();
-    let mut gone = BTreeMap::new();
+    let mut deleted = BTreeMap::new();
     let mut known: Vec<String> = Vec::new();
     for snapshot in snapshots {
         known.push(snapshot.id.clone());
         if volumes.iter().all(|volume| volume.id != snapshot.volume_id) {
             let named = (snapshot.volume.clone(), snapshot.owner.clone());
-            gone.insert(snapshot.volume_id.clone(), named);
+            deleted.insert(snapshot.volume_id.clone(), named);
         }
         by_volume
             .entry(snapshot.volume_id.clone())
@@ -209,7 +209,7 @@ fn tree(volumes: Vec<TreeVolume>, snapshots: Vec<Snapshot>) -> Vec<VolumeNode> {
     let mut nodes: Vec<VolumeNode> = roots
         .into_iter()
         .map(|root| (root.id, (root.name, root.owner), false))
-        .chain(gone.into_iter().map(|(id, named)| (id, named, true)))
+        .chain(deleted.into_iter().map(|(id, named)| (id, named, true)))
         .map(|(id, named, deleted)| node(id, named, deleted, &mut by_volume, &mut by_origin))
         .collect();
     nodes.sort_by(|one, other| one.name.cmp(&other.name));
@@ -256,7 +256,7 @@ fn node(
 fn draw(tree: &[VolumeNode], is_own: bool) -> String {
     fn volume(node: &VolumeNode, is_own: bool, first: &str, rest: &str, text: &mut String) {
         let note = if node.deleted { "  (deleted)" } else { "" };
-        let name = spelt(node.owner.as_ref(), &node.name, is_own);
+        let name = qualified(node.owner.as_ref(), &node.name, is_own);
         *text += &format!("{first}{name}  {}{note}\n", node.id);
         for (index, snapshot) in node.snapshots.iter().enumerate() {
             let last = index + 1 == node.snapshots.len();

@@ -34,7 +34,7 @@ fn show(status: &Status) -> String {
     row("pending frees", status.pending_frees.to_string());
     if status.degraded_blocks > 0 {
         row(
-            "with few copies",
+            "degraded",
             format!("up to {} blocks", status.degraded_blocks),
         );
     }

@@ -36,13 +36,13 @@ impl Session {
         let clock = RealClock::new();
         let mut earlier = Earlier::default();
         let mut ticks = host::ticks(arguments.interval.max(Duration::from_millis(200)));
-        let mut asked = clock.monotonic();
+        let mut last = clock.monotonic();
         loop {
             ticks.tick().await;
             let load = self.load().await?;
             let now = clock.monotonic();
             if earlier.seconds.is_some() {
-                earlier.seconds = Some((now - asked).as_secs_f64());
+                earlier.seconds = Some((now - last).as_secs_f64());
             }
             if stdout().is_terminal() {
                 write_out(HOME.as_bytes())?;
@@ -52,7 +52,7 @@ impl Session {
             if !print_lines(&lines)? {
                 return Ok(());
             }
-            asked = now;
+            last = now;
             earlier = Earlier {
                 hosts: load
                     .into_iter()
@@ -91,9 +91,9 @@ fn show(load: &[HostLoad], earlier: &Earlier) -> String {
         "journal",
         "written",
         "destaged",
-        "asked",
+        "requested",
         "hits",
-        "ahead used",
+        "read-ahead used",
     ]);
     for host in load {
         for volume in &host.volumes {
@@ -109,8 +109,8 @@ fn show(load: &[HostLoad], earlier: &Earlier) -> String {
 }
 
 fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
-    let mut table = Table::new(&["cache", "has", "of", "hits", "evicted", "stays"]);
-    let asked = |of: fn(&AskedByArea) -> Asked| {
+    let mut table = Table::new(&["cache", "used", "of", "hits", "evicted", "pinned"]);
+    let hits = |of: fn(&AskedByArea) -> Asked| {
         let now = of(&cache.asked);
         ratio(
             before
@@ -132,37 +132,37 @@ fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
         "memory".to_owned(),
         bytes(cache.memory_blocks),
         bytes(cache.memory_capacity),
-        asked(memory),
+        hits(memory),
         "-".to_owned(),
         "-".to_owned(),
     ]);
     let Some(file) = &cache.file else {
         return table;
     };
-    let mut area = |name: &str, area: &CacheArea, hits: String, stays: String| {
+    let mut area = |name: &str, area: &CacheArea, hits: String, pinned: String| {
         table.row(vec![
             name.to_owned(),
             bytes(area.blocks),
             bytes(area.capacity),
             hits,
             bytes(area.evicted),
-            stays,
+            pinned,
         ]);
     };
     area(
         "maps",
         &file.metadata,
-        asked(|all| all.metadata),
+        hits(|all| all.metadata),
         bytes(file.protected),
     );
     area(
         "images",
         &file.image,
-        asked(|all| all.image),
+        hits(|all| all.image),
         bytes(file.pinned),
     );
     let none = "-".to_owned();
-    area("others", &file.active, asked(|all| all.active), none);
+    area("others", &file.active, hits(|all| all.active), none);
     table
 }
 
@@ -182,7 +182,7 @@ fn row(
     let cache = engine.cache.unwrap_or_default();
     let asked = cache.asked.all();
     let earlier = before.and_then(|before| before.engine.cache);
-    let lately = earlier.map_or(asked, |earlier| asked.since(&earlier.asked.all()));
+    let recent = earlier.map_or(asked, |earlier| asked.since(&earlier.asked.all()));
     vec![
         volume.name.clone(),
         host.to_owned(),
@@ -195,7 +195,7 @@ fn row(
             let asked = cache.asked.all();
             asked.memory + asked.file + asked.units
         }),
-        ratio(lately.hit_ratio()),
+        ratio(recent.hit_ratio()),
         ratio(part(
             cache.ahead_used,
             cache.ahead_used + cache.ahead_unread,

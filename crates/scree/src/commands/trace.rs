@@ -31,12 +31,12 @@ impl Session {
     ) -> Result<(), Failure> {
         let Some(folder) = folder else {
             return Err(Failure::new(
-                "traces are kept on the volume's host: run this command there, with --dir D",
+                "traces are kept on the volume's host: run this command there, with --dir DIR",
             ));
         };
         if !chain_policy::is_name(&arguments.name) {
             return Err(Failure::new(format!(
-                "{:?} is not the name of a filter",
+                "{:?} is not the name of a filter: see `scree chain show VOLUME`",
                 arguments.name
             )));
         }
@@ -60,7 +60,7 @@ impl Session {
                 false => format!("there are traces of: {}", there.join(", ")),
             };
             return Err(Failure::new(format!(
-                "there is no {}; {hint}. a filter writes its trace once a second",
+                "there is no {}: {hint} (a filter writes its trace once a second)",
                 newest.display()
             )));
         }
@@ -69,15 +69,15 @@ impl Session {
             let path = files[number].0.display();
             print_notice(
                 self.format,
-                &format!("{path}: {error}; what is before that counts"),
+                &format!("{path}: {error}; only the records before it are read"),
             );
         }
         for one in &traces {
-            let (gone, lost) = (one.gone, one.lost);
+            let (overwritten, lost) = (one.gone, one.lost);
             if one.missing() > 0 {
                 let notice = format!(
-                    "of the trace that began at {}, {gone} requests are not there any more and \
-                     {lost} were not recorded",
+                    "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} were \
+                     not recorded",
                     moment(one, 0)
                 );
                 print_notice(self.format, &notice);
@@ -121,7 +121,11 @@ fn read(disk: &dyn Disk, newest: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failu
         };
         let length = file.length().map_err(failed)?;
         if length > FILE_BYTES_MAX {
-            return Err(Failure::new(format!("{} is too long", path.display())));
+            return Err(Failure::new(format!(
+                "{} is no trace: it has more than {} bytes",
+                path.display(),
+                FILE_BYTES_MAX
+            )));
         }
         let mut bytes = vec![0; length as usize];
         file.read_at(&mut bytes, 0).map_err(failed)?;
@@ -185,7 +189,7 @@ fn print_each(traces: &[Trace], line: fn(&Trace, &Record) -> String) -> Result<(
 fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
     if device.is_empty() || device.contains(char::is_whitespace) {
         return Err(Failure::new(
-            "--device needs a name without blanks, as fio splits lines at them",
+            "--device needs a name without blanks: fio splits lines at them",
         ));
     }
     let at_us = |one: &Trace, record: &Record| one.began_us.saturating_add(record.time_ns / 1000);

@@ -14,25 +14,9 @@ impl Session {
     pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
         match command {
             None | Some(UnitCommand::Join { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
-                "this verb works on the machine of the daemon and uses no profile",
+                "run this command on the daemon's machine, with --dir DIR in place of --profile",
             )),
-            Some(UnitCommand::Create { name, zone, .. }) => {
-                // Checked first: otherwise the daemon would be registered before the refusal.
-                if let Some(zone) = &zone {
-                    control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
-                }
-                let add = PartyCommand::Add {
-                    name: name.clone(),
-                    administrator: false,
-                    project: None,
-                    change: ChangeOptions::default(),
-                };
-                self.daemon(add).await?;
-                match zone.filter(|_| !self.is_dry_run) {
-                    None => Ok(()),
-                    Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
-                }
-            }
+            Some(UnitCommand::Create { name, zone, .. }) => self.create_daemon(name, zone).await,
             Some(UnitCommand::SetZone { unit, zone, .. }) => {
                 let zone = self.put_zone(&unit, zone).await?;
                 Ok(print(self.format, &zone, |zone| {
@@ -57,15 +41,7 @@ impl Session {
                 self.daemon(PartyCommand::Enable { name, change }).await
             }
             Some(UnitCommand::Drain { units, cancel, .. }) => {
-                let which = DrainUnits { units, cancel };
-                let moved: Vec<UnitMoved> = self.client.post("/v1/units/drain", &which).await?;
-                Ok(print(self.format, &moved, |moved| {
-                    let text = match cancel {
-                        true => kept_text,
-                        false => moved_text,
-                    };
-                    moved.iter().map(text).collect::<String>()
-                })?)
+                self.drain(DrainUnits { units, cancel }).await
             }
             Some(UnitCommand::Remove {
                 unit,
@@ -106,6 +82,36 @@ impl Session {
         }
     }
 
+    /// Registers a unit daemon, prints its token, and sets its zone.
+    async fn create_daemon(&self, name: String, zone: Option<String>) -> Result<(), Failure> {
+        // Checked first: otherwise the daemon would be registered before the refusal.
+        if let Some(zone) = &zone {
+            control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
+        }
+        let add = PartyCommand::Add {
+            name: name.clone(),
+            administrator: false,
+            project: None,
+            change: ChangeOptions::default(),
+        };
+        self.daemon(add).await?;
+        match zone.filter(|_| !self.is_dry_run) {
+            None => Ok(()),
+            Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
+        }
+    }
+
+    async fn drain(&self, which: DrainUnits) -> Result<(), Failure> {
+        let moved: Vec<UnitMoved> = self.client.post("/v1/units/drain", &which).await?;
+        Ok(print(self.format, &moved, |moved| {
+            let text = match which.cancel {
+                true => kept_text,
+                false => moved_text,
+            };
+            moved.iter().map(text).collect::<String>()
+        })?)
+    }
+
     async fn put_zone(&self, unit: &str, zone: Option<String>) -> Result<UnitZone, Failure> {
         let path = format!("/v1/units/{}/zone", segment(unit)?);
         Ok(self.client.put(&path, &SetZone { zone }).await?)
@@ -135,32 +141,33 @@ fn moved_text(moved: &UnitMoved) -> String {
     let text = match (moved.removed, copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
-            "{unit} is removed; others take its place in {copysets} copysets (`scree unit tasks`)\n"
+            "{unit} is removed; other units replace it in {copysets} copysets (`scree unit tasks` \
+             shows the progress)\n"
         ),
         (false, _) => format!(
-            "others take the place of {unit} in {copysets} copysets (`scree unit tasks`); it is \
-             removed then\n"
+            "other units replace {unit} in {copysets} copysets (`scree unit tasks` shows the \
+             progress); then it is removed\n"
         ),
     };
     match moved.given_up {
         0 => text,
         count => format!(
-            "{text}in {count} copysets no other unit had all of it: what only {unit} had there is \
-             lost\n"
+            "{text}in {count} copysets no other unit had all segments: blocks that only {unit} had \
+             are lost\n"
         ),
     }
 }
 
 fn kept_text(kept: &UnitMoved) -> String {
     format!(
-        "{} is not drained any more; in {} copysets it is filled with what was put there since \
-         (`scree unit tasks`)\n",
+        "draining {} is canceled; in {} copysets it is rebuilt with the segments that it is missing \
+         (`scree unit tasks` shows the progress)\n",
         kept.unit, kept.copysets
     )
 }
 
 fn list_tasks(tasks: &[RepairJob]) -> String {
-    let mut table = Table::new(&["COPYSET", "FILLING", "LEAVING", "HOST", "SEGMENTS"]);
+    let mut table = Table::new(&["COPYSET", "REBUILDING", "DRAINING", "HOST", "SEGMENTS"]);
     let mut problems = String::new();
     for task in tasks {
         let units = |units: &[String]| match units {

@@ -6,8 +6,8 @@ use api::types::{
 };
 use base::size::about_bytes as bytes;
 
-use super::{Failure, Session, or_dash, query, segment, spelt, tags};
-use crate::args::VolumeCommand;
+use super::{Failure, Session, or_dash, qualified, query, segment, tags};
+use crate::args::{CreateVolumeArguments, ListVolumesArguments, SizeSetting, VolumeCommand};
 use crate::client::ClientError;
 use crate::moment::Moment;
 use crate::output::{Table, print, time};
@@ -22,70 +22,16 @@ const DELETED: &str = "deleted";
 impl Session {
     pub(super) async fn volume(&self, command: VolumeCommand) -> Result<(), Failure> {
         match command {
-            VolumeCommand::Create {
-                name,
-                size,
-                from,
-                block_size,
-                encryption,
-                replicas,
-                strict_zones,
-                erasure,
-                project,
-                journal_size,
-                cache_max,
-                tag,
-                ..
-            } => {
-                let new = CreateVolume {
-                    name,
-                    project,
-                    tags: tags(&tag)?,
-                    size,
-                    from,
-                    block_size,
-                    encryption,
-                    replicas,
-                    strict_zones,
-                    erasure,
-                    journal_size,
-                    cache_max,
-                };
-                self.create_volume(new).await
-            }
-            VolumeCommand::List {
-                name,
-                owner,
-                project,
-                state,
-                tag,
-            } => {
-                let said = [
-                    ("name", name.as_deref()),
-                    ("owner", owner.as_deref()),
-                    ("project", project.as_deref()),
-                    ("state", state.as_deref()),
-                ];
-                let path = query("/v1/volumes", &said, &tag)?;
-                let mut volumes: Vec<ListedVolume> = self.client.all(&path).await?;
-                volumes.sort_by(|one, other| key(one).cmp(&key(other)));
-                let is_own = self.are_own(volumes.iter().map(|one| match one {
-                    ListedVolume::Readable(volume) => volume.owner.as_ref(),
-                    ListedVolume::Damaged(_) => None,
-                }));
-                let is_own = is_own.await?;
-                Ok(print(self.format, &volumes, |volumes| {
-                    list(volumes, is_own)
-                })?)
-            }
+            VolumeCommand::Create(arguments) => self.create_volume(arguments).await,
+            VolumeCommand::List(filter) => self.list_volumes(&filter).await,
             VolumeCommand::Show { name } => {
-                let path = format!("/v1/volumes/{}", segment(&name)?);
+                let path = path_of(&name)?;
                 self.print_volume(&self.client.get(&path).await?)
             }
             VolumeCommand::Tag {
                 name, tags: words, ..
             } => {
-                let path = format!("/v1/volumes/{}/tags", segment(&name)?);
+                let path = format!("{}/tags", path_of(&name)?);
                 let tags = tags(&words)?;
                 self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
             }
@@ -94,35 +40,25 @@ impl Session {
                 journal_size,
                 cache_max,
                 ..
-            } => {
-                let path = format!("/v1/volumes/{}", segment(&name)?);
-                let now: Volume = self.client.get(&path).await?;
-                // Sizes that were not given stay.
-                let sizes = SetSizes {
-                    journal_size: journal_size.map_or(now.journal_size, |setting| setting.0),
-                    cache_max: cache_max.map_or(now.cache_max, |setting| setting.0),
-                };
-                let path = format!("{path}/sizes");
-                self.print_volume(&self.client.put(&path, &sizes).await?)
-            }
+            } => self.set_sizes(&name, journal_size, cache_max).await,
             VolumeCommand::Transfer {
                 name,
                 user,
                 project,
                 ..
             } => {
-                let path = format!("/v1/volumes/{}/transfer", segment(&name)?);
+                let path = format!("{}/transfer", path_of(&name)?);
                 let transfer = TransferVolume { user, project };
                 self.print_volume(&self.client.post(&path, &transfer).await?)
             }
             VolumeCommand::Grow { name, size, .. } => {
-                let path = format!("/v1/volumes/{}/grow", segment(&name)?);
+                let path = format!("{}/grow", path_of(&name)?);
                 self.print_volume(&self.client.post(&path, &GrowVolume { size }).await?)
             }
             VolumeCommand::Delete { name, wait, .. } => self.delete_volume(&name, wait).await,
             VolumeCommand::Restore { name, at, .. } => self.restore(&name, at).await,
             VolumeCommand::Versions { name } => {
-                let path = format!("/v1/volumes/{}/versions", segment(&name)?);
+                let path = format!("{}/versions", path_of(&name)?);
                 let versions: Vec<Version> = self.client.get(&path).await?;
                 Ok(print(self.format, &versions, |versions| {
                     version_list(versions)
@@ -133,51 +69,101 @@ impl Session {
                 host,
                 read_only,
                 ..
-            } => {
-                let path = format!("/v1/volumes/{}/export", segment(&name)?);
-                let progress = Progress::start(format!("opening {name}"));
-                let export: Export = self
-                    .client
-                    .put(&path, &ExportVolume { host, read_only })
-                    .await?;
-                drop(progress);
-                Ok(print(self.format, &export, |export| {
-                    let tcp = export.tcp_uri.iter();
-                    let uris = std::iter::once(&export.uri).chain(tcp);
-                    uris.map(|uri| format!("{uri}\n")).collect()
-                })?)
-            }
-            VolumeCommand::Unexport { name, .. } => {
-                let path = format!("/v1/volumes/{}/export", segment(&name)?);
-                let progress = Progress::start(format!("writing what {name} has to its units"));
-                let volume: Volume = self.client.delete(&path).await?;
-                drop(progress);
-                self.print_volume(&volume)
-            }
+            } => self.export(&name, ExportVolume { host, read_only }).await,
+            VolumeCommand::Unexport { name, .. } => self.unexport(&name).await,
         }
     }
 
-    async fn create_volume(&self, new: CreateVolume) -> Result<(), Failure> {
-        if let Some(from) = &new.from {
+    async fn create_volume(&self, arguments: CreateVolumeArguments) -> Result<(), Failure> {
+        if let Some(from) = &arguments.from {
             let progress = Progress::start(format!("waiting for snapshot {from}"));
             let path = format!("/v1/snapshots/{}?wait={WAIT_SECONDS}", segment(from)?);
             let _: Snapshot = self.client.get(&path).await?;
             drop(progress);
         }
+        let new = CreateVolume {
+            name: arguments.name,
+            project: arguments.project,
+            tags: tags(&arguments.tag)?,
+            size: arguments.size,
+            from: arguments.from,
+            block_size: arguments.block_size,
+            encryption: arguments.encryption,
+            replicas: arguments.replicas,
+            strict_zones: arguments.strict_zones,
+            erasure: arguments.erasure,
+            journal_size: arguments.journal_size,
+            cache_max: arguments.cache_max,
+        };
         self.print_volume(&self.client.post("/v1/volumes", &new).await?)
+    }
+
+    async fn list_volumes(&self, filter: &ListVolumesArguments) -> Result<(), Failure> {
+        let parameters = [
+            ("name", filter.name.as_deref()),
+            ("owner", filter.owner.as_deref()),
+            ("project", filter.project.as_deref()),
+            ("state", filter.state.as_deref()),
+        ];
+        let path = query("/v1/volumes", &parameters, &filter.tag)?;
+        let mut volumes: Vec<ListedVolume> = self.client.all(&path).await?;
+        volumes.sort_by(|one, other| key(one).cmp(&key(other)));
+        let owners = volumes.iter().map(|one| match one {
+            ListedVolume::Readable(volume) => volume.owner.as_ref(),
+            ListedVolume::Damaged(_) => None,
+        });
+        let is_own = self.are_own(owners).await?;
+        Ok(print(self.format, &volumes, |volumes| {
+            list(volumes, is_own)
+        })?)
+    }
+
+    /// Sets the sizes that were given; the others stay.
+    async fn set_sizes(
+        &self,
+        name: &str,
+        journal_size: Option<SizeSetting>,
+        cache_max: Option<SizeSetting>,
+    ) -> Result<(), Failure> {
+        let path = path_of(name)?;
+        let current: Volume = self.client.get(&path).await?;
+        let sizes = SetSizes {
+            journal_size: journal_size.map_or(current.journal_size, |setting| setting.0),
+            cache_max: cache_max.map_or(current.cache_max, |setting| setting.0),
+        };
+        let path = format!("{path}/sizes");
+        self.print_volume(&self.client.put(&path, &sizes).await?)
+    }
+
+    async fn export(&self, name: &str, options: ExportVolume) -> Result<(), Failure> {
+        let path = format!("{}/export", path_of(name)?);
+        let progress = Progress::start(format!("opening {name}"));
+        let export: Export = self.client.put(&path, &options).await?;
+        drop(progress);
+        Ok(print(self.format, &export, |export| {
+            let uris = std::iter::once(&export.uri).chain(&export.tcp_uri);
+            uris.map(|uri| format!("{uri}\n")).collect()
+        })?)
+    }
+
+    async fn unexport(&self, name: &str) -> Result<(), Failure> {
+        let path = format!("{}/export", path_of(name)?);
+        let progress = Progress::start(format!("destaging {name}"));
+        let volume: Volume = self.client.delete(&path).await?;
+        drop(progress);
+        self.print_volume(&volume)
     }
 
     async fn delete_volume(&self, name: &str, wait: bool) -> Result<(), Failure> {
         let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
-        let path = format!("/v1/volumes/{}?wait={wait_seconds}", segment(name)?);
+        let path = format!("{}?wait={wait_seconds}", path_of(name)?);
         let progress = Progress::start(format!("deleting {name}"));
         let mut volume: Volume = self.client.delete(&path).await?;
         let wait = wait && !self.is_dry_run;
         if wait {
-            // What came back is how it was before the wait.
-            let path = format!("/v1/volumes/{}", segment(&volume.id)?);
-            match self.client.get::<Volume>(&path).await {
-                Ok(left) => volume = left,
+            // The answer has the state from before the wait.
+            match self.client.get::<Volume>(&path_of(&volume.id)?).await {
+                Ok(current) => volume = current,
                 Err(ClientError::Refused(problem)) if problem.code == "not-found" => {
                     volume.state = DELETED.to_owned();
                 }
@@ -185,19 +171,19 @@ impl Session {
             }
         }
         drop(progress);
-        let is_gone = volume.state == DELETED;
+        let is_deleted = volume.state == DELETED;
         print(self.format, &volume, |volume| {
-            let state = match (self.is_dry_run, is_gone) {
-                (true, _) => "one that can be deleted",
+            let state = match (self.is_dry_run, is_deleted) {
+                (true, _) => "deletable",
                 (_, true) => DELETED,
                 _ => "being deleted",
             };
             format!("volume {} ({}) is {state}\n", volume.name, volume.id)
         })?;
-        if wait && !is_gone {
+        if wait && !is_deleted {
             return Err(Failure::new(format!(
-                "volume {} is not gone after {WAIT_SECONDS} s; that goes on, and `scree volume \
-                 list` shows it as long as it is there",
+                "volume {} is not deleted after {WAIT_SECONDS} s; deletion continues, and `scree \
+                 volume list` shows the volume until it is done",
                 volume.name
             )));
         }
@@ -215,7 +201,7 @@ impl Session {
                 version: Some(version),
             },
         };
-        let path = format!("/v1/volumes/{}/restore", segment(name)?);
+        let path = format!("{}/restore", path_of(name)?);
         let progress = Progress::start(format!("restoring {name}"));
         let volume = self.client.post(&path, &to).await?;
         drop(progress);
@@ -227,7 +213,12 @@ impl Session {
     }
 }
 
-/// What a list is sorted by.
+/// The path of a volume in the API.
+fn path_of(name: &str) -> Result<String, Failure> {
+    Ok(format!("/v1/volumes/{}", segment(name)?))
+}
+
+/// The key by which a list is sorted.
 fn key(volume: &ListedVolume) -> (&str, &str) {
     match volume {
         ListedVolume::Readable(volume) => (&volume.name, &volume.id),
@@ -236,13 +227,21 @@ fn key(volume: &ListedVolume) -> (&str, &str) {
 }
 
 fn list(volumes: &[ListedVolume], is_own: bool) -> String {
-    let mut table = Table::new(&["NAME", "ID", "SIZE", "STATE", "REPLICAS", "SEAL", "CREATED"]);
+    let mut table = Table::new(&[
+        "NAME",
+        "ID",
+        "SIZE",
+        "STATE",
+        "REPLICAS",
+        "ENCRYPTION",
+        "CREATED",
+    ]);
     for volume in volumes {
         table.row(match volume {
             ListedVolume::Readable(volume) => {
                 let erasure = volume.erasure.clone();
                 vec![
-                    spelt(volume.owner.as_ref(), &volume.name, is_own),
+                    qualified(volume.owner.as_ref(), &volume.name, is_own),
                     volume.id.clone(),
                     bytes(volume.size),
                     volume.state.clone(),
@@ -252,7 +251,7 @@ fn list(volumes: &[ListedVolume], is_own: bool) -> String {
                 ]
             }
             ListedVolume::Damaged(volume) => vec![
-                spelt(None, &volume.name, is_own),
+                qualified(None, &volume.name, is_own),
                 volume.id.clone(),
                 or_dash(None::<&str>),
                 volume.state.clone(),
@@ -284,7 +283,7 @@ fn show(volume: &Volume) -> String {
         row("journal size", bytes(size));
     }
     if let Some(size) = volume.cache_max {
-        row("cache at most", bytes(size));
+        row("cache limit", bytes(size));
     }
     if let Some(mark) = &volume.image {
         row("base image", mark.clone());
@@ -295,7 +294,7 @@ fn show(volume: &Volume) -> String {
         row("tag", format!("{key}={value}"));
     }
     row("created", time(&volume.created));
-    row("from", or_dash(volume.from.as_ref()));
+    row("cloned from", or_dash(volume.from.as_ref()));
     if let Some(export) = &volume.export {
         let access = if export.read_only { " (read-only)" } else { "" };
         row("export", format!("{}{access}", export.uri));
@@ -312,10 +311,10 @@ fn show(volume: &Volume) -> String {
         );
         row("journal", format!("{used} of {all}"));
         if let Some(why) = &engine.destage_error {
-            row("destage", why.clone());
+            row("destage error", why.clone());
         }
         if let Some(why) = &engine.read_error {
-            row("reads wait", why.clone());
+            row("read error", why.clone());
         }
     }
     if let Some(reason) = &volume.reason {

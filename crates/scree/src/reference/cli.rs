@@ -21,7 +21,7 @@ fn name(argument: &Arg) -> String {
         .replace(" `", "`")
 }
 
-/// The meaning, without the default that the help text states in brackets, and that default.
+/// The meaning of an argument and its default, which a help text may state in brackets.
 fn meaning(argument: &Arg) -> (String, String) {
     let help = argument.get_long_help().or_else(|| argument.get_help());
     let help = help.map(ToString::to_string).unwrap_or_default();
@@ -37,7 +37,7 @@ fn meaning(argument: &Arg) -> (String, String) {
         (true, "") => values.join(", "),
         (_, stated) => stated.to_owned(),
     };
-    let mut text = text.to_owned();
+    let mut text = text.trim_end_matches('.').to_owned() + ".";
     let possible = argument.get_possible_values();
     if argument.get_action().takes_values() && !possible.is_empty() {
         let names: Vec<String> = possible
@@ -108,6 +108,8 @@ fn the_cli_reference_is_up_to_date() {
                     Results are described in [output.md](output.md).\n\n## Options of every command\n\n"
         .to_owned();
     text += &arguments(scree.get_arguments().filter(|one| one.is_global_set()));
+    text += "`-h` prints the common options of a command, `--help` all of them, and `--version` the \
+             version.\n\n";
     for noun in scree.get_subcommands_mut() {
         if noun.get_name() != "help" && !noun.is_hide_set() {
             let path = format!("scree {}", noun.get_name());

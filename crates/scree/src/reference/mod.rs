@@ -9,6 +9,7 @@
 mod cli;
 mod configuration;
 mod metrics;
+mod troubleshoot;
 
 use std::path::{Path, PathBuf};
 

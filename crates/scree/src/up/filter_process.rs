@@ -25,7 +25,7 @@ pub fn run_filter_process(arguments: &FilterProcessArguments) -> Result<(), Fail
     };
     if let Some((program, words)) = arguments.command.split_first() {
         confine_external(confinement).map_err(|error| Failure::of(&error))?;
-        // It returns only if the program cannot be run.
+        // `exec` returns only if the program cannot be run.
         let error = Command::new(program).args(words).exec();
         return Err(Failure::new(format!("{program}: {error}")));
     }

@@ -62,7 +62,7 @@ fn read(world: &World, path: &Path) -> Result<String, Failure> {
     let failed = |words: String| Failure::new(format!("{}: {words}", path.display()));
     let bytes = host::read_small(&*world.disk, path, PEM_BYTES_MAX)
         .map_err(|error| failed(with_causes(&error)))?;
-    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
+    let text = str::from_utf8(&bytes).map_err(|_| failed("it is not UTF-8 text".to_owned()))?;
     Ok(text.to_owned())
 }
 
@@ -96,7 +96,9 @@ fn make(
 ) -> Result<Vec<Box<dyn Filter>>, Failure> {
     // The name comes from a host and becomes part of a path.
     if !chain_policy::is_name(name) {
-        return Err(Failure::new(format!("there is no filter {name:?} here")));
+        return Err(Failure::new(format!(
+            "{name:?} is not the name of a filter"
+        )));
     }
     let path = folder.join("policies").join(format!("{name}.toml"));
     let policy = policy_of(world, &path, &whose.volume)?;
@@ -104,7 +106,7 @@ fn make(
     let acknowledges = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
     if let Some(one) = policy.filters.iter().find(|one| acknowledges(one)) {
         return Err(Failure::new(format!(
-            "{}: filter {} acknowledges writes, which is done on the disk's own host only",
+            "{}: filter {} is a journal, which can only run on the disk's own host: take it out",
             path.display(),
             one.name
         )));
@@ -113,7 +115,7 @@ fn make(
     Ok(build(&policy, &filters.surroundings(wake, watcher)))
 }
 
-/// The folder with the state of a disk's filters, named by the volume's id or by its encoded name.
+/// The folder with the state of a disk's filters, named by the volume's id or its encoded name.
 fn state_folder(whose: &Attribution) -> PathBuf {
     match &whose.volume_id {
         Some(id)

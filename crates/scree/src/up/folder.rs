@@ -47,16 +47,15 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     let bytes = socket.as_os_str().len();
     if bytes > SOCKET_PATH_BYTES_MAX {
         return Err(Failure::new(format!(
-            "{path} is too long a path: {socket} would have {bytes} bytes, and a Unix socket's \
-             has at most {SOCKET_PATH_BYTES_MAX}; give a folder closer to the root",
+            "the path {path} is too long: {socket} would have {bytes} bytes, and the path of a Unix \
+             socket has at most {SOCKET_PATH_BYTES_MAX}; give a data directory closer to the root",
             socket = socket.display()
         )));
     }
     let names = match host::names(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Err(Failure::new(format!(
-                "{path} is not a folder; give a folder that is empty or new, or one that was \
-                 served before"
+                "{path} is not a folder: give an empty or new folder, or an existing data directory"
             )));
         }
         Err(_) => return Ok(()),
@@ -73,8 +72,8 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     }
     match other {
         Some(name) => Err(Failure::new(format!(
-            "{path} holds {name:?}, which is none of Scree's: give a folder that is empty or new, \
-             or one that only Scree has used"
+            "{path} holds {name:?}, which is not a file of Scree: give an empty or new folder, or an \
+             existing data directory"
         ))),
         None => Ok(()),
     }
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_new_or_empty_or_was_served_is_taken() {
+    fn an_empty_or_new_folder_and_a_data_directory_are_accepted() {
         let parent = tempfile::tempdir().expect("a folder");
         assert!(check_folder(&parent.path().join("new")).is_ok());
         for names in [
@@ -134,9 +133,9 @@ mod tests {
         }
     }
 
-    /// A missing scree.db was once reported of agents' folders, too, which never have one.
+    /// A missing scree.db was once reported for agents' folders, too, which never have one.
     #[test]
-    fn a_folder_with_what_is_not_screes_is_refused_by_that_files_name() {
+    fn a_folder_with_a_foreign_file_is_refused_with_the_name_of_the_file() {
         for names in [&["notes.txt"][..], &["identity.toml", "notes.txt"]] {
             let why = refused(names).expect("it is refused");
             assert!(why.contains("holds \"notes.txt\""), "{why}");

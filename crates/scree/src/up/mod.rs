@@ -65,10 +65,10 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
         let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
         agent.units = arguments.units.map(usize::from);
         agent.units_default = UNITS_DEFAULT;
-        // The owner of D has the key, too.
+        // The owner of the data directory has the key, too.
         agent.allows_unencrypted = true;
         Ok(Settings {
-            // There is only one host, which cannot take over from another one.
+            // Leases do not end: there is no other host that could take over.
             control: Some(control_settings(world, folder, &arguments.keep, None)),
             agent: Some(agent),
             listen: arguments
@@ -115,12 +115,12 @@ pub fn run_agent(folder: &Path, arguments: AgentArguments) -> Result<(), Failure
     })
 }
 
-/// Sets up the log, the world and the runtime of a process that serves.
 /// The executable of this process, even if an upgrade replaces the file.
 fn this_program() -> io::Result<std::path::PathBuf> {
     std::env::current_exe()
 }
 
+/// Sets up the log, the world and the runtime of a process that serves.
 fn prepare() -> Result<(World, Runtime), Failure> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
@@ -135,7 +135,7 @@ fn prepare() -> Result<(World, Runtime), Failure> {
         .init();
     // Raised before anything reads the limit.
     if let Err(error) = world::real::raise_open_files() {
-        tracing::warn!(%error, "the limit of open files could not be raised");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let world = World::real(POOL_THREADS_MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -144,6 +144,7 @@ fn prepare() -> Result<(World, Runtime), Failure> {
     Ok((world, runtime))
 }
 
+/// Runs a process with these settings on a data directory until it ends.
 fn begin(
     folder: &Path,
     settings: impl FnOnce(&World) -> Result<Settings, Failure>,
@@ -155,8 +156,8 @@ fn begin(
     drop(entered);
     check_folder(folder)?;
     let ended = runtime.block_on(serve(world, settings));
-    // All required work is finished. Threads of cleaning and repair would fail while the process
-    // ends.
+    // All required work is finished. Threads of cleaning and repair would fail if the runtime ended
+    // before them.
     std::mem::forget(runtime);
     ended
 }

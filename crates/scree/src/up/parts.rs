@@ -87,7 +87,7 @@ impl Up {
         }
     }
 
-    /// Serves the API on the socket in D.
+    /// Serves the API on the socket in the data directory.
     fn serve_here(&mut self, control: &Control) -> Result<(), Failure> {
         let socket = control.folder().api_socket();
         let listener = http::listen(&socket).map_err(|error| {
@@ -96,7 +96,7 @@ impl Up {
         let serving = http::serve(control.clone(), listener, self.stopped());
         self.api.spawn(async {
             if let Err(error) = serving.await {
-                tracing::error!(%error, "the API ended");
+                tracing::error!(%error, "the API on the local socket ended");
             }
         });
         Ok(())
@@ -135,7 +135,7 @@ impl Up {
                             tls.send_replace(config);
                             monitor.set_certificate("server", ends);
                         }
-                        Err(error) => tracing::error!(%error, "no new server certificate"),
+                        Err(error) => tracing::error!(%error, "server certificate was not renewed; retrying later"),
                     }
                 }
             };

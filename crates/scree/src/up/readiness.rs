@@ -9,7 +9,7 @@ use crate::commands::Failure;
 use crate::output::{shell_word, write_out};
 
 /// The line on standard output that people and scripts wait for.
-pub(super) async fn say_ready(
+pub(super) async fn report_ready(
     control: Option<&Control>,
     agent: Option<&Agent>,
     address: Option<SocketAddr>,
@@ -58,11 +58,11 @@ pub(super) fn announce(line: &str) {
     if let Err(error) = write_out(line.as_bytes()) {
         tracing::warn!("{error}");
     }
-    tell_init("READY=1");
+    notify_init("READY=1");
 }
 
 /// Notifies the service manager, if there is one (sd_notify(3)).
-pub(super) fn tell_init(state: &str) {
+pub(super) fn notify_init(state: &str) {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
     let Ok(name) = std::env::var("NOTIFY_SOCKET") else {
@@ -73,9 +73,9 @@ pub(super) fn tell_init(state: &str) {
         None => SocketAddr::from_pathname(&name),
     };
     #[expect(clippy::disallowed_methods, reason = "one word to one socket")]
-    let told = address
+    let sent = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
-    if let Err(error) = told {
+    if let Err(error) = sent {
         tracing::warn!(%error, name, "service manager was not notified");
     }
 }

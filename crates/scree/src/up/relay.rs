@@ -25,11 +25,11 @@ use nbd::{
 use world::{Wake, World, host};
 
 use super::prepare;
-use super::readiness::{announce, tell_init};
+use super::readiness::{announce, notify_init};
 use super::relay_filters::{Filters, policy_of};
 use crate::args::{Flush, RelayArguments, RelayTarget};
 use crate::commands::Failure;
-use crate::signals::Ends;
+use crate::signals::EndSignals;
 
 /// Pauses before a connection is reopened.
 const AGAIN: Reconnect = Reconnect::Backoff {
@@ -52,7 +52,7 @@ const MEMORY_MAX: u64 = 256 << 20;
 /// The name of an export that the server serves without a name.
 const UNNAMED: &str = "disk";
 
-/// How much is served, between whom.
+/// The device that a relay serves.
 type Relayed = Chain<NbdClient>;
 
 /// Why a relay cannot start.
@@ -64,17 +64,17 @@ enum Unopened {
     Filters(#[from] ExchangeError),
     #[error("--journal {folder}: {why}{}", size_hint(why))]
     Journal { folder: String, why: String },
-    #[error("nothing can be waited for")]
+    #[error("waiting for sockets failed")]
     Wait(#[from] io::Error),
 }
 
-/// What a journal says of a size that there is no room for.
+/// The part of a journal's error by which a lack of disk space is recognized.
 const UNRESERVED: &str = "cannot be reserved";
 
-/// What may be done about it.
+/// The remedy for a journal's error, if there is one.
 fn size_hint(why: &str) -> &'static str {
     match why.contains(UNRESERVED) {
-        true => "; --journal-size says how long it is to be",
+        true => "; free disk space, or give a smaller --journal-size",
         false => "",
     }
 }
@@ -103,15 +103,17 @@ fn policy(
     let policy = policy_of(world, path, volume)?;
     if has_journal(&policy) && arguments.journal.is_some() {
         return Err(Failure::new(format!(
-            "the policy {} has a journal: with --active there would be two, of which the lower one \
-             acknowledges what the upper one has acknowledged",
+            "the policy {} has a journal, and --active adds a second one: leave out --active and \
+             --journal, or take the filter out of the policy",
             path.display()
         )));
     }
     if policy.vm.is_some() && policy.vm != arguments.vm {
         return Err(Failure::new(format!(
-            "the policy {} is for another machine: name it with --vm",
-            path.display()
+            "the policy {} is for the VM {}: add --vm {}",
+            path.display(),
+            policy.vm.as_deref().unwrap_or_default(),
+            policy.vm.as_deref().unwrap_or_default()
         )));
     }
     Ok(Some(policy))
@@ -125,7 +127,9 @@ fn lock(world: &World, folder: &Path) -> Result<File, Failure> {
     let file = opened.map_err(|error| failed(&error.to_string()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(_) => Err(failed("another relay uses it")),
+        Err(_) => Err(failed(
+            "another relay uses it; give each relay a folder of its own",
+        )),
     }
 }
 
@@ -138,7 +142,7 @@ fn open(
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Relayed, Unopened> {
     let client = client.opened()?;
-    // It is the lowest one.
+    // The journal is the lowest filter.
     let journal_at = filters.len();
     let journal_in = journal.as_ref().map(|config| {
         let folder = config.path.parent().unwrap_or(&config.path);
@@ -181,31 +185,100 @@ fn open(
 }
 
 async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure> {
-    let mut ends = Ends::of_daemon()?;
-    let RelayTarget::Nbd(NbdUri { at, export, tls }) = &arguments.to;
+    let mut ends = EndSignals::of_daemon()?;
+    let RelayTarget::Nbd(NbdUri { at, export, .. }) = &arguments.to;
     let policy = policy(world, arguments, export)?;
     let is_active = arguments.journal.is_some() || policy.as_ref().is_some_and(has_journal);
+    let _state_lock = lock_state(world, arguments, policy.as_ref())?;
+    let Started {
+        thread,
+        _journal_lock,
+    } = start(world, arguments, policy)?;
+    let served = thread.export();
+    let block_min = thread.call(|chain| chain.bottom().block_min());
+    served.set_block_min(block_min.map_err(|error| Failure::of(&error))?);
+    let table = Arc::new(ExportTable::new());
+    table.add(served.clone());
+    let server = Server::start(ServerOptions::new(Arc::clone(&world.clock)))?;
+    let listening = server.listen(&arguments.listen, ListenOptions::new(table));
+    let listening = listening
+        .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", arguments.listen)))?;
+    if let Some(tenant) = &arguments.tenant {
+        tracing::info!(
+            tenant,
+            volume = arguments.volume,
+            vm = arguments.vm,
+            "relaying a tenant's disk"
+        );
+    }
+    announce(&format!(
+        "scree relay is ready: {} of {at} at {}\n",
+        if export.is_empty() {
+            "the export"
+        } else {
+            export
+        },
+        listening.endpoint
+    ));
+    let mut checks = host::ticks(LOOK_AT_DEVICE_EVERY);
+    let failure = loop {
+        tokio::select! {
+            name = ends.received() => {
+                tracing::info!("{name}");
+                break None;
+            }
+            // The next start writes the rest of the journal to the server.
+            _ = checks.tick() => if let Some(why) = served.failure() {
+                break Some(why);
+            },
+        }
+    };
+    notify_init("STOPPING=1");
+    drop(server);
+    stop(thread, failure, is_active)
+}
+
+/// Locks the folder with the state of filters, which belongs to one disk, if the policy has filters
+/// that keep files.
+fn lock_state(
+    world: &World,
+    arguments: &RelayArguments,
+    policy: Option<&Policy>,
+) -> Result<Option<File>, Failure> {
+    match (&arguments.filter_dir, policy) {
+        (Some(folder), Some(policy)) if policy.keeps_files() => {
+            lock(world, &folder.join("state")).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The thread that serves the relayed disk.
+struct Started {
+    thread: ExportThread<Relayed>,
+    /// Held as long as the journal is in use.
+    _journal_lock: Option<File>,
+}
+
+/// Starts the thread, which connects to the server and opens the filters.
+fn start(
+    world: &World,
+    arguments: &RelayArguments,
+    policy: Option<Policy>,
+) -> Result<Started, Failure> {
+    let RelayTarget::Nbd(NbdUri { at, export, tls }) = &arguments.to;
     let mut options = ClientOptions::new(export, Arc::clone(&world.clock));
     options.reconnect = AGAIN;
     if let Some(tls) = tls {
         let read = ClientTls::read(&*world.disk, &tls.certificates, &tls.server);
         options.tls = Some(read.map_err(|error| Failure::of(&error))?);
     }
-    let (journal, _locked) = match &arguments.journal {
+    let (journal, journal_lock) = match &arguments.journal {
         None => (None, None),
         Some(folder) => (
             Some(journal(arguments, folder)?),
             Some(lock(world, folder)?),
         ),
-    };
-    // The state of filters belongs to one disk, too.
-    let state = arguments
-        .filter_dir
-        .as_ref()
-        .map(|folder| folder.join("state"));
-    let _state_locked = match (&state, &policy) {
-        (Some(state), Some(policy)) if policy.keeps_files() => Some(lock(world, state)?),
-        _ => None,
     };
     let name = if export.is_empty() { UNNAMED } else { export };
     let target = Target::Endpoint(at.clone());
@@ -227,48 +300,18 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
             open(client, filters, journal, &own, (wake, &watcher))
         })
     });
-    let thread = thread.map_err(|error| Failure::of(&error))?;
-    let table = Arc::new(ExportTable::new());
-    let served = thread.export();
-    let block_min = thread.call(|chain| chain.bottom().block_min());
-    served.set_block_min(block_min.map_err(|error| Failure::of(&error))?);
-    table.add(served.clone());
-    let server = Server::start(ServerOptions::new(Arc::clone(&world.clock)))?;
-    let listening = server.listen(&arguments.listen, ListenOptions::new(table));
-    let listening = listening
-        .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", arguments.listen)))?;
-    if let Some(tenant) = &arguments.tenant {
-        tracing::info!(
-            tenant,
-            volume = arguments.volume,
-            vm = arguments.vm,
-            "relayed"
-        );
-    }
-    announce(&format!(
-        "scree relay is ready: {} of {at} at {}\n",
-        if export.is_empty() {
-            "the export"
-        } else {
-            export
-        },
-        listening.endpoint
-    ));
-    let mut looks = host::ticks(LOOK_AT_DEVICE_EVERY);
-    let failure = loop {
-        tokio::select! {
-            name = ends.come() => {
-                tracing::info!("{name}");
-                break None;
-            }
-            // The next start writes the rest of the journal to the server.
-            _ = looks.tick() => if let Some(why) = served.failure() {
-                break Some(why);
-            },
-        }
-    };
-    tell_init("STOPPING=1");
-    drop(server);
+    Ok(Started {
+        thread: thread.map_err(|error| Failure::of(&error))?,
+        _journal_lock: journal_lock,
+    })
+}
+
+/// Stops the thread, which flushes the disk, and reports what failed.
+fn stop(
+    thread: ExportThread<Relayed>,
+    failure: Option<String>,
+    is_active: bool,
+) -> Result<(), Failure> {
     let stopped = tokio::task::block_in_place(|| thread.stop(|_, stopped| stopped));
     let stopped = stopped.map_err(|error| Failure::of(&error))?;
     if let Some(why) = failure {
@@ -278,7 +321,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     }
     stopped.flushed.map_err(|error| {
         let journal = match is_active {
-            true => "; the journal has it, and the next start goes on with it",
+            true => "; the journal has them, and the next start writes them to the server",
             false => "",
         };
         let words = "writes could not be flushed on the server";

@@ -122,13 +122,13 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
     let longest = chain_policy::TEXT_BYTES_MAX as u64;
     let bytes = host::read_small(&*world.disk, path, longest)
         .map_err(|error| failed(with_causes(&error)))?;
-    let text = str::from_utf8(&bytes).map_err(|_| failed("it is no text".to_owned()))?;
+    let text = str::from_utf8(&bytes).map_err(|_| failed("it is not UTF-8 text".to_owned()))?;
     let policy = Policy::parse(text).map_err(|error| failed(error.to_string()))?;
     let checked = policy.check_locations(false);
     checked.map_err(|error| failed(error.to_string()))?;
     if policy.volume != "*" && policy.volume != volume {
         let words = format!(
-            "it is for the volume {:?}, and this is {volume:?}",
+            "it is for the volume {:?}, and this is {volume:?}: set `volume` in it to {volume:?} or \"*\"",
             policy.volume
         );
         return Err(failed(words));
@@ -147,7 +147,9 @@ struct Anywhere {
 impl Targets for Anywhere {
     fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
         let ReplicaLocation::Uri(uri) = place else {
-            return Err(format!("{place}: volumes by name are for filters on hosts"));
+            return Err(format!(
+                "{place}: only filters on hosts can name volumes; give an NBD URI"
+            ));
         };
         let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;
         let mut options = ClientOptions::new(export, Arc::clone(&self.clock));

@@ -20,7 +20,7 @@ fn after_failure(again: Duration, every: Duration) -> (Duration, Duration) {
     (pause, pause * 2)
 }
 
-/// Renews a certificate long before it expires; `note` is called with each new one.
+/// Renews a certificate long before it expires, and calls `note` with each new one.
 pub(super) async fn keep_renewed(
     world: World,
     mut identity: Identity,
@@ -41,7 +41,7 @@ pub(super) async fn keep_renewed(
             }
             profile.tls()
         };
-        // It is useful even if it cannot be written.
+        // The new certificate is used even if it cannot be written.
         let kept = renewed.await.map(|tls| {
             identity.client.renew(tls);
             identity.profile = profile;
@@ -52,7 +52,7 @@ pub(super) async fn keep_renewed(
         match kept {
             Ok(Ok(())) => (pause, again) = (every, RENEW_AGAIN),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "new certificate could not be written for the next start");
+                tracing::warn!(%error, "new certificate could not be written; the next start needs it");
                 (pause, again) = after_failure(again, every);
             }
             Err(error) => {
@@ -69,7 +69,7 @@ mod tests {
 
     /// The pause was once doubled until it overflowed and ended the process.
     #[test]
-    fn however_often_it_fails_it_is_tried_again() {
+    fn failed_renewals_are_retried_without_end() {
         for every in [READ_EVERY, RENEW_EVERY] {
             let mut again = RENEW_AGAIN;
             let mut pauses = Vec::new();

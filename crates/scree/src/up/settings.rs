@@ -34,7 +34,7 @@ pub fn given_passphrase() -> Option<Passphrase> {
     given.map(Passphrase::new)
 }
 
-/// Default number of folder units in a new D.
+/// Default number of folder units in a new data directory.
 pub(super) const UNITS_DEFAULT: usize = 8;
 
 /// The file with the identity of an agent or a unit daemon.
@@ -68,15 +68,15 @@ impl Identity {
     /// Reads the identity in `folder`. Its client belongs to the runtime of the caller.
     pub fn read(world: &World, folder: &Path, kind: Kind) -> Result<Self, Failure> {
         let path = identity_of(folder);
-        let todo = format!("join this {kind} with `scree {kind} join`");
+        let remedy = format!("join this {kind} with `scree {kind} join`");
         let mut profile = Profile::read(world, &path).map_err(|error| {
             let text = base::with_causes(&error);
-            Failure::new(format!("{text}; {todo}"))
+            Failure::new(format!("{text}: {remedy}"))
         })?;
         if profile.kind() != Some(kind) {
             let (path, subject) = (path.display(), &profile.subject);
             return Err(Failure::new(format!(
-                "{path} is that of {subject}, which is no {kind}; {todo}, in another folder"
+                "{path} is the identity of {subject}, which is no {kind}: {remedy} in another folder (--dir)"
             )));
         }
         let read = profile.read_again(world);
@@ -125,8 +125,8 @@ pub(super) fn database(
             let url: PostgresUrl = text.parse().map_err(failed)?;
             if url.has_password() {
                 tracing::warn!(
-                    "the password in --database can be read by every user of this machine; put \
-                     the URL in a private file, and give that with --database-file"
+                    "every user of this machine can read the password in --database; write the URL into a \
+                     private file, and give that with --database-file"
                 );
             }
             Ok(Some(url))
@@ -246,8 +246,8 @@ pub fn check_private(key: &Path) -> Result<(), Failure> {
         Ok(Some(mode)) => {
             let (path, word) = (key.display(), shell_word(key));
             Err(Failure::new(format!(
-                "{path} can be read by others (mode {mode:03o}); run `chmod 600 {word}`, and \
-                 consider its content known"
+                "{path} can be read by other users (mode {mode:03o}): run `chmod 600 {word}`, and replace \
+                 the secret in it"
             )))
         }
         _ => Ok(()),

@@ -1,6 +1,6 @@
 //! `scree unit --listen`: the daemon of a unit, until SIGTERM, SIGINT or SIGQUIT.
 //!
-//! Nothing has to be saved at its end: synced slots are durable, and hosts put the others again.
+//! Nothing has to be saved when it exits: synced slots are durable, and hosts put the others again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use unit_daemon::{BEGIN_EVERY, Keeping, Service};
 use world::{World, host};
 
 use super::prepare;
-use super::readiness::{announce, tell_init};
+use super::readiness::{announce, notify_init};
 use super::renewal::keep_renewed;
 use super::settings::Identity;
 use crate::args::DaemonArguments;
 use crate::commands::Failure;
 use crate::monitoring;
-use crate::signals::Ends;
+use crate::signals::EndSignals;
 
 /// How long closing connections may take.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -38,10 +38,10 @@ pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failur
 
 async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
     // Received before anything is opened, so that an early signal counts.
-    let mut ends = Ends::of_daemon()?;
+    let mut ends = EndSignals::of_daemon()?;
     let Some(listen) = arguments.listen else {
         return Err(Failure::new(
-            "--listen is missing: name the address for hosts, such as --listen 0.0.0.0:7070",
+            "--listen is missing: add the address for hosts, as --listen 0.0.0.0:7070",
         ));
     };
     let identity = Identity::read(&world, folder, Kind::Unit)?;
@@ -72,7 +72,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     let renewing = tokio::spawn(keep_renewed(world.clone(), identity, note));
     let started = tokio::select! {
         started = Service::start(world, settings) => started,
-        name = ends.come() => {
+        name = ends.received() => {
             tracing::info!("{name}");
             return Ok(());
         }
@@ -91,14 +91,14 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         service.url(),
     ));
     let ended = tokio::select! {
-        name = ends.come() => {
+        name = ends.received() => {
             tracing::info!("{name}");
             Ok(())
         }
         ended = running => Err(format!("the daemon ended unexpectedly: {ended:?}")),
         ended = renewing => Err(format!("the renewal of the certificate ended unexpectedly: {ended:?}")),
     };
-    tell_init("STOPPING=1");
+    notify_init("STOPPING=1");
     if host::timeout(GOODBYE, service.shut_down()).await.is_none() {
         tracing::warn!("some connections were not closed in time");
     }

@@ -1,4 +1,4 @@
-//! What units really have of a volume's files: what is said of that, and what lies there.
+//! `scree privacy audit`, compared with the files of the units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ fn content(file: u64, length: usize) -> Vec<u8> {
     words.take(length).collect()
 }
 
-/// Files of one to eight blocks, and where they end; the first one is empty.
+/// Files of up to eight blocks and their contents; the first one is empty.
 fn files() -> BTreeMap<String, Vec<u8>> {
     let length = |number: u64| number as usize * 997 % (8 * BLOCK);
     let file = |number| (format!("/many/f{number}"), content(number, length(number)));
@@ -30,7 +30,7 @@ fn run(command: &mut Command) {
     assert_eq!(said.code, 0, "{command:?}: {}{}", said.out, said.error);
 }
 
-/// An ext4 file system with all of that.
+/// Creates an ext4 file system with all files.
 fn image(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder.join("tree/many")).expect("made");
     for (path, content) in files() {
@@ -45,7 +45,7 @@ fn image(folder: &Path) -> PathBuf {
     image
 }
 
-/// Makes a volume, and writes the image to it: all of it is on the units then.
+/// Creates a volume and writes the image to it; afterwards all of it is on the units.
 fn written(host: &Host, name: &str, image: &Path, options: &[&str]) {
     let new = [&["volume", "create", name, "--size", "32M"], options].concat();
     assert_eq!(host.run(&new).code, 0);
@@ -57,7 +57,7 @@ fn written(host: &Host, name: &str, image: &Path, options: &[&str]) {
     assert_eq!(host.run(&["volume", "unexport", name]).code, 0);
 }
 
-/// What lies in the segments of some units, in blocks.
+/// The blocks in the segments of some units.
 fn blocks_on(host: &Host, units: &[u32]) -> BTreeSet<Vec<u8>> {
     let mut folders: Vec<PathBuf> = units.iter().map(|unit| host.unit(*unit)).collect();
     let mut found = BTreeSet::new();
@@ -75,7 +75,7 @@ fn blocks_on(host: &Host, units: &[u32]) -> BTreeSet<Vec<u8>> {
     found
 }
 
-/// How many bytes of each file lie there, of those of which any do.
+/// The readable bytes of each file, without files that have none.
 fn readable(found: &BTreeSet<Vec<u8>>) -> BTreeMap<String, u64> {
     let is_there = |part: &&[u8]| {
         let mut block = part.to_vec();
@@ -95,15 +95,15 @@ fn number(value: &Value) -> u64 {
     value.as_u64().expect("a number")
 }
 
-/// What is said of each file.
+/// The audit's numbers of each file.
 fn listed(audit: &Value, of: &str) -> BTreeMap<String, u64> {
     let listed = audit["found"]["listed"].as_array();
     let listed = listed.map_or(&[][..], |listed| listed).iter();
-    let told = listed.map(|file| {
+    let result = listed.map(|file| {
         let path = file["path"].as_str().expect("it has a name").to_owned();
         (path, number(&file["content"][of]))
     });
-    told.filter(|(_, bytes)| *bytes > 0).collect()
+    result.filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 fn audit(host: &Host, name: &str, units: &str) -> Value {
@@ -111,16 +111,23 @@ fn audit(host: &Host, name: &str, units: &str) -> Value {
 }
 
 #[test]
-fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
+fn an_audit_reports_of_each_file_what_is_on_the_units() {
     let mut host = Host::with(&["--units", "4"]);
     let folder = tempfile::tempdir().expect("a folder");
     let image = image(folder.path());
+    readable_bytes_are_those_on_the_units(&host, &image);
+    encrypted_blocks_are_not_readable(&host, &image);
+    an_audit_of_a_snapshot_shows_its_state(&host);
+    host.stop();
+}
+
+fn readable_bytes_are_those_on_the_units(host: &Host, image: &Path) {
     let all = files();
     let bytes_all: u64 = all.values().map(|content| content.len() as u64).sum();
     written(
-        &host,
+        host,
         "open",
-        &image,
+        image,
         &["--encryption", "none", "--replicas", "1"],
     );
     let (mut whole, mut part) = (0, 0);
@@ -129,10 +136,10 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
         ("u2", &[2]),
         ("u1,u2,u3,u4", &[1, 2, 3, 4]),
     ] {
-        let told = audit(&host, "open", names);
-        let expected = readable(&blocks_on(&host, units));
-        assert_eq!(listed(&told, "readable"), expected, "{names}");
-        let files = &told["found"]["files"];
+        let result = audit(host, "open", names);
+        let expected = readable(&blocks_on(host, units));
+        assert_eq!(listed(&result, "readable"), expected, "{names}");
+        let files = &result["found"]["files"];
         let is_whole = |(path, bytes): &(&String, &u64)| all[*path].len() as u64 == **bytes;
         let (whole_now, part_now): (Vec<_>, Vec<_>) = expected.iter().partition(is_whole);
         assert_eq!(number(&files["whole"]), whole_now.len() as u64);
@@ -145,45 +152,48 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
             expected.values().sum::<u64>()
         );
         assert_eq!(
-            number(&told["placement"]["compromised"]),
+            number(&result["placement"]["compromised"]),
             units.len() as u64
         );
-        // Of twenty audits one does not agree, by chance; of twenty thousand one is this far out.
+        // One of twenty audits does not agree by chance; one of twenty thousand is this far out.
         for ratio in ["less_ratio", "more_ratio"] {
-            let ratio = told["predicted"][ratio].as_f64().expect("a number");
-            assert!(ratio < 0.99995, "{told:#}");
+            let ratio = result["predicted"][ratio].as_f64().expect("a number");
+            assert!(ratio < 0.99995, "{result:#}");
         }
         (whole, part) = (whole.max(whole_now.len()), part.max(part_now.len()));
     }
     assert_eq!((whole, part > 30), (119, true), "one is empty");
+}
 
-    // Nobody reads what is sealed, though it lies there.
-    written(&host, "sealed", &image, &["--replicas", "2"]);
-    let before = blocks_on(&host, &[1, 2, 3, 4]);
-    let told = audit(&host, "sealed", "u1,u3");
-    assert_eq!(listed(&told, "readable"), BTreeMap::new());
-    let sealed = listed(&told, "sealed");
+fn encrypted_blocks_are_not_readable(host: &Host, image: &Path) {
+    let all = files();
+    written(host, "sealed", image, &["--replicas", "2"]);
+    let before = blocks_on(host, &[1, 2, 3, 4]);
+    let result = audit(host, "sealed", "u1,u3");
+    assert_eq!(listed(&result, "readable"), BTreeMap::new());
+    let sealed = listed(&result, "sealed");
     assert!(sealed.len() > 60, "{sealed:?}");
     let is_part = |(path, bytes): (&String, &u64)| *bytes <= all[path].len() as u64;
     assert!(sealed.iter().all(is_part), "its wrapping key is here");
-    assert_eq!(number(&told["found"]["files"]["none"]), 119);
+    assert_eq!(number(&result["found"]["files"]["none"]), 119);
     let brief = host.json(&["privacy", "audit", "sealed", "--units", "u1"]);
     assert!(brief["found"].get("listed").is_none(), "{brief}");
-    assert_eq!(number(&told["found"]["map"]["readable"]), 0);
+    assert_eq!(number(&result["found"]["map"]["readable"]), 0);
     assert_eq!(
         (
-            &told["predicted"]["leak_ratio"],
-            &told["predicted"]["agrees"]
+            &result["predicted"]["leak_ratio"],
+            &result["predicted"]["agrees"]
         ),
         (&0.0.into(), &true.into())
     );
     assert_eq!(
-        blocks_on(&host, &[1, 2, 3, 4]),
+        blocks_on(host, &[1, 2, 3, 4]),
         before,
         "an audit changes nothing"
     );
+}
 
-    // Of a snapshot it is that moment.
+fn an_audit_of_a_snapshot_shows_its_state(host: &Host) {
     assert_eq!(
         host.run(&["snapshot", "create", "open", "--name", "early"])
             .code,
@@ -201,10 +211,10 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
         "early",
         "--files",
     ];
-    let told = host.json(&early);
-    let expected = readable(&blocks_on(&host, &[1, 3]));
-    assert_eq!(listed(&told, "readable"), expected);
-    // What there is now is no file system.
+    let result = host.json(&early);
+    let expected = readable(&blocks_on(host, &[1, 3]));
+    assert_eq!(listed(&result, "readable"), expected);
+    // The current content is not a file system.
     let said = host.run(&["privacy", "audit", "open", "--units", "u1"]);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
@@ -213,10 +223,9 @@ fn what_an_audit_says_of_each_file_is_what_lies_on_the_units() {
         said.error
     );
     assert!(said.out.contains("blocks   32M"), "{}", said.out);
-    host.stop();
 }
 
-/// How often this is in what the controller's database has on its disk.
+/// How often a text occurs in the files of the controller's database.
 fn in_database(host: &Host, text: &str) -> usize {
     let files = fs::read_dir(host.path())
         .expect("read")
@@ -238,16 +247,16 @@ fn in_database(host: &Host, text: &str) -> usize {
 }
 
 #[test]
-fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
+fn file_names_in_an_audit_of_an_encrypted_volume_need_its_key() {
     let mut host = Host::with(&["--units", "2"]);
     let folder = tempfile::tempdir().expect("a folder");
     let image = image(folder.path());
     written(&host, "sealed", &image, &["--replicas", "1"]);
-    let told = audit(&host, "sealed", "u1,u2");
-    assert_eq!(listed(&told, "sealed").len(), 119, "{told:#}");
-    assert_eq!(told["found"]["sealed"], Value::Null);
+    let result = audit(&host, "sealed", "u1,u2");
+    assert_eq!(listed(&result, "sealed").len(), 119, "{result:#}");
+    assert_eq!(result["found"]["sealed"], Value::Null);
     assert!(
-        !told["found"]["lengths"]
+        !result["found"]["lengths"]
             .as_array()
             .expect("a list")
             .is_empty()
@@ -256,7 +265,7 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
         assert_eq!(in_database(&host, text), 0, "{text}");
     }
 
-    // Where the wrapping key is not, it stays sealed, and counts are told.
+    // Without the wrapping key the listing stays encrypted, and counts are shown.
     let keys = folder.path().join("keys.toml");
     let name = |key: &Path| format!("[keys.main]\nkind = \"file\"\npath = {key:?}\n");
     let key = host.path().join("keys/master.key");
@@ -266,8 +275,8 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
     fs::set_permissions(&other, private).expect("changed");
     fs::write(&keys, name(&other)).expect("written");
     let keys_file = keys.to_str().expect("text");
-    let asked = ["privacy", "audit", "sealed", "--units", "u1,u2", "--files"];
-    let elsewhere = [&asked[..], &["--keys-file", keys_file]].concat();
+    let arguments = ["privacy", "audit", "sealed", "--units", "u1,u2", "--files"];
+    let elsewhere = [&arguments[..], &["--keys-file", keys_file]].concat();
     let said = host.run(&elsewhere);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
@@ -276,13 +285,16 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
         said.error
     );
     assert!(!said.out.contains("/many/"), "{}", said.out);
-    let told = host.json(&elsewhere);
-    assert!(told["found"]["sealed"]["letter"].is_string(), "{told:#}");
-    assert_eq!(number(&told["found"]["files"]["none"]), 119);
+    let result = host.json(&elsewhere);
+    assert!(
+        result["found"]["sealed"]["letter"].is_string(),
+        "{result:#}"
+    );
+    assert_eq!(number(&result["found"]["files"]["none"]), 119);
     fs::write(&keys, name(&key)).expect("written");
     assert_eq!(listed(&host.json(&elsewhere), "sealed").len(), 119);
 
-    // Of one that is not sealed it is there for whoever has the database.
+    // The listing of an unencrypted volume is in the database.
     written(
         &host,
         "open",
@@ -298,7 +310,7 @@ fn what_an_audit_finds_of_files_of_a_sealed_volume_opens_with_its_key_only() {
 }
 
 #[test]
-fn an_audit_of_what_makes_no_sense_is_refused() {
+fn impossible_audits_are_refused() {
     let host = Host::with(&["--units", "2"]);
     let new = ["volume", "create", "empty", "--size", "8M"];
     assert_eq!(host.run(&new).code, 0);
@@ -315,7 +327,7 @@ fn an_audit_of_what_makes_no_sense_is_refused() {
     );
     host.refuses(2, &audit(&["empty"]), &["--units"]);
     host.qemu_io("empty", &["write -P 1 0 64k", "flush"]);
-    // In use, and destaged at its end only.
+    // Destaged only when the export ends.
     assert_eq!(host.run(&["volume", "unexport", "empty"]).code, 0);
     host.refuses(
         1,
@@ -327,15 +339,11 @@ fn an_audit_of_what_makes_no_sense_is_refused() {
         &audit(&["empty", "--units", "u1", "--snapshot", "s"]),
         &["snapshot \"s\" does not exist"],
     );
-    // What is only tried is not done.
-    let tried = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
-    assert_eq!(tried.code, 0, "{}", tried.error);
-    assert!(
-        tried.error.contains("nothing was changed"),
-        "{}",
-        tried.error
-    );
-    // While it is in use, what is in its journal is said to be judged by nobody.
+    // A dry run changes nothing.
+    let dry = host.run(&["privacy", "audit", "empty", "--units", "u1", "--dry-run"]);
+    assert_eq!(dry.code, 0, "{}", dry.error);
+    assert!(dry.error.contains("nothing was changed"), "{}", dry.error);
+    // While the volume is in use, a notice says that its journal is not audited.
     host.qemu_io("empty", &["write -P 2 0 64k", "flush"]);
     let said = host.run(&["privacy", "audit", "empty", "--units", "u1,u2"]);
     assert_eq!(said.code, 0, "{}", said.error);

@@ -1,4 +1,4 @@
-//! `scree privacy audit` and `audits`, by a controller that answers when the test says so.
+//! `scree privacy audit` and `audits` against a scripted controller.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -47,15 +47,15 @@ fn audit(state: &str) -> Value {
     audit
 }
 
-/// The controller, and a command that asks it.
-struct Rig {
+/// The scripted controller, and a command that sends requests to it.
+struct ScriptedController {
     listener: UnixListener,
     command: Child,
     _folder: TempDir,
 }
 
-impl Rig {
-    fn asked(arguments: &[&str]) -> Self {
+impl ScriptedController {
+    fn with_command(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let listener = UnixListener::bind(folder.path().join("api.sock")).expect("a free name");
         listener.set_nonblocking(true).expect("set");
@@ -72,21 +72,21 @@ impl Rig {
         }
     }
 
-    /// An audit that is about to be asked for.
-    fn auditing() -> Self {
-        let rig = Self::asked(&["privacy", "audit", "disk", "--units", "u1"]);
-        rig.answers("GET /v1/volumes/disk", &volume());
-        rig
+    /// A command that has requested the volume, and requests an audit next.
+    fn with_audit() -> Self {
+        let controller = Self::with_command(&["privacy", "audit", "disk", "--units", "u1"]);
+        controller.answer("GET /v1/volumes/disk", &volume());
+        controller
     }
 
-    /// Waits until just this is asked for.
-    fn hears(&self, request: &str) -> UnixStream {
-        let mut come = None;
+    /// Waits for this request, and fails at any other one.
+    fn expect(&self, request: &str) -> UnixStream {
+        let mut accepted = None;
         wait_until(request, || {
-            come = self.listener.accept().ok();
-            come.is_some()
+            accepted = self.listener.accept().ok();
+            accepted.is_some()
         });
-        let (stream, _) = come.expect("somebody asks");
+        let (stream, _) = accepted.expect("a connection");
         stream.set_nonblocking(false).expect("set");
         let (mut from, mut first, mut body_bytes) = (BufReader::new(&stream), None, 0);
         loop {
@@ -106,8 +106,8 @@ impl Rig {
         stream
     }
 
-    fn answers(&self, request: &str, answer: &Value) {
-        reply(&self.hears(request), 200, answer);
+    fn answer(&self, request: &str, answer: &Value) {
+        reply(&self.expect(request), 200, answer);
     }
 
     fn interrupt(&self) {
@@ -132,81 +132,81 @@ fn reply(mut stream: &UnixStream, status: u16, answer: &Value) {
     .expect("a client that listens");
 }
 
-/// What was begun as the signal came went on, and nobody knew its id.
+/// Once the audit that was started while the signal came continued, and its id was not known.
 #[test]
-fn a_signal_while_an_audit_is_asked_for_calls_it_off() {
-    let rig = Rig::auditing();
-    let begun = rig.hears(BEGUN);
-    rig.interrupt();
+fn a_signal_while_an_audit_is_requested_cancels_it() {
+    let controller = ScriptedController::with_audit();
+    let begun = controller.expect(BEGUN);
+    controller.interrupt();
     reply(&begun, 202, &audit("waiting"));
-    rig.answers(DELETED, &audit("waiting"));
-    let said = rig.said();
+    controller.answer(DELETED, &audit("waiting"));
+    let said = controller.said();
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.error.contains("was canceled"), "{}", said.error);
 }
 
-/// It waited for a controller that does not answer, and no signal ended it.
+/// Once the command waited for an unresponsive controller, and no signal ended it.
 #[test]
-fn a_second_signal_ends_the_command_at_once() {
-    let rig = Rig::auditing();
-    rig.answers(BEGUN, &audit("waiting"));
-    let _shown = rig.hears(SHOWN);
-    rig.interrupt();
-    let _deleted = rig.hears(DELETED);
-    rig.interrupt();
-    let said = rig.said();
+fn a_second_signal_ends_the_command_immediately() {
+    let controller = ScriptedController::with_audit();
+    controller.answer(BEGUN, &audit("waiting"));
+    let _shown = controller.expect(SHOWN);
+    controller.interrupt();
+    let _deleted = controller.expect(DELETED);
+    controller.interrupt();
+    let said = controller.said();
     assert_eq!(said.code, 1, "{}", said.out);
     let how = format!("`scree privacy audits disk --delete {ID}`");
     assert!(said.error.contains(&how), "{}", said.error);
 }
 
-/// A controller that was started again ended the command, and the audit went on.
+/// Once a restart of the controller ended the command, and the audit continued.
 #[test]
-fn a_controller_that_does_not_answer_is_asked_again() {
-    let rig = Rig::auditing();
-    rig.answers(BEGUN, &audit("waiting"));
+fn a_request_to_an_unresponsive_controller_is_repeated() {
+    let controller = ScriptedController::with_audit();
+    controller.answer(BEGUN, &audit("waiting"));
     let problem = json!({
         "type": "about:blank", "title": "Unavailable", "status": 503, "code": "unavailable",
-        "detail": "the database is away",
+        "detail": "the database is unavailable",
     });
-    reply(&rig.hears(SHOWN), 503, &problem);
-    // It breaks off.
-    drop(rig.hears(SHOWN));
-    rig.answers(SHOWN, &audit("done"));
-    let said = rig.said();
+    reply(&controller.expect(SHOWN), 503, &problem);
+    // The connection breaks.
+    drop(controller.expect(SHOWN));
+    controller.answer(SHOWN, &audit("done"));
+    let said = controller.said();
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(said.out.contains("1 readable as a whole"), "{}", said.out);
     assert!(said.out.contains("2 not at all"), "{}", said.out);
 }
 
-/// Numbers that a host has made up stood in the report.
+/// Once inconsistent numbers of a host were in the report.
 #[test]
-fn what_does_not_fit_together_is_not_told() {
-    let rig = Rig::auditing();
-    rig.answers(BEGUN, &audit("waiting"));
+fn an_inconsistent_result_is_not_shown() {
+    let controller = ScriptedController::with_audit();
+    controller.answer(BEGUN, &audit("waiting"));
     let mut odd = audit("done");
     odd["found"]["blocks"]["readable"] = json!(8193);
-    rig.answers(SHOWN, &odd);
-    let said = rig.said();
+    controller.answer(SHOWN, &odd);
+    let said = controller.said();
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
         said.error.contains("the result is not shown"),
         "{}",
         said.error
     );
-    for told in ["READABLE", "Files:"] {
-        assert!(!said.out.contains(told), "{}", said.out);
+    for text in ["READABLE", "Files:"] {
+        assert!(!said.out.contains(text), "{}", said.out);
     }
 }
 
 #[test]
-fn audits_are_listed_called_off_and_forgotten() {
-    let rig = Rig::asked(&["privacy", "audits", "disk"]);
-    rig.answers(
+fn audits_are_listed_canceled_and_deleted() {
+    let controller = ScriptedController::with_command(&["privacy", "audits", "disk"]);
+    controller.answer(
         "GET /v1/volumes/disk/audits",
         &json!([audit("running"), audit("error")]),
     );
-    let said = rig.said();
+    let said = controller.said();
     assert_eq!(said.code, 0, "{}", said.error);
     let lines: Vec<Vec<&str>> = said
         .out
@@ -220,9 +220,10 @@ fn audits_are_listed_called_off_and_forgotten() {
     );
     assert_eq!(lines.len(), 3);
     for (state, word) in [("running", "was canceled"), ("done", "is deleted")] {
-        let rig = Rig::asked(&["privacy", "audits", "disk", "--delete", ID]);
-        rig.answers(DELETED, &audit(state));
-        let said = rig.said();
+        let controller =
+            ScriptedController::with_command(&["privacy", "audits", "disk", "--delete", ID]);
+        controller.answer(DELETED, &audit(state));
+        let said = controller.said();
         assert_eq!(said.code, 0, "{}", said.error);
         assert!(said.out.contains(word), "{}", said.out);
     }

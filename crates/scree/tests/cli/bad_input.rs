@@ -1,4 +1,4 @@
-//! Bad input gets a clear error and changes nothing.
+//! Bad input is refused with a clear error, and nothing changes.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::host::{Host, scree};
 
 #[test]
-fn usage_errors_are_told_from_failures() {
+fn usage_errors_have_exit_code_2() {
     for arguments in [
         &["no-such-noun"][..],
         &["volume"],
@@ -51,7 +51,7 @@ fn usage_errors_are_told_from_failures() {
         &["volume", "list"],
         &["up"],
         &["--dir", "/tmp/new", "up", "--listen-nbd", "localhost:1"],
-        // What cannot be tried is not carried out instead.
+        // Commands without a dry run refuse --dry-run.
         &["--dir", "/tmp/new", "up", "--dry-run"],
         &["login", "https://localhost:1", "--token", "x", "--dry-run"],
         &["--dir", "/tmp/new", "agent", "--idempotency-key", "k"],
@@ -75,7 +75,7 @@ fn usage_errors_are_told_from_failures() {
             "y",
             "--dry-run",
         ],
-        // Neither a daemon nor a command, or both.
+        // Neither a verb nor a daemon, or both.
         &["--dir", "/tmp/new", "unit"],
         &["--dir", "/tmp/new", "unit", "--address", "10.0.0.1:7070"],
         &["unit", "--listen", "127.0.0.1:0", "list"],
@@ -98,7 +98,7 @@ fn usage_errors_are_told_from_failures() {
 }
 
 #[test]
-fn volumes_that_make_no_sense_are_refused() {
+fn impossible_volumes_are_refused() {
     let host = Host::with(&["--units", "3"]);
     host.json(&["volume", "create", "disk", "--size", "1G"]);
     let create = |name: &'static str, more: &[&'static str]| {
@@ -200,12 +200,12 @@ fn a_journal_is_neither_too_small_nor_too_large() {
         let said = scree(&["--dir", path, "up", "--journal-size", size]);
         assert_eq!(said.code, 1, "{}", said.error);
         assert!(said.error.contains(word), "{}", said.error);
-        assert!(!folder.path().join("new").exists(), "nothing was made");
+        assert!(!folder.path().join("new").exists(), "nothing was created");
     }
 }
 
 #[test]
-fn a_folder_that_is_somebody_elses_is_refused_and_left_alone() {
+fn a_folder_with_foreign_files_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::File::create(folder.path().join("thesis.tex")).expect("a file");
     let deep = folder.path().join("x".repeat(100));
@@ -222,11 +222,11 @@ fn a_folder_that_is_somebody_elses_is_refused_and_left_alone() {
         assert!(said.error.contains(word), "{}", said.error);
     }
     let left = fs::read_dir(folder.path()).expect("there").count();
-    assert_eq!(left, 1, "nothing was made");
+    assert_eq!(left, 1, "nothing was created");
 }
 
 #[test]
-fn a_start_that_fails_says_why() {
+fn a_failed_start_names_its_cause() {
     let host = Host::idle(&["--units", "1"]);
     fs::create_dir_all(host.unit(1)).expect("a folder");
     fs::File::create(host.unit(1).join("thesis.tex")).expect("a file");
@@ -239,7 +239,7 @@ fn a_start_that_fails_says_why() {
 }
 
 #[test]
-fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
+fn unusable_tls_files_are_named_with_the_cause() {
     let host = Host::idle(&["--listen-nbd", "127.0.0.1:0"]);
     let file = |name: &str| host.path().join(name);
     let refused = || {
@@ -272,7 +272,7 @@ fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
     mode("key.pem", 0o640);
     let said = refused();
     assert!(
-        said.contains("key.pem can be read by others (mode 640)"),
+        said.contains("key.pem can be read by other users (mode 640)"),
         "{said}"
     );
     mode("key.pem", 0o600);
@@ -284,15 +284,15 @@ fn tls_files_that_cannot_be_used_are_named_with_the_cause() {
 }
 
 #[test]
-fn a_folder_is_served_once() {
+fn a_data_directory_has_one_process() {
     let host = Host::new();
     let said = host.refused_start();
     assert!(said.error.contains("another `scree up`"), "{}", said.error);
-    assert_eq!(host.run(&["status"]).code, 0, "the first one goes on");
+    assert_eq!(host.run(&["status"]).code, 0, "the first one continues");
 }
 
 #[test]
-fn a_database_that_is_none_is_refused_and_left_alone() {
+fn a_damaged_database_is_refused_and_unchanged() {
     let mut host = Host::new();
     assert_eq!(host.stop(), 0);
     let path = host.path().join("scree.db");
@@ -312,7 +312,7 @@ fn a_database_that_is_none_is_refused_and_left_alone() {
 }
 
 #[test]
-fn tcp_without_tls_is_for_this_host_only() {
+fn nbd_over_tcp_without_tls_is_for_loopback_only() {
     let host = Host::idle(&["--listen-nbd", "0.0.0.0:0"]);
     assert!(host.refused_start().error.contains("--nbd-tls-ca"));
     let host = Host::with(&["--listen-nbd", "127.0.0.1:0"]);
@@ -325,10 +325,9 @@ fn tcp_without_tls_is_for_this_host_only() {
     host.qemu_io_at(uri, &["write -P 3 0 64k", "read -P 3 0 64k"]);
 }
 
-/// Where there were several hosts, these asked for the name of one, and there
-/// was no way to say it.
+/// These commands choose a host by default, and fail with several hosts unless one is named.
 #[test]
-fn a_host_can_be_named_where_several_could_be_meant() {
+fn a_host_can_be_named_in_place_of_the_default() {
     let host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     let own = host.json(&["host", "list"])[0]["name"].clone();
@@ -341,8 +340,8 @@ fn a_host_can_be_named_where_several_could_be_meant() {
         &["unit", "add", folder],
         &["key", "add", "other"],
     ] {
-        let named = [command, &["--host", "nobody"]].concat();
-        host.refuses(1, &named, &["nobody", "scree host list"]);
+        let named = [command, &["--host", "stranger"]].concat();
+        host.refuses(1, &named, &["stranger", "scree host list"]);
     }
     host.json(&["volume", "export", "disk", "--host", own]);
     host.json(&["unit", "add", folder, "--host", own]);

@@ -1,5 +1,4 @@
-//! Units that are buckets of an object store: moto's server, as for the tests of
-//! the crate `object`.
+//! Units in buckets of an object store: moto's server, as in the tests of `unit-object`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::host::{Host, wait_until};
 
-/// A server, which ends when this does.
+/// A server that is killed when it is dropped.
 struct Server {
     process: Child,
     port: u16,
@@ -19,12 +18,12 @@ struct Server {
 }
 
 impl Server {
-    /// One with a bucket called `bucket`, which heeds no credentials.
+    /// A server with a bucket called `bucket`, which checks no credentials.
     fn start() -> Self {
         Self::with(&[])
     }
 
-    /// As [`Server::start`], told more.
+    /// As [`Server::start`], with options.
     fn with(options: &[&str]) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let made = Command::new(root.join("tools/venv"))
@@ -59,15 +58,14 @@ impl Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Stops it answering, and lets it answer again: what it holds is in its memory.
+    /// Sends it a signal, as `-STOP` or `-CONT`. Its content is in its memory.
     fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
         let sent = Command::new("kill").args([signal, &pid]).status();
         assert!(sent.expect("kill runs").success());
     }
 
-    /// Puts an object, as anybody with the bucket's credentials can: moto looks at
-    /// none.
+    /// Puts an object without credentials, which moto does not check.
     fn put(&self, path: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         write!(
@@ -83,7 +81,7 @@ impl Server {
         assert!(status.contains("200"), "{status}");
     }
 
-    /// What the host needs to know to reach it.
+    /// The environment variables by which a host reaches it.
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT_URL", self.endpoint()),
@@ -101,7 +99,7 @@ impl Drop for Server {
     }
 }
 
-/// A host that has no unit, with these in its environment.
+/// A host without units, with this environment.
 fn host(settings: &[(&'static str, String)]) -> Host {
     let mut host = Host::idle(&["--units", "0", "--grace", "0s"]);
     host.environment = settings.to_vec();
@@ -118,19 +116,19 @@ fn segments(host: &Host) -> Vec<u64> {
 }
 
 #[test]
-fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
+fn a_volume_in_three_buckets_survives_a_crash_and_is_deleted_completely() {
     let server = Server::start();
     let mut host = host(&server.settings());
     for number in 1..=3 {
         let url = format!("s3://bucket/cluster/u{number}");
-        // Two spellings of one prefix are one unit.
+        // Two spellings of one prefix name the same unit.
         let added = host.json(&["unit", "add", &format!("{url}/")]);
         assert_eq!(added["url"], json!(url));
         host.refuses(1, &["unit", "add", &url], &["is a unit already"]);
     }
     let shown = host.json(&["unit", "list"])[0]["id"].clone();
     let shown = shown.as_str().expect("text").to_owned();
-    wait_until("what the store does is known", || {
+    wait_until("the properties of the store are known", || {
         let facts = host.json(&["unit", "show", &shown])["facts"].clone();
         let facts = facts.as_array().expect("a list").clone();
         let held = |fact: &&Value| fact["holds"] == json!(true);
@@ -156,13 +154,13 @@ fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
         "read -P 0 20M 1M",
     ];
     host.qemu_io("disk", &check);
-    assert_eq!(host.stop(), 0, "it destages all of it");
+    assert_eq!(host.stop(), 0, "it destages everything");
     host.start();
     host.qemu_io("disk", &check);
     host.json(&["volume", "create", "copy", "--from", "first"]);
     host.qemu_io("copy", &["read -P 0x11 0 12M", "read -P 0 12M 1M"]);
     assert!(segments(&host).iter().all(|count| *count > 0));
-    // 24 MiB were written twice: a dozen objects for each MiB would be many more.
+    // 24 MiB were written twice: a dozen objects per MiB would be many more.
     assert!(
         segments(&host).iter().sum::<u64>() < 120,
         "{:?}",
@@ -178,7 +176,7 @@ fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
     ] {
         host.json(&[what[0], "delete", what[1]]);
     }
-    wait_until("its objects are gone", || {
+    wait_until("its objects are deleted", || {
         segments(&host).iter().sum::<u64>() == 0
     });
     let units = host.json(&["unit", "list"]);
@@ -188,7 +186,7 @@ fn a_volume_lives_in_three_buckets_through_a_crash_and_leaves_nothing() {
 }
 
 #[test]
-fn a_store_that_stops_answering_costs_nothing_but_time() {
+fn an_unresponsive_store_loses_nothing() {
     let server = Server::start();
     let mut host = host(&server.settings());
     for number in 1..=2 {
@@ -203,11 +201,11 @@ fn a_store_that_stops_answering_costs_nothing_but_time() {
         let units = host.json(&["unit", "list"]);
         [units[0]["state"].clone(), units[1]["state"].clone()]
     };
-    wait_until("the units are missed", || {
+    wait_until("the units are missing", || {
         states().iter().all(|state| *state == json!("missing"))
     });
     server.signal("-CONT");
-    wait_until("they are back", || {
+    wait_until("they are healthy again", || {
         states().iter().all(|state| *state == json!("healthy"))
     });
     host.json(&["snapshot", "create", "disk", "--name", "after", "--wait"]);
@@ -218,9 +216,9 @@ fn a_store_that_stops_answering_costs_nothing_but_time() {
     host.qemu_io("disk", &check);
 }
 
-/// The weaker member's rule holds for both, and either is enough.
+/// Both members keep the weaker member's rule, and either one is enough to read.
 #[test]
-fn a_folder_and_a_bucket_hold_copies_of_the_same() {
+fn a_folder_and_a_bucket_hold_copies_of_the_same_segments() {
     let server = Server::start();
     let host = host(&server.settings());
     let folder = host.path().join("unit");
@@ -247,7 +245,7 @@ fn a_folder_and_a_bucket_hold_copies_of_the_same() {
 }
 
 #[test]
-fn buckets_that_cannot_be_units_are_refused_in_words_that_help() {
+fn unusable_buckets_are_refused_with_a_remedy() {
     let server = Server::start();
     let host = host(&server.settings());
     let other = self::host(&server.settings());
@@ -279,7 +277,7 @@ fn buckets_that_cannot_be_units_are_refused_in_words_that_help() {
         &["is a unit already"],
     );
 
-    // Nobody has to hear of an operator's keys, nor read them.
+    // An operator's keys are neither logged nor world-readable.
     for (changed, words) in [
         (("AWS_SECRET_ACCESS_KEY", ""), &["cannot be reached"][..]),
         (
@@ -302,10 +300,10 @@ fn buckets_that_cannot_be_units_are_refused_in_words_that_help() {
     }
 }
 
-/// What the store says of them is what the operator is told, and a unit whose
-/// credentials go is not written to and comes back with them.
+/// The operator sees the store's error, and a unit whose credentials are revoked is not written to
+/// until they are valid again.
 #[test]
-fn wrong_credentials_are_told_and_right_ones_bring_the_unit_back() {
+fn wrong_credentials_are_shown_and_right_ones_restore_the_unit() {
     let server = Server::with(&["--checked"]);
     let right = server.settings();
     let mut wrong = right.clone();
@@ -333,7 +331,7 @@ fn wrong_credentials_are_told_and_right_ones_bring_the_unit_back() {
     host.qemu_io("disk", &["read -P 3 0 2M", "read -P 0 2M 1M"]);
 }
 
-/// Of a profile, as Amazon's tools have it.
+/// The credentials are in a profile, as Amazon's tools store them.
 #[test]
 fn credentials_come_from_a_profile() {
     let server = Server::start();

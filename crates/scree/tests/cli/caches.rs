@@ -1,4 +1,4 @@
-//! The laboratory of caches, from traces to a table and a picture.
+//! `scree cache simulate`, and caches of real hosts.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -14,8 +14,8 @@ fn simulate(arguments: &[&str]) -> CommandOutput {
     scree(&[&["cache", "simulate"], arguments].concat())
 }
 
-fn hits(told: &Value, policy: &str, blocks: u64) -> u64 {
-    let results = told["results"].as_array().expect("a list").iter();
+fn hits(result: &Value, policy: &str, blocks: u64) -> u64 {
+    let results = result["results"].as_array().expect("a list").iter();
     let mut found = results.filter(|one| {
         one["policy"] == policy && one["cache_bytes"].as_u64() == Some(blocks * 4096)
     });
@@ -25,11 +25,11 @@ fn hits(told: &Value, policy: &str, blocks: u64) -> u64 {
 }
 
 #[test]
-fn a_log_of_fio_is_simulated_shown_and_drawn() {
+fn an_fio_log_is_simulated_shown_and_plotted() {
     let folder = TempDir::new().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     let (log, picture) = (path("log"), path("picture.svg"));
-    // A loop over eight blocks, four times, one of which is written before the last one.
+    // A loop over eight blocks, four times; one of them is written before the last round.
     let mut text = "fio version 2 iolog\nx add\nx open\n".to_owned();
     for round in 0..4 {
         if round == 3 {
@@ -41,24 +41,28 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
     let sizes = ["--sizes", "16k,32k"];
     let said = simulate(&[&["--trace", &log, "-o", "json"], &sizes[..]].concat());
     assert_eq!(said.code, 0, "{}", said.error);
-    let told: Value = serde_json::from_str(&said.out).expect("JSON");
+    let result: Value = serde_json::from_str(&said.out).expect("JSON");
     assert_eq!(
-        (&told["requests"], &told["asked"]),
+        (&result["requests"], &result["asked"]),
         (&33.into(), &32.into())
     );
-    assert_eq!(hits(&told, "lru", 4), 0, "a loop that does not fit");
-    assert!(hits(&told, "lirs", 4) >= 6);
-    assert!(hits(&told, "belady", 4) >= hits(&told, "lirs", 4));
+    assert_eq!(hits(&result, "lru", 4), 0, "a loop that does not fit");
+    assert!(hits(&result, "lirs", 4) >= 6);
+    assert!(hits(&result, "belady", 4) >= hits(&result, "lirs", 4));
     for policy in ["lru", "belady"] {
-        assert_eq!(hits(&told, policy, 8), 23, "all but what was written");
+        assert_eq!(
+            hits(&result, policy, 8),
+            23,
+            "all blocks but the written one"
+        );
     }
     let kept = [
         &["--trace", &log, "-o", "json", "--writes", "keep"],
         &sizes[..],
     ]
     .concat();
-    let told: Value = serde_json::from_str(&simulate(&kept).out).expect("JSON");
-    assert_eq!(hits(&told, "lru", 8), 24);
+    let result: Value = serde_json::from_str(&simulate(&kept).out).expect("JSON");
+    assert_eq!(hits(&result, "lru", 8), 24);
     let said = simulate(&["--trace", &log, "--policy", "lru,lirs", "--plot", &picture]);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(
@@ -97,7 +101,7 @@ fn a_log_of_fio_is_simulated_shown_and_drawn() {
 }
 
 #[test]
-fn what_a_filter_has_recorded_is_simulated() {
+fn a_recorded_trace_is_simulated() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "16M"]);
     let said = host.apply_chain("disk", "[[filter]]\nkind = 'trace'\nname = 'all'\n");
@@ -110,21 +114,21 @@ fn what_a_filter_has_recorded_is_simulated() {
         let mut traces = chains.map(|volume| volume.expect("one").path().join("all.trace"));
         traces.find(|path| path.exists())
     };
-    wait_until("all of it is recorded", || {
+    wait_until("the whole trace is recorded", || {
         let Some(path) = trace() else { return false };
         let said = simulate(&["--trace", path.to_str().expect("text"), "-o", "json"]);
         said.code == 0 && {
-            let told: Value = serde_json::from_str(&said.out).expect("JSON");
-            told["asked"] == 768 && hits(&told, "lru", 256) == 512
+            let result: Value = serde_json::from_str(&said.out).expect("JSON");
+            result["asked"] == 768 && hits(&result, "lru", 256) == 512
         }
     });
 }
 
-/// What the cache of the only host says of a volume's blocks: from its file, and from units.
-fn asked(site: &Site) -> (u64, u64) {
+/// How many of a volume's blocks the only host's cache read from its file and from units.
+fn requested(site: &Site) -> (u64, u64) {
     let load = site.locally(&["top"]);
-    let asked = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["active"];
-    let count = |place: &str| asked[place].as_u64().expect("a number");
+    let requested = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["active"];
+    let count = |source: &str| requested[source].as_u64().expect("a number");
     (count("file"), count("units"))
 }
 
@@ -132,8 +136,8 @@ pub fn file_of(site: &Site) -> Value {
     site.locally(&["top"])[0]["cache"]["file"].clone()
 }
 
-/// A site of two daemons and a host with a cache in a file, and a disk of 512 blocks whose
-/// content is on the daemons only.
+/// A site of two daemons and a host with a cache file, and a volume of 512 blocks whose content is
+/// on the daemons only.
 pub fn site_with_cache() -> (Site, [Process; 4], Vec<String>) {
     let (site, controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
@@ -187,28 +191,28 @@ fn reads_right(site: &Site) -> bool {
 fn a_cache_is_warm_after_a_restart() {
     let (site, [controller, mut running, first, second], options) = site_with_cache();
     assert!(reads_right(&site));
-    let (file, units) = asked(&site);
+    let (file, units) = requested(&site);
     assert_eq!((file, units), (0, 512));
-    wait_until("all of it is kept", || {
+    wait_until("all blocks are cached", || {
         file_of(&site)["active"]["blocks"] == 512
     });
     for round in 1..=2 {
         assert!(reads_right(&site));
-        assert_eq!(asked(&site), (512 * round, 512));
+        assert_eq!(requested(&site), (512 * round, 512));
     }
     running.stop();
     running = agent(&site, &options);
     wait_until("it is served again", || reads_right(&site));
-    let (file, units) = asked(&site);
+    let (file, units) = requested(&site);
     assert!(file >= 512 && units == 0, "{file} {units}");
     let numbers = Numbers::of(running.metrics.expect("it has them"));
-    let hits = numbers.sum("scree_cache_asked_blocks_total", Some(("from", "file")));
+    let hits = numbers.sum("scree_cache_requested_blocks_total", Some(("from", "file")));
     assert!(hits >= Some(512.0), "{hits:?}");
-    // Killed, it has what was written behind by then.
+    // After a kill, the cache has the blocks that were written behind before.
     running.kill();
     running = agent(&site, &options);
     wait_until("it is served again", || reads_right(&site));
-    let (file, units) = asked(&site);
+    let (file, units) = requested(&site);
     assert!(file >= 400 && units <= 112, "{file} {units}");
     for process in [running, first, second, controller] {
         process.stop();
@@ -216,13 +220,13 @@ fn a_cache_is_warm_after_a_restart() {
 }
 
 #[test]
-fn whatever_becomes_of_a_caches_file_nobody_reads_anything_wrong() {
+fn no_damage_to_the_cache_file_causes_a_wrong_read() {
     let (site, [controller, mut running, first, second], options) = site_with_cache();
     assert!(reads_right(&site));
-    wait_until("all of it is kept", || {
+    wait_until("all blocks are cached", || {
         file_of(&site)["active"]["blocks"] == 512
     });
-    // Somebody writes over it, here and there, also while it is read.
+    // Parts of the file are overwritten while it is read.
     let path = site.path("cache");
     let file = std::fs::File::options()
         .write(true)
@@ -237,11 +241,11 @@ fn whatever_becomes_of_a_caches_file_nobody_reads_anything_wrong() {
     }
     assert!(reads_right(&site));
     assert!(file_of(&site)["damaged"].as_u64() > Some(300));
-    // It is pulled away.
+    // The file is removed.
     std::fs::remove_file(&path).expect("removed");
     assert!(reads_right(&site));
     running.stop();
-    // What is there instead is not Scree's to overwrite.
+    // A foreign file in its place is not overwritten.
     std::fs::write(&path, "letters").expect("written");
     running = agent(&site, &options);
     wait_until("it is served again", || reads_right(&site));
@@ -253,16 +257,16 @@ fn whatever_becomes_of_a_caches_file_nobody_reads_anything_wrong() {
     );
     assert_eq!(std::fs::read(&path).expect("it is there"), b"letters");
     std::fs::remove_file(&path).expect("removed");
-    // Nor is what another process uses.
+    // Nor is a file that another process uses.
     let others = std::fs::File::create(&path).expect("made");
-    others.try_lock().expect("nobody has it");
-    wait_until("it is said whose it is", || {
+    others.try_lock().expect("it is not locked");
+    wait_until("the other process is reported", || {
         let problems = site.locally(&["status"])["problems"].to_string();
         problems.contains("another process uses the cache")
     });
     assert!(reads_right(&site) && file_of(&site).is_null());
     drop(others);
-    wait_until("it is used as soon as that is possible", || {
+    wait_until("the cache is used once the file is free", || {
         !file_of(&site).is_null()
     });
     assert!(reads_right(&site));

@@ -1,5 +1,5 @@
-//! An operator who has an authority already: it signs the controller, users and
-//! hosts, and Scree's own signs nobody that it was not asked to.
+//! An operator's own authority signs the controller, users and hosts; Scree's own authority signs
+//! only whom it was asked to.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use rcgen::{
 
 use crate::service::{Process, Site};
 
-/// The operator's authority, and the folder where its certificates are.
+/// The operator's authority, and the folder with its certificates.
 struct Company {
     issuer: Issuer<'static, KeyPair>,
     folder: PathBuf,
@@ -54,7 +54,7 @@ impl Company {
 }
 
 #[test]
-fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
+fn an_operators_own_authority_serves_controllers_users_and_hosts() {
     let mut company = None;
     let (site, controller) = Site::with(|folder| {
         let made = Company::new(folder, "company");
@@ -85,7 +85,7 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
 
     let alice = |words: &[&str]| site.scree(&[&["--profile", "default"], words].concat());
 
-    // Signed by the right authority, and nobody yet.
+    // Signed by the right authority, but not a user yet.
     let said = bring(&["login"], "alice");
     let remedy = "`scree user add alice`";
     assert!(
@@ -98,7 +98,7 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     assert_eq!(said.code, 0, "{}", said.error);
     assert_eq!(alice(&["whoami"])["name"], "alice");
 
-    // A token does as well, with the server known by the company's authority.
+    // Joining with a token works, too, with the server known by the company's authority.
     let invited = alice(&["user", "add", "bob"]);
     let token = invited["token"].as_str().expect("a text");
     let words = [
@@ -115,12 +115,12 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     assert_eq!(said.code, 0, "{}", said.error);
     assert_eq!(site.scree(&["--profile", "bob", "whoami"])["name"], "bob");
 
-    // Without it, the server is nobody whom Scree's own authority has signed.
+    // Without that authority the server is not trusted: Scree's own has not signed it.
     let said = site.login("carol", &alice(&["user", "add", "carol"]));
     let why = "authority that is not trusted here";
     assert!(said.code == 1 && said.error.contains(why), "{}", said.error);
 
-    // A host serves volumes as any other.
+    // The host serves volumes as any other.
     site.locally(&["host", "add", "h1"]);
     let folder = site.text("a");
     let said = bring(&["host", "join", "--dir", &folder], "h1");
@@ -130,8 +130,7 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
     alice(&["volume", "export", "disk"]);
     assert_eq!(alice(&["volume", "show", "disk"])["state"], "in-use");
 
-    // A new certificate is used as soon as it is there; one that names somebody
-    // else is that one.
+    // A new certificate is used as soon as its file exists; its name decides who the caller is.
     company.client("alice", "scree://user/bob");
     assert_eq!(alice(&["whoami"])["name"], "bob");
     let stranger = Company::new(&site.path(""), "stranger");
@@ -144,7 +143,7 @@ fn an_operators_own_authority_does_for_controllers_users_and_hosts() {
 }
 
 #[test]
-fn certificates_that_cannot_be_served_with_are_refused_at_the_start() {
+fn unusable_certificates_are_refused_at_the_start() {
     let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
     let folder = folder.expect("a folder");
     let company = Company::new(folder.path(), "company");
@@ -162,7 +161,7 @@ fn certificates_that_cannot_be_served_with_are_refused_at_the_start() {
         let said = crate::host::scree(&[&words, options].concat());
         assert!(said.code == 1 && said.error.contains(why), "{}", said.error);
     };
-    // The folder is made: its own authority is there.
+    // The data directory is created: its own authority is in it.
     let dir = file("c");
     let words = ["controller", "--dir", &dir, "--listen", "127.0.0.1:0"];
     Process::start(&words).stop();
@@ -176,7 +175,7 @@ fn certificates_that_cannot_be_served_with_are_refused_at_the_start() {
     let pair = |certificate: &str, key: &str| [file(certificate), file(key)];
     for ([certificate, key], why) in [
         (pair("server.pem", "other.key"), "cannot use"),
-        (pair("open.pem", "open.key"), "can be read by others"),
+        (pair("open.pem", "open.key"), "can be read by other users"),
         (pair("garbage.pem", "server.key"), "certificate"),
         (pair("none.pem", "server.key"), "cannot use"),
     ] {

@@ -1,5 +1,4 @@
-//! Chains as their owners have them: applied, exchanged while a disk is used, refused,
-//! and there again after a restart.
+//! Chains: applied, reconfigured while a disk is in use, refused, and restored after a restart.
 
 use std::process::{Command, Stdio};
 
@@ -26,7 +25,7 @@ const LIMITED: &str = "[[filter]]\nkind = \"rate\"\niops = 1000000\n";
 const BOTH: &str = "[[filter]]\nkind = \"rate\"\niops = 1000000\n[[filter]]\nkind = \"fault\"\n";
 
 #[test]
-fn filters_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
+fn live_reconfiguration_under_writes_loses_no_request() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "32M"]);
     let uri = uri(&host, "disk");
@@ -40,7 +39,7 @@ fn filters_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
         .spawn()
         .expect("fio is installed");
     let mut exchanges = 0;
-    while fio.try_wait().expect("asked").is_none() || exchanges < 6 {
+    while fio.try_wait().expect("its state").is_none() || exchanges < 6 {
         let filters = [SLOW, LIMITED, BOTH][exchanges % 3];
         let said = host.apply_chain("disk", filters);
         assert_eq!(said.code, 0, "{}", said.error);
@@ -58,7 +57,7 @@ fn filters_come_and_go_while_a_disk_is_written_and_no_request_is_lost() {
 }
 
 #[test]
-fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
+fn a_chain_applies_before_any_client_connects() {
     let mut host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     let uri = uri(&host, "disk");
@@ -84,15 +83,15 @@ fn a_chain_is_in_force_when_it_is_applied_and_before_anybody_is_let_in() {
     let listed = host.json(&["chain", "list"]);
     assert_eq!(listed[0]["filters"][0]["kind"], "fault", "{listed}");
 
-    // The disk that is served goes on without it, and so does a client.
+    // The served disk continues without the chain, and so does a client.
     host.json(&["chain", "delete", "disk"]);
     let whole = ["read -P 7 0 4k", "read -P 8 4k 4k", "read -P 7 8k 56k"];
-    crate::host::wait_until("the filters are gone", || succeeds(&uri, &whole));
+    crate::host::wait_until("the filters are removed", || succeeds(&uri, &whole));
     host.refuses(1, &["chain", "show", "disk"], &["has no chain"]);
 }
 
 #[test]
-fn a_policy_that_makes_no_sense_changes_nothing() {
+fn an_invalid_policy_changes_nothing() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     assert_eq!(host.apply_chain("disk", LIMITED).code, 0);

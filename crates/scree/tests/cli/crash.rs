@@ -1,4 +1,4 @@
-//! `kill -9`, and what must be there afterwards.
+//! `kill -9`, and what must survive it.
 
 use std::fs;
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::host::Host;
 
 #[test]
-fn what_was_flushed_survives_kill_9() {
+fn flushed_writes_survive_kill_9() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     for round in 1..=4_u32 {
@@ -29,7 +29,7 @@ fn what_was_flushed_survives_kill_9() {
 }
 
 #[test]
-fn a_snapshot_that_a_version_holds_outlives_a_crash() {
+fn a_snapshot_with_a_version_survives_a_crash() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 1 0 4M", "flush"]);
@@ -44,14 +44,14 @@ fn a_snapshot_that_a_version_holds_outlives_a_crash() {
     host.qemu_io("disk", &["read -P 2 0 4M"]);
 }
 
-/// The moment that was taken is gone with the process: what is flushed later
-/// goes into the journal behind it.
+/// The snapshot's consistency point is lost with the process: later flushes go into the same
+/// journal.
 #[test]
-fn a_snapshot_that_no_version_holds_yet_is_an_error_after_a_crash_and_not_pending() {
+fn a_snapshot_without_a_version_is_an_error_after_a_crash() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 1 0 4M", "flush"]);
-    // No version comes to be while nothing can be destaged.
+    // No version is committed as long as nothing can be destaged.
     let (units, away) = (host.path().join("units"), host.path().join("away"));
     fs::rename(&units, &away).expect("renamed");
     let snapshot = host.json(&["snapshot", "create", "disk", "--name", "cut"]);
@@ -73,7 +73,7 @@ fn a_snapshot_that_no_version_holds_yet_is_an_error_after_a_crash_and_not_pendin
 }
 
 #[test]
-fn a_lost_journal_leaves_a_state_that_the_disk_had() {
+fn a_lost_journal_leaves_an_earlier_state_of_the_disk() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "32M"]);
     host.qemu_io("disk", &["write -P 1 0 4M", "flush"]);
@@ -100,7 +100,7 @@ fn a_lost_journal_leaves_a_state_that_the_disk_had() {
 fn no_plaintext_reaches_a_unit_a_journal_or_the_database() {
     let mut host = Host::new();
     host.json(&["volume", "create", "secret-disk", "--size", "32M"]);
-    // Sixteen equal bytes in a row are not to be found in ciphertext.
+    // Ciphertext does not have sixteen equal bytes in a row.
     host.qemu_io("secret-disk", &["write -P 0x6b 0 6M", "flush"]);
     host.json(&["snapshot", "create", "secret-disk", "--wait"]);
     host.qemu_io("secret-disk", &["write -P 0x6b 8M 2M", "flush"]);
@@ -108,7 +108,7 @@ fn no_plaintext_reaches_a_unit_a_journal_or_the_database() {
     host.kill();
     assert!(!holds(host.path(), &[0x6b; 16]), "after a crash");
 
-    // The search finds what is there: a volume that is not sealed.
+    // The search works: it finds the blocks of an unencrypted volume.
     host.start();
     host.json(&[
         "volume",
@@ -141,13 +141,13 @@ fn holds(folder: &Path, needle: &[u8]) -> bool {
                 .read(true)
                 .open(entry.path())
                 .and_then(|mut file| file.read_to_end(&mut bytes))
-                // Something that was removed in the meantime holds nothing.
+                // A file that was removed meanwhile holds nothing.
                 .is_ok_and(|_| bytes.windows(needle.len()).any(|window| window == needle))
     })
 }
 
 #[test]
-fn a_damaged_journal_stops_its_own_volume_only() {
+fn a_damaged_journal_stops_only_its_own_volume() {
     let mut host = Host::new();
     for name in ["one", "two"] {
         host.json(&["volume", "create", name, "--size", "32M"]);

@@ -1,5 +1,5 @@
-//! A controller's database: how it is named, and what is said when it cannot be
-//! used. (What several controllers do on a PostgreSQL, `control` tests.)
+//! A controller's database: how it is named, and the errors if it is unusable. (Several controllers
+//! on one PostgreSQL: tests of `control`.)
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,10 +10,10 @@ use crate::host::{CommandOutput, Host};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
-/// Nobody listens there, and the password is nobody's.
+/// No server listens there, and no user has the password.
 const AWAY: &str = "postgres://scree:hunter2@127.0.0.1:1/disks";
 
-/// What a controller says that does not start.
+/// The error of a controller that does not start.
 fn refused(folder: &Path, arguments: &[&str], environment: Option<&str>) -> CommandOutput {
     let mut command = Command::new(SCREE);
     command
@@ -36,7 +36,7 @@ fn private(path: &Path, text: &str, mode: u32) {
 }
 
 #[test]
-fn a_database_that_does_not_answer_is_named_without_its_password() {
+fn an_unresponsive_database_is_named_without_its_password() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("url");
     private(&file, &format!("{AWAY}\n"), 0o600);
@@ -45,8 +45,8 @@ fn a_database_that_does_not_answer_is_named_without_its_password() {
     for (arguments, environment) in [
         (&["--database", AWAY][..], None),
         (&["--database-file", file], None),
-        // What is said counts more than the environment.
-        (&["--database-file", file], Some("nonsense")),
+        // The option takes precedence over the environment.
+        (&["--database-file", file], Some("no URL")),
         (&[], Some(AWAY)),
     ] {
         let said = refused(&dir, arguments, environment);
@@ -61,7 +61,7 @@ fn a_database_that_does_not_answer_is_named_without_its_password() {
 }
 
 #[test]
-fn a_file_with_the_databases_url_is_private_and_holds_one() {
+fn a_database_file_is_private_and_has_one_url() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("c");
     for (name, text, mode, word) in [
@@ -89,7 +89,7 @@ fn a_file_with_the_databases_url_is_private_and_holds_one() {
 }
 
 #[test]
-fn help_does_not_show_what_the_environment_holds() {
+fn help_shows_no_values_of_the_environment() {
     let output = Command::new(SCREE)
         .args(["controller", "--help"])
         .env("SCREE_DATABASE", AWAY)
@@ -99,17 +99,17 @@ fn help_does_not_show_what_the_environment_holds() {
     assert!(!said.out.contains("hunter2"), "{}", said.out);
 }
 
-/// The number of a user who owns nothing.
-const NOBODY: &str = "65534";
+/// The id of a user without files.
+const STRANGER: &str = "65534";
 
-/// For root every file can be written, so another user starts it then.
+/// Root can write every file, so another user starts it then.
 #[test]
-fn a_database_that_cannot_be_written_is_named_as_that() {
+fn a_read_only_database_is_reported_as_such() {
     let mut host = Host::with(&["--units", "1"]);
     assert_eq!(host.stop(), 0);
     let database = host.path().join("scree.db");
     fs::set_permissions(&database, fs::Permissions::from_mode(0o400)).expect("set");
-    // Wherever the build lies, others may not enter.
+    // Other users may not be able to enter the build folder.
     let program = host.path().join("units/scree");
     fs::copy(SCREE, &program).expect("copied");
     let id = Command::new("id").arg("-u").output().expect("id runs");
@@ -120,11 +120,18 @@ fn a_database_that_cannot_be_written_is_named_as_that() {
         &program
     });
     if is_root {
-        let owner = format!("{NOBODY}:{NOBODY}");
-        let mut give = Command::new("chown");
-        let given = give.args(["-R", &owner]).arg(host.path()).status();
-        assert!(given.expect("chown runs").success());
-        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]);
+        let owner = format!("{STRANGER}:{STRANGER}");
+        let mut chown = Command::new("chown");
+        let changed = chown.args(["-R", &owner]).arg(host.path()).status();
+        assert!(changed.expect("chown runs").success());
+        command.args([
+            "--reuid",
+            STRANGER,
+            "--regid",
+            STRANGER,
+            "--clear-groups",
+            "--",
+        ]);
         command.arg(&program);
     }
     let output = command.args(["up", "--dir"]).arg(host.path()).output();

@@ -1,5 +1,4 @@
-//! A running QEMU: with a Linux guest, and a shell in it on its serial line; or
-//! with nothing in it.
+//! A running QEMU: with a Linux guest and a shell on its serial line, or without a guest.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,15 +10,15 @@ use tempfile::TempDir;
 
 use crate::host::wait_until;
 
-/// The guest's kernel runs this: it ends in a shell that reads the serial line.
-/// Without double quotes: it is an argument on a kernel's command line.
+/// The command that the guest's kernel runs: it ends in a shell that reads the serial line. It has
+/// no double quotes, since it is an argument on a kernel's command line.
 const GUEST: &str = "b=/bin/busybox; $b --install -s /bin; \
      mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; \
      while read m; do insmod /modules/$m.ko; done </modules/order 2>/dev/null; \
      stty -echo; export PS1=; echo GUEST up; exec sh";
 
-/// One line for the guest's shell: `disk SERIAL` says which device has that
-/// serial, once there is one.
+/// A function for the guest's shell: `disk SERIAL` prints the device with that serial, once there
+/// is one.
 const DISK: &str = "disk() { while :; do for d in /sys/block/vd*; do \
      [ x$(cat $d/serial 2>/dev/null) = x$1 ] && echo /dev/${d##*/} && return; done; \
      sleep 0.1; done; }";
@@ -31,7 +30,7 @@ pub struct Guest {
     said: u32,
 }
 
-/// A file of the guest that `tools/guest` makes.
+/// A file that `tools/guest` builds.
 fn guest_file(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     let path = target.expect("target").join("guest").join(name);
@@ -44,7 +43,7 @@ fn guest_file(name: &str) -> PathBuf {
 }
 
 impl Guest {
-    /// Boots one that has room for three disks.
+    /// Boots a guest with room for three disks.
     pub fn boot() -> Self {
         Self::start(3, |command| {
             command
@@ -60,7 +59,7 @@ impl Guest {
         })
     }
 
-    /// One that does not run yet: nothing in it answers, only QEMU does.
+    /// A QEMU whose guest does not run: only QEMU answers.
     pub fn paused(ports: usize) -> Self {
         Self::start(ports, |command| command.arg("-S"))
     }
@@ -101,7 +100,7 @@ impl Guest {
         wait_until("QEMU listens", || UnixStream::connect(&monitor).is_ok());
     }
 
-    /// Sends QEMU a signal, `-STOP` for one.
+    /// Sends QEMU a signal, such as `-STOP`.
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill")
             .args([signal, &self.qemu.id().to_string()])
@@ -109,19 +108,19 @@ impl Guest {
         assert!(sent.expect("kill runs").success());
     }
 
-    /// Ends QEMU at once.
+    /// Kills QEMU.
     pub fn kill(&mut self) {
         self.qemu.kill().expect("it is there");
         self.qemu.wait().expect("it ends");
     }
 
-    /// Starts QEMU again, at the same address.
+    /// Starts QEMU again at the same address.
     pub fn start_again(&mut self) {
         self.qemu = self.command.spawn().expect("QEMU starts");
         self.wait_for_monitor();
     }
 
-    /// Waits until its shell reads.
+    /// Waits until the shell reads.
     pub fn wait_for_boot(&mut self) {
         wait_until("the guest has booted", || {
             self.console().contains("GUEST up")
@@ -129,7 +128,7 @@ impl Guest {
         self.shell(DISK);
     }
 
-    /// How `scree` names it.
+    /// The address of the VM for `scree`.
     pub fn address(&self) -> String {
         format!("qmp:{}", self.folder.path().join("qmp").display())
     }
@@ -139,7 +138,7 @@ impl Guest {
         String::from_utf8_lossy(&text.unwrap_or_default()).replace('\r', "")
     }
 
-    /// What a command prints in the guest, and whether it succeeds.
+    /// Runs a command in the guest. Returns its output and whether it succeeded.
     pub fn shell(&mut self, command: &str) -> (bool, String) {
         self.said += 1;
         let (begin, end) = (
@@ -154,7 +153,7 @@ impl Guest {
         serial.write_all(line.as_bytes()).expect("it listens");
         serial.flush().expect("it listens");
         let mut answer = None;
-        wait_until(&format!("the guest has done {command:?}"), || {
+        wait_until(&format!("the guest has run {command:?}"), || {
             let console = self.console();
             let said = console.split_once(&begin).map(|(_, said)| said);
             answer = said
@@ -165,7 +164,7 @@ impl Guest {
         answer.expect("it has answered")
     }
 
-    /// A command that must succeed.
+    /// Runs a command that must succeed.
     pub fn does(&mut self, command: &str) -> String {
         let (is_done, said) = self.shell(command);
         assert!(is_done, "{command:?} failed: {said}");

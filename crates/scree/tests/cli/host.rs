@@ -1,4 +1,4 @@
-//! One `scree up` on a folder of its own, and commands against it.
+//! One `scree up` on a data directory of its own, and commands against it.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use tempfile::TempDir;
 
 pub const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
-/// How often a condition is looked at that is waited for.
+/// Interval at which an awaited condition is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// So often; then the test has failed.
+/// Number of checks until the test fails.
 const LOOKS_MAX: u32 = 1500;
 
-/// A folder, and a process that serves it, unless it was stopped.
+/// A data directory, and the process that serves it unless it was stopped.
 pub struct Host {
     pub folder: TempDir,
     up: Option<Child>,
     options: Vec<String>,
-    /// What is said to `ulimit` before it starts.
+    /// Arguments of `ulimit` before it starts.
     pub limit: &'static str,
-    /// What its environment has beside what this process's has.
+    /// Additional environment variables.
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// What a command said.
+/// Output and exit code of a command.
 pub struct CommandOutput {
     pub code: i32,
     pub out: String,
@@ -44,19 +44,19 @@ impl CommandOutput {
         }
     }
 
-    /// The JSON that fio has printed, behind what it notes.
+    /// The JSON that fio has printed after its notes.
     pub fn of_fio(&self) -> Value {
         let json = self.out.find('{').map(|at| &self.out[at..]);
         serde_json::from_str(json.expect("JSON")).expect("JSON")
     }
 }
 
-/// Runs `scree` without a folder.
+/// Runs `scree` without a data directory.
 pub fn scree(arguments: &[&str]) -> CommandOutput {
     scree_into(Stdio::piped(), arguments)
 }
 
-/// As [`scree`], with its standard output somewhere else.
+/// As [`scree`], with another standard output.
 pub fn scree_into(out: Stdio, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(SCREE);
     command
@@ -81,19 +81,19 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 impl Host {
-    /// A new folder, served.
+    /// A new data directory, served.
     pub fn new() -> Self {
         Self::with(&[])
     }
 
-    /// As [`Host::new`], with more options for `up`.
+    /// As [`Host::new`], with more options of `up`.
     pub fn with(options: &[&str]) -> Self {
         let mut host = Self::idle(options);
         host.start();
         host
     }
 
-    /// A new folder that nobody serves yet.
+    /// A new data directory that is not served yet.
     pub fn idle(options: &[&str]) -> Self {
         // Close to the root: the path of a socket has at most 107 bytes.
         let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    /// As [`Host::with`], under a limit in the words of `ulimit`.
+    /// As [`Host::with`], with these arguments of `ulimit`.
     pub fn limited(limit: &'static str, options: &[&str]) -> Self {
         let mut host = Self::idle(options);
         host.limit = limit;
@@ -124,7 +124,7 @@ impl Host {
         self.path().join("units").join(format!("u{number}"))
     }
 
-    /// `scree up` on the folder, not started.
+    /// The command `scree up`, not started.
     pub fn up_command(&self) -> Command {
         let mut command = Command::new("sh");
         let limited = format!("ulimit {} && exec \"$@\"", self.limit);
@@ -140,7 +140,7 @@ impl Host {
         command
     }
 
-    /// Starts it and waits until it says that it is ready.
+    /// Starts it and waits until it reports readiness.
     pub fn start(&mut self) {
         let mut up = self.up_command().spawn().expect("scree up starts");
         let mut line = String::new();
@@ -150,12 +150,12 @@ impl Host {
         self.up = Some(up);
     }
 
-    /// The process, while it runs.
+    /// The id of the running process.
     pub fn pid(&self) -> u32 {
         self.up.as_ref().expect("it runs").id()
     }
 
-    /// Tries to start it; returns what it said as it gave up.
+    /// Starts it, which has to fail, and returns its output.
     pub fn refused_start(&self) -> CommandOutput {
         let said = CommandOutput::of(
             self.up_command()
@@ -167,7 +167,7 @@ impl Host {
         said
     }
 
-    /// SIGTERM, and the exit code.
+    /// Sends SIGTERM and returns the exit code.
     pub fn stop(&mut self) -> i32 {
         let mut up = self.up.take().expect("it runs");
         let pid = up.id().to_string();
@@ -181,13 +181,13 @@ impl Host {
         up.wait().expect("it ends").code().expect("not by a signal")
     }
 
-    /// The exit code, once it ends by itself.
+    /// Waits for the process and returns its exit code.
     pub fn wait(&mut self) -> i32 {
         let mut up = self.up.take().expect("it runs");
         up.wait().expect("it ends").code().expect("not by a signal")
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         let mut up = self.up.take().expect("it runs");
         up.kill().expect("killed");
@@ -201,14 +201,14 @@ impl Host {
         CommandOutput::of(command.output().expect("scree runs"))
     }
 
-    /// Writes a policy for a volume, and applies it.
+    /// Writes a policy for a volume and applies it.
     pub fn apply_chain(&self, volume: &str, filters: &str) -> CommandOutput {
         let file = self.path().join("policy.toml");
         std::fs::write(&file, format!("volume = {volume:?}\n{filters}")).expect("written");
         self.run(&["chain", "apply", file.to_str().expect("text")])
     }
 
-    /// Brings a passphrase for filters of the one tenant that there is.
+    /// Stores a passphrase for filters of the only tenant.
     pub fn filter_key(&self, name: &str, passphrase: &str) -> PathBuf {
         let keys = self.path().join("filter-keys/local");
         std::fs::create_dir_all(&keys).expect("made");
@@ -226,8 +226,8 @@ impl Host {
         serde_json::from_str(&said.out).expect("JSON")
     }
 
-    /// Runs a command that must fail with `code`, changing nothing that can be
-    /// listed, and say each of `words`.
+    /// Runs a command that must fail with `code` and each of `words` in its error, and must change
+    /// nothing that can be listed.
     pub fn refuses(&self, code: i32, arguments: &[&str], words: &[&str]) {
         let before = self.everything();
         let said = self.run(arguments);
@@ -250,7 +250,7 @@ impl Host {
         [["volume", "list"], ["snapshot", "list"], ["unit", "list"]].map(|list| {
             let mut list = self.json(&list);
             for item in list.as_array_mut().into_iter().flatten() {
-                // Destages go on meanwhile.
+                // Destages continue meanwhile.
                 let moving = [
                     "segments",
                     "bytes",
@@ -266,7 +266,7 @@ impl Host {
         })
     }
 
-    /// The volume's state.
+    /// The state of a volume.
     pub fn state(&self, volume: &str) -> String {
         self.json(&["volume", "show", volume])["state"]
             .as_str()
@@ -274,13 +274,13 @@ impl Host {
             .to_owned()
     }
 
-    /// Exports a volume and runs qemu-io's commands on it.
+    /// Exports a volume and runs commands of qemu-io on it.
     pub fn qemu_io(&self, volume: &str, commands: &[&str]) {
         let uri = self.json(&["volume", "export", volume])["uri"].clone();
         self.qemu_io_at(uri.as_str().expect("text"), commands);
     }
 
-    /// Runs qemu-io's commands; patterns that do not match fail.
+    /// Runs commands of qemu-io; a pattern that does not match is a failure.
     pub fn qemu_io_at(&self, uri: &str, commands: &[&str]) {
         let mut qemu = Command::new("qemu-io");
         qemu.args(["-f", "raw", uri]);

@@ -1,4 +1,4 @@
-//! Base images, from being marked to being read from the caches of hosts.
+//! Base images, from marking to reads from the caches of hosts.
 
 use serde_json::Value;
 
@@ -7,15 +7,15 @@ use crate::host::{Host, wait_until};
 use crate::moves::second_host;
 use crate::service::{Site, qemu_io};
 
-/// How many blocks of images the only open volume had of its host's cache, and of units.
-fn asked(site: &Site) -> (u64, u64) {
+/// How many blocks of images the only open volume read from its host's cache and from units.
+fn requested(site: &Site) -> (u64, u64) {
     let load = site.locally(&["top"]);
-    let asked = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["image"];
-    let count = |place: &str| asked[place].as_u64().expect("a number");
+    let requested = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["image"];
+    let count = |source: &str| requested[source].as_u64().expect("a number");
     (count("file"), count("units"))
 }
 
-/// How many blocks of images there are in it, and of others.
+/// How many blocks of images, and of others, are in the cache.
 fn kept(site: &Site) -> (u64, u64) {
     let file = file_of(site);
     let count = |area: &str| file[area]["blocks"].as_u64().expect("a number");
@@ -50,10 +50,10 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
         (&preload["done_bytes"], &preload["all_bytes"]),
         (&bytes, &bytes)
     );
-    wait_until("all of it is kept", || kept(&site) == (512, 0));
+    wait_until("all blocks are cached", || kept(&site) == (512, 0));
     site.locally(&["volume", "export", "clone"]);
     assert!(reads_right(&site, "clone"));
-    assert_eq!(asked(&site), (512, 0));
+    assert_eq!(requested(&site), (512, 0));
     let listed = site.locally(&["image", "list"]);
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     assert_eq!(
@@ -61,18 +61,20 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
         (&"disk".into(), &"done".into())
     );
 
-    // What the clone writes itself is none of the image's, until that is one, too.
+    // Blocks that the clone writes are not the image's, until the clone is an image, too.
     let write = ["write -P 1 4M 64K"];
     assert!(qemu_io(&site.path("a"), "clone", &write));
     site.locally(&["volume", "unexport", "clone"]);
     site.locally(&["volume", "export", "clone"]);
     let read = || qemu_io(&site.path("a"), "clone", &["read -P 1 4M 64K"]);
     assert!(read());
-    wait_until("it is kept", || kept(&site) == (512, 16));
+    wait_until("they are cached", || kept(&site) == (512, 16));
     site.locally(&["image", "mark", "clone"]);
-    wait_until("it has moved", || read() && kept(&site) == (528, 0));
+    wait_until("they have moved to the image area", || {
+        read() && kept(&site) == (528, 0)
+    });
 
-    // Where nobody is asked to wait, nobody does; and it may be canceled.
+    // With --no-wait the command returns immediately, and a preload can be canceled.
     let begun = site.locally(&["image", "preload", "disk", "--host", "h1", "--no-wait"]);
     assert_eq!(begun["preloads"][0]["state"], "waiting");
     let off = site.locally(&["image", "preload", "disk", "--cancel"]);
@@ -85,10 +87,10 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     }
 }
 
-/// One host without a cache failed the command for all, and one that was gone was waited for
-/// for ever.
+/// Once a host without a cache failed the command for all hosts, and a host that was unresponsive
+/// was waited for without end.
 #[test]
-fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
+fn hosts_without_a_cache_and_unresponsive_hosts_do_not_block_others() {
     let (site, [controller, agent, first, second], _) = site_with_cache();
     site.locally(&["volume", "unexport", "disk"]);
     site.locally(&["image", "mark", "disk"]);
@@ -111,7 +113,7 @@ fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
         &named,
         "h2 has not read it: the host has no cache in a file",
     );
-    // Of h2 nobody asked anything.
+    // The command names h1 only.
     let image = site.locally(&["image", "preload", "disk", "--host", "h1"]);
     assert_eq!(states(&image), ["done", "skipped"]);
 
@@ -128,7 +130,7 @@ fn hosts_without_a_cache_and_those_that_are_gone_hold_up_nobody() {
 }
 
 #[test]
-fn what_is_not_to_be_had_of_images_is_said() {
+fn impossible_requests_on_images_are_refused() {
     let host = Host::with(&["--units", "2"]);
     let made = host.json(&["volume", "create", "disk", "--size", "16M"]);
     assert_eq!(made.get("image"), None);

@@ -1,5 +1,4 @@
-//! A filter that acknowledges, above one that is slow: what it has acknowledged is there,
-//! whatever ends.
+//! A journal filter above a slow filter: its acknowledged writes survive every crash.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -7,12 +6,12 @@ use std::process::Command;
 
 use crate::host::{CommandOutput, Host, wait_until};
 
-/// Each write takes as long below as a slow machine elsewhere.
+/// Each write below takes as long as on a slow remote machine.
 const SLOW: &str = "[[filter]]\nkind = \"fault\"\nname = \"slow\"\ndelays_one_in = 1\ndelay_ms = 30\n\
                     runs = \"process\"\nmemory = \"128M\"\n";
 
-/// With `encrypt` above it its ring has ciphertext, and it is carried out before that reads
-/// its header.
+/// With `encrypt` above it, the ring has ciphertext, and is replayed before `encrypt` reads its
+/// header.
 fn chain(flush: &str) -> String {
     let above = match flush {
         "through" => "",
@@ -23,7 +22,7 @@ fn chain(flush: &str) -> String {
     )
 }
 
-/// fio, of `kib` from the beginning on, in writes of 4 KiB one after the other.
+/// Writes `kib` from the beginning on with fio, in sequential writes of 4 KiB.
 fn fio(uri: &str, kib: u64) -> Command {
     let mut command = Command::new("fio");
     command
@@ -44,7 +43,7 @@ fn fio(uri: &str, kib: u64) -> Command {
     command
 }
 
-/// Whether a journal's ring, in its first round, has as much as so many writes of 4 KiB.
+/// Whether a journal's ring, in its first round, has at least this many writes of 4 KiB.
 fn has_records(folder: &Path, name: &str, count: u64) -> bool {
     let volumes = std::fs::read_dir(folder.join("chains")).expect("listed");
     let mut paths = volumes.map(|volume| {
@@ -54,7 +53,7 @@ fn has_records(folder: &Path, name: &str, count: u64) -> bool {
     paths.any(|path| {
         let mut bytes = [0; 512];
         let at = 8192 + count * (48 + 4096) - 512;
-        // Not of this volume, or not made yet.
+        // Of another volume, or not created yet.
         let Ok(file) = std::fs::File::open(path) else {
             return false;
         };
@@ -75,7 +74,7 @@ fn is_aside(folder: &Path) -> bool {
 }
 
 #[test]
-fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
+fn writes_acknowledged_by_a_journal_filter_survive_kill_9_and_a_detach() {
     let mut host = Host::with(&["--units", "2"]);
     host.filter_key("disk", "a passphrase");
     for flush in ["through", "journal"] {
@@ -89,8 +88,8 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
         let mut writer = fio(&uri, 32 << 10);
         writer.args(["--do_verify=0", "--rate_iops=4000"]);
         let writing = std::thread::spawn(move || writer.output().expect("fio is installed"));
-        // Some are acknowledged, and most of them not below.
-        wait_until("the journal has many", || {
+        // Some writes are acknowledged, and most of them are not below yet.
+        wait_until("the journal has many writes", || {
             has_records(host.path(), flush, 2000)
         });
         host.kill();
@@ -105,7 +104,7 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
             "in-use",
             "it is served again by itself"
         );
-        // The last one may not have been acknowledged.
+        // The last write may not have been acknowledged.
         let verified = |host: &Host, uri: &str| {
             let mut read = fio(uri, (written - 1) * 4);
             let read = read.args(["--verify_only=1", "--iodepth=32"]).output();
@@ -114,10 +113,10 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
             assert!(!is_aside(host.path()));
         };
         verified(&host, &uri);
-        // What is acknowledged now goes below as it is detached.
+        // Writes that are acknowledged now go below when it is detached.
         host.qemu_io(&volume, &["write -P 7 48M 1M"]);
         host.json(&["volume", "unexport", &volume]);
-        // Without the journal, and through what stands above it.
+        // Without the journal, and through the filters above it.
         let above = chain(flush);
         let above = above.split("[[filter]]\nkind = \"journal\"").next();
         match above.filter(|above| !above.is_empty()) {
@@ -133,9 +132,9 @@ fn what_a_journal_filter_acknowledged_survives_kill_9_and_a_detach() {
     assert!(!status.contains("journal among the filters"), "{status}");
 }
 
-/// What a journal could not carry out before its volume went back was carried out over that.
+/// Once a journal that could not be written below was replayed over its restored volume.
 #[test]
-fn what_a_journal_has_is_not_carried_out_over_a_volume_that_went_back() {
+fn a_journal_filter_is_not_replayed_over_a_restored_volume() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 1 0 1M"]);
@@ -164,11 +163,11 @@ fn what_a_journal_has_is_not_carried_out_over_a_volume_that_went_back() {
     assert_eq!(said.code, 0, "{}", said.error);
     host.qemu_io("disk", &["read -P 1 0 1M", "write -P 3 1M 1M"]);
     assert!(is_aside(host.path()));
-    wait_until("its operator is told", || {
+    wait_until("the operator is notified", || {
         let status = host.run(&["status"]).out;
         status.contains("journal among the filters of volume")
     });
-    // Nothing else stays of a filter that goes.
+    // No other file stays after a filter is removed.
     let said = host.run(&["chain", "delete", "disk"]);
     assert_eq!(said.code, 0, "{}", said.error);
     host.qemu_io("disk", &["read -P 3 1M 1M"]);
@@ -181,7 +180,7 @@ fn what_a_journal_has_is_not_carried_out_over_a_volume_that_went_back() {
 }
 
 #[test]
-fn an_operators_bound_on_journals_is_said() {
+fn an_operators_limit_on_journals_is_named() {
     let host = Host::with(&["--units", "2", "--filter-journal", "1M"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.json(&["volume", "export", "disk"]);

@@ -1,5 +1,4 @@
-//! Two hosts that have their journals in one folder, or in two; and one of them
-//! is dead.
+//! Two hosts with a shared folder of journals, or with one each; one of the hosts is dead.
 
 use std::fs;
 use std::path::Path;
@@ -8,16 +7,16 @@ use std::process::Command;
 use crate::host::wait_until;
 use crate::service::{Process, Site, qemu_io};
 
-/// Hosts h1 and h2, in the folders `a` and `b`, whose leases are short.
+/// Hosts h1 and h2, in the folders `a` and `b`, with short leases.
 struct Hosts {
     site: Site,
     _controller: Process,
-    /// Where each has its journals.
+    /// The folder of journals of each host.
     journals: [String; 2],
 }
 
 impl Hosts {
-    /// With journals in these folders of the site.
+    /// Hosts with journals in these folders of the site.
     fn new(journals: [&str; 2]) -> Self {
         let lease = ["--lease", "3s"].map(str::to_owned);
         let (site, controller) = Site::with(|_| lease.to_vec());
@@ -42,7 +41,7 @@ impl Hosts {
         self.site.agent_with(["a", "b"][index], &options)
     }
 
-    /// Both; the second has the wrapping key of the first.
+    /// Starts both agents; the second has the first one's wrapping key.
     fn agents(&self) -> [Process; 2] {
         let first = self.agent(0);
         let copied = Command::new("cp")
@@ -67,7 +66,7 @@ impl Hosts {
         qemu_io(&self.site.path(["a", "b"][index]), "disk", commands)
     }
 
-    /// What is worth knowing of the one attachment.
+    /// A summary of the only attachment.
     fn note(&self) -> String {
         let all = self.site.locally(&["attachment", "list"]);
         let all = all.as_array().expect("a list");
@@ -87,7 +86,7 @@ fn journals(folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_a_dead_host_had_flushed_is_there_for_whoever_has_its_journals() {
+fn writes_flushed_by_a_dead_host_are_replayed_by_a_host_with_its_journals() {
     let hosts = Hosts::new(["journals", "journals"]);
     let [mut first, second] = hosts.agents();
     hosts
@@ -109,7 +108,7 @@ fn what_a_dead_host_had_flushed_is_there_for_whoever_has_its_journals() {
     assert!(hosts.io(1, &["read -P 7 0 1M", "read -P 8 1M 1M"]));
     assert!(hosts.io(1, &["write -P 9 0 1M", "flush"]));
 
-    // It comes back, and does no harm.
+    // The dead host returns, and does no harm.
     let first = hosts.agent(0);
     assert!(!hosts.io(0, &["read 0 4k"]), "h1 has it no more");
     assert!(hosts.io(1, &["write -P 5 2M 1M", "flush", "read -P 9 0 1M"]));
@@ -122,7 +121,7 @@ fn what_a_dead_host_had_flushed_is_there_for_whoever_has_its_journals() {
         "{status}"
     );
 
-    // h2 is stopped in the midst of it all, and does not know how late it is.
+    // h2 is stopped in between, and does not know how long.
     second.signal("STOP");
     hosts.detach_by_force("h2");
     hosts.export("h1");
@@ -130,14 +129,14 @@ fn what_a_dead_host_had_flushed_is_there_for_whoever_has_its_journals() {
     assert!(hosts.io(0, &read));
     assert!(hosts.io(0, &["write -P 6 0 1M", "flush"]));
     second.signal("CONT");
-    wait_until("h2 knows that it has it no more", || {
+    wait_until("h2 knows that it has lost the lease", || {
         !hosts.io(1, &["read 0 4k"])
     });
     assert!(hosts.io(0, &["read -P 6 0 1M", "write -P 4 3M 1M", "flush"]));
 
-    // Closed, it needs no journal, and any host may have it.
+    // Once closed, the volume needs no journal, and any host may attach it.
     hosts.site.locally(&["volume", "unexport", "disk"]);
-    wait_until("nothing is left in the folder", || {
+    wait_until("the folder is empty", || {
         journals(&hosts.journals[0]).is_empty()
     });
     hosts.export("h2");
@@ -149,7 +148,7 @@ fn what_a_dead_host_had_flushed_is_there_for_whoever_has_its_journals() {
 }
 
 #[test]
-fn a_host_with_another_folder_goes_on_from_the_newest_version_and_says_so() {
+fn a_host_without_the_journal_continues_from_the_newest_version_and_reports_it() {
     let hosts = Hosts::new(["journals-1", "journals-2"]);
     let [mut first, second] = hosts.agents();
     hosts
@@ -162,14 +161,14 @@ fn a_host_with_another_folder_goes_on_from_the_newest_version_and_says_so() {
     assert!(hosts.io(0, &["write -P 8 0 1M", "flush"]));
     first.kill();
 
-    // The same host, started with the other folder: an error, not an older
-    // version. Nobody has given anything up yet.
+    // The same host with the other folder reports an error, and does not serve an older version: no
+    // one has accepted data loss yet.
     let other = Hosts {
         journals: [hosts.journals[1].clone(), String::new()],
         ..hosts
     };
     let mut wrong = other.agent(0);
-    wait_until("it says what is missing", || {
+    wait_until("it reports the missing journal", || {
         let all = other.site.locally(&["attachment", "list"]);
         let reason = all[0]["reason"].as_str().unwrap_or_default();
         all[0]["state"] == "error" && reason.contains("out of reach")
@@ -190,7 +189,7 @@ fn a_host_with_another_folder_goes_on_from_the_newest_version_and_says_so() {
     );
     assert!(hosts.io(1, &["read -P 7 0 1M", "write -P 9 1M 1M", "flush"]));
 
-    // It comes back: what it had flushed is merged with nothing.
+    // The first host returns: its flushed writes are not merged with newer ones.
     let first = hosts.agent(0);
     assert!(!hosts.io(0, &["read 0 4k"]));
     hosts.site.locally(&["volume", "unexport", "disk"]);
@@ -202,7 +201,7 @@ fn a_host_with_another_folder_goes_on_from_the_newest_version_and_says_so() {
 }
 
 #[test]
-fn the_journals_of_another_cluster_and_a_folder_that_is_not_there_are_refused() {
+fn foreign_and_missing_folders_of_journals_are_refused() {
     let hosts = Hosts::new(["journals", "missing"]);
     fs::remove_dir(&hosts.journals[1]).expect("empty");
     let marker = Path::new(&hosts.journals[0]).join("scree-journals");

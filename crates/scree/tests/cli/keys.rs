@@ -1,4 +1,4 @@
-//! The keys that wrap all others.
+//! Wrapping keys.
 
 use std::fs;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ fn write_private(path: &Path, text: &str) {
 }
 
 #[test]
-fn the_key_file_is_private_and_needed() {
+fn the_key_file_is_private_and_required() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     host.qemu_io("disk", &["write -P 9 0 1M"]);
@@ -53,7 +53,7 @@ fn the_key_file_is_private_and_needed() {
 }
 
 #[test]
-fn a_passphrase_does_as_well_and_a_wrong_one_is_told() {
+fn a_passphrase_works_and_a_wrong_one_is_reported() {
     let passphrases = tempfile::tempdir().expect("a folder");
     let path = passphrases.path().join("phrase");
     write_private(&path, "correct horse\n");
@@ -71,7 +71,7 @@ fn a_passphrase_does_as_well_and_a_wrong_one_is_told() {
     host.qemu_io("disk", &["read -P 9 0 1M"]);
     assert_eq!(host.stop(), 0);
 
-    // By the environment; and not by a key file.
+    // The passphrase comes from the environment; a key file does not open it.
     let mut by_file = std::process::Command::new(env!("CARGO_BIN_EXE_scree"));
     by_file
         .args(["up", "--dir"])
@@ -81,7 +81,7 @@ fn a_passphrase_does_as_well_and_a_wrong_one_is_told() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("made with a passphrase"));
 }
 
-/// The wrapping key's row in the list.
+/// The row of a wrapping key in the list.
 fn shown(host: &Host, name: &str) -> Value {
     let keys = host.json(&["key", "list"]);
     let mut keys = keys.as_array().expect("a list").iter();
@@ -91,7 +91,7 @@ fn shown(host: &Host, name: &str) -> Value {
 }
 
 #[test]
-fn a_key_takes_the_place_of_another_however_often_it_is_killed() {
+fn a_rotation_completes_through_any_number_of_kills() {
     let mut host = Host::new();
     let names = ["a", "b", "c"];
     for name in names {
@@ -121,7 +121,7 @@ fn a_key_takes_the_place_of_another_however_often_it_is_killed() {
     host.json(&["key", "rotate", "main", "new"]);
     host.kill();
     host.start();
-    wait_until("nothing is left to main", || {
+    wait_until("main wraps nothing", || {
         shown(&host, "main")["state"] == "retired"
     });
     assert_eq!(shown(&host, "main")["lineages"], 0);
@@ -140,7 +140,7 @@ fn a_key_takes_the_place_of_another_however_often_it_is_killed() {
         Some(1)
     );
 
-    // The same key under another name protects nothing anew.
+    // The same key under another name is refused: it would protect nothing.
     let text = fs::read_to_string(keys.join("keys.toml")).expect("text")
         + "[keys.one]\nkind = \"file\"\npath = \"one.key\"\n"
         + "[keys.two]\nkind = \"file\"\npath = \"one.key\"\n";

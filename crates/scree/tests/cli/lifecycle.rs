@@ -1,4 +1,4 @@
-//! A volume's life, from its making to its end.
+//! A volume from creation to deletion.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn a_volume_is_written_snapshotted_cloned_restored_grown_and_deleted() {
     );
     host.qemu_io("disk", &["write -P 0xbb 0 1M", "discard 1M 1M", "flush"]);
 
-    // A clone is the moment; neither sees what the other writes.
+    // A clone begins as the snapshot; neither volume sees writes of the other.
     host.json(&[
         "volume", "create", "copy", "--from", "monday", "--size", "128M",
     ]);
@@ -57,7 +57,7 @@ fn a_volume_is_written_snapshotted_cloned_restored_grown_and_deleted() {
     host.json(&["volume", "create", "copy2", "--from", "tuesday"]);
     host.qemu_io("copy2", &["read -P 0xaa 0 4M", "read -P 0xcc 4M 1M"]);
 
-    // Going back, and back to before that.
+    // Restored, and restored to before that.
     host.json(&["volume", "unexport", "disk"]);
     let versions = host.json(&["volume", "versions", "disk"]);
     let held = versions.as_array().expect("a list").iter();
@@ -72,7 +72,7 @@ fn a_volume_is_written_snapshotted_cloned_restored_grown_and_deleted() {
     host.json(&["volume", "restore", "disk", "--at", &newest]);
     host.qemu_io("disk", &["read -P 0xbb 0 1M"]);
 
-    // Larger, while it is served.
+    // Grown while it is served.
     assert_eq!(
         host.json(&["volume", "grow", "disk", "96M"])["size"],
         json!(96 << 20)
@@ -86,10 +86,10 @@ fn a_volume_is_written_snapshotted_cloned_restored_grown_and_deleted() {
         ],
     );
 
-    // Gone, but for its snapshots and their clones.
+    // Deleted, except for its snapshots and their clones.
     host.json(&["volume", "unexport", "disk"]);
-    let gone = host.json(&["volume", "delete", "disk", "--wait"]);
-    assert_eq!(gone["state"], json!("deleted"));
+    let deleted = host.json(&["volume", "delete", "disk", "--wait"]);
+    assert_eq!(deleted["state"], json!("deleted"));
     assert_eq!(host.run(&["volume", "show", "disk"]).code, 1);
     host.qemu_io("copy", &["read -P 0xaa 0 4M", "read -P 0xcc 4M 1M"]);
     let tree = host.run(&["snapshot", "tree"]).out;
@@ -99,7 +99,7 @@ fn a_volume_is_written_snapshotted_cloned_restored_grown_and_deleted() {
 }
 
 #[test]
-fn going_back_to_a_time_takes_the_newest_version_not_younger() {
+fn restoring_to_a_time_takes_the_newest_version_up_to_it() {
     let host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "8M"]);
     host.qemu_io("disk", &["write -P 1 0 4k", "flush"]);
@@ -153,7 +153,7 @@ fn a_read_only_export_refuses_writes() {
 }
 
 #[test]
-fn a_graceful_stop_leaves_nothing_in_journals_and_a_start_goes_on() {
+fn a_clean_stop_empties_the_journals_and_a_start_serves_again() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "32M"]);
     host.json(&["volume", "create", "other", "--size", "32M"]);
@@ -169,7 +169,7 @@ fn a_graceful_stop_leaves_nothing_in_journals_and_a_start_goes_on() {
 }
 
 #[test]
-fn what_nothing_needs_is_removed_and_freed() {
+fn unneeded_versions_are_removed_and_their_space_is_reclaimed() {
     let host = Host::with(&[
         "--retain-count",
         "1",
@@ -196,7 +196,7 @@ fn what_nothing_needs_is_removed_and_freed() {
     for pattern in 1..=3 {
         host.json(&["snapshot", "delete", &format!("s{pattern}")]);
     }
-    wait_until("three of four states are freed", || bytes() < full / 2);
+    wait_until("three of four versions are freed", || bytes() < full / 2);
     host.qemu_io("disk", &["read -P 4 0 8M"]);
     host.json(&["volume", "unexport", "disk"]);
     host.json(&["volume", "delete", "disk"]);

@@ -1,5 +1,5 @@
-//! The binary as its users have it: the command line against a real
-//! `scree up`, with QEMU's own client on the other side of the socket.
+//! Tests of the binary as its users run it: the command line against a real `scree up`, with QEMU's
+//! NBD client as the disk's user.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,6 +16,8 @@ mod certificates;
 mod chains;
 #[cfg(feature = "lab")]
 mod cost;
+#[cfg(feature = "lab")]
+mod cost_calibration;
 mod crash;
 mod database;
 mod guest;
@@ -50,4 +52,5 @@ mod vms;
 mod volume_replicas;
 mod waits;
 mod watched;
+mod watched_partition;
 mod workload;

@@ -1,5 +1,5 @@
-//! What those who watch hear of real processes: read strictly, as Prometheus
-//! would, and over time, as parts of Scree die and come back.
+//! Health and metrics of real processes, parsed strictly as by Prometheus, while parts fail and
+//! recover.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::host::{scree, wait_until};
 use crate::service::{Process, Site};
 
-/// What a watcher hears: the status and the text.
+/// The status and the text of an HTTP response.
 pub fn get(port: u16, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
@@ -32,7 +32,7 @@ fn is_documented(name: &str) -> bool {
         .any(|spelt| text.contains(spelt))
 }
 
-/// The numbers at /metrics, read by a foreign parser.
+/// The metrics at /metrics, as Python's Prometheus parser reads them.
 pub struct Numbers(Vec<Value>);
 
 impl Numbers {
@@ -72,7 +72,7 @@ impl Numbers {
         }
     }
 
-    /// Of those rows of this name that have this label, if one is given.
+    /// The values of the rows with this name and this label, if one is given.
     pub fn sum(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let has = |row: &&Value| {
             let labelled = label.is_none_or(|(key, value)| row["labels"][key] == value);
@@ -89,7 +89,7 @@ impl Numbers {
 }
 
 #[test]
-fn all_parts_of_a_process_are_one_text_that_prometheus_reads() {
+fn all_parts_of_a_process_are_one_valid_text() {
     let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
     let folder = folder.expect("a folder");
     let path = folder.path().to_str().expect("UTF-8");
@@ -127,10 +127,10 @@ fn all_parts_of_a_process_are_one_text_that_prometheus_reads() {
     up.stop();
 }
 
-/// A host whose controller dies goes on, stalls when its lease runs out, and is
-/// ready again when the controller is back; all of that can be seen.
+/// A host whose controller dies keeps serving, stalls when its lease runs out, and is ready again
+/// when the controller has returned; each state is visible.
 #[test]
-fn a_host_without_its_controller_says_so_until_it_is_back() {
+fn a_host_without_its_controller_is_not_ready_until_it_returns() {
     let (site, mut controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
     assert_eq!(site.join_host(&invited).code, 0);
@@ -151,7 +151,7 @@ fn a_host_without_its_controller_says_so_until_it_is_back() {
     assert!(server.sum(ends, Some(("use", "server"))).is_some());
 
     controller.kill();
-    wait_until("it says that it is not ready", || {
+    wait_until("it is not ready", || {
         let (status, said) = get(port, "/readyz");
         status == 503 && said.contains("agent: no controller has answered for")
     });
@@ -166,7 +166,7 @@ fn a_host_without_its_controller_says_so_until_it_is_back() {
 
     let controller = site.controller();
     wait_until("it is ready again", || get(port, "/readyz").0 == 200);
-    wait_until("its volume goes on", || {
+    wait_until("its volume continues", || {
         Numbers::of(port).sum("scree_volumes_stalled", None) == Some(0.0)
     });
     agent.stop();
@@ -174,7 +174,7 @@ fn a_host_without_its_controller_says_so_until_it_is_back() {
 }
 
 #[test]
-fn a_port_that_is_taken_or_none_is_refused() {
+fn a_port_that_is_in_use_or_invalid_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let taken = taken.local_addr().expect("it has one").to_string();
     let folder = tempfile::tempdir().expect("a folder");
@@ -191,7 +191,7 @@ fn a_port_that_is_taken_or_none_is_refused() {
 }
 
 #[test]
-fn alert_rules_are_about_numbers_that_there_are() {
+fn alert_rules_use_existing_metrics() {
     let rules = include_str!("../../../../docs/prometheus/alerts.yml");
     let is_part = |letter: char| letter.is_ascii_lowercase() || letter == '_';
     let names = rules

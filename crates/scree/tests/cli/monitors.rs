@@ -1,5 +1,5 @@
-//! A monitor before the disk of a real guest, which knows nothing of it: a trojan that
-//! installs itself is named step by step (StorM, the case of its evaluation).
+//! A monitor filter on the disk of a real guest: each step of a trojan that installs itself is
+//! reported (the case study of StorM).
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::guest::Guest;
 use crate::host::{Host, wait_until};
 
-/// An ext4 file system with a few folders, in `folder`.
+/// Creates an ext4 file system with a few folders, in `folder`.
 fn file_system(folder: &Path) -> String {
     let tree = folder.join("tree");
     for part in ["bin", "etc/init.d", "home/data", "var/log"] {
@@ -38,7 +38,7 @@ fn events(host: &Host, volume: &str) -> Vec<Value> {
     lines.collect::<Result<_, _>>().expect("each line is JSON")
 }
 
-/// What happened to names, owners and rights, as `operation path`.
+/// The changes of names, owners and modes, as `operation path`.
 fn steps(events: &[Value]) -> Vec<String> {
     let is_step = |event: &&Value| {
         let operation = event["operation"].as_str().unwrap_or_default();
@@ -56,7 +56,7 @@ fn steps(events: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn a_trojan_that_installs_itself_in_a_guest_is_named_step_by_step() {
+fn each_step_of_a_trojan_in_a_guest_is_reported() {
     let folder = TempDir::new().expect("a folder");
     let image = file_system(folder.path());
     let host = Host::with(&["--units", "2"]);
@@ -96,7 +96,7 @@ fn a_trojan_that_installs_itself_in_a_guest_is_named_step_by_step() {
         guest.does(step);
     }
     let mut heard = Vec::new();
-    wait_until("the last step is told", || {
+    wait_until("the last step is reported", || {
         heard = events(&host, "disk");
         steps(&heard).contains(&"delete /var/log/auth".to_owned())
     });
@@ -112,20 +112,20 @@ fn a_trojan_that_installs_itself_in_a_guest_is_named_step_by_step() {
         "chown /etc/passwd",
         "delete /var/log/auth",
     ];
-    let mut told = steps(&heard);
-    // What a rename and the end of what it replaced is told of first is all the same.
-    told.sort_by_key(|step| expected.iter().position(|one| one == step));
-    assert_eq!(told, expected, "{heard:#?}");
+    let mut reported = steps(&heard);
+    // A rename and the removal of the replaced file may be reported in any order.
+    reported.sort_by_key(|step| expected.iter().position(|one| one == step));
+    assert_eq!(reported, expected, "{heard:#?}");
     let written = heard
         .iter()
         .find(|event| event["operation"] == "write" && event["path"] == "/home/data/payload");
-    let written = written.expect("its content is told");
+    let written = written.expect("its content is reported");
     assert_eq!(written["vm"], guest.address().as_str());
     assert!(written["length"].as_u64() > Some(100_000), "{written}");
     let alerts = heard.iter().filter(|event| event["rule"] == "programs");
     assert!(alerts.count() >= 3, "{heard:#?}");
 
-    // Whoever reads it as text reads the same.
+    // The text output has the same events.
     let text = host.run(&["monitor", "disk"]);
     assert!(
         text.out.contains("ALERT (programs)") && text.out.contains("/bin/ls"),

@@ -1,13 +1,11 @@
-//! A volume is moved between two hosts, whose agents and whose controller are
-//! killed on the way.
+//! A volume is moved between two hosts, while agents and the controller are killed.
 
 use std::process::Command;
 
 use crate::host::wait_until;
 use crate::service::{Process, Site, qemu_io};
 
-/// A second host, with the first one's wrapping key; the units are folders of
-/// this machine.
+/// Starts a second host with the first one's wrapping key; the units are folders of this machine.
 pub fn second_host(site: &Site) -> Process {
     let invited = site.locally(&["host", "add", "h2"]);
     assert_eq!(site.join_host_in("b", &invited).code, 0);
@@ -18,7 +16,7 @@ pub fn second_host(site: &Site) -> Process {
     site.agent_in("b")
 }
 
-/// The one attachment: its id, host and state.
+/// The id, host and state of the only attachment.
 fn attached(site: &Site) -> [String; 3] {
     let all = site.locally(&["attachment", "list"]);
     let all = all.as_array().expect("a list");
@@ -32,7 +30,7 @@ fn is_on(site: &Site, host: &str) -> bool {
 }
 
 #[test]
-fn a_volume_moves_whole_whoever_is_killed_on_the_way() {
+fn a_move_loses_nothing_when_agents_and_controller_are_killed() {
     let (site, mut controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
     assert_eq!(site.join_host(&invited).code, 0);
@@ -65,12 +63,12 @@ fn a_volume_moves_whole_whoever_is_killed_on_the_way() {
     ));
     assert!(!qemu_io(&a, "disk", &["read 0 4k"]), "h1 has let go");
 
-    // Back again: its agent is dead as that is asked for, and so is the
-    // controller soon after.
+    // Back again: the agent is dead when the move is requested, and so is the controller soon
+    // after.
     second.kill();
     let [id, ..] = attached(&site);
-    let asked = site.locally(&["attachment", "move", &id, "--host", "h1", "--no-wait"]);
-    assert_eq!(asked["follower"]["host"], "h1");
+    let requested = site.locally(&["attachment", "move", &id, "--host", "h1", "--no-wait"]);
+    assert_eq!(requested["follower"]["host"], "h1");
     controller.kill();
     let controller = site.controller();
     let refused = site.try_scree(&["--dir", &site.text("c"), "volume", "delete", "disk"]);
@@ -79,13 +77,13 @@ fn a_volume_moves_whole_whoever_is_killed_on_the_way() {
     wait_until("h1 has it", || is_on(&site, "h1"));
     assert!(qemu_io(&a, "disk", &["read -P 9 0 1M", "read -P 8 1M 1M"]));
 
-    // And not at all.
+    // Canceled.
     first.kill();
     let [id, ..] = attached(&site);
     site.locally(&["attachment", "move", &id, "--host", "h2", "--no-wait"]);
     site.locally(&["attachment", "move", &id, "--cancel", "--no-wait"]);
     let first = site.agent();
-    wait_until("h1 has it as before", || is_on(&site, "h1"));
+    wait_until("h1 has it again", || is_on(&site, "h1"));
     assert!(qemu_io(&a, "disk", &["read -P 9 0 1M"]));
     second.kill();
     first.stop();

@@ -1,5 +1,5 @@
-//! Machines in network namespaces, of which each reaches some others: all links
-//! are pairs of virtual interfaces, and nobody forwards anything.
+//! Machines in network namespaces, each of which reaches some others: all links are pairs of
+//! virtual interfaces, and no machine forwards packets.
 //!
 //! ```text
 //!     host ──── store1 ──── store2
@@ -22,8 +22,7 @@ use crate::service::qemu_io;
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
-/// Which machines are linked. The first of link N is at 10.9.N.1, the other at
-/// 10.9.N.2.
+/// The linked machines. The first end of link N is at 10.9.N.1, the other one at 10.9.N.2.
 const LINKS: [[&str; 2]; 7] = [
     ["control", "host"],
     ["store1", "host"],
@@ -34,7 +33,7 @@ const LINKS: [[&str; 2]; 7] = [
     ["store1", "store3"],
 ];
 
-/// Namespaces of this test alone, which end with it.
+/// The namespaces of this test, which end with it.
 struct Networks {
     holder: Child,
 }
@@ -53,7 +52,7 @@ impl Networks {
                  ip -n {one} link set l{number} up; ip -n {other} link set r{number} up;"
             );
         }
-        // It ends when nobody holds the other end of its input.
+        // It ends when the other end of its input is closed.
         script += "echo ready; read -r _ || true";
         let mut holder = Command::new("unshare")
             .args(namespaces())
@@ -83,7 +82,7 @@ impl Networks {
         command
     }
 
-    /// Cuts a link, or repairs it.
+    /// Cuts a link, or restores it.
     fn set_link(&self, number: usize, state: &str) {
         let [one, _] = LINKS[number];
         let link = format!("l{number}");
@@ -110,7 +109,7 @@ fn is_root() -> bool {
     uid.expect("it has one").split_whitespace().nth(1) == Some("0")
 }
 
-/// Whoever is not root gets a user namespace, in which it is.
+/// A user without root rights gets a user namespace.
 fn namespaces() -> &'static [&'static str] {
     match is_root() {
         true => &["--net", "--mount"],
@@ -159,7 +158,7 @@ impl Cluster {
         process
     }
 
-    /// As the operator, at the controller's folder.
+    /// Runs a command in the controller's data directory.
     fn locally(&self, arguments: &[&str]) -> Value {
         let output = Command::new(SCREE)
             .args(["--dir", &self.text("c"), "-o", "json"])
@@ -184,7 +183,7 @@ impl Cluster {
         assert_eq!(said.code, 0, "{}", said.error);
     }
 
-    /// A unit daemon that says that it is at an address on one of its links.
+    /// Starts a unit daemon that announces its address on one of its links.
     fn store(&self, machine: &str, (control, own): (usize, &str)) -> Process {
         let invited = self.locally(&["unit", "create", machine]);
         self.join(machine, "unit", control, &invited);
@@ -207,7 +206,7 @@ impl Cluster {
     }
 }
 
-/// HVSTO's three steps: the host reaches one daemon, and by it all others.
+/// The host reaches one daemon, and all others through it (HVSTO's three steps).
 #[test]
 fn a_host_that_reaches_one_daemon_uses_all() {
     let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
@@ -229,14 +228,14 @@ fn a_host_that_reaches_one_daemon_uses_all() {
     cluster.join("host", "host", 0, &invited);
     let folder = cluster.text("host");
     let _agent = cluster.start("host", &["agent", "--dir", &folder]);
-    // The other two are nowhere for it.
+    // The host has no link to the other two.
     for address in ["10.9.5.2", "10.9.6.2"] {
         let route = cluster.networks.on("host", "ip");
         let mut route = route;
         let route = route.args(["route", "get", address]).output();
         assert!(!route.expect("ip runs").status.success(), "{address}");
     }
-    wait_until("all units are healthy for the host", || cluster.are_well());
+    wait_until("the host sees all units as healthy", || cluster.are_well());
 
     let create = [
         "volume",
@@ -264,7 +263,7 @@ fn a_host_that_reaches_one_daemon_uses_all() {
         assert!(unit["segments"].as_u64() > Some(0), "{unit}");
     }
 
-    // The way to one of them is cut: nothing is lost, and nobody fails.
+    // The link to one of them is cut: nothing is lost, and no request fails.
     cluster.networks.set_link(5, "down");
     cluster.locally(&["volume", "export", "disk"]);
     assert!(cluster.io(&["read -P 7 0 8M", "write -P 8 0 1M", "flush"]));

@@ -1,5 +1,4 @@
-//! Filters in processes of their own, as programs that are not Scree's, and on other machines:
-//! what they may do, and what becomes of the disk when they end.
+//! Out-of-process, external and remote filters: what they may do, and the disk when they end.
 
 use std::fs;
 use std::net::TcpListener;
@@ -21,7 +20,7 @@ fn disk(host: &Host) -> String {
     export["uri"].as_str().expect("text").to_owned()
 }
 
-/// Writes that are read again, for some seconds.
+/// Writes and reads back for some seconds.
 fn verified(uri: &str) -> Child {
     Command::new("fio")
         .args(["--name=w", "--ioengine=nbd", "--rw=randwrite", "--bs=4k"])
@@ -40,7 +39,7 @@ fn ended_well(fio: Child) {
     assert_eq!(fio.code, 0, "{} {}", fio.out, fio.error);
 }
 
-/// Processes below `parent` whose command line has all of `words`.
+/// The processes below `parent` whose command line has all of `words`.
 fn processes(parent: u32, words: &[&str]) -> Vec<u32> {
     let listed = Command::new("ps")
         .args(["-e", "-o", "pid=,ppid=,args=", "-ww"])
@@ -61,7 +60,7 @@ fn signal(name: &str, pid: u32) {
     assert!(sent.expect("kill is installed").success());
 }
 
-/// What the kernel says of a process.
+/// The kernel's status of a process.
 fn status(pid: u32, field: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -76,7 +75,7 @@ const LIMITED: &str = "[[filter]]\nkind = \"rate\"\nname = \"limits\"\niops = 10
                        \"process\"\nmemory = \"128M\"\ncpu_percent = 300\n";
 
 #[test]
-fn a_filter_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
+fn an_out_of_process_filter_is_confined_and_restarted_after_a_kill() {
     let host = Host::with(&["--units", "2"]);
     let uri = disk(&host);
     applied(&host, LIMITED);
@@ -103,21 +102,21 @@ fn a_filter_in_a_process_is_confined_and_may_be_killed_under_a_disk() {
             let times_back = || notes(&host).matches("is back after").count();
             let before = times_back();
             signal(name, pid);
-            wait_until("it is back", || times_back() > before);
+            wait_until("it is restarted", || times_back() > before);
             killed += 1;
         }
         killed == 3
     });
     ended_well(fio);
-    // Inline again: the process goes.
+    // Inline again: the process ends.
     host.json(&["chain", "delete", "disk"]);
-    wait_until("its process is gone", || {
+    wait_until("its process has ended", || {
         processes(host.pid(), &["filter-process"]).is_empty()
     });
 }
 
 #[test]
-fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
+fn a_filter_that_cannot_run_out_of_process_is_refused_and_the_disk_continues() {
     let host = Host::with(&["--units", "2"]);
     let uri = disk(&host);
     for (filters, words) in [
@@ -143,7 +142,7 @@ fn what_cannot_run_in_a_process_is_said_and_the_disk_goes_on() {
 }
 
 #[test]
-fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
+fn an_external_filter_is_bypassed_when_it_fails() {
     let host = Host::with(&["--units", "2"]);
     let uri = disk(&host);
     let programs = host.path().join("filter-programs");
@@ -161,10 +160,8 @@ fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     let pid = found()[0];
     assert_eq!(status(pid, "NoNewPrivs:"), "1");
     signal("-KILL", pid);
-    wait_until("it is started anew", || {
-        found().iter().any(|new| *new != pid)
-    });
-    // One that cannot begin is left out.
+    wait_until("it is restarted", || found().iter().any(|new| *new != pid));
+    // A filter that cannot start is bypassed.
     let nbdkit = found();
     fs::remove_file(&file).expect("removed");
     for pid in nbdkit {
@@ -174,15 +171,15 @@ fn a_program_that_is_not_screes_stands_in_a_chain_and_is_gone_round() {
     ended_well(verified(&uri));
 }
 
-/// As the package's agent has it with the drop-in `filters.conf`.
+/// The capabilities of the package's agent with the drop-in `filters.conf`.
 const OF_A_USER: &str = "-S -c 0 && set -- setpriv --reuid=64123 --regid=64123 --clear-groups \
     --inh-caps=+setuid,+setgid,+kill,+chown,+dac_override \
     --ambient-caps=+setuid,+setgid,+kill,+chown,+dac_override \"$@\"";
 
-/// Processes of an agent that is not root had its user, and its capabilities; and programs
-/// were refused.
+/// Once filters of an agent without root rights had its user and its capabilities, and external
+/// programs were refused.
 #[test]
-fn an_agent_that_is_not_root_and_may_gives_filters_users_of_their_own() {
+fn an_agent_with_capabilities_gives_each_filter_a_user_of_its_own() {
     let mut host = Host::idle(&["--units", "2"]);
     let mut chown = Command::new("chown");
     let owned = chown.arg("64123:64123").arg(host.path()).status();
@@ -215,9 +212,9 @@ fn an_agent_that_is_not_root_and_may_gives_filters_users_of_their_own() {
         assert_eq!(status(*pid, "NoNewPrivs:"), "1");
     }
     ended_well(verified(&uri));
-    // It ends them, though they are of others.
+    // The agent ends them, though they belong to other users.
     host.json(&["chain", "delete", "disk"]);
-    wait_until("their processes are gone", || {
+    wait_until("their processes have ended", || {
         found
             .iter()
             .all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
@@ -225,7 +222,7 @@ fn an_agent_that_is_not_root_and_may_gives_filters_users_of_their_own() {
 }
 
 #[test]
-fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
+fn a_remote_filter_is_known_by_its_key_and_may_restart() {
     let host = Host::with(&["--units", "2", "--filter-network", "127.0.0.1"]);
     let uri = disk(&host);
     let folder = host.path().with_extension("filter");
@@ -254,13 +251,15 @@ fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
     let fio = verified(&uri);
     machine.kill().expect("it runs");
     machine.wait().expect("it ends");
-    wait_until("it is missed", || notes(&host).contains("is started anew"));
+    wait_until("it is reported as failed", || {
+        notes(&host).contains("is started anew")
+    });
     let (mut machine, again) = begin();
     assert_eq!(again, key, "its key is kept");
     ended_well(fio);
     assert!(notes(&host).contains("is back after"));
 
-    // Nobody gets in who shows no certificate of the cluster's.
+    // A client without a certificate of the cluster is refused.
     let refused = Command::new("openssl")
         .args(["s_client", "-connect", &at.to_string(), "-tls1_3"])
         .stdin(Stdio::null())
@@ -273,7 +272,7 @@ fn a_filter_on_another_machine_is_known_by_its_key_and_may_come_and_go() {
     fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Starts `scree filter-server`, and waits until it says its key.
+/// Starts `scree filter-server` and waits until it prints its key.
 fn begin_filter(folder: &Path, at: &str, authority: &Path) -> (Child, String) {
     use std::io::{BufRead as _, BufReader};
     let mut child = Command::new(env!("CARGO_BIN_EXE_scree"))

@@ -1,9 +1,8 @@
-//! Users beside each other, on the command line: what each has, gives, and may
-//! not see.
+//! Several users on the command line: what each owns, shares, and cannot see.
 
 use serde_json::Value;
 
-use crate::service::Site;
+use crate::service::{Process, Site};
 
 struct Users {
     site: Site,
@@ -14,7 +13,7 @@ impl Users {
         self.site.scree(&[&["--profile", user], arguments].concat())
     }
 
-    /// What a command says that fails.
+    /// Runs a command that must fail with `why` in its error.
     fn refused(&self, user: &str, arguments: &[&str], why: &str) {
         let said = self
             .site
@@ -41,17 +40,34 @@ impl Users {
 
 /// The first five minutes of tenants, as the README has them.
 #[test]
-fn users_have_give_and_hide_what_is_theirs() {
-    let (site, _controller) = Site::new();
+fn users_own_share_and_transfer_volumes_that_others_cannot_see() {
+    let (users, _processes) = users_of_a_site();
+    a_login_beside_a_data_directory_has_a_notice(&users.site);
+    let disk = a_volume_is_created_once_and_tagged(&users);
+    an_export_needs_a_grant_on_the_host(&users);
+    another_user_needs_a_grant_on_the_volume(&users, &disk);
+    names_of_others_are_qualified(&users);
+    grants_are_returned_and_revoked(&users);
+    projects_have_quotas_and_members(&users);
+    changes_are_in_the_audit_log(&users);
+}
+
+/// The users alice and bob of a site with host h1, and the processes.
+fn users_of_a_site() -> (Users, [Process; 2]) {
+    let (site, controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
     assert_eq!(site.join_host(&invited).code, 0);
-    let _agent = site.agent();
+    let agent = site.agent();
     for user in ["alice", "bob"] {
         let invited = site.locally(&["user", "add", user]);
         let said = site.login(user, &invited);
         assert_eq!((said.code, said.error.as_str()), (0, ""));
     }
-    // Commands would go on as `local`, without a word.
+    (Users { site }, [controller, agent])
+}
+
+/// Without the notice, commands would silently run as `local`.
+fn a_login_beside_a_data_directory_has_a_notice(site: &Site) {
     let invited = site.locally(&["user", "add", "carol"]);
     let folder = site.text("c");
     let options = ["--profile", "carol", "--dir", folder.as_str()];
@@ -60,7 +76,10 @@ fn users_have_give_and_hide_what_is_theirs() {
     for word in [folder.as_str(), "scree://user/carol", "--profile carol"] {
         assert!(said.error.contains(word), "{}", said.error);
     }
-    let users = Users { site };
+}
+
+/// Returns the volume's id.
+fn a_volume_is_created_once_and_tagged(users: &Users) -> String {
     users.refused(
         "alice",
         &["volume", "create", "disk", "--size", "5"],
@@ -97,8 +116,10 @@ fn users_have_give_and_hide_what_is_theirs() {
         shown.contains("tier=tin") && shown.contains("for=tests"),
         "{shown}"
     );
+    disk["id"].as_str().expect("an id").to_owned()
+}
 
-    // A host is for those it was given to.
+fn an_export_needs_a_grant_on_the_host(users: &Users) {
     users.refused(
         "alice",
         &["volume", "export", "disk"],
@@ -115,13 +136,14 @@ fn users_have_give_and_hide_what_is_theirs() {
     assert!(uri.starts_with("nbd+unix:///alice/disk?"), "{uri}");
     users.refused(
         "alice",
-        &["volume", "give", "disk", "bob"],
+        &["volume", "transfer", "disk", "bob"],
         "detach it first",
     );
     users.of("alice", &["volume", "unexport", "disk"]);
+}
 
-    // For bob there is nothing, until he is given something.
-    for name in ["disk", "alice/disk", disk["id"].as_str().expect("an id")] {
+fn another_user_needs_a_grant_on_the_volume(users: &Users, id: &str) {
+    for name in ["disk", "alice/disk", id] {
         let why = format!("volume {name:?} does not exist");
         users.refused("bob", &["volume", "show", name], &why);
         users.refused("bob", &["volume", "export", name], &why);
@@ -147,7 +169,10 @@ fn users_have_give_and_hide_what_is_theirs() {
     );
     let read = users.of("bob", &["volume", "export", "alice/disk", "--read-only"]);
     assert_eq!(read["read_only"], true);
-    // Names are spelt so that they can be given to other commands.
+}
+
+/// Lists show names in the form that other commands accept.
+fn names_of_others_are_qualified(users: &Users) {
     for (list, word) in [
         (["volume", "list"], "alice/disk  "),
         (["snapshot", "list"], "alice/noon  "),
@@ -170,9 +195,11 @@ fn users_have_give_and_hide_what_is_theirs() {
         list.contains("alice/disk") && list.contains("bob/disk"),
         "{list}"
     );
+}
+
+fn grants_are_returned_and_revoked(users: &Users) {
     let grants = users.of("alice", &["grant", "list", "--volume", "disk"]);
     let id = grants[0]["id"].as_str().expect("an id").to_owned();
-    // What was given can be given back, and taken away.
     users.of("bob", &["grant", "delete", &id]);
     users.of(
         "alice",
@@ -182,8 +209,9 @@ fn users_have_give_and_hide_what_is_theirs() {
     let id = grants[0]["id"].as_str().expect("an id");
     users.of("alice", &["grant", "delete", id]);
     users.refused("bob", &["volume", "show", "alice/disk"], "does not exist");
+}
 
-    // Projects.
+fn projects_have_quotas_and_members(users: &Users) {
     users.refused("alice", &["project", "add", "red"], "is no administrator");
     users.site.locally(&[
         "project",
@@ -219,15 +247,20 @@ fn users_have_give_and_hide_what_is_theirs() {
     assert_eq!(users.names("bob", &["project", "list"]), ["bob"]);
     users.refused(
         "alice",
-        &["volume", "give", "more", "bob"],
+        &["volume", "transfer", "more", "bob"],
         "both you and bob",
     );
-    let given = users.site.locally(&["volume", "give", "alice/more", "bob"]);
+    let moved = users
+        .site
+        .locally(&["volume", "transfer", "alice/more", "bob"]);
     assert_eq!(
-        (&given["owner"], &given["project"]),
+        (&moved["owner"], &moved["project"]),
         (&"bob".into(), &"bob".into())
     );
     users.site.locally(&["project", "delete", "red"]);
+}
+
+fn changes_are_in_the_audit_log(users: &Users) {
     let log = users.site.locally(&["audit", "--limit", "100"]);
     let log = log.as_array().expect("lines");
     for (who, action) in [
@@ -237,7 +270,7 @@ fn users_have_give_and_hide_what_is_theirs() {
         ("scree://user/alice", "revoke"),
         ("scree://user/bob", "attach"),
         ("scree://user/bob", "detach"),
-        ("scree://user/local", "give"),
+        ("scree://user/local", "transfer"),
         ("scree://user/local", "set-quota"),
     ] {
         let is_there = log

@@ -1,4 +1,4 @@
-//! What leaks, said beforehand: by equations and by trial.
+//! `scree privacy`: leakage by the equations and by simulation.
 
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
@@ -12,25 +12,25 @@ fn privacy(arguments: &[&str]) -> CommandOutput {
     scree(&[&["privacy"], arguments].concat())
 }
 
-fn told(arguments: &[&str]) -> Value {
+fn result(arguments: &[&str]) -> Value {
     let said = privacy(&[arguments, &["-o", "json"]].concat());
     assert_eq!(said.code, 0, "{}", said.error);
     serde_json::from_str(&said.out).expect("JSON")
 }
 
-fn ratio(told: &Value, compromised: u64) -> f64 {
-    let mut results = told["results"].as_array().expect("a list").iter();
+fn ratio(result: &Value, compromised: u64) -> f64 {
+    let mut results = result["results"].as_array().expect("a list").iter();
     let found = results.find(|one| one["compromised"] == compromised);
-    found.expect("it was asked for")["leak_ratio"]
+    found.expect("a result")["leak_ratio"]
         .as_f64()
         .expect("a number")
 }
 
 const PAPER: [&str; 4] = ["--units", "100", "--compromised", "1..25"];
 
-/// Of 16 sets more whole files leak than of any, and of long pieces; and blocks as before.
+/// With 16 copysets, and with long pieces, more complete files leak; single blocks leak as before.
 #[test]
-fn few_sets_and_long_pieces_leak_more_by_equations_and_by_trial() {
+fn few_copysets_and_long_pieces_leak_more() {
     let case = |more: &[&'static str]| {
         let site = ["--units", "60", "--compromised", "6", "--replicas", "2"];
         let plan = ["--scatter-width", "8"];
@@ -43,9 +43,9 @@ fn few_sets_and_long_pieces_leak_more_by_equations_and_by_trial() {
         &["--destage-width", "16", "--granularity", "2"],
     ] {
         let case = case(more);
-        let estimated = told(&[&["estimate"], &case[..]].concat());
+        let estimated = result(&[&["estimate"], &case[..]].concat());
         let trials = ["--trials", "300", "--seed", "3"];
-        let simulated = told(&[&["simulate"], &case[..], &trials[..]].concat());
+        let simulated = result(&[&["simulate"], &case[..], &trials[..]].concat());
         let leaks = ratio(&estimated, 6);
         assert!(leaks > before, "{more:?} {leaks}");
         let within = simulated["results"][0]["leak_ratio_within"]
@@ -65,22 +65,22 @@ fn few_sets_and_long_pieces_leak_more_by_equations_and_by_trial() {
     }
 }
 
-/// HVSTO's Fig. 4, by its equations and by trial.
+/// HVSTO's Fig. 4, by its equations and by simulation.
 #[test]
-fn the_papers_four_figures_come_back_by_equations_and_by_trial() {
+fn the_numbers_of_the_paper_are_reproduced() {
     for (block, of_one, of_25) in [("4K", 0.000_033, 0.001_1), ("8K", 0.000_074, 0.002_5)] {
         let case = [&PAPER[..], &["--block-size", block]].concat();
-        let estimated = told(&[&["estimate"], &case[..]].concat());
+        let estimated = result(&[&["estimate"], &case[..]].concat());
         let trials = ["--trials", "200", "--seed", "7"];
-        let simulated = told(&[&["simulate"], &case[..], &trials[..]].concat());
+        let simulated = result(&[&["simulate"], &case[..], &trials[..]].concat());
         for (compromised, published) in [(1, of_one), (25, of_25)] {
-            for told in [&estimated, &simulated] {
-                let off = ratio(told, compromised) / published - 1.0;
+            for result in [&estimated, &simulated] {
+                let off = ratio(result, compromised) / published - 1.0;
                 assert!(off.abs() < 0.05, "{block} {compromised}: {off}");
             }
         }
-        // The true mean is further away than so three times in a million: as often as not of
-        // fifty numbers.
+        // The true mean is further away than this in three of a million cases, in either direction,
+        // for fifty numbers.
         for compromised in 1..=25 {
             let of_trials = &simulated["results"][compromised as usize - 1];
             let within = of_trials["leak_ratio_within"].as_f64().expect("a number");
@@ -94,7 +94,7 @@ fn the_papers_four_figures_come_back_by_equations_and_by_trial() {
 }
 
 #[test]
-fn files_are_those_of_a_folder_or_of_a_list() {
+fn files_are_read_from_a_folder_or_a_list() {
     let folder = TempDir::new().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let text = |name: &str| path(name).to_str().expect("text").to_owned();
@@ -115,13 +115,16 @@ fn files_are_those_of_a_folder_or_of_a_list() {
         ["--list", &text("list.csv")],
         ["--list", &text("list")],
     ] {
-        let told = told(&[&case[..], &of[..]].concat());
-        assert_eq!((&told["files"], &told["bytes"]), (&2.into(), &5100.into()));
-        // One block of the first, two of the second.
+        let result = result(&[&case[..], &of[..]].concat());
+        assert_eq!(
+            (&result["files"], &result["bytes"]),
+            (&2.into(), &5100.into())
+        );
+        // One block of the first file, two of the second.
         let expected = (100.0 / 4.0 + 5000.0 / 16.0) / 5100.0;
-        assert!((ratio(&told, 1) - expected).abs() < 1e-12);
+        assert!((ratio(&result, 1) - expected).abs() < 1e-12);
     }
-    // Another name of a file makes no other one, and a hole is nowhere: 8 KiB are there of this.
+    // A hard link is not another file, and a hole has no blocks: 8 KiB of this file exist.
     let only = path("odd");
     std::fs::create_dir(&only).expect("made");
     let sparse = std::fs::File::create(only.join("sparse")).expect("made");
@@ -129,14 +132,14 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     for at in [0, 512 << 10] {
         sparse.write_all_at(&[7; 4096], at).expect("written");
     }
-    // What lies beyond its end, or was reserved, and never written, is none of it.
+    // Blocks beyond the end, or reserved and never written, are not part of the file.
     let reserved = Command::new("fallocate")
         .args(["--keep-size", "--offset", "1M", "--length", "1M"])
         .arg(only.join("sparse"))
         .status();
     assert!(reserved.expect("util-linux is there").success());
     std::fs::hard_link(only.join("sparse"), only.join("again")).expect("linked");
-    let odd = told(&[&case[..], &["--tree", &text("odd")]].concat());
+    let odd = result(&[&case[..], &["--tree", &text("odd")]].concat());
     assert_eq!((&odd["files"], &odd["bytes"]), (&1.into(), &8192.into()));
     let picture = text("leaks.svg");
     let list = text("list");
@@ -146,7 +149,7 @@ fn files_are_those_of_a_folder_or_of_a_list() {
         let is_refused = said.error.contains("one of the files below --tree");
         assert_eq!((said.code, is_refused), (code, code == 1), "{}", said.error);
     }
-    // What is read is not drawn over.
+    // An input file is not overwritten by the plot.
     for over in [&list, &text("tree/../list")] {
         let said = privacy(&[&case[..], &["--list", &list, "--plot", over]].concat());
         assert!(said.error.contains("it is an input file"), "{}", said.error);
@@ -160,10 +163,10 @@ fn files_are_those_of_a_folder_or_of_a_list() {
     assert!(said.out.contains("2 files, 5.0K"), "{}", said.out);
     let drawn = std::fs::read_to_string(&picture).expect("drawn");
     assert!(drawn.starts_with("<svg") && drawn.contains("compromised units of 4"));
-    // Whoever has no keys reads nothing.
-    let sealed = told(&[&case[..], &["--list", &list, "--sealed"]].concat());
+    // Nothing is readable without keys.
+    let sealed = result(&[&case[..], &["--list", &list, "--sealed"]].concat());
     assert_eq!(ratio(&sealed, 2), 0.0);
-    // Two of three units with parity have all; one has a third.
+    // With parity, two of three units have everything, and one unit a third.
     let erasure = [
         "estimate",
         "--units",
@@ -173,16 +176,16 @@ fn files_are_those_of_a_folder_or_of_a_list() {
         "--erasure",
         "2+1",
     ];
-    let told = told(&[&erasure[..], &["--list", &list]].concat());
-    // Two blocks are a row, which one unit does not have, or lie in two of them.
+    let result = result(&[&erasure[..], &["--list", &list]].concat());
+    // Two blocks are one row, which a single unit cannot read, or they are in two rows.
     let expected = (100.0 / 3.0 + 5000.0 / 9.0 / 2.0) / 5100.0;
-    assert!((ratio(&told, 1) - expected).abs() < 1e-12);
-    assert_eq!(ratio(&told, 2), 1.0);
+    assert!((ratio(&result, 1) - expected).abs() < 1e-12);
+    assert_eq!(ratio(&result, 2), 1.0);
 }
 
-/// As Fig. 4 has them, with what its text says.
+/// The block sizes of Fig. 4, with the numbers of its text.
 #[test]
-fn sizes_of_blocks_are_lines_of_one_picture_and_rows_of_one_table() {
+fn block_sizes_are_lines_of_one_plot_and_rows_of_one_table() {
     let folder = TempDir::new().expect("a folder");
     let picture = folder.path().join("leaks.svg");
     let picture = picture.to_str().expect("text");
@@ -195,11 +198,11 @@ fn sizes_of_blocks_are_lines_of_one_picture_and_rows_of_one_table() {
     ];
     for verb in ["estimate", "simulate"] {
         let case = [&[verb][..], &PAPER, &sizes].concat();
-        let both = told(&case);
+        let both = result(&case);
         let results = both["results"].as_array().expect("a list");
         assert_eq!(results.len(), 50, "each size once");
         for (number, block) in ["4K", "8K"].into_iter().enumerate() {
-            let alone = told(&[&[verb][..], &PAPER, &["--block-size", block]].concat());
+            let alone = result(&[&[verb][..], &PAPER, &["--block-size", block]].concat());
             let alone = alone["results"].as_array().expect("a list");
             assert_eq!(&results[25 * number..][..25], alone);
             assert_eq!(alone[0]["block_bytes"], 4096 << number);
@@ -217,14 +220,14 @@ fn sizes_of_blocks_are_lines_of_one_picture_and_rows_of_one_table() {
             assert!(drawn.contains(name), "{name}");
         }
     }
-    // One size has no column of its own.
+    // A single size has no column of its own.
     let said = privacy(&[&["estimate"][..], &PAPER].concat());
     assert!(!said.out.contains("BLOCKS"), "{}", said.out);
 }
 
-/// What a long simulation has found is said, whatever becomes of the picture.
+/// The result of a long simulation is printed even if the plot cannot be written.
 #[test]
-fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
+fn an_impossible_plot_is_refused_early_or_after_the_result() {
     let folder = TempDir::new().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     let case = ["estimate", "--units", "4", "--compromised"];
@@ -254,9 +257,9 @@ fn a_picture_that_cannot_be_is_refused_before_or_after_all_else_is_done() {
     assert!(said.error.contains("--plot"), "{}", said.error);
 }
 
-/// A thousand units took hours.
+/// Once a thousand units took hours.
 #[test]
-fn a_thousand_units_with_parity_are_reckoned_at_once() {
+fn a_thousand_units_with_parity_are_computed_within_seconds() {
     let case = ["estimate", "--units", "1000", "--compromised", "10,250"];
     let spread = ["--erasure", "4+2", "--scatter-width", "64"];
     for deal in [
@@ -264,15 +267,15 @@ fn a_thousand_units_with_parity_are_reckoned_at_once() {
         &["--destage-width", "16"],
         &["--granularity", "4096"],
     ] {
-        let told = told(&[&case[..], &spread, deal].concat());
-        let map = |number: usize| told["results"][number]["map_ratio"].as_f64();
-        assert!((map(0).expect("a number") - 0.01).abs() < 1e-6, "{told}");
-        assert!(ratio(&told, 250) > ratio(&told, 10), "{told}");
+        let result = result(&[&case[..], &spread, deal].concat());
+        let map = |number: usize| result["results"][number]["map_ratio"].as_f64();
+        assert!((map(0).expect("a number") - 0.01).abs() < 1e-6, "{result}");
+        assert!(ratio(&result, 250) > ratio(&result, 10), "{result}");
     }
 }
 
 #[test]
-fn a_plan_has_what_survives_and_tells_little() {
+fn a_plan_lists_placements_that_survive_failures_and_leak_little() {
     fn plan<'a>(more: &[&'a str]) -> Vec<&'a str> {
         let site = [
             "plan",
@@ -285,9 +288,9 @@ fn a_plan_has_what_survives_and_tells_little() {
         ];
         [&site[..], more].concat()
     }
-    let all = told(&plan(&["--max-leak", "1"]));
-    let options = |told: &Value| -> Vec<String> {
-        let placements = told["placements"].as_array().expect("a list").iter();
+    let all = result(&plan(&["--max-leak", "1"]));
+    let options = |result: &Value| -> Vec<String> {
+        let placements = result["placements"].as_array().expect("a list").iter();
         let option = |one: &Value| one["option"].as_str().expect("text").to_owned();
         placements.map(option).collect()
     };
@@ -298,17 +301,17 @@ fn a_plan_has_what_survives_and_tells_little() {
         !all_options.contains(&"--replicas 2".to_owned()),
         "one more may be lost"
     );
-    // On the sets of the engine, unless others are said: these tell more.
-    let leaks = |told: &Value, option: &str| {
-        let placements = told["placements"].as_array().expect("a list").iter();
+    // With the engine's copysets by default: random ones leak more.
+    let leaks = |result: &Value, option: &str| {
+        let placements = result["placements"].as_array().expect("a list").iter();
         let mut such = placements.filter(|one| one["option"] == option);
         such.next().and_then(|one| one["leak_ratio"].as_f64())
     };
     let any = ["--scatter-width", "any", "--destage-width", "any"];
-    let any = told(&plan(&[&["--max-leak", "1"], &any[..]].concat()));
+    let any = result(&plan(&[&["--max-leak", "1"], &any[..]].concat()));
     let asked = ["--units", "20", "--compromised", "5", "--replicas", "3"];
     let widths = ["--scatter-width", "8", "--destage-width", "16"];
-    let engines = told(&[&["estimate"], &asked[..], &widths].concat());
+    let engines = result(&[&["estimate"], &asked[..], &widths].concat());
     assert_eq!(
         leaks(&all, "--replicas 3"),
         engines["results"][0]["leak_ratio"].as_f64()
@@ -319,8 +322,8 @@ fn a_plan_has_what_survives_and_tells_little() {
         (&8.into(), &16.into())
     );
     assert_eq!(any["destage_width"], Value::Null);
-    // Copies tell more than parity does.
-    let some = told(&plan(&["--max-leak", "0.002"]));
+    // Copies leak more than parity.
+    let some = result(&plan(&["--max-leak", "0.002"]));
     assert!(!options(&some).contains(&"--replicas 3".to_owned()));
     assert!(options(&some).contains(&"--erasure 4+2".to_owned()));
     let said = privacy(&plan(&["--max-leak", "0.002"]));
@@ -337,7 +340,7 @@ fn a_plan_has_what_survives_and_tells_little() {
         assert_eq!(said.code, code, "{}", said.error);
         assert!(said.error.contains(why), "{}", said.error);
     }
-    // What cannot be is said before files are looked for.
+    // Impossible options are refused before files are read.
     let many = [
         "plan",
         "--units",
@@ -374,7 +377,7 @@ fn a_plan_has_what_survives_and_tells_little() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn impossible_options_are_refused() {
     let folder = TempDir::new().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     let (empty, words, none) = (path("empty"), path("words"), path("none"));

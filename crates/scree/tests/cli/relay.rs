@@ -1,4 +1,4 @@
-//! `scree relay` between foreign clients and a foreign server.
+//! `scree relay` between QEMU's client and nbdkit.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -9,7 +9,7 @@ use crate::host::{CommandOutput, scree, wait_until};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
-/// A process that ends with its test.
+/// A process that is killed when it is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -34,7 +34,7 @@ fn relay(folder: &Path, more: &[&str]) -> Running {
     relay_saying(folder, more, Stdio::inherit())
 }
 
-/// One whose standard error is this.
+/// A process with this standard error.
 fn relay_saying(folder: &Path, more: &[&str], error: Stdio) -> Running {
     let to = format!(
         "nbd+unix:///disk?socket={}",
@@ -58,7 +58,7 @@ fn relay_saying(folder: &Path, more: &[&str], error: Stdio) -> Running {
     Running(child)
 }
 
-/// A relay that does not begin; why.
+/// The error of a relay that does not start.
 fn refused(folder: &Path, more: &[&str]) -> String {
     let to = uri(folder, "server");
     let words = ["relay", "--listen", "unix:/tmp/none", "--to", &to];
@@ -90,7 +90,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_passive_relay_is_the_disk_that_the_server_has() {
+fn a_passive_relay_shows_the_disk_of_the_server() {
     let folder = folder();
     let folder = folder.path();
     let _server = qemu_nbd(folder);
@@ -102,7 +102,7 @@ fn a_passive_relay_is_the_disk_that_the_server_has() {
         &uri(folder, "relay"),
         &["write -P 1 0 1M", "write -f -P 2 3M 5k"],
     );
-    // It is there already: nothing is on the way.
+    // The server has the write already: a passive relay holds nothing.
     qemu_io(
         &uri(folder, "server"),
         &["read -P 1 0 1M", "read -P 2 3M 5k"],
@@ -131,10 +131,10 @@ fn a_passive_relay_is_the_disk_that_the_server_has() {
     );
 }
 
-/// What a relay has acknowledged without a flush is in its journal, and nowhere else maybe:
-/// its process is killed, and the server with it.
+/// A relay's acknowledged writes without a flush may be only in its journal: its process and the
+/// server are killed.
 #[test]
-fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
+fn a_killed_active_relay_loses_no_acknowledged_write() {
     let folder = folder();
     let folder = folder.path();
     let journal = folder.join("journal");
@@ -148,7 +148,7 @@ fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
         let mut relay = relay(folder, &[&active[..], &["--flush", flush]].concat());
         let pattern = round + 1;
         if flush == "journal" {
-            // The server is away: nothing but the journal can have it.
+            // The server is unavailable: only the journal can have the write.
             drop(server.take());
         }
         let mut writes = Vec::new();
@@ -158,8 +158,8 @@ fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
             writes.push(format!("write -P {pattern} {at}k 50k"));
             reads.push(format!("read -P {pattern} {at}k 50k"));
         }
-        // They are acknowledged before qemu-io ends; it flushes only at its end, which waits
-        // for the server, unless the journal answers.
+        // They are acknowledged before qemu-io ends; its flush at the end waits for the server,
+        // unless the journal answers it.
         writes.push("abort".to_owned());
         let mut command = Command::new("qemu-io");
         command.args(["-f", "raw", &uri(folder, "relay")]);
@@ -168,7 +168,7 @@ fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
         }
         let said = command.output().expect("qemu-io is installed");
         let out = String::from_utf8_lossy(&said.stdout);
-        // What it was about to print goes with it.
+        // Its unprinted output is lost with it.
         let wrote = out.matches("wrote 51200/51200").count();
         assert!(wrote >= 30, "{out}");
         reads.truncate(wrote);
@@ -181,14 +181,14 @@ fn an_active_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
         let relay = self::relay(folder, &active);
         let reads: Vec<&str> = reads.iter().map(String::as_str).collect();
         qemu_io(&uri(folder, "relay"), &reads);
-        // Its journal is carried out before it is ready.
+        // Its journal is replayed before it is ready.
         qemu_io(&uri(folder, "server"), &reads);
         drop(relay);
     }
 }
 
 #[test]
-fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
+fn a_journal_has_one_relay_and_is_empty_after_a_clean_exit() {
     let folder = folder();
     let folder = folder.path();
     let _server = qemu_nbd(folder);
@@ -203,13 +203,13 @@ fn a_journal_has_one_relay_and_a_clean_end_leaves_nothing_in_it() {
     let killed = Command::new("kill").arg(&pid).status().expect("kill runs");
     assert!(killed.success());
     assert_eq!(first.0.wait().expect("it ends").code(), Some(0));
-    // What is written without it is not overwritten by the journal later.
+    // The journal does not overwrite later writes that were made without it.
     qemu_io(&uri(folder, "server"), &["write -P 2 0 1M"]);
     let _again = relay(folder, &active);
     qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
 }
 
-/// A server that refuses to write while there is a file, which is returned as well.
+/// A server that refuses writes as long as a file exists, and that file.
 fn troubled(folder: &Path) -> (Running, PathBuf) {
     let (socket, trouble) = (folder.join("server"), folder.join("trouble"));
     let server = Command::new("nbdkit")
@@ -223,10 +223,10 @@ fn troubled(folder: &Path) -> (Running, PathBuf) {
     (server, trouble)
 }
 
-/// A server that was in trouble for a moment was never used again, and its relay answered
-/// nothing any more.
+/// Once a server that failed for a moment was never used again, and its relay did not answer any
+/// more.
 #[test]
-fn a_server_that_refuses_for_a_moment_loses_nothing() {
+fn writes_that_a_server_refuses_for_a_moment_are_not_lost() {
     let folder = folder();
     let folder = folder.path();
     let (_server, trouble) = troubled(folder);
@@ -252,9 +252,9 @@ fn a_server_that_refuses_for_a_moment_loses_nothing() {
     qemu_io(&uri(folder, "server"), &reads);
 }
 
-/// Of a journal that is a filter of a policy it was not said that it has what the server lacks.
+/// Once the final error did not mention that a policy's journal has the missing writes.
 #[test]
-fn a_relay_that_ends_says_that_its_journal_has_what_the_server_has_not() {
+fn a_relay_that_exits_reports_writes_that_only_its_journal_has() {
     let folder = folder();
     let folder = folder.path();
     let (_server, trouble) = troubled(folder);
@@ -293,9 +293,9 @@ fn a_relay_that_ends_says_that_its_journal_has_what_the_server_has_not() {
     }
 }
 
-/// Whatever was in the way of a journal, it was called by the option that says its size.
+/// Once each error of a journal named --journal-size.
 #[test]
-fn a_journal_that_cannot_be_used_is_called_by_its_folder() {
+fn an_unusable_journal_is_named_by_its_folder() {
     let folder = folder();
     let folder = folder.path();
     let _server = qemu_nbd(folder);
@@ -314,9 +314,9 @@ fn a_journal_that_cannot_be_used_is_called_by_its_folder() {
     assert!(!error.contains("--journal-size"), "{error}");
 }
 
-/// What filters keep in a folder is of one disk, and a chain has one journal.
+/// The state of filters belongs to one disk, and a chain has one journal.
 #[test]
-fn filters_that_keep_something_have_one_relay() {
+fn filters_with_state_have_one_relay() {
     let folder = folder();
     let folder = folder.path();
     let _server = qemu_nbd(folder);
@@ -341,9 +341,9 @@ fn filters_that_keep_something_have_one_relay() {
     assert!(error.contains("there would be two"), "{error}");
 }
 
-/// A client that is told of no smallest block sends what the server does not take.
+/// A client without a minimal block size sends requests that the server refuses.
 #[test]
-fn a_relay_tells_its_clients_which_blocks_its_server_takes() {
+fn a_relay_announces_the_block_sizes_of_its_server() {
     let folder = folder();
     let folder = folder.path();
     let socket = folder.join("server");
@@ -357,15 +357,15 @@ fn a_relay_tells_its_clients_which_blocks_its_server_takes() {
     let _server = Running(server.expect("nbdkit is installed"));
     wait_until("the server listens", || socket.exists());
     let _relay = relay(folder, &[]);
-    let told = Command::new("nbdinfo")
+    let shown = Command::new("nbdinfo")
         .args(["--json", &uri(folder, "relay")])
         .output();
-    let told = CommandOutput::of(told.expect("nbdinfo is installed"));
-    assert_eq!(told.code, 0, "{}", told.error);
-    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
-    let export = &told["exports"][0];
+    let shown = CommandOutput::of(shown.expect("nbdinfo is installed"));
+    assert_eq!(shown.code, 0, "{}", shown.error);
+    let shown: serde_json::Value = serde_json::from_str(&shown.out).expect("JSON");
+    let export = &shown["exports"][0];
     assert_eq!(export["block_size_minimum"], 4096, "{export}");
-    // QEMU does what is smaller by itself.
+    // QEMU handles smaller requests by itself.
     qemu_io(
         &uri(folder, "relay"),
         &["write -P 5 512 512", "read -P 5 512 512"],

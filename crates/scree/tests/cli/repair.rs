@@ -1,4 +1,4 @@
-//! Units that are lost, drained, removed and compared, on four unit daemons.
+//! Lost, drained, removed and compared units, with four unit daemons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,7 @@ use crate::host::{Host, wait_until};
 use crate::service::{Process, Site, qemu_io};
 use crate::stores::Stores;
 
-/// A controller, an agent and four daemons that are well, and a volume with some
-/// content that lies on the daemons.
+/// A controller, an agent, four healthy daemons, and a volume whose content is on the daemons.
 struct Scene<'a> {
     site: &'a Site,
     stores: Stores<'a>,
@@ -22,7 +21,7 @@ struct Scene<'a> {
 const WRITES: [&str; 2] = ["write -P 7 0 4M", "write -P 9 8M 5M"];
 const READS: [&str; 2] = ["read -P 7 0 4M", "read -P 9 8M 5M"];
 
-/// Behind more of a segment than one answer of a daemon has.
+/// A slot beyond the part of a segment that one answer of a daemon can have.
 const ROT_AT: u64 = 3 << 20;
 
 impl<'a> Scene<'a> {
@@ -43,7 +42,7 @@ impl<'a> Scene<'a> {
         scene
     }
 
-    /// Attaches the volume. What was written lies on the daemons when this returns.
+    /// Attaches the volume. Earlier writes are on the daemons when this returns.
     fn with_disk(&self, commands: &[&str]) {
         self.site.locally(&["volume", "export", "disk"]);
         let done = qemu_io(&self.site.path("a"), "disk", commands);
@@ -51,37 +50,37 @@ impl<'a> Scene<'a> {
         self.site.locally(&["volume", "unexport", "disk"]);
     }
 
-    /// The machine of a daemon is gone with all that was on it.
+    /// Destroys the machine of a daemon with all its data.
     fn lose(&mut self, number: usize) {
         self.stores.running[number - 1].kill();
         fs::remove_dir_all(self.site.path(&format!("u{number}"))).expect("removed");
         let name = format!("s{number}");
-        wait_until("it is missed", || {
+        wait_until("it is missing", || {
             let states = self.stores.states();
             states.contains(&(name.clone(), "missing".to_owned()))
         });
     }
 
-    /// Waits until all members of all copysets are whole.
+    /// Waits until all members of all copysets are in sync.
     fn wait_until_repaired(&self) {
-        wait_until("nothing is left to be repaired", || {
+        wait_until("repair is complete", || {
             let tasks = self.site.locally(&["unit", "tasks"]);
             tasks.as_array().expect("a list").is_empty()
         });
     }
 
-    /// Reads everything, while each of these daemons in turn is away.
+    /// Reads everything while each of these daemons in turn is unavailable.
     fn reads_without_any_of(&mut self, numbers: &[usize]) {
         for number in numbers {
             self.stores.running[number - 1].kill();
             self.with_disk(&READS);
             self.stores.running[number - 1] = self.stores.start(*number);
-            wait_until("it is back", || self.stores.are(numbers));
+            wait_until("it is healthy again", || self.stores.are(numbers));
         }
     }
 
-    /// Turns over some bits of each large segment of a daemon but the newest one of each
-    /// copyset, which may be open; of how many.
+    /// Flips some bits in each large segment of a daemon except the newest one of each copyset,
+    /// which may be open. Returns the number of segments.
     fn rot(&self, number: usize) -> usize {
         let mut folders = vec![self.site.path(&format!("u{number}/unit/segments"))];
         let mut large: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
@@ -125,10 +124,10 @@ fn copysets(answer: &Value) -> u64 {
     answer["copysets"].as_u64().expect("a number")
 }
 
-/// A unit is lost for good, and then another one: each time the others make two copies
-/// of everything again.
+/// Two units are lost one after the other: each time the remaining ones restore two copies of
+/// everything.
 #[test]
-fn what_a_lost_unit_held_has_two_copies_again_and_the_last_one_stays() {
+fn blocks_of_a_lost_unit_get_two_copies_again_and_last_copies_stay() {
     let soon = ["--grace", "0s"].map(str::to_owned);
     let (site, _controller) = Site::with(|_| soon.to_vec());
     let mut scene = Scene::new(&site, ["--replicas", "2"]);
@@ -143,7 +142,7 @@ fn what_a_lost_unit_held_has_two_copies_again_and_the_last_one_stays() {
     scene.wait_until_repaired();
     scene.reads_without_any_of(&[1, 3, 4]);
 
-    // All is compared, and nothing has to be copied.
+    // Everything is compared, and nothing has to be copied.
     assert!(copysets(&site.locally(&["unit", "repair"])) > 0);
     scene.wait_until_repaired();
     assert!(copysets(&site.locally(&["unit", "scrub", "s1"])) > 0);
@@ -151,7 +150,7 @@ fn what_a_lost_unit_held_has_two_copies_again_and_the_last_one_stays() {
 
     let remove = ["unit", "remove", "s3", "--lost"];
     scene.is_refused(&remove, "finds s3 there");
-    // Nobody copies anything: what is left after the next one are last copies.
+    // Nothing is copied: after the next loss only last copies are left.
     scene.lose(3);
     scene.agent.kill();
     let removed = site.locally(&["unit", "remove", "s3", "--lost"]);
@@ -161,34 +160,33 @@ fn what_a_lost_unit_held_has_two_copies_again_and_the_last_one_stays() {
         scene.is_refused(&remove, &format!("host h1 finds {name} there"));
     }
     scene.agent = site.agent();
-    wait_until("it is used no more", || scene.stores.are(&[1, 4]));
+    wait_until("it is not used any more", || scene.stores.are(&[1, 4]));
     scene.wait_until_repaired();
     scene.reads_without_any_of(&[1, 4]);
     scene.stop();
 }
 
-/// The same with parity in the place of copies: what is lost is worked out.
+/// The same with parity: lost blocks are reconstructed.
 #[test]
-fn what_a_lost_unit_held_of_rows_is_worked_out_again() {
+fn blocks_of_a_lost_unit_are_reconstructed_from_parity() {
     let soon = ["--grace", "0s"].map(str::to_owned);
     let (site, _controller) = Site::with(|_| soon.to_vec());
     let mut scene = Scene::new(&site, ["--erasure", "2+1"]);
     scene.lose(1);
     let removed = site.locally(&["unit", "remove", "s1", "--lost"]);
     assert!(copysets(&removed) > 0 && removed["removed"] == true);
-    wait_until("it is used no more", || scene.stores.are(&[2, 3, 4]));
+    wait_until("it is not used any more", || scene.stores.are(&[2, 3, 4]));
     scene.wait_until_repaired();
     scene.reads_without_any_of(&[2, 3, 4]);
 
-    // There is no fourth one that could take its place.
+    // There is no fourth unit to replace it.
     scene.is_refused(&["unit", "drain", "s2"], "no healthy unit with room");
     scene.stop();
 }
 
-/// More of a segment than one answer of a daemon can have was read at once, and it was
-/// never put anew.
+/// Once a repair read more of a segment than one answer can have, and failed.
 #[test]
-fn what_has_rotted_on_a_daemon_is_put_anew() {
+fn rotten_slots_of_a_daemon_are_repaired() {
     for redundancy in [["--replicas", "2"], ["--erasure", "2+1"]] {
         let soon = ["--grace", "0s"].map(str::to_owned);
         let (site, _controller) = Site::with(|_| soon.to_vec());
@@ -207,16 +205,16 @@ fn what_has_rotted_on_a_daemon_is_put_anew() {
             scene.stores.running[number - 1].kill();
             scene.with_disk(&[&READS[..], &["read -P 3 16M 48M"]].concat());
             scene.stores.running[number - 1] = scene.stores.start(number);
-            wait_until("it is back", || scene.stores.are(&[1, 2, 3, 4]));
+            wait_until("it is healthy again", || scene.stores.are(&[1, 2, 3, 4]));
         }
         scene.stop();
     }
 }
 
-/// What it held then nobody has looked after since. The host tried to add it for ever,
-/// and whoever had asked for it was told nothing.
+/// A removed unit may be stale. Once the host tried to add it without end, and the caller got no
+/// error.
 #[test]
-fn a_unit_that_was_removed_is_not_taken_back() {
+fn a_removed_unit_is_not_added_again() {
     let host = Host::with(&["--units", "3"]);
     let folder = host.unit(1);
     let folder = folder.to_str().expect("text");

@@ -1,6 +1,6 @@
-//! Replicas of the disk of a real guest. Behind a monitor and encryption: a replica dies and
-//! comes back, and each copy is a disk that cryptsetup opens and e2fsck finds whole. And one
-//! of chosen files: what it has is a file system with these, and little else.
+//! Replicas of a real guest's disk. Behind a monitor and encryption: a replica fails and returns,
+//! and each copy is a disk that cryptsetup opens and e2fsck finds clean. And a partial replica: a
+//! file system with the chosen files and little else.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::guest::Guest;
 use crate::host::{CommandOutput, Host, wait_until};
 use crate::watched::{
-    STEPS_IN_PART, Tested, apply, check_content, check_told, check_work, copy, crc32, file_system,
-    guest_takes, tree,
+    STEPS_IN_PART, Tested, apply, check_content, check_reported, check_work, copy, crc32,
+    file_system, guest_takes, tree,
 };
 use crate::workload::{Content, Workload};
 
@@ -61,7 +61,7 @@ fn run(command: &mut Command) -> CommandOutput {
     CommandOutput::of(command.env("PATH", path).output().expect("it is installed"))
 }
 
-/// What `crc32` says of each file that the model has.
+/// The output of `crc32` for each file of the model.
 fn sums(workload: &Workload) -> BTreeMap<String, u32> {
     let files = workload.files().into_iter();
     files
@@ -72,7 +72,7 @@ fn sums(workload: &Workload) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// What a guest reads from the disk, not from its memory, of each file.
+/// The checksum of each file as the guest reads it from the disk, past its page cache.
 fn sums_in(guest: &mut Guest) -> BTreeMap<String, u32> {
     let said = guest.does("echo 3 >/proc/sys/vm/drop_caches; find /m -type f -exec crc32 {} +");
     said.lines()
@@ -87,7 +87,7 @@ fn sums_in(guest: &mut Guest) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// The disk that lies in this file, which cryptsetup opens.
+/// The disk in this file, which cryptsetup opens.
 fn decrypted(encrypted: &Path, key: &Path, folder: &Path) -> PathBuf {
     let plain = folder.join("plain");
     fs::copy(encrypted, &plain).expect("copied");
@@ -106,12 +106,12 @@ fn decrypted(encrypted: &Path, key: &Path, folder: &Path) -> PathBuf {
     plain
 }
 
-/// The whole chain, as one: what a guest does to files at random is told, step by step; what
-/// it reads from the disk after each part is what it has written; meanwhile a replica dies,
-/// and comes back. In the end the volume and both replicas are alike, cryptsetup opens each,
-/// e2fsck finds each whole, and what is in it is what the guest has written.
+/// The whole chain: random operations of a guest on files are reported step by step; after each
+/// part the guest reads from the disk what it has written; meanwhile a replica fails and returns.
+/// In the end the volume and both replicas are equal, cryptsetup opens each, e2fsck finds each
+/// clean, and their files are those of the guest.
 #[test]
-fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_dies() {
+fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
     let folder = TempDir::new().expect("a folder");
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
@@ -133,7 +133,7 @@ fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_die
 
     let (tree, block_bytes, kind) = (tree(), 4096, "ext4");
     let disk = file_system(folder.path(), &tree, block_bytes, kind);
-    // The file system goes through the chain as well.
+    // The file system is written through the chain, too.
     let image = folder.path().join("image").display().to_string();
     copy(&host, "disk", |uri| [image.clone(), uri]);
 
@@ -167,13 +167,15 @@ fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_die
             3 => {
                 wait_until("it is noticed", || count(&host, "b is out") >= 1);
                 b = serve(&host, "b", &copies[0]);
-                wait_until("b is back", || count(&host, "b is in sync") > in_sync);
+                wait_until("b is in sync again", || {
+                    count(&host, "b is in sync") > in_sync
+                });
             }
             _ => {}
         }
     };
     let heard = guest_takes(&host, &tested, &workload, &steps, folder.path(), between);
-    check_told(&heard, &tested, &steps);
+    check_reported(&heard, &tested, &steps);
     for volume in ["disk", "work"] {
         host.json(&["detach", volume]);
     }
@@ -200,7 +202,7 @@ fn a_guest_works_at_random_on_a_monitor_encryption_and_replicas_of_which_one_die
     check_content(&folder.path().join("plain"), &workload, folder.path());
 }
 
-/// Whether what a crash has left of a file system is whole, and has these files in it.
+/// Whether the file system after a crash is clean and has these files.
 fn has_files(image: &Path, folder: &Path, sums: &str) -> bool {
     let copy = folder.join("copy");
     let copied = run(Command::new("cp")
@@ -225,7 +227,7 @@ fn has_files(image: &Path, folder: &Path, sums: &str) -> bool {
 }
 
 #[test]
-fn a_replica_of_chosen_files_is_a_file_system_with_these_after_its_guest_lost_its_power() {
+fn a_partial_replica_has_the_chosen_files_after_a_power_failure() {
     let folder = TempDir::new().expect("a folder");
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
@@ -276,7 +278,7 @@ fn a_replica_of_chosen_files_is_a_file_system_with_these_after_its_guest_lost_it
     guest.does("mv home/a/new home/a/mail; sync");
     wait_until("it is noticed", || count(&host, "b is out") >= 1);
     let mut b = serve(&host, "b", &copy);
-    wait_until("b is back", || count(&host, "b is in sync") >= 2);
+    wait_until("b is in sync again", || count(&host, "b is in sync") >= 2);
     put(&mut guest, "home/a/mail/2", 3);
     guest.does(
         "dd if=/dev/urandom of=/m/etc/up bs=4k seek=30 count=9 conv=notrunc 2>/dev/null; \

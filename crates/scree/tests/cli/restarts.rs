@@ -1,5 +1,5 @@
-//! A disk in use goes on with the filters that it was served through, whatever its chain has
-//! become, when its host comes back.
+//! After a restart of its host, a disk in use keeps the filters that it was served through,
+//! whatever its chain is now.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ fn shown(host: &Host, volume: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// It was served without its encryption, with its header as the first thing on it, which its
-/// guest wrote over.
+/// Once such a disk was served without encryption, with the header as its first blocks, which the
+/// guest then overwrote.
 #[test]
-fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
+fn an_encrypted_disk_in_use_stays_encrypted_after_its_chain_is_deleted() {
     let mut host = Host::with(&["--units", "2"]);
     host.filter_key("disk", "a passphrase");
     host.json(&["volume", "create", "disk", "--size", "64M"]);
@@ -37,9 +37,9 @@ fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
         host.start();
         assert_eq!(host.state("disk"), "in-use");
         host.qemu_io("disk", &["read -P 5 0 1M", "write -P 5 0 1M"]);
-        wait_until("it is said", || shown(&host, "disk").contains(why));
+        wait_until("it is reported", || shown(&host, "disk").contains(why));
     }
-    // A chain that has its size comes into its place.
+    // A chain of the same size replaces it.
     let monitored = format!("[[filter]]\nkind = 'monitor'\n{ENCRYPT}");
     let said = host.apply_chain("disk", &monitored);
     assert_eq!(said.code, 0, "{}", said.error);
@@ -47,7 +47,7 @@ fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
     host.kill();
     host.start();
     host.qemu_io("disk", &["read -P 5 0 1M"]);
-    // Nobody has it any more.
+    // The disk is not in use any more.
     host.json(&["volume", "unexport", "disk"]);
     let deleted = host.run(&["chain", "delete", "disk"]);
     assert_eq!(deleted.code, 0, "{}", deleted.error);
@@ -55,9 +55,9 @@ fn an_encrypted_disk_in_use_stays_so_though_its_chain_was_deleted() {
     host.qemu_io("disk", &["read -P 0 63M 1M"]);
 }
 
-/// What it had acknowledged was gone without a word.
+/// Once acknowledged writes were lost silently.
 #[test]
-fn a_disk_whose_filters_lost_their_journal_is_not_served_without_a_word() {
+fn a_disk_whose_filter_lost_its_journal_is_not_served() {
     let mut host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     let filters = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '8M'\nflush = 'journal'\n\
@@ -73,7 +73,7 @@ fn a_disk_whose_filters_lost_their_journal_is_not_served_without_a_word() {
     host.kill();
     std::fs::rename(&journal, &aside).expect("renamed");
     host.start();
-    wait_until("it is said", || {
+    wait_until("it is reported", || {
         shown(&host, "disk").contains("the journal of filter fast is gone")
     });
     host.kill();
@@ -81,16 +81,18 @@ fn a_disk_whose_filters_lost_their_journal_is_not_served_without_a_word() {
     host.start();
     assert_eq!(host.state("disk"), "in-use");
     host.qemu_io("disk", &["read -P 2 0 1M"]);
-    // Who gives it up has what is on the volume.
+    // After accepting the loss, the operator has the state of the volume.
     host.kill();
     std::fs::remove_file(&journal).expect("removed");
     host.start();
-    wait_until("it is said", || shown(&host, "disk").contains("is gone"));
+    wait_until("it is reported", || {
+        shown(&host, "disk").contains("is gone")
+    });
     let forced = host.run(&["detach", "disk", "--force"]);
     assert_eq!(forced.code, 0, "{}", forced.error);
     let said = host.run(&["chain", "delete", "disk"]);
     assert_eq!(said.code, 0, "{}", said.error);
     host.json(&["volume", "export", "disk"]);
-    // All had been carried out by then.
+    // All writes had been written below by then.
     host.qemu_io("disk", &["read -P 2 0 1M"]);
 }

@@ -1,5 +1,4 @@
-//! A controller and an agent as processes of their own, which know each other
-//! by certificates.
+//! A controller and an agent as separate processes, which authenticate by certificates.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,11 +11,11 @@ use crate::host::{CommandOutput, wait_until};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
 
-/// A process that serves, and the port of its API if it has one.
+/// A process that serves, with the port of its API if it has one.
 pub struct Process {
     child: Child,
     port: Option<u16>,
-    /// That of its metrics.
+    /// The port of its metrics.
     pub metrics: Option<u16>,
 }
 
@@ -52,8 +51,8 @@ impl Process {
 
     pub fn signal(&self, name: &str) {
         let (pid, name) = (self.child.id().to_string(), format!("-{name}"));
-        let told = Command::new("kill").args([name, pid]).status();
-        assert!(told.expect("kill runs").success());
+        let sent = Command::new("kill").args([name, pid]).status();
+        assert!(sent.expect("kill runs").success());
     }
 
     pub fn stop(self) {
@@ -73,11 +72,11 @@ impl Drop for Process {
     }
 }
 
-/// Three folders: a controller's, an agent's, and the profiles of users.
+/// Folders of a controller, an agent, and the profiles of users.
 pub struct Site {
     folder: TempDir,
     port: u16,
-    /// More of the controller's options.
+    /// Additional options of the controller.
     options: Vec<String>,
 }
 
@@ -86,8 +85,7 @@ impl Site {
         Self::with(|_| Vec::new())
     }
 
-    /// One whose controller has these options, which may be about files that
-    /// are put into the site's folder.
+    /// A site whose controller has these options, which may name files in the folder of the site.
     pub fn with(options: impl FnOnce(&Path) -> Vec<String>) -> (Self, Process) {
         let folder = tempfile::Builder::new().prefix("scree-").tempdir_in("/tmp");
         let mut site = Self {
@@ -109,7 +107,7 @@ impl Site {
         self.path(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// A controller; again on the same port.
+    /// Starts a controller, at the same port each time.
     pub fn controller(&self) -> Process {
         let listen = format!("127.0.0.1:{}", self.port);
         let folder = self.text("c");
@@ -123,12 +121,12 @@ impl Site {
         self.agent_in("a")
     }
 
-    /// The agent of another host.
+    /// Starts the agent of another host.
     pub fn agent_in(&self, folder: &str) -> Process {
         self.agent_with(folder, &[])
     }
 
-    /// One with more options.
+    /// Starts an agent with more options.
     pub fn agent_with(&self, folder: &str, options: &[&str]) -> Process {
         let folder = self.text(folder);
         let sizes = ["--units", "2", "--journal-size", "16M"];
@@ -163,12 +161,12 @@ impl Site {
         serde_json::from_str(&said.out).expect("JSON")
     }
 
-    /// As the operator, at the controller's machine.
+    /// Runs a command on the controller's machine, as its operator.
     pub fn locally(&self, arguments: &[&str]) -> Value {
         self.scree(&[&["--dir", &self.text("c")], arguments].concat())
     }
 
-    /// What joins somebody: the URL and the options.
+    /// The arguments with which an invited party joins: the URL and the options.
     fn invitation(&self, invited: &Value) -> Vec<String> {
         let text = |field: &str| invited[field].as_str().expect("a text").to_owned();
         let (token, authority) = (text("token"), text("authority"));
@@ -220,8 +218,7 @@ pub fn qemu_io(folder: &Path, export: &str, commands: &[&str]) -> bool {
     output.status.success() && !said.contains("failed")
 }
 
-/// The first five minutes of an operator and of a user, and then both processes
-/// are killed.
+/// The first five minutes of an operator and of a user, and then both processes are killed.
 #[test]
 fn a_volume_is_served_on_a_host_that_has_joined() {
     let (site, mut controller) = Site::new();
@@ -239,12 +236,12 @@ fn a_volume_is_served_on_a_host_that_has_joined() {
     let folder = site.path("a");
     assert!(qemu_io(&folder, "root/disk", &["write -P 7 0 1M", "flush"]));
 
-    // The agent is gone at once: the next one serves what it had flushed.
+    // The agent is killed: the next one serves the flushed writes.
     agent.kill();
     let agent = site.agent();
     assert!(qemu_io(&folder, "root/disk", &["read -P 7 0 1M"]));
 
-    // So is the controller: the volume goes on without it.
+    // The controller is killed: the volume continues without it.
     controller.kill();
     assert!(qemu_io(
         &folder,
@@ -268,7 +265,7 @@ fn a_volume_is_served_on_a_host_that_has_joined() {
 }
 
 #[test]
-fn whoever_is_nobody_or_may_not_is_told_so() {
+fn unknown_callers_and_missing_rights_are_refused() {
     let (site, _controller) = Site::new();
     let alice = site.locally(&["user", "add", "alice"]);
 
@@ -323,7 +320,7 @@ fn whoever_is_nobody_or_may_not_is_told_so() {
     for action in ["add", "invite", "join", "disable", "enable"] {
         assert!(done.contains(&action), "{action} of {done:?}");
     }
-    let said = site.try_scree(&["--profile", "nobody", "whoami"]);
+    let said = site.try_scree(&["--profile", "stranger", "whoami"]);
     assert!(
         said.code == 1 && said.error.contains("scree login"),
         "{}",

@@ -1,9 +1,9 @@
-//! What single volumes may take of hosts.
+//! Limits of single volumes on their hosts.
 
 use crate::host::Host;
 
 #[test]
-fn a_volumes_own_journal_is_as_long_as_was_said_from_its_next_attachment_on() {
+fn a_new_journal_size_applies_from_the_next_attachment_on() {
     let host = Host::with(&["--units", "2"]);
     let create = ["volume", "create", "disk", "--size", "16M"];
     let sizes = ["--journal-size", "32M", "--cache-max", "2M"];
@@ -18,7 +18,7 @@ fn a_volumes_own_journal_is_as_long_as_was_said_from_its_next_attachment_on() {
         shown["engine"]["journal_bytes"].as_u64().expect("a number")
     };
     assert_eq!(journal(), 32 << 20);
-    // What is not said stays.
+    // A size that is not given stays.
     let set = host.json(&["volume", "set", "disk", "--journal-size", "default"]);
     assert!(set["journal_size"].is_null());
     assert_eq!(set["cache_max"], 2 << 20);
@@ -34,6 +34,6 @@ fn a_volumes_own_journal_is_as_long_as_was_said_from_its_next_attachment_on() {
     };
     refuses(1, &["--journal-size", "1M"], &["a journal has 8M to 256G"]);
     refuses(1, &["--cache-max", "4K"], &["1M of a cache at least"]);
-    // Either will do.
+    // Either option is enough.
     refuses(2, &[], &["--journal-size <SIZE>|--cache-max <SIZE>"]);
 }

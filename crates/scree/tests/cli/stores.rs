@@ -25,7 +25,7 @@ impl<'a> Stores<'a> {
         stores
     }
 
-    /// Daemon `number`, each time at another port.
+    /// Starts daemon `number`, at another port each time.
     pub fn start(&self, number: usize) -> Process {
         let folder = self.site.text(&format!("u{number}"));
         Process::start(&["unit", "--dir", &folder, "--listen", "127.0.0.1:0"])
@@ -47,14 +47,14 @@ impl<'a> Stores<'a> {
         states
     }
 
-    /// Whether these are all units that there are, and well.
+    /// Whether exactly these units exist and are healthy.
     pub fn are(&self, numbers: &[usize]) -> bool {
         let well = |number: &usize| (format!("s{number}"), "healthy".to_owned());
         let expected: Vec<_> = numbers.iter().map(well).collect();
         self.states() == expected
     }
 
-    /// Whether a unit has something of a volume.
+    /// Whether a unit has blocks of a volume.
     pub fn has_segments(&self, number: usize) -> bool {
         let segments = self.site.path(&format!("u{number}/unit/segments"));
         let mut entries = fs::read_dir(segments).expect("a folder");

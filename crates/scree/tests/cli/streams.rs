@@ -1,5 +1,4 @@
-//! Standard output, standard error and signals: what the world around the
-//! process does to it.
+//! Standard output, standard error and signals.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader};
@@ -10,13 +9,13 @@ use serde_json::Value;
 
 use crate::host::{Host, scree, scree_into, wait_until};
 
-/// Takes nothing, for lack of room.
+/// A full device: no write to it succeeds.
 fn full() -> File {
     let full = OpenOptions::new().write(true).open("/dev/full");
     full.expect("Linux has it")
 }
 
-/// A pipe that nobody reads from.
+/// A pipe without a reader.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
@@ -34,9 +33,9 @@ fn signal(pid: u32, signals: &[&str]) {
     assert!(sent.expect("sh runs").success());
 }
 
-/// The log could not be written, and the whole process was aborted.
+/// Once the process was aborted when its log could not be written.
 #[test]
-fn a_log_that_cannot_be_written_stops_nothing() {
+fn an_unwritable_log_does_not_stop_the_process() {
     for error in [Stdio::from(full()), closed_pipe()] {
         let host = Host::idle(&["--units", "2"]);
         let mut up = host.up_command().stderr(error).spawn().expect("starts");
@@ -52,7 +51,7 @@ fn a_log_that_cannot_be_written_stops_nothing() {
 }
 
 #[test]
-fn up_serves_though_it_cannot_say_that_it_is_ready() {
+fn up_serves_without_standard_output() {
     let host = Host::idle(&["--units", "2"]);
     let mut up = host.up_command().stdout(full()).spawn().expect("starts");
     wait_until("it answers", || host.run(&["status"]).code == 0);
@@ -61,7 +60,7 @@ fn up_serves_though_it_cannot_say_that_it_is_ready() {
 }
 
 #[test]
-fn results_that_nobody_reads_are_no_failure_and_results_without_room_are() {
+fn a_closed_pipe_is_no_failure_and_a_full_device_is() {
     let host = Host::new();
     let folder = host.path().to_str().expect("text");
     for arguments in [
@@ -77,9 +76,9 @@ fn results_that_nobody_reads_are_no_failure_and_results_without_room_are() {
     }
 }
 
-/// `timeout` signals the process, and then its group.
+/// `timeout` signals the process and then its group.
 #[test]
-fn a_signal_that_comes_twice_is_one() {
+fn a_repeated_signal_counts_once() {
     let mut host = Host::new();
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 7 0 12M"]);
@@ -87,9 +86,9 @@ fn a_signal_that_comes_twice_is_one() {
     assert_eq!(host.wait(), 0, "everything is destaged");
 }
 
-/// A restart that destages first keeps VMs waiting for as long as units take.
+/// A restart that destages first makes VMs wait as long as units take.
 #[test]
-fn sigquit_leaves_what_is_written_to_the_next_start() {
+fn sigquit_exits_without_destaging_and_the_next_start_replays() {
     let mut host = Host::with(&["--destage-after", "1h"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 7 0 4M", "flush"]);
@@ -103,17 +102,17 @@ fn sigquit_leaves_what_is_written_to_the_next_start() {
         "nothing was destaged"
     );
     host.qemu_io("disk", &["read -P 7 0 4M"]);
-    // Nor does it while a destage keeps the process from ending.
+    // The same while a destage keeps the process from exiting.
     signal(host.pid(), &["TERM", "QUIT"]);
     host.wait();
     host.start();
     host.qemu_io("disk", &["read -P 7 0 4M"]);
 }
 
-/// The folder of the sockets was one that only its owner could enter: a VM of
-/// another user could not reach the disk that it was given.
+/// Once only the owner could enter the folder of sockets, so that a VM of another user could not
+/// reach its disk.
 #[test]
-fn every_user_may_pass_to_the_sockets_of_vms() {
+fn every_user_can_reach_the_sockets_of_vms() {
     let host = Host::new();
     let mode = |part: &str| {
         let folder = std::fs::metadata(host.path().join(part)).expect("it is there");
@@ -126,7 +125,7 @@ fn every_user_may_pass_to_the_sockets_of_vms() {
 }
 
 #[test]
-fn a_terminal_that_closes_ends_nothing() {
+fn a_closing_terminal_does_not_end_the_process() {
     let mut host = Host::new();
     signal(host.pid(), &["HUP"]);
     assert_eq!(host.run(&["status"]).code, 0);
@@ -134,7 +133,7 @@ fn a_terminal_that_closes_ends_nothing() {
 }
 
 #[test]
-fn failures_are_json_where_results_would_be() {
+fn failures_are_json_if_results_are() {
     let host = Host::new();
     let error = |said: crate::host::CommandOutput| -> Value {
         assert_eq!((said.code, &*said.out), (1, ""));

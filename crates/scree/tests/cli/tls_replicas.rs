@@ -1,4 +1,4 @@
-//! A replica on an NBD server that speaks TLS, and lets in whom it knows.
+//! A replica on an NBD server with mutual TLS.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, key).expect("a certificate")
 }
 
-/// A folder as nbdkit and libnbd have it, of one who is a server or a client.
+/// A folder with the certificates of a server or a client, as nbdkit and libnbd read it.
 fn write(folder: &Path, who: &str, name: &str, issuer: &CertifiedIssuer<'static, KeyPair>) {
     fs::create_dir_all(folder).expect("made");
     let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
@@ -50,7 +50,7 @@ fn serve(port: u16, certificates: &Path, file: &Path) -> Child {
     server
 }
 
-fn is_told(host: &Host, words: &str) -> bool {
+fn is_reported(host: &Host, words: &str) -> bool {
     let said = host.run(&["monitor", "disk", "-o", "json"]);
     let mut lines = said.out.lines().map(serde_json::from_str::<Value>);
     lines.any(|line| {
@@ -60,7 +60,7 @@ fn is_told(host: &Host, words: &str) -> bool {
 }
 
 #[test]
-fn a_replica_is_reached_over_tls_by_a_tenants_own_certificate() {
+fn a_replica_over_tls_uses_the_tenants_own_certificate() {
     const SIZE: u64 = 8 << 20;
     let folder = TempDir::new().expect("a folder");
     let host = Host::with(&["--units", "2", "--filter-network", "127.0.0.1"]);
@@ -85,11 +85,13 @@ fn a_replica_is_reached_over_tls_by_a_tenants_own_certificate() {
     );
     let said = host.apply_chain("disk", &filters);
     assert_eq!(said.code, 0, "{}", said.error);
-    // Neither knows the other's authority.
-    wait_until("the server is not trusted", || is_told(&host, "r is out"));
-    assert!(!is_told(&host, "in sync"));
+    // Neither side trusts the other's authority.
+    wait_until("the server is not trusted", || {
+        is_reported(&host, "r is out")
+    });
+    assert!(!is_reported(&host, "in sync"));
     write(&own, "client", "host", &ours);
-    wait_until("r is in sync", || is_told(&host, "r is in sync"));
+    wait_until("r is in sync", || is_reported(&host, "r is in sync"));
     host.qemu_io_at(&uri, &["write -P 7 1M 2M", "flush"]);
     let copy = fs::read(&file).expect("read");
     let expected = |at: usize| if (1..3).contains(&(at >> 20)) { 7 } else { 0 };

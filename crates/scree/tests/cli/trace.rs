@@ -1,20 +1,19 @@
-//! strace in a guest: what the commands of a script were to its kernel.
+//! strace in a guest: the system calls of the commands of a script.
 
 use std::fs;
 use std::path::Path;
 
-/// How strace is called in the guest, from the folder that has it there.
+/// The strace command in the guest, run from the folder that has it there.
 pub const TRACED: &str = "/given/strace/ld --library-path /given/strace /given/strace/strace -f -y \
     -qq -a 1 -s 0 -e signal=none -e 'trace=/^(open|creat|write|pwrite|lseek|f?truncate|rename|link|\
     symlink|unlink|mkdir|rmdir|f?chmod|[fl]?chown)' -o /log";
 
-/// Puts this machine's strace in a folder, with all that it needs.
+/// Copies this machine's strace into a folder, with everything that it needs.
 pub fn put_strace(folder: &Path) {
     put_program(folder, "/usr/bin/strace");
 }
 
-/// Puts a program into a folder of its name, with the libraries that it needs, and what loads
-/// them as `ld`.
+/// Copies a program into a folder of its name, with its libraries, and their loader as `ld`.
 pub fn put_program(folder: &Path, program: &str) {
     let name = Path::new(program).file_name().expect("a file");
     let folder = folder.join(name);
@@ -33,8 +32,7 @@ pub fn put_program(folder: &Path, program: &str) {
     }
 }
 
-/// The calls of a log that changed something below `/m`: one a line, with what was written
-/// in one go as one.
+/// The calls of a log that changed something below `/m`, one per line; sequential writes are one.
 pub fn calls(log: &str) -> Vec<String> {
     let mut calls: Vec<String> = Vec::new();
     let mut written: Option<(String, u64)> = None;
@@ -73,7 +71,7 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// One that succeeded.
+    /// A call that succeeded.
     fn parse(line: &'a str) -> Option<Self> {
         let (_, line) = line.split_once(' ')?;
         let (name, rest) = line.trim_start().split_once('(')?;
@@ -87,7 +85,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The file that its first argument has open.
+    /// The file that its first argument refers to.
     fn file(&self) -> Option<String> {
         let (_, rest) = self.arguments.split_once("</m/")?;
         Some(format!("/{}", rest.split_once('>')?.0))
@@ -124,7 +122,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a command of a script is to be, as [`calls`] has it.
+/// The expected calls of a command of a script, in the form of [`calls`].
 pub fn expected(command: &str) -> Vec<String> {
     let words: Vec<&str> = command.split(' ').collect();
     let path = |at: usize| {

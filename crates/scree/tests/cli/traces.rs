@@ -1,4 +1,4 @@
-//! What a filter records of requests, and that fio replays it.
+//! Recorded traces, and their replay by fio.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::host::{CommandOutput, Host, wait_until};
 
-/// All that was, in order.
+/// All requests, in order.
 fn recorded(host: &Host) -> Vec<Value> {
     let said = host.run(&["trace", "disk", "-o", "json"]);
     let lines = said.out.lines();
@@ -21,7 +21,7 @@ fn first_number(line: &str) -> Option<u64> {
 }
 
 #[test]
-fn what_passes_is_recorded_and_replayed_by_fio() {
+fn recorded_requests_are_replayed_by_fio() {
     let mut host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.json(&["volume", "export", "disk"]);
@@ -51,7 +51,7 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
                 && line["latency_ns"].as_u64() > Some(0)
         })
     };
-    wait_until("it is written", || {
+    wait_until("the trace is written", || {
         has("write", 4096, 8192, true)
             && has("read", 4096, 4096, false)
             && has("flush", 0, 0, false)
@@ -64,16 +64,16 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
     let plain = host.run(&["trace", "disk"]).out;
     assert!(plain.contains("write") && plain.contains("µs"), "{plain}");
 
-    // It outlives the process, and goes on in another file.
+    // The trace outlives the process, and continues in another file.
     assert_eq!(host.stop(), 0);
     host.start();
     host.qemu_io("disk", &["write -P 3 2M 4096"]);
-    wait_until("the second life is written", || {
+    wait_until("the second run is written", || {
         let said = host.run(&["trace", "disk", "-o", "json"]).out;
         said.contains(&format!("\"offset\":{}", 2 << 20)) && said.contains("\"offset\":4096,")
     });
 
-    // Without its trims, which no file takes for its own.
+    // Without trims, which fio does not replay on files.
     let log = host.run(&["trace", "disk", "--format", "iolog"]);
     assert_eq!(log.code, 0, "{}", log.error);
     let count = |action: &str| {
@@ -82,8 +82,8 @@ fn what_passes_is_recorded_and_replayed_by_fio() {
     };
     let (reads, writes) = (count(" read "), count(" write "));
     assert!(reads >= 1 && writes >= 3, "{}", log.out);
-    // Its times are microseconds, as those that are printed are nanoseconds: the two lives are
-    // as far from each other.
+    // Its times are in microseconds, and the printed ones in nanoseconds: the two runs are equally
+    // far apart.
     let at_us: Vec<u64> = log.out.lines().skip(1).filter_map(first_number).collect();
     let span_us = at_us.last().expect("lines") - at_us[0];
     let moment_us = |line: &Value| {

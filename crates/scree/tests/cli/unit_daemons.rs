@@ -1,4 +1,4 @@
-//! `scree unit`: the process of a unit daemon, and how one joins.
+//! `scree unit`: the process of a unit daemon, and how a daemon joins.
 
 use std::fs;
 use std::io::Write as _;
@@ -27,7 +27,7 @@ fn write_private(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).expect("written");
 }
 
-/// What a daemon has left in `folder` that began with a controller which is gone.
+/// Creates in `folder` the files of a daemon whose controller does not exist any more.
 fn leave(folder: &Path) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
@@ -61,7 +61,7 @@ fn leave(folder: &Path) {
 }
 
 #[test]
-fn a_daemon_goes_on_without_a_controller_until_it_is_told_to_end() {
+fn a_daemon_serves_without_a_controller_until_a_signal() {
     let folder = tempfile::tempdir().expect("a folder");
     leave(folder.path());
     let dir = folder.path().to_str().expect("UTF-8");
@@ -88,7 +88,7 @@ fn a_daemon_goes_on_without_a_controller_until_it_is_told_to_end() {
         assert_eq!(again.code, 1);
         let reason = "is in use by another unit daemon";
         assert!(again.error.contains(reason), "{}", again.error);
-        // It does nothing.
+        // The signal is ignored.
         daemon.signal("HUP");
         daemon.end_by(signal);
     }
@@ -99,7 +99,7 @@ fn a_daemon_goes_on_without_a_controller_until_it_is_told_to_end() {
 }
 
 #[test]
-fn a_folder_is_a_hosts_or_a_unit_daemons() {
+fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     let (site, _controller) = Site::new();
     let invited = site.locally(&["host", "add", "h1"]);
     // A token of the wrong kind.
@@ -122,9 +122,9 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(said.code, 1);
     assert!(said.error.contains("is no unit"), "{}", said.error);
-    // The token is still good.
+    // The token is still valid.
     assert_eq!(site.join_host(&invited).code, 0);
-    // A zone that is none is refused before there is a party that has to be looked for.
+    // An invalid zone is refused before the daemon is registered.
     let folder = site.text("c");
     let create = ["--dir", &folder, "unit", "create", "s9", "--zone", "Rack 3"];
     let said = scree(&create);
@@ -150,10 +150,9 @@ fn a_folder_is_a_hosts_or_a_unit_daemons() {
     assert!(said.error.contains("is no host"), "{}", said.error);
 }
 
-/// A volume on three machines that have nothing but daemons: whichever is killed,
-/// its blocks are there, and nobody waits for it.
+/// A volume on three daemons: whichever is killed, its blocks can be read without a wait.
 #[test]
-fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
+fn a_volume_on_daemons_survives_the_loss_of_each_and_of_the_controller() {
     let soon = ["--grace", "0s"].map(str::to_owned);
     let (site, mut controller) = Site::with(|_| soon.to_vec());
     let invited = site.locally(&["host", "add", "h1"]);
@@ -173,7 +172,7 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     site.locally(&create);
     let a = site.path("a");
     let mut patterns = Vec::new();
-    // What is written before lies on the daemons: it was closed since.
+    // Earlier writes are on the daemons: the volume was closed since.
     let mut step = |stores: &Stores<'_>| {
         site.locally(&["volume", "export", "disk"]);
         let next = patterns.len() + 1;
@@ -198,7 +197,7 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     }
     assert!((1..=3).all(|number| stores.has_segments(number)));
 
-    // Nobody signs what the host may do, and then the host is gone.
+    // No controller signs the host's capabilities, and then the host is killed.
     site.locally(&["volume", "export", "disk"]);
     controller.kill();
     assert!(qemu_io(&a, "disk", &["write -P 99 0 256k", "flush"]));
@@ -211,7 +210,7 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     site.locally(&["volume", "unexport", "disk"]);
     step(&stores);
     site.locally(&["volume", "delete", "disk"]);
-    wait_until("nothing of it is left", || {
+    wait_until("its segments are deleted", || {
         !(1..=3).any(|number| stores.has_segments(number))
     });
     agent.stop();
@@ -221,8 +220,8 @@ fn a_volume_on_daemons_outlives_each_of_them_and_the_controller() {
     controller.stop();
 }
 
-/// All that has a volume's blocks was restarted, and its guest got I/O errors: reads wait,
-/// as do writes of half a block, and who wants to know why is told.
+/// The only unit of a volume restarts: reads and writes of partial blocks wait, and the reason is
+/// shown.
 #[test]
 fn a_guest_waits_while_the_only_daemon_is_restarted() {
     let (site, controller) = Site::with(|_| Vec::new());
@@ -236,7 +235,7 @@ fn a_guest_waits_while_the_only_daemon_is_restarted() {
     let a = site.path("a");
     site.locally(&["volume", "export", "disk"]);
     assert!(qemu_io(&a, "disk", &["write -P 7 0 256k", "flush"]));
-    // What it writes is on the daemon then, and nowhere else.
+    // Its writes are on the daemon then, and nowhere else.
     site.locally(&["volume", "unexport", "disk"]);
     site.locally(&["volume", "export", "disk"]);
     stores.running[0].kill();
@@ -262,7 +261,7 @@ fn a_guest_waits_while_the_only_daemon_is_restarted() {
         volume["engine"]["read_error"].is_null()
     });
 
-    // Nor does a detach wait for what waits.
+    // A detach does not wait for them.
     site.locally(&["volume", "unexport", "disk"]);
     site.locally(&["volume", "export", "disk"]);
     stores.running[0].kill();
@@ -272,15 +271,15 @@ fn a_guest_waits_while_the_only_daemon_is_restarted() {
         volume["engine"]["read_error"].is_string()
     });
     site.locally(&["volume", "unexport", "disk"]);
-    assert!(!guest.join().expect("no panic"), "nobody has what it read");
+    assert!(!guest.join().expect("no panic"), "the read did not succeed");
     agent.stop();
     controller.stop();
 }
 
-/// Whoever had its rights has deleted a volume: it is gone at once, and its segments
-/// can be had back for a while.
+/// A deleted volume disappears immediately, and its segments can be restored within the undelete
+/// window.
 #[test]
-fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
+fn deleted_segments_are_restored_on_the_machines_of_daemons() {
     let soon = ["--grace", "0s"].map(str::to_owned);
     let (site, controller) = Site::with(|_| soon.to_vec());
     let invited = site.locally(&["host", "add", "h1"]);
@@ -297,15 +296,15 @@ fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
         &["write -P 7 0 256k", "flush"]
     ));
     site.locally(&["volume", "unexport", "disk"]);
-    wait_until("it lies on all of them", || {
+    wait_until("all of them have segments", || {
         (1..=3).all(|number| stores.has_segments(number))
     });
     site.locally(&["volume", "delete", "disk"]);
-    wait_until("nothing of it is left", || {
+    wait_until("its segments are deleted", || {
         !(1..=3).any(|number| stores.has_segments(number))
     });
     agent.stop();
-    // The operator can have it back on each machine, once the daemon is stopped.
+    // The operator restores them on each machine, once the daemon is stopped.
     let restore = |number: usize, more: &[&str]| {
         let dir = site.text(&format!("u{number}"));
         let words = ["unit", "restore", "--dir", &dir, "--since", "-1h"];
@@ -318,31 +317,27 @@ fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
     for daemon in stores.running.drain(..) {
         daemon.stop();
     }
-    let told = |said: &str| -> Vec<String> {
-        let told: serde_json::Value = serde_json::from_str(said).expect("JSON");
-        let segments = told["segments"].as_array().expect("a list").iter();
-        let whole = segments.map(|one| one["whole"].as_str().expect("text").to_owned());
-        whole.collect()
+    let fates_in = |said: &str| -> Vec<String> {
+        let report: serde_json::Value = serde_json::from_str(said).expect("JSON");
+        let segments = report["segments"].as_array().expect("a list").iter();
+        let states = segments.map(|one| one["state"].as_str().expect("text").to_owned());
+        states.collect()
     };
     for number in 1..=3 {
-        let tried = restore(number, &["--dry-run", "-o", "json"]);
-        assert!(
-            tried.error.contains("nothing was changed"),
-            "{}",
-            tried.error
-        );
+        let dry = restore(number, &["--dry-run", "-o", "json"]);
+        assert!(dry.error.contains("nothing was changed"), "{}", dry.error);
         assert!(!stores.has_segments(number));
         let done = restore(number, &["-o", "json"]);
         assert_eq!(done.code, 0, "{}", done.error);
-        let fates = told(&done.out);
-        assert_eq!(fates, told(&tried.out));
+        let fates = fates_in(&done.out);
+        assert_eq!(fates, fates_in(&dry.out));
         assert!(!fates.is_empty());
-        assert!(fates.iter().all(|fate| fate == "brought-back"), "{fates:?}");
+        assert!(fates.iter().all(|fate| fate == "restored"), "{fates:?}");
         assert!(stores.has_segments(number));
         let again = restore(number, &["-o", "json"]);
-        assert_eq!(told(&again.out), [""; 0]);
+        assert_eq!(fates_in(&again.out), [""; 0]);
     }
-    let nobodys = scree(&[
+    let foreign = scree(&[
         "unit",
         "restore",
         "--dir",
@@ -350,6 +345,6 @@ fn what_was_deleted_on_daemons_is_brought_back_on_their_machines() {
         "--since",
         "-1h",
     ]);
-    assert_eq!(nobodys.code, 1, "{}", nobodys.out);
+    assert_eq!(foreign.code, 1, "{}", foreign.out);
     controller.stop();
 }

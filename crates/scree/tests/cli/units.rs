@@ -1,4 +1,4 @@
-//! Units that come, go, and are not what they should be.
+//! Units that are added, missing, or unusable.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::host::{Host, wait_until};
 
 #[test]
-fn a_lost_unit_is_missed_by_nobody_and_comes_back() {
+fn a_missing_unit_does_not_disturb_a_volume_and_becomes_healthy_again() {
     let host = Host::with(&["--units", "4"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 0x11 0 16M", "flush"]);
@@ -15,7 +15,7 @@ fn a_lost_unit_is_missed_by_nobody_and_comes_back() {
     let away = host.path().join("away");
     fs::rename(host.unit(2), &away).expect("renamed");
     let state = || host.json(&["unit", "list"])[1]["state"].clone();
-    wait_until("it is noticed", || state() == json!("missing"));
+    wait_until("it is missing", || state() == json!("missing"));
     assert_eq!(host.json(&["status"])["state"], json!("degraded"));
     host.qemu_io(
         "disk",
@@ -25,12 +25,12 @@ fn a_lost_unit_is_missed_by_nobody_and_comes_back() {
     host.json(&["volume", "create", "copy", "--from", "without"]);
     host.qemu_io("copy", &["read -P 0x11 0 16M", "read -P 0x22 16M 16M"]);
     fs::rename(&away, host.unit(2)).expect("renamed");
-    wait_until("it is back", || state() == json!("healthy"));
+    wait_until("it is healthy again", || state() == json!("healthy"));
     host.qemu_io("disk", &["read -P 0x11 0 16M", "read -P 0x22 16M 16M"]);
 }
 
 #[test]
-fn a_volume_with_parity_outlives_the_loss_of_a_unit() {
+fn a_volume_with_parity_survives_the_loss_of_a_unit() {
     let mut host = Host::with(&["--units", "4"]);
     let made = host.json(&[
         "volume",
@@ -90,7 +90,7 @@ fn a_volume_with_parity_outlives_the_loss_of_a_unit() {
 }
 
 #[test]
-fn a_start_without_a_unit_is_degraded_not_refused() {
+fn a_start_without_a_unit_is_degraded() {
     let mut host = Host::with(&["--units", "4"]);
     host.json(&["volume", "create", "disk", "--size", "64M"]);
     host.qemu_io("disk", &["write -P 0x11 0 16M", "flush"]);
@@ -136,7 +136,7 @@ fn a_unit_is_added_and_used() {
 }
 
 #[test]
-fn folders_that_cannot_be_units_are_refused() {
+fn unusable_folders_are_refused_as_units() {
     let host = Host::with(&["--units", "2"]);
     let other = Host::with(&["--units", "1"]);
     let text = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
@@ -171,7 +171,7 @@ fn folders_that_cannot_be_units_are_refused() {
         &["unit", "add", &text(&other.unit(1))],
         &["is a unit of cluster-", "another cluster is never"],
     );
-    // Within one: what is made there would be taken for its own.
+    // Within a unit: the new files would be taken for its own.
     let within = other.unit(1).join("segments").join("000");
     fs::create_dir_all(&within).expect("made");
     host.refuses(
@@ -205,7 +205,7 @@ fn a_stop_without_units_keeps_everything_in_the_journal() {
     host.qemu_io("disk", &["read -P 1 0 1M", "read -P 2 1M 1M"]);
 }
 
-/// A link called `probe` had the key file overwritten.
+/// Once a link called `probe` had the key file overwritten.
 #[test]
 fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
     let mut host = Host::new();
@@ -231,9 +231,9 @@ fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
     assert_eq!(fs::read_to_string(&key).expect("there"), before);
 }
 
-/// At 100 descriptors a destage that failed kept those that the next needed.
+/// Once a failed destage kept descriptors that the next one needed.
 #[test]
-fn few_descriptors_make_it_slow_and_nothing_else() {
+fn few_descriptors_only_make_it_slow() {
     let mut host = Host::limited("-n 100", &["--units", "8"]);
     host.json(&["volume", "create", "disk", "--size", "1G"]);
     for part in 0..8 {
@@ -247,10 +247,10 @@ fn few_descriptors_make_it_slow_and_nothing_else() {
     assert_eq!(host.stop(), 0);
 }
 
-/// Each segment that was touched kept one or two files open. At the usual
-/// limit of 1024, some GiB of them made every unit failing.
+/// Once each touched segment kept one or two files open, so that at the usual limit of 1024 a few
+/// GiB made every unit fail.
 #[test]
-fn more_segments_than_files_can_be_open_are_no_trouble() {
+fn segments_may_outnumber_open_files() {
     let host = Host::limited("-n 256", &["--units", "8"]);
     host.json(&["volume", "create", "disk", "--size", "1G"]);
     for part in 0..16 {
@@ -273,7 +273,7 @@ fn more_segments_than_files_can_be_open_are_no_trouble() {
 }
 
 #[test]
-fn as_many_files_as_the_system_allows_may_be_open() {
+fn the_limit_of_open_files_is_raised() {
     let host = Host::limited("-S -n 256", &["--units", "1"]);
     let limits = fs::read_to_string(format!("/proc/{}/limits", host.pid())).expect("it runs");
     let files = limits

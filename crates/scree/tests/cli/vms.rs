@@ -3,7 +3,7 @@
 use crate::guest::Guest;
 use crate::host::{Host, wait_until};
 
-/// The serial by which a guest knows a volume.
+/// The serial of a volume in a guest.
 fn serial(host: &Host, volume: &str) -> String {
     let shown = host.json(&["volume", "show", volume]);
     shown["id"].as_str().expect("text").replace('-', "")
@@ -24,7 +24,7 @@ fn detach(host: &Host, volume: &str, guest: &Guest) {
     assert_eq!(attachment["state"], "detached", "{attachment}");
 }
 
-/// The sum of a disk's first MiB, past the guest's cache.
+/// The checksum of a disk's first MiB, read past the guest's page cache.
 fn sum(guest: &mut Guest, serial: &str) -> String {
     guest.does(&format!(
         "echo 3 >/proc/sys/vm/drop_caches; \
@@ -32,10 +32,10 @@ fn sum(guest: &mut Guest, serial: &str) -> String {
     ))
 }
 
-/// Two simulations run; both read one set of ground motions, each writes a
-/// volume of its own, and then each goes on with what the other has written.
+/// Two guests read one volume of input data, each writes a volume of its own, and then each
+/// continues with the volume of the other.
 #[test]
-fn two_guests_share_one_volume_read_only_and_swap_their_own() {
+fn two_guests_share_a_read_only_volume_and_exchange_their_own() {
     let mut guests = [Guest::boot(), Guest::boot()];
     let mut host = Host::with(&["--units", "2"]);
     for volume in ["motions", "first", "second"] {
@@ -57,7 +57,7 @@ fn two_guests_share_one_volume_read_only_and_swap_their_own() {
         Some(4)
     );
 
-    // Each may write what it alone has, and nothing else.
+    // Each guest can write only the volume that it alone has.
     let (at_one, at_two) = (one.address(), two.address());
     host.refuses(
         1,
@@ -101,7 +101,7 @@ fn two_guests_share_one_volume_read_only_and_swap_their_own() {
     let of_first = write(one, &first);
     assert_ne!(write(two, &second), of_first);
 
-    // A process that is killed is not noticed: requests wait for the next one.
+    // A killed process is not noticed: requests wait for the next one.
     host.kill();
     host.start();
     assert_eq!(sum(one, &first), of_first);
@@ -120,7 +120,7 @@ fn two_guests_share_one_volume_read_only_and_swap_their_own() {
     detach(&host, "second", one);
     assert_eq!(one.does("ls /sys/block | grep -c vd || :"), "0");
 
-    // Of a VM that has ended nothing is left to ask.
+    // A VM that has ended cannot be queried.
     drop(guests);
     for volume in ["motions", "first"] {
         let attachment = host.json(&["detach", volume]);
@@ -133,10 +133,10 @@ fn two_guests_share_one_volume_read_only_and_swap_their_own() {
     );
 }
 
-/// The reason and what would help are said at once, and what was asked for is
-/// tried until it is taken back.
+/// The reason and the remedy are shown immediately, and the host retries until the attachment is
+/// withdrawn.
 #[test]
-fn a_vm_that_does_not_run_is_an_error_until_it_runs_or_is_given_up() {
+fn an_attachment_to_a_stopped_vm_is_an_error_until_it_runs_or_is_detached() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "16M"]);
     let vm = format!("qmp:{}/none", host.path().display());
@@ -161,9 +161,9 @@ fn a_vm_that_does_not_run_is_an_error_until_it_runs_or_is_given_up() {
     host.refuses(1, &["detach", "disk"], &["not attached"]);
 }
 
-/// What QEMU has no port for is an error that says what to add.
+/// An attachment without a free port is an error that names the option to add.
 #[test]
-fn a_vm_without_a_free_port_says_what_to_add() {
+fn an_error_for_a_missing_port_names_the_option_to_add() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "16M"]);
     let guest = Guest::paused(0);
@@ -177,9 +177,9 @@ fn a_vm_without_a_free_port_says_what_to_add() {
     assert_eq!(host.state("disk"), "available");
 }
 
-/// A guest that does not run can be given a disk, but not be asked for it.
+/// A paused guest accepts a disk, but does not release one.
 #[test]
-fn a_paused_vm_gets_a_disk_and_is_busy_when_asked_for_it() {
+fn a_paused_vm_accepts_a_disk_and_is_busy_when_it_is_detached() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "16M"]);
     let mut guest = Guest::paused(1);
@@ -200,16 +200,16 @@ fn a_paused_vm_gets_a_disk_and_is_busy_when_asked_for_it() {
     assert_eq!(detached["state"], "detached", "{detached}");
 }
 
-/// Nobody answers while the VM is asked, and then it is gone.
+/// QEMU is stopped during the request, and then killed.
 #[test]
-fn a_vm_that_dies_during_attach_is_an_error_until_it_is_back() {
+fn a_vm_that_dies_during_attach_is_an_error_until_it_runs_again() {
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "16M"]);
     let mut guest = Guest::paused(1);
     guest.signal("-STOP");
     let vm = guest.address();
-    let asked = host.json(&["attach", "disk", "--vm", &vm, "--no-wait"]);
-    assert_eq!(asked["state"], "attaching", "{asked}");
+    let requested = host.json(&["attach", "disk", "--vm", &vm, "--no-wait"]);
+    assert_eq!(requested["state"], "attaching", "{requested}");
     let shown = |field: &str| host.json(&["attachment", "list"])[0][field].clone();
     wait_until("a socket is made for it", || {
         std::fs::read_dir(host.path().join("vm")).is_ok_and(|mut found| found.next().is_some())

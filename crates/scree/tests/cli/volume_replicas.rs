@@ -14,7 +14,7 @@ fn export(host: &Host, volume: &str) -> String {
     export["uri"].as_str().expect("text").to_owned()
 }
 
-fn times_told(host: &Host, words: &str) -> usize {
+fn times_reported(host: &Host, words: &str) -> usize {
     let said = host.run(&["monitor", "disk", "-o", "json"]);
     let lines = said.out.lines().map(serde_json::from_str::<Value>);
     let notes = lines.map(|line| line.expect("JSON")["note"].clone());
@@ -24,10 +24,10 @@ fn times_told(host: &Host, words: &str) -> usize {
 }
 
 fn wait_for(host: &Host, words: &str, times: usize) {
-    wait_until(words, || times_told(host, words) >= times);
+    wait_until(words, || times_reported(host, words) >= times);
 }
 
-/// All of a disk, once what was written is flushed.
+/// The content of a disk, once its writes are flushed.
 fn content(folder: &TempDir, uri: &str) -> Vec<u8> {
     let file = folder.path().join("content");
     let copied = Command::new("nbdcopy").arg(uri).arg(&file).output();
@@ -37,7 +37,7 @@ fn content(folder: &TempDir, uri: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another() {
+fn a_replica_volume_is_known_by_its_id_not_by_its_name() {
     let folder = TempDir::new().expect("a folder");
     let host = Host::with(&["--units", "2"]);
     for name in ["disk", "b"] {
@@ -54,7 +54,7 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
     let alike = |b: &str| content(&folder, &disk) == content(&folder, b);
     assert!(alike(&b));
 
-    // It is away for a while.
+    // It is unavailable for a while.
     host.json(&["volume", "unexport", "b"]);
     host.qemu_io_at(&disk, &["write -P 3 1M 2M", "flush"]);
     wait_for(&host, "r is out", 2);
@@ -62,7 +62,7 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
     wait_for(&host, "r is in sync", 2);
     assert!(alike(&b));
 
-    // What has its name next has nothing of it.
+    // The next volume of this name has none of its content.
     host.json(&["volume", "unexport", "b"]);
     host.json(&["volume", "delete", "b"]);
     host.json(&["volume", "create", "b", "--size", "16M"]);
@@ -78,7 +78,7 @@ fn a_volume_is_a_replica_while_it_is_attached_and_another_of_its_name_is_another
 }
 
 #[test]
-fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
+fn a_volume_grows_in_its_guest_after_its_replica() {
     let folder = TempDir::new().expect("a folder");
     let host = Host::with(&["--units", "2"]);
     for name in ["disk", "b"] {
@@ -90,7 +90,7 @@ fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
     wait_for(&host, "r is in sync", 1);
     host.qemu_io_at(&disk, &["write -P 1 0 16M", "flush"]);
 
-    // The chain stays as it is, and takes another one afterwards.
+    // The chain stays, and is replaced afterwards.
     host.json(&["volume", "grow", "disk", "24M"]);
     let size = |uri: &str| content(&folder, uri).len();
     wait_until("the guest sees it", || size(&disk) == 24 << 20);
@@ -106,10 +106,10 @@ fn a_volume_grows_under_its_guest_once_its_replica_has_grown() {
     host.qemu_io_at(&disk, &reads);
 }
 
-/// The volume had been put out, and its replica alone had what was written last. It was
-/// detached all the same, and the next host read what was older.
+/// Once the volume was out of sync and only its replica had the last writes: it was detached all
+/// the same, and the next host read an older state.
 #[test]
-fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
+fn a_volume_behind_its_replica_is_detached_only_by_force() {
     let mut host = Host::with(&["--units", "2"]);
     for name in ["disk", "b"] {
         host.json(&["volume", "create", name, "--size", "16M"]);
@@ -139,12 +139,12 @@ fn a_volume_that_lacks_what_its_replica_has_is_detached_by_force_only() {
     // It is served as before.
     host.qemu_io_at(&disk, &["read -P 7 0 1M"]);
 
-    // Nor is it when its host comes back from a crash, and nobody has opened it yet.
+    // The same after a crash of its host, before the volume is opened.
     host.kill();
     host.start();
     let refused = host.run(&["volume", "unexport", "disk"]);
     assert_ne!(refused.code, 0, "{}", refused.out);
-    wait_until("it says so once more", || {
+    wait_until("it is reported again", || {
         let shown = host.run(&["volume", "show", "disk"]).out;
         shown.contains("lacks what its replicas have") || shown.contains("r has what was written")
     });

@@ -1,5 +1,5 @@
-//! What is said of work that was waited for, and had not ended: by a server
-//! that answers at once and gets nothing done.
+//! Results of work that has not ended after a wait, with a server that answers immediately and does
+//! nothing.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,7 +29,7 @@ fn snapshot() -> Value {
     })
 }
 
-/// Answers each request with a success and `answer`, whatever was asked.
+/// Answers every request with a success and `answer`.
 fn serve(folder: &Path, answer: Value) {
     let listener = UnixListener::bind(folder.join("api.sock")).expect("a free name");
     thread::spawn(move || {
@@ -70,18 +70,17 @@ fn ask(answer: Value, arguments: &[&str]) -> CommandOutput {
     scree(&[&["--dir", path], arguments].concat())
 }
 
-/// It said "is deleted", with code 0, of a volume whose room nobody had given
-/// back.
+/// Once the command printed "is deleted" with code 0 for a volume whose space was not reclaimed.
 #[test]
-fn a_volume_that_is_not_gone_after_the_wait_is_not_called_deleted() {
+fn a_volume_that_exists_after_the_wait_is_not_reported_as_deleted() {
     let said = ask(volume(), &["volume", "delete", "disk", "--wait"]);
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.out.contains("is being deleted"), "{}", said.out);
-    assert!(said.error.contains("not gone"), "{}", said.error);
+    assert!(said.error.contains("not deleted after"), "{}", said.error);
 }
 
 #[test]
-fn a_volume_that_nobody_waits_for_is_being_deleted() {
+fn without_a_wait_a_volume_is_being_deleted() {
     let said = ask(volume(), &["volume", "delete", "disk"]);
     assert_eq!(said.code, 0, "{}", said.error);
     assert!(said.out.contains("is being deleted"), "{}", said.out);
@@ -93,5 +92,5 @@ fn a_snapshot_that_is_pending_after_the_wait_is_a_failure() {
     let said = ask(snapshot(), &[&create[..], &["--wait"]].concat());
     assert_eq!(said.code, 1, "{}", said.out);
     assert!(said.error.contains("is pending"), "{}", said.error);
-    assert_eq!(ask(snapshot(), &create).code, 0, "nobody waited");
+    assert_eq!(ask(snapshot(), &create).code, 0, "without --wait");
 }

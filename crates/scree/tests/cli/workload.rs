@@ -1,5 +1,5 @@
-//! What a guest is made to do to files: chosen at random by a seed, and known by a model
-//! that says what a monitor has to tell of each step, and what is on the disk in the end.
+//! Random operations on files by a seed, and a model that knows what a monitor has to report of
+//! each step and what is on the disk in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,44 +7,44 @@ use std::fmt;
 use serde_json::{Value, json};
 use world::simulated::SimulatedRandom;
 
-/// Files are written in units of so many bytes, which are no blocks.
+/// Unit of file content, in bytes; not a block.
 const UNIT: u64 = 700;
 
-/// What files are written from has so many units.
+/// Length of the source of file contents, in units.
 pub const SOURCE_BYTES: usize = 1200 * UNIT as usize;
 
-/// A file has no more units.
+/// Largest length of a file, in units.
 const UNITS_MAX: u64 = 400;
 
-/// Modes that nothing has that is made with the usual mask.
+/// Modes that no new file has with the usual umask.
 const MODES: [u32; 4] = [0o700, 0o640, 0o604, 0o711];
 
-/// What the steps are spelt with, for the guest's shell.
+/// The names in the steps, quoted for the shell of the guest.
 const WORDS: &str = "\
 set -e
 put() { dd if=/given/source of=/m$1 bs=700 skip=$2 seek=$3 count=$4 conv=notrunc 2>/dev/null; }
 add() { dd if=/given/source bs=700 skip=$2 count=$3 2>/dev/null >>/m$1; }
 ";
 
-/// Something that is to be told of a step.
+/// An expected report of a step.
 #[derive(Clone)]
 pub struct Happened {
     pub operation: &'static str,
-    /// One of these.
+    /// Any one of these paths.
     pub paths: BTreeSet<String>,
     pub to: Option<String>,
-    /// The block of a file that was written, counted from its beginning.
+    /// The written block of a file, counted from its beginning.
     pub block: Option<u64>,
-    /// How it is now: a mode, an owner, or a size before and now.
+    /// The new state: a mode, an owner, or a size before and now.
     pub now: Value,
 }
 
-/// What is done between two `sync`.
+/// The operations between two `sync`.
 #[derive(Debug, Default)]
 pub struct Step {
     pub commands: Vec<String>,
     pub required: Vec<Happened>,
-    /// Blocks that the file system may write besides: where a file ends in one.
+    /// Blocks that the file system may write in addition, where a file ends in one.
     pub optional: Vec<Happened>,
 }
 
@@ -60,7 +60,7 @@ struct Node {
     content: Content,
     mode: u32,
     names: BTreeSet<String>,
-    /// The blocks of a file that are no holes.
+    /// The blocks of a file that are not holes.
     blocks: BTreeSet<u64>,
 }
 
@@ -72,7 +72,7 @@ pub struct Workload {
     names: BTreeMap<String, usize>,
     next: u32,
     step: Step,
-    /// What the step has changed already.
+    /// Paths that the step has changed already.
     touched: BTreeSet<usize>,
 }
 
@@ -105,7 +105,7 @@ impl Happened {
 }
 
 impl Workload {
-    /// Of a file system with these files, and directories, which end in `/`.
+    /// A model of a file system with these files, and directories, which end in `/`.
     pub fn new(seed: u64, block_bytes: u64, tree: &[(String, Vec<u8>)]) -> Self {
         let random = SimulatedRandom::new(seed);
         let source = (0..SOURCE_BYTES).map(|_| random.below(256) as u8).collect();
@@ -129,12 +129,12 @@ impl Workload {
         workload
     }
 
-    /// What `/given/source` has to be.
+    /// The content of `/given/source`.
     pub fn source(&self) -> &[u8] {
         &self.source
     }
 
-    /// All that there is now, by path.
+    /// All existing entries, by path.
     pub fn files(&self) -> BTreeMap<&str, &Content> {
         let files = self.names.iter().filter(|(path, _)| !path.is_empty());
         files
@@ -142,7 +142,7 @@ impl Workload {
             .collect()
     }
 
-    /// Steps of as many operations each.
+    /// Steps of this many operations each.
     pub fn steps(&mut self, count: usize, operations: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         while steps.len() < count {
@@ -155,7 +155,7 @@ impl Workload {
         steps
     }
 
-    /// As a script for the guest.
+    /// The steps as a shell script for the guest.
     pub fn script(steps: &[Step]) -> String {
         let mut script = WORDS.to_owned();
         for step in steps {
@@ -184,7 +184,7 @@ impl Workload {
         self.touched.insert(node);
     }
 
-    /// One of those that the step has not changed yet.
+    /// An entry that the step has not changed yet.
     fn pick(&mut self, is_wanted: impl Fn(&Content) -> bool) -> Option<(String, usize)> {
         let of = |(path, node): (&String, &usize)| {
             let is_one = !path.is_empty()
@@ -220,7 +220,7 @@ impl Workload {
         self.step.required.push(happened);
     }
 
-    /// A name of a file goes.
+    /// Removes a name of a file.
     fn lose(&mut self, path: &str) {
         let node = self.names.remove(path).expect("it is there");
         self.nodes[node].names.remove(path);
@@ -245,7 +245,7 @@ impl Workload {
         }
     }
 
-    /// Where a file ends in the middle of a block the rest may be written as zeroes.
+    /// If a file ends in the middle of a block, the rest may be written as zeroes.
     fn may_write_end(&mut self, node: usize, bytes: u64) {
         if !bytes.is_multiple_of(self.block_bytes) {
             let block = self.block_written(node, bytes / self.block_bytes);
@@ -260,7 +260,7 @@ impl Workload {
         }
     }
 
-    /// Units of the source from `skip` on are in the file from `offset` on.
+    /// Writes units of the source from `skip` on to the file from `offset` on.
     fn write(&mut self, node: usize, skip: u64, offset: u64, units: u64) {
         let new = self.source[(skip * UNIT) as usize..][..(units * UNIT) as usize].to_vec();
         let end = offset + new.len() as u64;
@@ -292,7 +292,7 @@ impl Workload {
         node
     }
 
-    /// Does one thing; false if there is nothing to do it to.
+    /// Adds one random operation; false if there is nothing to apply it to.
     fn operation(&mut self, is_alone: bool) -> bool {
         self.choose(is_alone).is_some()
     }
@@ -407,7 +407,7 @@ impl Workload {
         let kept = now.div_ceil(self.block_bytes);
         let blocks = &mut self.nodes[node].blocks;
         blocks.retain(|block| *block < kept);
-        // One that gets longer is told from one that is written if it ends in a hole.
+        // A growing file is distinguishable from a written one if it ends in a hole.
         let is_longer = now > before && !blocks.contains(&(kept - 1));
         if now < before || is_longer {
             let now = json!([before, now]);
@@ -424,10 +424,10 @@ impl Workload {
             return None;
         }
         self.does(format!("mv -f /m{from} /m{to}"));
-        let to_told = Some(to.clone());
+        let reported_to = Some(to.clone());
         let named = Happened::named("rename", &from);
         self.tells(Happened {
-            to: to_told,
+            to: reported_to,
             ..named
         });
         self.move_names(&from, &to);
@@ -435,7 +435,7 @@ impl Workload {
         Some(())
     }
 
-    /// What has this name, and all that is below it, is elsewhere.
+    /// Moves an entry with everything below it to another path.
     fn move_names(&mut self, from: &str, to: &str) {
         let below = format!("{from}/");
         let moved = self.names.keys();
@@ -455,10 +455,10 @@ impl Workload {
         let (to, _) = self.pick_file()?;
         self.does(format!("mv -f /m{from} /m{to}"));
         self.lose(&to);
-        let to_told = Some(to.clone());
+        let reported_to = Some(to.clone());
         let named = Happened::named("rename", &from);
         self.tells(Happened {
-            to: to_told,
+            to: reported_to,
             ..named
         });
         self.move_names(&from, &to);

@@ -8,6 +8,8 @@ use metrics::{Histogram, Measures};
 use unit::Durations;
 use unit_wire::{Status, Verb};
 
+use crate::declared_metrics::{REFUSALS, REQUEST_DURATION, TRANSFERRED_BYTES};
+
 /// See the module's head.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -48,27 +50,21 @@ impl Counters {
             };
             (labels, histogram)
         });
-        measures.histogram(
-            "scree_daemon_request_duration_seconds",
-            "How long requests took, from when they were read to when they were answered",
-            took,
-        );
+        measures.histogram(&REQUEST_DURATION, took);
         let statuses = Status::ALL.iter().zip(&self.refused);
         let refusals = statuses.filter(|(status, _)| **status != Status::Done);
         measures.counter(
-            "scree_daemon_refusals",
-            "Requests that were not done, by why",
+            &REFUSALS,
             refusals.map(|(status, count)| {
                 let labels = vec![("status", status.name().to_owned())];
                 (labels, count.load(Ordering::Relaxed))
             }),
         );
-        let ways = [("read", &self.read_bytes), ("written", &self.written_bytes)];
+        let directions = [("read", &self.read_bytes), ("written", &self.written_bytes)];
         measures.counter(
-            "scree_daemon_transferred_bytes",
-            "Bytes of blocks that hosts have read and written",
-            ways.map(|(way, bytes)| {
-                let labels = vec![("way", way.to_owned())];
+            &TRANSFERRED_BYTES,
+            directions.map(|(direction, bytes)| {
+                let labels = vec![("direction", direction.to_owned())];
                 (labels, bytes.load(Ordering::Relaxed))
             }),
         );

@@ -19,6 +19,7 @@ mod active_connection;
 mod budget;
 mod connection;
 mod counters;
+mod declared_metrics;
 mod fences;
 mod keeper;
 mod permits;
@@ -31,6 +32,7 @@ mod session;
 mod timeouts;
 
 pub use budget::{BUDGET_BYTES, Budget};
+pub use declared_metrics::ALL as METRICS;
 pub use keeper::{Job, Keeper, KeeperConfig};
 pub use server::{Limits, Server, ServerConfig, WhereUnitsAre};
 pub use service::{

@@ -1,9 +1,9 @@
-"""A disk's life by the client that is generated from docs/openapi.json.
+"""Creates, uses and deletes a disk with the client that is generated from docs/openapi.json.
 
     client.py URL AUTHORITY.pem USER.pem
 
-It must find the package `scree_client` (PYTHONPATH). Every answer is of the type
-that the description names for it, a refusal too.
+It needs the package `scree_client` in PYTHONPATH. Every answer must have the type in
+the description, refusals included.
 """
 
 import ssl
@@ -56,7 +56,7 @@ def expect(kind, response, *statuses):
     return parsed
 
 
-def until_gone(client, volume):
+def until_deleted(client, volume):
     """Waits until a volume does not exist: a typed problem document says so."""
     end = time.monotonic() + WAIT_S
     while True:
@@ -122,16 +122,16 @@ def main(url, authority, user):
         assert seen.state is VolumeState.IN_USE and seen.export.uri == attached.uri, seen
         held = list_attachments.sync_detailed(client=client, state=AttachmentState.ATTACHED)
         assert attached.id in [one.id for one in expect(PageAttachment, held, 200).items], held
-        told = read_events.sync_detailed(attached.id, client=client)
-        assert expect(Problem, told, 409).code is ProblemCode.CONFLICT, "it has no filters"
+        answer = read_events.sync_detailed(attached.id, client=client)
+        assert expect(Problem, answer, 409).code is ProblemCode.CONFLICT, "it has no filters"
         detached = expect(Attachment, delete_attachment.sync_detailed(attached.id, client=client, wait=WAIT_S), 200)
         assert detached.state is AttachmentState.DETACHED and detached.ended, detached
 
         expect(Snapshot, delete_snapshot.sync_detailed(snapshot.id, client=client), 200)
         for volume in [clone, disk]:
-            gone = delete_volume.sync_detailed(volume.id, client=client)
-            assert expect(Volume, gone, 202).state is VolumeState.DELETING, gone
-            until_gone(client, volume)
+            deleted = delete_volume.sync_detailed(volume.id, client=client)
+            assert expect(Volume, deleted, 202).state is VolumeState.DELETING, deleted
+            until_deleted(client, volume)
     print("A generated client made, snapshotted, cloned, attached and deleted a disk.")
 
 

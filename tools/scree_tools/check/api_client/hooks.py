@@ -1,4 +1,4 @@
-"""What schemathesis is told of this API (SCHEMATHESIS_HOOKS; tools/run check api)."""
+"""Hooks of schemathesis for this API (SCHEMATHESIS_HOOKS; tools/run check api)."""
 
 import schemathesis
 
@@ -8,8 +8,8 @@ WAIT_S_MAX = 1
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Waits briefly, where a wait that is allowed was asked for. Deletes for real: schemathesis
-    takes a deletion that is only tried for one, and what is still there for a mistake."""
+    """Shortens permitted waits. Turns dry runs of deletions into real ones: schemathesis takes a
+    dry run for a deletion, and the existing resource for an error."""
     if case.method == "DELETE" and case.query:
         case.query.pop("dry_run", None)
     try:

@@ -59,7 +59,7 @@ impl Volumes<'_> {
                 }
                 hand_over(&mut change, &volume, party.id, account).await?;
                 let target = format!("{} {} to {user}", volume.id, volume.name);
-                principal.note(&mut change, "give", target).await?;
+                principal.note(&mut change, "transfer", target).await?;
                 volumes::by_id(&mut change, volume.id).await
             })
             .await

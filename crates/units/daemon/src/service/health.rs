@@ -11,6 +11,10 @@ use unit_folder::{FolderUnit, KeptFreed};
 use world::Clock;
 
 use super::Service;
+use crate::declared_metrics::{
+    BYTES, CLOCK_OFFSET, CONFIG_AGE, CONNECTIONS, CONNECTIONS_MAX, DAEMON_INFO, FREE_BYTES,
+    HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_DROPPED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE,
+};
 
 /// A controller is away that was not heard of for as long as it should have been
 /// so often.
@@ -105,44 +109,20 @@ impl Service {
             ("unit", self.unit().to_string()),
             ("url", self.url().to_owned()),
         ];
-        measures.gauge(
-            "scree_daemon_info",
-            "Which unit it keeps, and where",
-            [(labels, 1.0)],
-        );
+        measures.gauge(&DAEMON_INFO, [(labels, 1.0)]);
         let age = inner.world.clock.monotonic();
         let age = age.saturating_sub(*inner.heard.lock());
-        measures.one(
-            "scree_daemon_begin_age_seconds",
-            "How long ago a controller was heeded last, or this began",
-            age.as_secs_f64(),
-        );
+        measures.one(&CONFIG_AGE, age.as_secs_f64());
         let offset_ms = inner.keeper.clock_offset_ms();
-        measures.one(
-            "scree_daemon_clock_offset_seconds",
-            "The controllers' clock less this machine's",
-            offset_ms as f64 / 1000.0,
-        );
+        measures.one(&CLOCK_OFFSET, offset_ms as f64 / 1000.0);
         let (connections, held_bytes) = inner
             .server
             .lock()
             .as_ref()
             .map_or((0, 0), |server| (server.connections(), server.held_bytes()));
-        measures.one(
-            "scree_daemon_connections",
-            "Connections of hosts, and those that are passed on",
-            connections as f64,
-        );
-        measures.one(
-            "scree_daemon_connections_max",
-            "How many there may be",
-            inner.connections_max as f64,
-        );
-        measures.one(
-            "scree_daemon_held_bytes",
-            "Bytes of requests and answers that are held, which may be 256 MiB",
-            held_bytes as f64,
-        );
+        measures.one(&CONNECTIONS, connections as f64);
+        measures.one(&CONNECTIONS_MAX, inner.connections_max as f64);
+        measures.one(&HELD_BYTES, held_bytes as f64);
         inner.looks.found.lock().measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);
         measures
@@ -190,42 +170,17 @@ impl Found {
             let labels = vec![("state", one.name().to_owned())];
             (labels, f64::from(one == state))
         });
-        let help = "Whether the unit is in this state";
-        measures.gauge("scree_daemon_unit_state", help, states);
+        measures.gauge(&UNIT_STATE, states);
         let Some((stat, kept)) = &self.stat else {
             return;
         };
-        measures.one(
-            "scree_daemon_segments",
-            "Segments on the unit",
-            stat.segments as f64,
-        );
-        measures.one(
-            "scree_daemon_bytes",
-            "The room that they take",
-            stat.bytes as f64,
-        );
-        measures.one(
-            "scree_daemon_kept_freed_bytes",
-            "The room of what hosts have freed and is kept for a while",
-            kept.bytes as f64,
-        );
-        measures.one(
-            "scree_daemon_kept_freed_segments",
-            "Segments among that which were deleted or replaced as a whole",
-            kept.segments as f64,
-        );
-        measures.counter(
-            "scree_daemon_kept_freed_given_up_bytes",
-            "Bytes of that whose room was needed before their time was over",
-            [(vec![], kept.given_up_bytes)],
-        );
+        measures.one(&SEGMENTS, stat.segments as f64);
+        measures.one(&BYTES, stat.bytes as f64);
+        measures.one(&UNDELETE_BYTES, kept.bytes as f64);
+        measures.one(&UNDELETE_SEGMENTS, kept.segments as f64);
+        measures.count(&UNDELETE_DROPPED_BYTES, kept.given_up_bytes);
         if let Some(free_bytes) = stat.free_bytes {
-            measures.one(
-                "scree_daemon_free_bytes",
-                "Free room of the unit's file system, which others may share",
-                free_bytes as f64,
-            );
+            measures.one(&FREE_BYTES, free_bytes as f64);
         }
     }
 }

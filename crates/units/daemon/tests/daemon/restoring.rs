@@ -115,8 +115,8 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
             let service = service.clone();
             async move { service.run().await }
         });
-        let lineage_tag = format!("scree_daemon_kept_freed_segments {kept}.0");
-        let given_up = "scree_daemon_kept_freed_given_up_bytes_total{} 0";
+        let lineage_tag = format!("scree_daemon_undelete_segments {kept}.0");
+        let given_up = "scree_daemon_undelete_dropped_bytes_total 0";
         crate::service::until("it is counted", async || {
             let text = service.measure().await.whole();
             let has = |line: &str| text.lines().any(|found| found == line);
