@@ -112,7 +112,7 @@ scripts: ## check the shell and Python scripts
 	done
 
 openapi: ## write docs/openapi.json from the handlers
-	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_is
+	@SCREE_WRITE_OPENAPI=1 cargo test -q -p control --test control -- the_committed_description_matches
 
 references: ## write docs/reference/{cli,configuration,metrics}.md from the sources
 	@SCREE_WRITE_REFERENCES=1 cargo test -q -p scree --bin scree -- reference::

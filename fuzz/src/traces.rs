@@ -1,6 +1,6 @@
 //! Traces: those of a `trace` filter, and those of other programs.
 
-use trace::{Batch, BatchHead, Batches, RECORD_BYTES, Trace, Verb};
+use trace::{Batch, BatchHead, Batches, OpKind, RECORD_BYTES, Trace};
 
 use base::checksum::{crc32c, crc32c_append};
 
@@ -41,7 +41,7 @@ pub fn trace_seeds() -> Vec<Vec<u8>> {
         latency_ns: 500,
         offset: number * 4096,
         length: 4096,
-        verb: [Verb::Read, Verb::Write, Verb::Flush][number as usize % 3],
+        kind: [OpKind::Read, OpKind::Write, OpKind::Flush][number as usize % 3],
         is_fua: number.is_multiple_of(2),
         may_punch: false,
         outcome: trace::Outcome::Done,

@@ -59,7 +59,7 @@ fn greeted(out: &mut Vec<u8>) -> Session {
         cluster: CLUSTER,
     }
     .encode(1, &mut sent);
-    Request::Show(&lease(1)).encode(1, &mut sent);
+    Request::Present(&lease(1)).encode(1, &mut sent);
     session.receive(&sent);
     loop {
         match session.step(out).expect("an open session") {
@@ -118,13 +118,13 @@ pub fn daemon_session(data: &[u8]) {
     assert!(session.is_idle());
     let mut frames = Frames::new(BODY_BYTES_MAX);
     frames.extend(&out);
-    while let Some(frame) = frames.cut().expect("a whole frame") {
+    while let Some(frame) = frames.pop().expect("a whole frame") {
         let status = Status::of(frame.code).expect("a status");
         if status != Status::Done {
             Refusal::decode(status, frame.body).expect("a refusal");
         }
     }
-    assert_eq!(frames.kept_bytes(), 0, "the daemon sends whole frames");
+    assert_eq!(frames.buffered_bytes(), 0, "the daemon sends whole frames");
 }
 
 pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
@@ -163,7 +163,7 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
     let list = Request::List {
         serials: 0..100,
         after: 0,
-        most: 9,
+        limit: 9,
     };
     vec![
         requests(&[put(0), put(2), read(0, 4), read(3, 1), free.clone()]),
@@ -173,12 +173,16 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
             Request::Scrub(segment),
             list,
         ]),
-        requests(&[Request::Show(&lease(2)), put(0), Request::Delete(segment)]),
         requests(&[
-            Request::NoteDown(&[5; NOTE_BYTES]),
-            Request::Note,
+            Request::Present(&lease(2)),
+            put(0),
+            Request::Delete(segment),
+        ]),
+        requests(&[
+            Request::WriteNote(&[5; NOTE_BYTES]),
+            Request::ReadNote,
             Request::Probe,
-            Request::Room,
+            Request::UnitStat,
         ]),
         requests(&[
             Request::Sync {
@@ -219,7 +223,7 @@ pub fn daemon_answer(data: &[u8]) {
     let _ = Greeting::decode(body);
     let _ = unit_wire::decode_segments(body);
     let _ = unit_wire::decode_slots(body);
-    let _ = unit_wire::decode_room(body);
+    let _ = unit_wire::decode_unit_stat(body);
     let _ = unit_wire::decode_stat(segment_with_serial(1), body);
     for status in Status::ALL {
         let _ = Refusal::decode(status, body);

@@ -20,7 +20,7 @@ use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
 use unit::{ReadSlots, SlotRun, TrackedUnit, Unit as _, UnitError};
-use unit_object::{ObjectUnit, Place};
+use unit_object::ObjectUnit;
 use volume::catalog::copysets::{self, Zones};
 use volume::catalog::{Catalog, LeaseSalt, LineageKey, MemoryCatalog, NewVolume};
 use volume::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};
@@ -60,10 +60,10 @@ fn main() -> Result<(), Failed> {
     };
 
     let made = (1..=units).map(|number| {
-        let place = Place::at(&format!("{url}/u{number}"))?;
+        let location = unit_object::Location::at(&format!("{url}/u{number}"))?;
         let id = UnitId::from_u128(number);
         let cluster = ClusterId::from_u128(1);
-        let unit = ObjectUnit::create(&world, runtime.handle(), &place, cluster, id)?;
+        let unit = ObjectUnit::create(&world, runtime.handle(), &location, cluster, id)?;
         Ok((id, Arc::new(unit)))
     });
     let made: Vec<_> = made.collect::<Result<_, Failed>>()?;

@@ -237,7 +237,7 @@ impl Agent {
         parts.caching.set_unpins(desired.unpins);
         parts.repair.set_compare_count(desired.compare);
         parts.cleaning.set_serial(desired.clean);
-        parts.reporter.set_requested(desired.look);
+        parts.reporter.set_requested(desired.report_number);
     }
 
     /// Closes every volume, also one that is just being opened: all that was
@@ -374,7 +374,7 @@ impl Base {
             networks: settings.filter_networks.clone().into(),
             program: settings.filter_program.clone(),
             memory: settings.filter_memory,
-            room: settings.filter_room,
+            disk_limits: settings.filter_disk_limits,
         };
         let filters = Arc::new(Filters::new(
             Arc::clone(&context),
@@ -521,7 +521,7 @@ async fn open_shared_journals(
 }
 
 fn lease_count_key(cluster: &Cluster) -> Result<LeaseCountKey, StartError> {
-    let bytes = cluster.vouch.0.as_slice().try_into();
+    let bytes = cluster.lease_count_key.0.as_slice().try_into();
     let bytes: &[u8; 32] = bytes.map_err(|_| StartError::LeaseCountKey)?;
     Ok(LeaseCountKey::new(bytes))
 }

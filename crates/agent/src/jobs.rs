@@ -72,7 +72,7 @@ impl HostJobs {
         tokio::spawn(async move {
             let report = ReportJob {
                 task: job.id,
-                answer: jobs.run(job.what).await,
+                answer: jobs.run(job.kind).await,
             };
             if let Err(error) = jobs.controller.call_until_answered(&report).await {
                 tracing::error!(job = job.id, %error, "controller did not hear the result of a job");
@@ -114,7 +114,7 @@ impl HostJobs {
         key.map(JobOutput::Key).map_err(|error| Refusal {
             field: matches!(error, CreateKeyError::Key(HostKeyError::Unnamed { .. }))
                 .then(|| "name".to_owned()),
-            reason: with_causes(&error),
+            message: with_causes(&error),
         })
     }
 
@@ -132,7 +132,7 @@ impl HostJobs {
             Some(events) => Ok(events.after(after, count_max as usize, wait).await),
             None => Err(Refusal {
                 field: None,
-                reason: "it has no filters that tell anything, or is not open".to_owned(),
+                message: "it has no filters that tell anything, or is not open".to_owned(),
             }),
         }
     }

@@ -41,8 +41,8 @@ pub struct Settings {
     pub filter_program: Option<PathBuf>,
     /// The memory that the filters of a chain may use together, in bytes.
     pub filter_memory: u64,
-    /// The room that they may use on D's disk.
-    pub filter_room: chain::Room,
+    /// The most disk space that the filters' state may take in the data directory.
+    pub filter_disk_limits: chain::DiskLimits,
     /// An address to serve NBD at over TCP as well.
     pub listen_nbd: Option<SocketAddr>,
     /// TLS for that.

@@ -20,7 +20,7 @@ impl UnitOwner {
             owner: Owner {
                 database: cluster.owner.database,
                 generation: cluster.owner.generation,
-                place: cluster.owner.place.clone(),
+                place: cluster.owner.location.clone(),
             },
             takes_over: cluster.takes_over,
         }

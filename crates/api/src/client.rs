@@ -1,14 +1,14 @@
 //! [`Client`]: a client of the API, of one controller or of several that share one database.
-//! Connections are kept and used again.
+//! Connections are kept and reused.
 //!
 //! Of several controllers the client uses one, as long as it answers:
 //!
 //! ```text
 //!   no connection                    the request is sent to the next one
-//!   no answer, or given up waiting   the outcome is not known: a GET is repeated with
-//!                                    the next one; a change is not, its caller decides
-//!   503                              likewise: perhaps only this one is ending, or
-//!                                    cannot reach the database
+//!   no answer, or a timeout          the outcome is unknown: a GET is repeated with the
+//!                                    next one; for a change the caller decides
+//!   503                              likewise: only this controller may be stopping, or
+//!                                    unable to reach the database
 //! ```
 //!
 //! In each of these cases the client uses the next one from then on.
@@ -33,23 +33,23 @@ use crate::connect::{Connector, Server, Transport};
 use crate::host::{Call, RPC_PATH};
 use crate::types::{Page, Problem};
 
-/// An available server accepts a connection sooner.
+/// The time within which an available server accepts a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// If there is another server, a connection is given up sooner: a host has to find one before its
-/// leases end.
+/// The timeout of a connection if there is another server: a host has to find one before its leases
+/// end.
 const CONNECT_TO_ONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The status of a server that cannot carry out a request now.
 const UNAVAILABLE: u16 = 503;
 
-/// The longest answer, in bytes: answers are lists of volumes and the like.
+/// The longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// The length of a page where a whole list is read.
+/// The number of items on a page when a whole list is read.
 const PAGE: u32 = 1000;
 
-/// Why there is no answer, or an error.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No server listens.
@@ -61,7 +61,7 @@ pub enum ClientError {
     /// The server rejects this client's certificate, or this client the server's.
     #[error("{0}")]
     Certificate(&'static str),
-    /// The server refused.
+    /// The server refused the request.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
 }
@@ -71,7 +71,7 @@ impl ClientError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            // A certificate may be renewed meanwhile.
+            // The certificate may have been renewed meanwhile.
             Self::Unreachable(_) | Self::Broken(_) | Self::Certificate(_) => true,
             Self::Refused(problem) => problem.status >= 500,
         }
@@ -82,16 +82,16 @@ impl ClientError {
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
-    /// The idempotency key of what is created.
+    /// The idempotency key of creations.
     idempotency_key: Option<Arc<str>>,
 }
 
 struct Inner {
-    /// At least one.
+    /// The servers, at least one.
     servers: Vec<Server>,
-    /// The one in use.
+    /// The index of the server in use.
     current: watch::Sender<usize>,
-    /// The certificate that is shown to them, if they are remote.
+    /// The certificate that is presented to them, if they are remote.
     tls: Option<watch::Sender<Arc<ClientConfig>>>,
 }
 
@@ -105,7 +105,7 @@ impl Client {
     /// A client of the servers at `addresses`, which share one database, over `tls`.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `addresses` is empty.
     #[must_use]
     pub fn https(addresses: Vec<Address>, tls: Arc<ClientConfig>) -> Self {
         let tls = watch::Sender::new(tls);
@@ -136,15 +136,15 @@ impl Client {
         }
     }
 
-    /// Creates things under an idempotency key: a repeated request creates nothing twice.
+    /// Adds an idempotency key to creations: a repeated request creates nothing twice.
     #[must_use]
     pub fn under(mut self, key: &str) -> Self {
         self.idempotency_key = Some(key.into());
         self
     }
 
-    /// Shows another certificate from the next request on: connections that have
-    /// shown the former one are not used any more.
+    /// Presents another certificate from the next request on. Connections with the former one are not
+    /// used any more.
     pub fn renew(&self, config: Arc<ClientConfig>) {
         if let Some(tls) = &self.inner.tls {
             tls.send_replace(config);
@@ -158,7 +158,7 @@ impl Client {
     /// `GET path`.
     ///
     /// # Errors
-    /// [`ClientError`]; so for the others.
+    /// [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.send(Method::GET, path, None::<&()>).await
     }
@@ -226,7 +226,7 @@ impl Client {
         self.send_bytes(Method::POST, &path, body, is_safe).await
     }
 
-    /// `what`, unless it takes longer than `wait`.
+    /// The result of `what`, unless it takes longer than `wait`.
     ///
     /// # Errors
     /// [`ClientError::Broken`] then.
@@ -268,7 +268,7 @@ impl Client {
             let answer = match is_safe {
                 true => match self.unless_left(at, asked).await {
                     Some(answer) => answer,
-                    // Another request has waited in vain for the same server.
+                    // Another request has timed out at the same server.
                     None => continue,
                 },
                 false => asked.await,
@@ -292,7 +292,7 @@ impl Client {
     async fn unless_left<T>(&self, at: usize, asked: impl Future<Output = T>) -> Option<T> {
         let mut current = self.inner.current.subscribe();
         let left = async {
-            // It returns a lock, which other requests take, too.
+            // The returned guard is dropped at once, since other requests take the lock.
             drop(current.wait_for(|now| *now != at).await);
         };
         tokio::select! {
@@ -378,7 +378,7 @@ fn broken(error: &dyn std::fmt::Display) -> ClientError {
     ClientError::Broken(error.to_string())
 }
 
-/// What TLS says about a certificate, with a remedy. A server rejects the client's certificate after
+/// The text of a TLS error about a certificate, with a remedy. A server rejects the client's certificate after
 /// the handshake, with the first answer.
 fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     use rustls::AlertDescription as Alert;
@@ -430,7 +430,7 @@ fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'st
     None
 }
 
-/// The cause of hyper's error: why no server could be reached.
+/// The cause of hyper's error: why the server could not be reached.
 fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     if let Some(why) = refused_certificate(&error) {
         return ClientError::Certificate(why);
@@ -442,7 +442,7 @@ fn unreachable(error: hyper_util::client::legacy::Error) -> ClientError {
     let mut cause = std::error::Error::source(&error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            // It cannot be taken out of its wrapper.
+            // The error cannot be moved out of its wrapper.
             let error = match error.raw_os_error() {
                 Some(code) => io::Error::from_raw_os_error(code),
                 None => io::Error::new(error.kind(), error.to_string()),

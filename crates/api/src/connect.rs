@@ -58,12 +58,12 @@ impl FromStr for Address {
     }
 }
 
-/// How a server is reached.
+/// The transport to a server.
 pub(crate) enum Transport {
     Unix(PathBuf),
     Https {
         address: Address,
-        /// The certificate that is shown: the newest one.
+        /// The newest certificate, which is presented.
         tls: watch::Receiver<Arc<ClientConfig>>,
     },
 }
@@ -72,14 +72,14 @@ pub(crate) enum Transport {
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub transport: Arc<Transport>,
-    /// An available server accepts a connection sooner.
+    /// The time within which an available server accepts a connection.
     pub within: Duration,
 }
 
 /// Connections to one server.
 type Http = legacy::Client<Connector, Full<Bytes>>;
 
-/// One server, and connections to it, which are kept and used again.
+/// One server with its kept connections.
 pub(crate) struct Server {
     connector: Connector,
     http: RwLock<Http>,
@@ -150,7 +150,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A connection, as hyper wants it.
+/// A connection as a hyper transport.
 pub(crate) struct Stream(Box<dyn ByteStream>);
 
 impl Connection for Stream {

@@ -1,4 +1,4 @@
-//! OpenAPI schemas of types for which a derived schema says too little.
+//! OpenAPI schemas that are more precise than derived ones.
 
 use std::borrow::Cow;
 

@@ -14,6 +14,7 @@ pub mod client;
 mod connect;
 mod described;
 pub mod host;
+mod message;
 pub mod profile;
 
 pub mod types;
@@ -22,4 +23,4 @@ pub mod vm;
 pub mod words;
 
 pub use client::{Address, Client, ClientError};
-pub use profile::{Profile, ProfileError};
+pub use profile::{CertificateFiles, Profile, ProfileError};

@@ -71,9 +71,9 @@ pub enum ProfileError {
     /// The file cannot be read or written.
     #[error("cannot use {path}: {source}", path = path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Other users can read the file.
@@ -83,17 +83,17 @@ pub enum ProfileError {
         path = path.display()
     )]
     Open {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// The file's mode.
         mode: u32,
     },
     /// The file is not a profile, or not a certificate.
     #[error("{path} cannot be used: {why}", path = path.display())]
     Bad {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// What is wrong.
         why: String,
     },
     /// A URL is not valid.
@@ -102,15 +102,15 @@ pub enum ProfileError {
     /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No key could be made.
+    /// A key could not be created.
     #[error(transparent)]
     Key(#[from] AuthorityError),
     /// The server refused the request, or did not answer.
     #[error("{url}: {source}")]
     Server {
-        /// Which server.
+        /// The server.
         url: String,
-        /// What it said.
+        /// The client's error.
         source: ClientError,
     },
     /// The server has another authority than expected.
@@ -119,18 +119,27 @@ pub enum ProfileError {
          cluster, or the connection is intercepted; ask the administrator who issued the token"
     )]
     OtherAuthority {
-        /// Which server.
+        /// The server.
         url: String,
-        /// What it has.
+        /// The fingerprint of its authority.
         found: String,
-        /// What it should have.
+        /// The expected fingerprint.
         expected: String,
     },
 }
 
+/// The files of a certificate that another authority signed and renews.
+#[derive(Debug, Clone, Copy)]
+pub struct CertificateFiles<'a> {
+    /// The certificate chain in PEM.
+    pub certificate: &'a Path,
+    /// The private key in PEM.
+    pub key: &'a Path,
+}
+
 impl Profile {
     /// Joins a cluster as the party that `token` was issued for. The authority of the controllers at
-    /// `urls` must have this fingerprint. One of them is asked.
+    /// `urls` must have this fingerprint. The first that answers is used.
     ///
     /// # Errors
     /// [`ProfileError`].
@@ -158,8 +167,7 @@ impl Profile {
         Self::join_trusting(urls, token, view.certificate).await
     }
 
-    /// As [`Profile::join`], at a controller whose certificate `authority` (PEM)
-    /// has signed.
+    /// As [`Profile::join`], with controllers whose certificates `authority` (PEM) has signed.
     ///
     /// # Errors
     /// [`ProfileError`].
@@ -176,11 +184,11 @@ impl Profile {
         let tls = client_config(&[&authority], None)?;
         let client = Client::https(addresses(urls)?, Arc::new(tls));
         let key = KeyRequest::generate()?;
-        let ask = Join {
+        let request = Join {
             token: token.to_owned(),
-            request: key.request_pem.clone(),
+            signing_request: key.request_pem.clone(),
         };
-        let issued: Certificate = client.post("/v1/join", &ask).await.map_err(failed)?;
+        let issued: Certificate = client.post("/v1/join", &request).await.map_err(failed)?;
         Ok(Self {
             urls: urls.to_vec(),
             subject: issued.subject,
@@ -193,17 +201,16 @@ impl Profile {
         })
     }
 
-    /// Is whoever the certificate in a file names, of an authority that the
-    /// controller at `url` was told of; whether it takes it, the controller says.
-    /// That one's own certificate `authority` (PEM) has signed.
+    /// A profile with a certificate of an authority that the controllers accept beside their own.
+    /// The controllers' certificates are signed by `authority` (PEM).
     ///
     /// # Errors
-    /// [`ProfileError`].
-    pub async fn bring(
+    /// [`ProfileError`], also if a controller does not accept the certificate.
+    pub async fn with_external_certificate(
         world: &World,
         urls: &[String],
         authority: String,
-        (certificate, key): (&Path, &Path),
+        files: CertificateFiles<'_>,
     ) -> Result<Self, ProfileError> {
         let mut profile = Self {
             urls: urls.to_vec(),
@@ -212,8 +219,8 @@ impl Profile {
             authority,
             certificate: String::new(),
             key: Zeroizing::default(),
-            certificate_file: Some(certificate.to_owned()),
-            key_file: Some(key.to_owned()),
+            certificate_file: Some(files.certificate.to_owned()),
+            key_file: Some(files.key.to_owned()),
         };
         profile.read_again(world)?;
         let me: Party =
@@ -229,13 +236,13 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Whether its certificate is another authority's, which renews it.
+    /// Whether another authority signed its certificate and renews it.
     #[must_use]
-    pub fn is_brought(&self) -> bool {
+    pub fn is_external(&self) -> bool {
         self.certificate_file.is_some()
     }
 
-    /// Reads a certificate that others renew from where it is.
+    /// Reads an external certificate again from its files.
     ///
     /// # Errors
     /// [`ProfileError`].
@@ -257,21 +264,21 @@ impl Profile {
         Ok(())
     }
 
-    /// The profile in the file at `path`.
+    /// Reads the profile in the file at `path`.
     ///
     /// # Errors
     /// [`ProfileError`].
     pub fn read(world: &World, path: &Path) -> Result<Self, ProfileError> {
         check_private(path)?;
         let text = read_text(world, path)?;
-        // What the parser says may quote the file, and so the key.
+        // Only the message: the full error may quote the file, and so the key.
         toml::from_str(&text).map_err(|error| ProfileError::Bad {
             path: path.to_owned(),
             why: error.message().to_owned(),
         })
     }
 
-    /// Writes it to the file at `path`, whole or not at all.
+    /// Writes the profile to the file at `path`, completely or not at all.
     ///
     /// # Errors
     /// [`ProfileError::Io`].
@@ -283,7 +290,7 @@ impl Profile {
         host::write_whole(&*world.disk, path, text.as_bytes()).map_err(failed(path))
     }
 
-    /// TLS that shows the certificate.
+    /// The TLS configuration of a client that presents the certificate.
     ///
     /// # Errors
     /// [`ProfileError::Tls`].
@@ -292,8 +299,8 @@ impl Profile {
         Ok(Arc::new(config))
     }
 
-    /// TLS that is served as this party, to those that the authority in
-    /// `authority_pem` has signed.
+    /// TLS for a server that is this party, for clients that the authority in `authority_pem` has
+    /// signed.
     ///
     /// # Errors
     /// [`ProfileError::Tls`].
@@ -309,14 +316,14 @@ impl Profile {
         }
     }
 
-    /// What kind of party it is, if its subject says so.
+    /// The kind of party, if the subject can be parsed.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         let subject: Subject = self.subject.parse().ok()?;
         Some(subject.kind())
     }
 
-    /// A client that is this party.
+    /// A client that authenticates as this party.
     ///
     /// # Errors
     /// [`ProfileError`].
@@ -324,18 +331,17 @@ impl Profile {
         Ok(Client::https(addresses(&self.urls)?, self.tls()?))
     }
 
-    /// Has a new certificate signed, for the same key: `client` is this party
-    /// still.
+    /// Renews the certificate for the same key. `client` authenticates as this party.
     ///
     /// # Errors
     /// [`ProfileError`].
     pub async fn renew(&mut self, client: &Client) -> Result<(), ProfileError> {
-        let ask = Renew {
-            request: KeyRequest::for_key(&self.key)?.request_pem,
+        let request = Renew {
+            signing_request: KeyRequest::for_key(&self.key)?.request_pem,
         };
         let issued: Certificate =
             client
-                .post("/v1/me/certificate", &ask)
+                .post("/v1/me/certificate", &request)
                 .await
                 .map_err(|source| ProfileError::Server {
                     url: self.urls.join(", "),
@@ -359,7 +365,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> ProfileError {
     move |source| ProfileError::Io { path, source }
 }
 
-/// Refuses a file that others than its owner can read.
+/// Refuses a file that other users than its owner can read.
 fn check_private(path: &Path) -> Result<(), ProfileError> {
     match host::mode_for_others(path).map_err(failed(path))? {
         Some(mode) => Err(ProfileError::Open {
@@ -370,7 +376,7 @@ fn check_private(path: &Path) -> Result<(), ProfileError> {
     }
 }
 
-/// What a small text file says.
+/// The text of a small file.
 fn read_text(world: &World, path: &Path) -> Result<Zeroizing<String>, ProfileError> {
     let bytes = host::read_small(&*world.disk, path, FILE_BYTES_MAX).map_err(failed(path))?;
     match std::str::from_utf8(&bytes) {

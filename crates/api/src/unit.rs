@@ -1,6 +1,5 @@
 //! The requests of a unit daemon to a controller (docs/internals/unit-daemons.md): JSON under
-//! `/v1/unit`,
-//! authenticated as the unit.
+//! `/v1/unit`, authenticated as the unit.
 //!
 //! ```text
 //! POST /v1/unit/begin     reports where it listens; answers with its configuration
@@ -24,7 +23,7 @@ pub struct BeginUnit {
     /// The id of the folder that it has locked, 32 hex digits. Two daemons with a copied identity
     /// differ in it; a daemon that was restarted has the same. Left out until it has a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    pub folder: Option<String>,
 }
 
 /// A unit whose daemon reported within this time is not given to another daemon, in milliseconds:

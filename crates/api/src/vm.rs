@@ -1,10 +1,10 @@
-//! Which virtual machine is meant.
+//! Addresses of virtual machines.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which VM.
+/// The address of a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VmAddress {
     /// `qmp:PATH`: the QEMU whose QMP monitor listens on that unix socket.
@@ -16,9 +16,9 @@ pub enum VmAddress {
 /// The longest address, in characters.
 pub const VM_LENGTH_MAX: usize = 256;
 
-/// A text that names no VM.
+/// The text is not the address of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no VM; write qmp:/path/to/its/socket or libvirt:ITS-NAME")]
+#[error("`{0}` is not the address of a VM; write qmp:/path/to/its/socket or libvirt:ITS-NAME")]
 pub struct BadVmAddress(String);
 
 impl FromStr for VmAddress {
@@ -27,13 +27,13 @@ impl FromStr for VmAddress {
     fn from_str(text: &str) -> Result<Self, BadVmAddress> {
         let is_plain = |name: &str| !name.is_empty() && !name.contains(char::is_control);
         if text.chars().nth(VM_LENGTH_MAX).is_some() {
-            // Not the whole of it: errors are shown, and logged.
+            // Only the beginning, since errors are shown and logged.
             let begin = text.chars().take(32).collect::<String>();
             return Err(BadVmAddress(format!("{begin}…")));
         }
         match text.split_once(':') {
             Some(("qmp", path)) if is_plain(path) && is_normal(path) => Ok(Self::Qmp(path.into())),
-            // What begins with a dash would be an option to virsh.
+            // A name that begins with a dash would be an option of virsh.
             Some(("libvirt", name)) if is_plain(name) && !name.starts_with('-') => {
                 Ok(Self::Libvirt(name.into()))
             }
@@ -42,9 +42,8 @@ impl FromStr for VmAddress {
     }
 }
 
-/// Whether a path has one spelling only: whoever may use the VMs below a folder
-/// must not get out of it, and no VM has two names. (Links are the agent's
-/// affair: it follows none.)
+/// Whether a path is absolute without `.`, `..` and empty parts. So a grant for the VMs below a
+/// folder covers no other VM, and no VM has two addresses. (The agent follows no symbolic links.)
 fn is_normal(path: &str) -> bool {
     let mut parts = path.strip_prefix('/').unwrap_or_default().split('/');
     parts.all(|part| !matches!(part, "" | "." | ".."))
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_back_and_what_is_none_is_refused() {
+    fn addresses_round_trip_and_invalid_ones_are_refused() {
         for text in ["qmp:/run/vm/one.qmp", "libvirt:one", "libvirt:a b:c"] {
             let address: VmAddress = text.parse().expect("an address");
             assert_eq!(address.to_string(), text);

@@ -95,7 +95,7 @@ words!(
     /// - `available`: it is not attached
     /// - `in-use`: it is attached, being attached or being detached
     /// - `deleting`: it was deleted, and disappears when its host has closed it
-    /// - `error`: it cannot be opened or closed; `reason` says why, and the host keeps trying
+    /// - `error`: it cannot be opened or closed; `message` says why, and the host keeps trying
     VolumeState {
         /// It is not attached.
         Available = "available",
@@ -113,7 +113,7 @@ words!(
     ///
     /// - `pending`: its content is being destaged to the units
     /// - `completed`: volumes can be cloned from it
-    /// - `error`: its consistency point is lost; `reason` says why
+    /// - `error`: its consistency point is lost; `message` says why
     SnapshotState {
         /// Its content is being destaged to the units.
         Pending = "pending",
@@ -144,7 +144,7 @@ words!(
     /// - `loading`: the host is reading
     /// - `done`: all of it was read
     /// - `skipped`: the host has no cache file
-    /// - `error`: it was not read to its end; `reason` says why
+    /// - `error`: it was not read to its end; `message` says why
     PreloadState {
         /// The host has not started yet.
         Waiting = "waiting",
@@ -165,7 +165,7 @@ words!(
     /// - `waiting`: its host has not started yet
     /// - `running`: its host is at work
     /// - `done`: the result is there
-    /// - `error`: it failed; `reason` says why
+    /// - `error`: it failed; `message` says why
     AuditState {
         /// Its host has not started yet.
         Waiting = "waiting",
@@ -206,8 +206,8 @@ words!(
     /// - `detaching`: the host is closing the volume
     /// - `detached`: the attachment has ended
     /// - `busy`: it cannot be detached yet, because the guest holds the disk or the volume cannot be
-    ///   closed; `reason` says which
-    /// - `error`: the volume cannot be used; `reason` says why, and the host keeps trying
+    ///   closed; `message` says which
+    /// - `error`: the volume cannot be used; `message` says why, and the host keeps trying
     AttachmentState {
         /// The host is opening the volume.
         Attaching = "attaching",
@@ -332,26 +332,123 @@ words!(
 );
 
 words!(
+    /// The kind of a message about an object, for programs. docs/reference/api.md describes each.
+    MessageCode {
+        /// The controllers did not grant a lease, or the lease cannot be used.
+        LeaseUnavailable = "lease_unavailable",
+        /// No controller answered the host.
+        ControllerUnavailable = "controller_unavailable",
+        /// The wrapping key or the data key cannot be used on the host.
+        KeyUnavailable = "key_unavailable",
+        /// The database has lost the volume's key or a lease's salt.
+        KeyLost = "key_lost",
+        /// The journal of the last lease is missing, damaged or out of reach.
+        JournalUnavailable = "journal_unavailable",
+        /// The volume's content cannot be read from the units.
+        ContentUnavailable = "content_unavailable",
+        /// The filters of the volume's chain do not start.
+        ChainUnavailable = "chain_unavailable",
+        /// The host cannot serve the volume over NBD.
+        ExportFailed = "export_failed",
+        /// The open volume has stopped.
+        VolumeStopped = "volume_stopped",
+        /// The host does not write unencrypted volumes.
+        EncryptionRequired = "encryption_required",
+        /// The agent is stopping, or a part of it ended unexpectedly.
+        AgentStopping = "agent_stopping",
+        /// The VM does not run, cannot be reached, or does not accept the disk.
+        VmUnavailable = "vm_unavailable",
+        /// The VM's guest does not release the disk.
+        DiskInUse = "disk_in_use",
+        /// Filters hold writes that the volume does not have yet.
+        FilterWritesPending = "filter_writes_pending",
+        /// The volume could not be closed; closing is retried.
+        CloseFailed = "close_failed",
+        /// The host has not reported for longer than its timeout.
+        HostUnresponsive = "host_unresponsive",
+        /// A forced detachment waits until the host reports or its lease has ended.
+        DetachmentPending = "detachment_pending",
+        /// The volume was deleted.
+        VolumeDeleted = "volume_deleted",
+        /// The volume was detached by force; `text` says what was lost.
+        DetachedByForce = "detached_by_force",
+        /// The VM drops the disk while the host's NBD server restarts.
+        VmDoesNotReconnect = "vm_does_not_reconnect",
+        /// The volume's row in the database is damaged.
+        DatabaseDamaged = "database_damaged",
+        /// The volumes may need more space than the units have.
+        SpaceOvercommitted = "space_overcommitted",
+        /// There are fewer zones than copies.
+        ZonesInsufficient = "zones_insufficient",
+        /// Existing copysets have several members in one zone.
+        ZonesShared = "zones_shared",
+        /// Clients do not see the volume's new size yet.
+        GrowthPending = "growth_pending",
+        /// The snapshot's consistency point was lost.
+        ConsistencyPointLost = "consistency_point_lost",
+        /// The preload failed.
+        PreloadFailed = "preload_failed",
+        /// The host has no cache file.
+        CacheFileMissing = "cache_file_missing",
+        /// The audit failed.
+        AuditFailed = "audit_failed",
+        /// The unit has no free space.
+        UnitFull = "unit_full",
+        /// The unit accepts no writes.
+        UnitReadOnly = "unit_read_only",
+        /// The unit cannot be reached, or another one is in its place.
+        UnitMissing = "unit_missing",
+        /// Operations on the unit fail.
+        UnitFailing = "unit_failing",
+        /// The unit's daemon is disabled.
+        UnitDisabled = "unit_disabled",
+        /// A second daemon claims to be the unit, and is refused.
+        UnitDuplicate = "unit_duplicate",
+        /// The unit's daemon has never started.
+        UnitNotStarted = "unit_not_started",
+        /// The unit is in a state that this controller does not know.
+        UnitStateUnknown = "unit_state_unknown",
+    }
+);
+
+impl UnitState {
+    /// The code of a message about a unit in this state; `None` if it is healthy.
+    #[must_use]
+    pub const fn message_code(self) -> Option<MessageCode> {
+        Some(match self {
+            Self::Healthy => return None,
+            Self::Full => MessageCode::UnitFull,
+            Self::ReadOnly => MessageCode::UnitReadOnly,
+            Self::Missing => MessageCode::UnitMissing,
+            Self::Failing => MessageCode::UnitFailing,
+            Self::Disabled => MessageCode::UnitDisabled,
+            Self::Expected => MessageCode::UnitNotStarted,
+            Self::Unknown => MessageCode::UnitStateUnknown,
+        })
+    }
+}
+
+words!(
     /// The kind of a problem, for programs. docs/reference/api.md says what to do about each.
     ProblemCode {
         /// The request is invalid; `field` names the field.
-        InvalidArgument = "invalid-argument",
+        InvalidArgument = "invalid_argument",
         /// The certificate belongs to no known party, or none was presented.
         Unauthenticated = "unauthenticated",
         /// The caller does not have the right.
         Forbidden = "forbidden",
         /// The project's quota is exhausted.
-        QuotaExceeded = "quota-exceeded",
+        QuotaExceeded = "quota_exceeded",
         /// The object does not exist, or the caller may not see it.
-        NotFound = "not-found",
+        NotFound = "not_found",
         /// The name is taken.
-        AlreadyExists = "already-exists",
+        AlreadyExists = "already_exists",
         /// The object's state does not allow the request.
         Conflict = "conflict",
         /// The idempotency key was used for another request.
-        IdempotencyConflict = "idempotency-conflict",
+        IdempotencyConflict = "idempotency_conflict",
         /// The units do not have enough free space.
-        NoCapacity = "no-capacity",
+        NoCapacity = "no_capacity",
         /// A needed component does not answer; a later retry may succeed.
         Unavailable = "unavailable",
         /// A bug in Scree.

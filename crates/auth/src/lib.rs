@@ -1,9 +1,9 @@
-//! Floor 2: who a client is, and what it may do.
+//! Floor 2: the identity of parties, and capabilities on unit daemons.
 //!
 //! * [`identity`]: authorities, certificates, one-time tokens, and TLS made of them.
 //! * [`capability`]: signed permissions that unit daemons verify.
 //!
-//! This crate must not know users, volumes, SQL, or where files lie.
+//! This crate must not know users, volumes, SQL, or where files are.
 
 pub mod capability;
 pub mod identity;

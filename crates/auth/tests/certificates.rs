@@ -119,8 +119,8 @@ fn a_party_is_identified_by_its_key_and_subject() {
         let left_ms = peer.ends.0 - now().0;
         assert!((86_000_000..=86_400_000).contains(&left_ms), "{left_ms}");
     }
-    let nobody = handshake(&[pem], &server, &[pem], None, "controller.example");
-    assert_eq!(nobody, Ok(None), "may ask, and is nobody");
+    let anonymous = handshake(&[pem], &server, &[pem], None, "controller.example");
+    assert_eq!(anonymous, Ok(None), "connected without an identity");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn foreign_expired_and_misused_certificates_are_refused() {
 }
 
 #[test]
-fn only_the_key_is_taken_from_a_request() {
+fn only_the_public_key_of_a_signing_request_is_used() {
     let authority = authority();
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key");
     let mut wish = rcgen::CertificateParams::new(["controller.example".to_owned()]).expect("names");

@@ -1,8 +1,7 @@
-//! What every implementation of [`Catalog`] must hold, as claims to be run
-//! against one: the database here, and the simulator's.
+//! The conformance suite of [`Catalog`]: claims that are run against the database and against the
+//! catalog in memory.
 //!
-//! Each claim is given a new, empty catalog behind a [`Fixture`]; it panics
-//! where the catalog breaks its word.
+//! Each claim gets a new, empty catalog behind a [`Fixture`], and panics if the catalog violates it.
 
 use crate::LeaseSalt;
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
 use base::{CopysetId, JournalFolderId, Lineage, Location, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
-/// A catalog, and what its owner's side can do to it.
+/// A catalog, with the changes that users and operators make.
 pub trait Fixture {
     /// The catalog.
     fn catalog(&self) -> &dyn Catalog;
@@ -22,7 +21,7 @@ pub trait Fixture {
     fn snapshot(&self, volume: VolumeId) -> SnapshotId;
     /// A volume that starts from a completed snapshot.
     fn clone_of(&self, snapshot: SnapshotId) -> VolumeId;
-    /// Forgets a snapshot.
+    /// Deletes a snapshot.
     fn delete_snapshot(&self, snapshot: SnapshotId);
     /// Takes the volume from its host, by force.
     fn take_away(&self, volume: VolumeId);
@@ -31,11 +30,11 @@ pub trait Fixture {
 /// A claim, by name.
 pub type Claim = (&'static str, fn(&dyn Fixture));
 
-/// All of them.
+/// All claims.
 pub const CLAIMS: &[Claim] = &[
     (
         "a_lease_is_newer_than_all_before_and_fences_them",
-        a_lease_is_newer_and_fences,
+        a_new_lease_has_a_higher_epoch_and_fences_the_old_one,
     ),
     (
         "a_commit_needs_the_head_it_was_made_for",
@@ -46,8 +45,8 @@ pub const CLAIMS: &[Claim] = &[
         a_refused_commit_changes_nothing,
     ),
     (
-        "a_lease_brings_the_last_commit",
-        a_lease_brings_the_last_commit,
+        "a_lease_returns_the_last_committed_version",
+        a_lease_returns_the_last_committed_version,
     ),
     (
         "no_serial_is_handed_out_twice",
@@ -76,11 +75,11 @@ pub const CLAIMS: &[Claim] = &[
         dead_slots_are_gathered,
     ),
     (
-        "a_named_journal_is_brought_to_those_who_reach_it",
+        "a_named_journal_is_given_to_hosts_that_reach_it",
         a_named_journal_is_brought,
     ),
     (
-        "a_journal_that_was_given_up_is_in_nobodys_way",
+        "a_journal_that_was_given_up_blocks_no_lease",
         a_journal_that_was_given_up,
     ),
 ];
@@ -154,7 +153,7 @@ fn a_named_journal_is_brought(fixture: &dyn Fixture) {
         let refused = catalog.acquire(volume, SALT, elsewhere);
         assert!(matches!(refused, Err(CatalogError::JournalAway { .. })));
     }
-    // Nobody got a lease by that.
+    // No lease was granted by that.
     for _ in 0..2 {
         let named = catalog.name_journal(volume, second.epoch, Some(FOLDER));
         named.expect("its lease holds, and it may be asked twice");
@@ -179,7 +178,7 @@ fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
     let named = catalog.name_journal(volume, first.epoch, Some(FOLDER));
     named.expect("its lease holds");
     fixture.take_away(volume);
-    // As long as nobody has gone on without it, it is there for who reaches it.
+    // Until a host has continued without the journal, a host that reaches it gets it.
     for folder in [None, Some(OTHER_FOLDER), Some(FOLDER)] {
         let lease = catalog.acquire(volume, SALT, folder).expect("a lease");
         let epoch = lease.journal.map(|named| named.epoch);
@@ -197,7 +196,7 @@ fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
     let refused = catalog.acquire(volume, SALT, None);
     assert!(
         matches!(refused, Err(CatalogError::JournalAway { .. })),
-        "what was given up was another one"
+        "the journal that was given up was another one"
     );
 }
 
@@ -217,7 +216,7 @@ fn is_not_found<T>(result: Result<T, CatalogError>) -> bool {
     matches!(result, Err(CatalogError::NotFound { .. }))
 }
 
-fn a_lease_is_newer_and_fences(fixture: &dyn Fixture) {
+fn a_new_lease_has_a_higher_epoch_and_fences_the_old_one(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let old = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -271,7 +270,7 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
     );
 }
 
-fn a_lease_brings_the_last_commit(fixture: &dyn Fixture) {
+fn a_lease_returns_the_last_committed_version(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let first = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -336,7 +335,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     let expected: Vec<u64> = (early.start + 2..early.end).chain(late.clone()).collect();
     assert_eq!(left, expected);
 
-    // The second lease's own are not leftovers, and it sweeps only others'.
+    // The second lease's own segments are not leftovers; it sweeps those of earlier leases.
     let mut version = commit(&second, Some(version.version.key), 2);
     let own = catalog.reserve_serials(volume, second.epoch, 1);
     version.open_segments = vec![OpenSegment {
@@ -348,7 +347,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     assert_eq!(
         third.leftovers.open_segments.len(),
         2,
-        "nothing is forgotten before the sweep"
+        "leftovers are kept until they are swept"
     );
     catalog.swept(volume, third.epoch).expect("swept");
     let fourth = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -362,7 +361,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     let mut second = commit(&lease, Some(keys[0]), 2);
     second.pins = vec![snapshot];
     catalog.commit(&second).expect("commits");
-    // The parent goes on under later epochs, with its own key.
+    // The parent continues under later epochs, with its own key.
     catalog.acquire(lease.volume, SALT, None).expect("a lease");
 
     let clone = fixture.clone_of(snapshot);
@@ -422,13 +421,13 @@ fn removing_reparents(fixture: &dyn Fixture) {
         .remove_version(keys[0], &first, Millis(5), &plan())
         .expect("not needed");
     assert_eq!(catalog.version(keys[2]).expect("kept").parent, None);
-    // The line goes on, by the epoch and the head alone.
+    // Commits continue, by the epoch and the head alone.
     catalog
         .commit(&commit(&lease, Some(keys[2]), 4))
         .expect("on the head");
 }
 
-/// One slot is to be freed.
+/// A plan that frees one slot.
 fn plan() -> Vec<u8> {
     plan_of(7)
 }
@@ -508,10 +507,10 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     let gone = catalog.remove_version(keys[1], &second, Millis(0), &plan());
     assert!(is_refused(gone.clone()) || is_not_found(gone), "it is gone");
     assert_eq!(all_due(catalog, 0).len(), 1, "nothing was noted");
-    let anew = catalog.neighbours(keys[2]).expect("there");
+    let current = catalog.neighbours(keys[2]).expect("there");
     catalog
-        .remove_version(keys[2], &anew, Millis(0), &plan())
-        .expect("planned anew");
+        .remove_version(keys[2], &current, Millis(0), &plan())
+        .expect("planned with the current neighbors");
     let _ = lease;
 }
 
@@ -544,13 +543,13 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
         FreePlan::decode(&gathered).expect("a plan")
     };
     let all = [segment(0), segment(1), segment(2)];
-    // What another free names is not this one's to gather.
+    // Slots of another free are not gathered by this one.
     assert_eq!(gather(ids[0], &all), plans[0]);
     for _ in 0..2 {
         let both = plan(&[(0, 1), (0, 2), (0, 9)]);
         assert_eq!(gather(ids[1], &[segment(0)]), both, "also of the other");
     }
-    // Of what is appended to nobody gives anything back, and it is kept all the same.
+    // Appended plans are kept even if none of their slots was gathered.
     let mut open = commit(&lease, keys.last().copied(), 5);
     open.open_segments = vec![OpenSegment {
         segment: segment(0),
@@ -564,7 +563,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
     let frees = || -> Vec<i64> { all_due(catalog, 9).iter().map(|free| free.id).collect() };
     assert_eq!(frees(), ids, "it is still open");
     catalog.commit(&closed).expect("commits");
-    // Once nothing is appended any more, somebody is told to give it back.
+    // When the segments are closed, a free is due for them.
     let due = frees();
     assert_eq!(due.len(), 3, "{due:?}");
     assert_eq!(gather(due[2], &all), plan(&[(0, 1), (0, 2), (0, 9)]));

@@ -80,8 +80,8 @@ pub fn plan(
             let others = units.iter().filter(|other| may_share(unit, **other));
             partners(unit, sets, units) < scatter_width.max(size - 1).min(others.count())
         };
-        // Random permutations cut into sets, until everyone knows enough
-        // others; bounded, since a permutation may bring nothing new.
+        // Random permutations are cut into sets until every unit has enough partners. The number is
+        // bounded, since a permutation may add no partner.
         for _ in 0..64 * scatter_width.max(size) {
             if !units.iter().any(|unit| needs(*unit, &sets)) {
                 break;
@@ -103,7 +103,7 @@ pub fn plan(
     sets.drain(first_new..)
         .map_while(|mut members| {
             if data > 1 {
-                // Parity lies on all units alike.
+                // Parity is spread evenly over the units.
                 shuffle(&mut members, random);
             }
             Some(Copyset {
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(before.len(), 6, "all pairs");
         assert!(
             plan(&units, &zones, 2, None, &before, 8, &random).is_empty(),
-            "they are there"
+            "they exist"
         );
         let (wide, zones) = in_zones("aabbc");
         let added = plan(&wide, &zones, 2, None, &before, 8, &random);
@@ -432,7 +432,7 @@ mod tests {
             let new = replacement(&copyset, units[0], &loads(of), &zones)?;
             units.iter().position(|unit| *unit == new)
         };
-        // In the zone of the one that stays, and with less.
+        // In the zone of the remaining member, and less loaded.
         assert_eq!(taken(&[(2, 0), (3, 7)]), Some(3), "the zone that is left");
         assert_eq!(taken(&[(2, 0), (4, 7)]), Some(4), "a zone of its own");
         assert_eq!(taken(&[(3, 7), (4, 6), (5, 8)]), Some(4), "the least");
@@ -460,7 +460,7 @@ mod tests {
             };
             units.iter().map(load).collect()
         };
-        // The new ones are both where the second one is.
+        // The new units are both in the zone of the second one.
         let zones: Zones = units[1..]
             .iter()
             .map(|unit| (*unit, "b".to_owned()))
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(
             rebalancing(&copysets, &all, &Zones::new()),
             [],
-            "it is filled"
+            "it is completed"
         );
     }
 }

@@ -15,11 +15,10 @@ pub struct Erasure {
 }
 
 impl Erasure {
-    /// The most data slots in a row. More would slow down repair, and save less and
-    /// less.
+    /// The largest number of data slots in a row. More would slow down repair, and save ever less.
     pub const DATA_MAX: u8 = 8;
 
-    /// The most parity slots in a row.
+    /// The largest number of parity slots in a row.
     pub const PARITY_MAX: u8 = 3;
 
     /// A code with `data` from 2 to 8 and `parity` from 1 to 3; otherwise `None`.
@@ -30,13 +29,13 @@ impl Erasure {
         is_allowed.then_some(Self { data, parity })
     }
 
-    /// Data slots in a row.
+    /// The number of data slots in a row.
     #[must_use]
     pub fn data(self) -> u8 {
         self.data
     }
 
-    /// Parity slots in a row.
+    /// The number of parity slots in a row.
     #[must_use]
     pub fn parity(self) -> u8 {
         self.parity

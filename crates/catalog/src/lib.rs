@@ -1,8 +1,8 @@
 //! Floor 2: the database as the engine sees it ([`Catalog`]), and the types of
 //! leases, versions and pending frees that both share.
 //!
-//! It stands between `volume`, which has keys, and `control`, which must not
-//! be able to name one: keys appear here only as wrapped bytes.
+//! It is between `volume`, which has keys, and `control`, which must not be able to name one: keys
+//! appear here only as wrapped bytes.
 //!
 //! The catalog keeps names and order, never content: which version is a
 //! volume's head, which lease may write, which segment serials are reserved,
@@ -166,7 +166,7 @@ pub struct Lease {
     pub number_last: u64,
     /// What earlier leases of this volume may have left on units.
     pub leftovers: Leftovers,
-    /// How often the volume was restored; `None` if the controller does not say.
+    /// How many times the volume was restored; `None` if the controller does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restores: Option<u64>,
 }
@@ -332,8 +332,8 @@ pub enum CatalogError {
         /// The reason.
         reason: String,
     },
-    /// The members of a copyset have changed since: the work is to be repeated on the
-    /// present members.
+    /// The members of a copyset have changed since: the operation has to be repeated on
+    /// the current members.
     #[error("members have changed: {reason}")]
     MembersChanged {
         /// The copyset, and what has changed.
@@ -395,7 +395,7 @@ pub trait Catalog: Send + Sync {
     /// [`CatalogError::Fenced`] if either does not hold.
     /// [`CatalogError::MembersChanged`] if it was placed by so old a table that too few
     /// of the members that have it are left: it will never be committed, and its slots
-    /// are to be placed again.
+    /// have to be placed again.
     fn commit(&self, commit: &VersionCommit) -> Result<(), CatalogError>;
 
     /// Reserves `count` segment serials for this lease, which were never used before.
@@ -410,7 +410,7 @@ pub trait Catalog: Send + Sync {
         count: u32,
     ) -> Result<Range<u64>, CatalogError>;
 
-    /// Forgets the leftovers of earlier leases: they have been swept.
+    /// Deletes the leftovers of earlier leases, which have been swept.
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
@@ -492,7 +492,7 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::MembersChanged`] if another unit has joined since: it may have
-    /// what was freed, and the free is to be repeated.
+    /// what was freed, and the free has to be repeated.
     fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
 }
 

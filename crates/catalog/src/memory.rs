@@ -241,7 +241,7 @@ impl MemoryCatalog {
             .retain(|segment, _| segment.copyset() != copyset);
     }
 
-    /// What no version names yet: open segments with their committed slots; reserved
+    /// Segments and serials that no version names yet: open segments with their committed slots; reserved
     /// serials that no commit used; and the first serial that is not reserved.
     #[must_use]
     pub fn uncommitted(&self) -> (Vec<OpenSegment>, Vec<Range<u64>>, u64) {
@@ -549,7 +549,7 @@ impl Catalog for MemoryCatalog {
         let mut state = self.lock();
         let plan = state.free(id)?.only(segments);
         state.dead.extend(&plan);
-        // What this free does not name is another one's to gather.
+        // Slots that this free does not name are gathered by another one.
         let named: Vec<SegmentId> = plan.segments().map(|(segment, _)| segment).collect();
         let mut gathered = state.dead.only(&named);
         for segment in named {

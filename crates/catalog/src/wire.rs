@@ -1,4 +1,4 @@
-//! How bytes are written in JSON.
+//! The form of bytes in JSON.
 
 /// As base64, for `#[serde(with = …)]`.
 pub mod bytes {
@@ -10,12 +10,12 @@ pub mod bytes {
     /// Base64, with padding.
     ///
     /// # Errors
-    /// As `to` says.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(bytes: &impl AsRef<[u8]>, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&STANDARD.encode(bytes))
     }
 
-    /// Bytes of the length that `T` has, from base64.
+    /// Decodes base64 into bytes of the length that `T` has.
     ///
     /// # Errors
     /// If it is not base64, or of another length.

@@ -20,7 +20,7 @@ pub enum Format {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EncryptConfig {
-    /// The name of the passphrase. The passphrase itself lies where the filter runs, and never in
+    /// The name of the passphrase. The passphrase itself is where the filter runs, and never in
     /// a policy.
     pub key: String,
     /// What is done to a disk that has no header.

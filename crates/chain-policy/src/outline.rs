@@ -119,6 +119,6 @@ mod tests {
             let on_failure = settings.map(|settings| settings.on_failure);
             assert_eq!(on_failure, outline.on_failure);
         }
-        assert_eq!(outline("nonsense"), []);
+        assert_eq!(outline("no TOML"), []);
     }
 }

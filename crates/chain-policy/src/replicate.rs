@@ -43,13 +43,13 @@ pub struct Replica {
     /// The replica's name. Events use it, and the filter recognizes the replica by it after the
     /// replica was unavailable.
     pub name: String,
-    /// Where the replica lies.
+    /// The location of the replica.
     pub location: ReplicaLocation,
     /// The files whose content a partial replica has; `None` for a replica of the whole disk.
     pub paths: Option<Vec<Glob>>,
 }
 
-/// Where a replica lies.
+/// The location of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaLocation {
     /// An export of an NBD server, as `nbd://ADDRESS:PORT/EXPORT`,

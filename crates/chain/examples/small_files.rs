@@ -1,20 +1,20 @@
-//! Many small files, as a mail server has them: made, read, made longer and removed. For
-//! measurements in a guest; the work is that of PostMark (Katcher 1997), with its sizes.
+//! Creates, reads, appends to and deletes many small files, as a mail server does. For measurements
+//! in a guest; the operations and sizes are those of PostMark (Katcher 1997).
 //!
 //! ```text
 //! small_files --at FOLDER --files N --transactions N --seed N
 //! ```
 //!
-//! 1. makes the files, 500 to 10,000 bytes each, in 100 folders
-//! 2. in each transaction reads one or makes one longer, and then makes or removes one
-//! 3. removes all
+//! 1. create the files, 500 to 10,000 bytes each, in 100 folders
+//! 2. in each transaction read a file or append to one, and then create or delete one
+//! 3. delete all files
 //!
-//! Each of the three ends with what `sync` does, which counts: PostMark leaves that to the
-//! kernel, and so may measure memory alone. Prints an object: of each kind of operation how
-//! many there were, and the seconds of the phases that they were in.
+//! Each phase ends with a `sync`, whose time counts: PostMark leaves that to the kernel and so may
+//! measure memory alone. Prints a JSON object with the number of operations of each kind and the
+//! duration of each phase in seconds.
 #![expect(
     clippy::disallowed_methods,
-    reason = "it is what is measured with, and no part of what is measured"
+    reason = "a benchmark measures the real machine"
 )]
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// As PostMark has them, in bytes.
+/// The smallest and largest file of PostMark, in bytes.
 const SIZES: (u64, u64) = (500, 10_000);
 const PIECE_BYTES: usize = 512;
 const FOLDERS: u64 = 100;
@@ -103,7 +103,7 @@ impl Work {
         Ok(())
     }
 
-    /// What the last phase was, as a member of an object.
+    /// The results of the last phase, as a member of a JSON object.
     fn take(&mut self, name: &str) -> String {
         let done = std::mem::take(&mut self.done);
         let counts: String = done
@@ -113,8 +113,8 @@ impl Work {
         format!("\"{name}\": {{{counts}\"seconds\": {:.6}}}", self.seconds)
     }
 
-    fn count(&mut self, what: &'static str) {
-        *self.done.entry(what).or_default() += 1;
+    fn count(&mut self, operation: &'static str) {
+        *self.done.entry(operation).or_default() += 1;
     }
 
     fn path(&self, file: u64) -> PathBuf {

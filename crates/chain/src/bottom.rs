@@ -1,16 +1,17 @@
-//! The device at the end of a chain, and who asked it.
+//! The device at the end of a chain, with the generation of filters that uses it.
 //!
-//! Filters that were exchanged, or never used, may leave requests behind: a flush that took
-//! too long, what a filter read while it began. Their answers come later, under tokens that
-//! the filters in use have chosen too. So a token has the generation of the filters in its
-//! upper 8 bits, and answers to another one are nobody's:
+//! Filters that were swapped, or never came into use, may leave requests behind: a flush that
+//! took too long, a read while the filter opened. Their completions come later, under tokens
+//! that the filters in use may have chosen too. So a token has the generation of the filters in
+//! its upper 8 bits, and completions of another generation are dropped:
 //!
 //! ```text
 //!  63      56 55                                                   0
-//!  │generation│ the token of the lowest filter, or of whoever asks     │
+//!  │generation│ the token of the lowest filter, or of the chain's user │
 //! ```
 //!
-//! Generation 0 is nobody's: of what is asked past the chain. What is left behind is nobody's until 256 exchanges later.
+//! Generation 0 marks requests that bypass the chain ([`crate::Chain::bottom`]). A generation is
+//! used again after 255 hot swaps.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use base::{
 
 const TOKEN_BITS: u32 = 56;
 
-/// The lowest device, asked by one generation of filters.
+/// The lowest device, as one generation of filters uses it.
 pub(crate) struct Bottom<'a, D> {
     pub device: &'a mut D,
     pub generation: u8,

@@ -1,4 +1,4 @@
-//! [`Chain`]: filters over a device, which are a device again.
+//! [`Chain`]: filters over a device, which together are a device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,140 +9,59 @@ use base::{
 };
 use world::{Clock, Wake};
 
+use crate::below::{Below, capabilities_of, geometry_of, timer_of};
 use crate::bottom::Bottom;
-use crate::exchange::{Exchange, ExchangeError, Exchanging, OPEN_WITHIN, Phase};
 use crate::filter::{Filter, Opening};
+use crate::hot_swap::{DiskShape, HotSwap, HotSwapError, HotSwapProgress, OPEN_WITHIN, Phase};
 
-/// What somebody asks the device past the chain ([`Chain::bottom`]) has no generation.
+/// The first generation of filters. Requests that bypass the chain ([`Chain::bottom`]) have 0.
 const FIRST_GENERATION: u8 = 1;
 
 fn next_generation(generation: u8) -> u8 {
     generation.checked_add(1).unwrap_or(FIRST_GENERATION)
 }
 
-/// How often a step of an exchange is tried again of whose end nobody tells.
-const ASK_AGAIN_EVERY: Duration = Duration::from_millis(1);
+/// How often a step of a hot swap is retried when nothing wakes the chain at its end.
+const RETRY_EVERY: Duration = Duration::from_millis(1);
 
-/// The token of a flush that the chain asks for itself: nobody's who uses it.
+/// The token of the flush of a hot swap. Users of the chain never choose it.
 const FLUSH: Token = TOKEN_MAX;
 
-/// Filters over a device. See docs/internals/live-reconfiguration.md.
+/// Filters over a device, used as one device (docs/internals/live-reconfiguration.md).
+/// [`Chain::hot_swap`] replaces the filters while requests come in.
 pub struct Chain<D> {
     /// The uppermost first.
     filters: Vec<Box<dyn Filter>>,
-    begun: Begun,
+    sizes: SizesAtOpening,
     bottom: D,
-    /// Of the filters ([`Bottom`]).
+    /// The generation of the filters in use ([`Bottom`]).
     generation: u8,
-    /// Of those that were tried last.
+    /// The generation of the filters that were tried last.
     last_generation: u8,
-    /// So many requests were answered `Pending`, and nothing more so far.
-    under_way: u64,
-    /// So many flushes of exchanges that were given up have not been answered.
+    /// The number of pending requests.
+    pending: u64,
+    /// The number of pending flushes of hot swaps that failed.
     late_flushes: u64,
-    exchanging: Option<Exchanging>,
-    /// Something was answered `Busy` because filters are being exchanged.
+    swapping: Option<HotSwapProgress>,
+    /// A request was answered `Busy` because filters are being swapped.
     has_refused: bool,
-    /// An exchange begins, or has ended after something was refused: nothing else may
-    /// bring about the next poll.
+    /// A hot swap has begun, or has ended after a request was refused: the chain must be polled
+    /// soon, and nothing else may wake its owner.
     needs_poll: bool,
-    /// Nothing waits any more for what is away.
+    /// Requests fail instead of waiting for what is unavailable.
     is_stopping: bool,
-    /// New filters begin within this.
+    /// The longest time in which a new filter opens.
     open_within: Duration,
     clock: Arc<dyn Clock>,
     wake: Wake,
 }
 
-/// Sizes in bytes, when the filters in use began.
-struct Begun {
-    /// Of the device below them.
+/// Sizes in bytes when the filters in use were opened.
+struct SizesAtOpening {
+    /// The device below the filters.
     below_bytes: u64,
-    /// Of the disk.
+    /// The disk above them.
     size_bytes: u64,
-}
-
-/// Some filters of a chain, the lowest ones, with the device.
-struct Below<'a, D> {
-    filters: &'a mut [Box<dyn Filter>],
-    bottom: Bottom<'a, D>,
-}
-
-/// The filter that a request reaches first, with what lies below it; or the device, if there is
-/// no filter.
-enum Uppermost<'a, D> {
-    Filter(&'a mut dyn Filter, Below<'a, D>),
-    Bottom(Bottom<'a, D>),
-}
-
-impl<D> Below<'_, D> {
-    fn uppermost(&mut self) -> Uppermost<'_, D> {
-        let bottom = Bottom {
-            device: &mut *self.bottom.device,
-            generation: self.bottom.generation,
-        };
-        match self.filters.split_first_mut() {
-            Some((first, filters)) => Uppermost::Filter(&mut **first, Below { filters, bottom }),
-            None => Uppermost::Bottom(bottom),
-        }
-    }
-}
-
-impl<D: BlockDevice> BlockDevice for Below<'_, D> {
-    fn geometry(&self) -> DeviceGeometry {
-        geometry_of(self.filters, &*self.bottom.device)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities_of(self.filters, &*self.bottom.device)
-    }
-
-    fn start(&mut self, request: Request<'_>) -> Started {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.start(&mut below, request),
-            Uppermost::Bottom(mut bottom) => bottom.start(request),
-        }
-    }
-
-    fn commit(&mut self) -> Result<(), IoError> {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.commit(&mut below),
-            Uppermost::Bottom(mut bottom) => bottom.commit(),
-        }
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.poll(&mut below, completions),
-            Uppermost::Bottom(mut bottom) => bottom.poll(completions),
-        }
-    }
-
-    fn stop_waiting(&mut self) {
-        match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.stop_waiting(&mut below),
-            Uppermost::Bottom(mut bottom) => bottom.stop_waiting(),
-        }
-    }
-
-    fn next_timer(&self) -> Option<Duration> {
-        timer_of(self.filters, &*self.bottom.device)
-    }
-}
-
-fn geometry_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> DeviceGeometry {
-    let filters = filters.iter().rev();
-    filters.fold(bottom.geometry(), |below, one| one.geometry(below))
-}
-
-fn capabilities_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Capabilities {
-    let filters = filters.iter().rev();
-    filters.fold(bottom.capabilities(), |below, one| one.capabilities(below))
-}
-
-fn timer_of(filters: &[Box<dyn Filter>], bottom: &impl BlockDevice) -> Option<Duration> {
-    let timers = filters.iter().filter_map(|one| one.next_timer());
-    timers.chain(bottom.next_timer()).min()
 }
 
 impl<D: BlockDevice> Chain<D> {
@@ -152,16 +71,16 @@ impl<D: BlockDevice> Chain<D> {
         let size_bytes = bottom.geometry().size_bytes;
         Self {
             filters: Vec::new(),
-            begun: Begun {
+            sizes: SizesAtOpening {
                 below_bytes: size_bytes,
                 size_bytes,
             },
             bottom,
             generation: FIRST_GENERATION,
             last_generation: FIRST_GENERATION,
-            under_way: 0,
+            pending: 0,
             late_flushes: 0,
-            exchanging: None,
+            swapping: None,
             has_refused: false,
             needs_poll: false,
             is_stopping: false,
@@ -171,18 +90,18 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// New filters may take as long to begin; usually it is 15 s. For one who can wait: a
-    /// journal may have much to carry out.
+    /// Sets the longest time in which a new filter opens; 15 s by default. Callers that can wait
+    /// set more, since a journal may have much to carry out.
     pub fn set_open_within(&mut self, within: Duration) {
         self.open_within = within;
     }
 
-    /// The device below all filters. Answers to what is asked there are nobody's.
+    /// The device below all filters. Completions of requests started there directly are dropped.
     pub fn bottom(&mut self) -> &mut D {
         &mut self.bottom
     }
 
-    /// Has it polled: for filters that something ends for elsewhere.
+    /// Makes the chain's owner poll it: for filters whose work ends in another thread.
     #[must_use]
     pub fn wake(&self) -> Wake {
         self.wake.clone()
@@ -194,31 +113,33 @@ impl<D: BlockDevice> Chain<D> {
         self.bottom
     }
 
-    /// Whether the disk below may be used without its filters from now on: it has all that was
-    /// written through them.
+    /// Checks that the disk below may be used without its filters from now on, because it has
+    /// everything that was written through them.
     ///
     /// # Errors
-    /// What keeps the uppermost one that may not be left, for people.
-    pub fn may_leave(&self) -> Result<(), String> {
-        self.filters.iter().try_for_each(|one| one.may_leave())
+    /// The reason of the uppermost filter that may not be removed, for people.
+    pub fn check_removable(&self) -> Result<(), String> {
+        self.filters
+            .iter()
+            .try_for_each(|one| one.check_removable())
     }
 
-    /// Whether the device below has grown by more than the filters in use show: one that keeps
-    /// the size it began with, as `replicate`, shows it when it is exchanged.
+    /// Whether the device below has grown by more than the filters in use show. A filter that
+    /// keeps the size it was opened with, such as `replicate`, shows the growth after a hot swap.
     #[must_use]
     pub fn hides_growth(&self) -> bool {
         self.unseen_growth(self.bottom.geometry().size_bytes) > 0
     }
 
-    /// Puts other filters in the place of those that there are, without a request lost. It
-    /// goes on with the polls that follow; who asked for it is told when it has ended.
-    /// Until then every verb is answered [`Started::Busy`].
-    pub fn exchange(&mut self, exchange: Exchange) {
+    /// Replaces the filters without losing a request. The hot swap proceeds with the polls that
+    /// follow and reports its result when it ends; until then every request is answered
+    /// [`Started::Busy`].
+    pub fn hot_swap(&mut self, swap: HotSwap) {
         if self.is_stopping {
-            return exchange.tell(Err(ExchangeError::Stopped));
+            return swap.report(Err(HotSwapError::Stopped));
         }
-        if self.exchanging.is_some() {
-            return exchange.tell(Err(ExchangeError::UnderWay));
+        if self.swapping.is_some() {
+            return swap.report(Err(HotSwapError::InProgress));
         }
         self.needs_poll = true;
         let mut generation = next_generation(self.last_generation);
@@ -226,10 +147,10 @@ impl<D: BlockDevice> Chain<D> {
             generation = next_generation(generation);
         }
         let now = self.clock.monotonic();
-        self.exchanging = Some(Exchanging::new(exchange, generation, now));
+        self.swapping = Some(HotSwapProgress::new(swap, generation, now));
     }
 
-    /// Of the filters that were tried last.
+    /// The generation of the filters that were tried last.
     #[cfg(test)]
     pub(crate) fn last_generation(&self) -> u8 {
         self.last_generation
@@ -245,21 +166,25 @@ impl<D: BlockDevice> Chain<D> {
         }
     }
 
-    /// Polls the filters in use; or those that begin, which alone ask for anything then. Those
-    /// above the one that is being opened have not been asked to begin, and are left alone.
+    /// Polls the filters in use, or, while new ones are opened, those: no others have requests
+    /// pending then. Filters above the one that is being opened have not begun and are not polled.
     fn collect(&mut self, completions: &mut Vec<Completion>) {
         let before = completions.len();
-        if let Some(exchanging) = self.exchanging.as_mut().filter(|one| one.is_opening()) {
-            let begun = exchanging.begun();
+        if let Some(swapping) = self.swapping.as_mut().filter(|one| one.is_opening()) {
+            let begun = swapping.begun();
             let mut below = Below {
-                filters: &mut exchanging.filters[begun],
+                filters: &mut swapping.filters[begun],
                 bottom: Bottom {
                     device: &mut self.bottom,
-                    generation: exchanging.generation,
+                    generation: swapping.generation,
                 },
             };
             below.poll(completions);
-            debug_assert_eq!(completions.len(), before, "nobody has asked them");
+            debug_assert_eq!(
+                completions.len(),
+                before,
+                "no one has started requests on them"
+            );
             return;
         }
         self.top().poll(completions);
@@ -269,79 +194,78 @@ impl<D: BlockDevice> Chain<D> {
                 let flushed = completions.remove(at).result;
                 self.is_flushed(flushed.map(|_| ()));
             } else {
-                self.under_way -= 1;
+                self.pending -= 1;
                 at += 1;
             }
         }
     }
 
-    /// A flush that the chain has asked for is answered.
+    /// Takes the result of a flush that the chain started itself.
     fn is_flushed(&mut self, flushed: Result<(), IoError>) {
-        match self.exchanging.as_mut() {
-            Some(exchanging) if exchanging.phase == Phase::Flushing => {
-                exchanging.phase = Phase::Flushed(flushed);
+        match self.swapping.as_mut() {
+            Some(swapping) if swapping.phase == Phase::Flushing => {
+                swapping.phase = Phase::Flushed(flushed);
             }
             _ => self.late_flushes -= 1,
         }
     }
 
-    /// Goes on with an exchange as far as there is nothing to wait for.
-    fn go_on(&mut self, mut exchanging: Exchanging) {
+    /// Proceeds with a hot swap until something has to be waited for.
+    fn proceed(&mut self, mut swapping: HotSwapProgress) {
         loop {
-            let ended = match self.step(&mut exchanging) {
+            let ended = match self.step(&mut swapping) {
                 Step::Again => continue,
                 Step::Ended(ended) => ended,
-                Step::Wait if self.clock.monotonic() < exchanging.deadline => {
-                    self.exchanging = Some(exchanging);
+                Step::Wait if self.clock.monotonic() < swapping.deadline => {
+                    self.swapping = Some(swapping);
                     return;
                 }
                 Step::Wait => {
-                    self.late_flushes += u64::from(exchanging.phase == Phase::Flushing);
-                    Err(exchanging.late())
+                    self.late_flushes += u64::from(swapping.phase == Phase::Flushing);
+                    Err(swapping.timed_out())
                 }
             };
-            self.last_generation = exchanging.generation;
+            self.last_generation = swapping.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
             if ended.is_ok() {
-                self.filters = std::mem::take(&mut exchanging.filters);
-                self.generation = exchanging.generation;
-                self.begun = Begun {
-                    below_bytes: exchanging.below_bytes,
+                self.filters = std::mem::take(&mut swapping.filters);
+                self.generation = swapping.generation;
+                self.sizes = SizesAtOpening {
+                    below_bytes: swapping.below_bytes,
                     size_bytes: self.geometry().size_bytes,
                 };
             }
             self.filters.iter_mut().for_each(|one| one.resume());
-            return exchanging.tell(ended);
+            return swapping.report(ended);
         }
     }
 
-    /// How many of the bytes by which the device below has grown, to `below_bytes`, the filters
-    /// in use do not show.
+    /// By how many bytes the device below, which has `below_bytes`, has grown without the filters
+    /// in use showing it.
     fn unseen_growth(&self, below_bytes: u64) -> u64 {
-        let grown = below_bytes.saturating_sub(self.begun.below_bytes);
+        let grown = below_bytes.saturating_sub(self.sizes.below_bytes);
         let size_bytes = self.geometry().size_bytes;
-        grown.saturating_sub(size_bytes.saturating_sub(self.begun.size_bytes))
+        grown.saturating_sub(size_bytes.saturating_sub(self.sizes.size_bytes))
     }
 
-    /// Whether nothing of the filters' own is under way. All of them are told to rest, whatever
-    /// the first one says.
-    fn are_resting(&mut self) -> bool {
-        let resting = self.filters.iter_mut().map(|one| one.rest());
+    /// Quiesces all filters, and returns whether none has requests of its own pending.
+    fn are_quiescent(&mut self) -> bool {
+        let resting = self.filters.iter_mut().map(|one| one.quiesce());
         resting.fold(true, |all, one| all & one)
     }
 
-    fn step(&mut self, exchanging: &mut Exchanging) -> Step {
-        match &exchanging.phase {
+    fn step(&mut self, swapping: &mut HotSwapProgress) -> Step {
+        match &swapping.phase {
             Phase::Draining => {
                 for (at, one) in self.filters.iter().enumerate() {
-                    if let Err(reason) = one.may_leave() {
-                        return Step::Ended(Err(ExchangeError::Held { at, reason }));
+                    if let Err(reason) = one.check_removable() {
+                        return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
                     }
                 }
-                if !self.are_resting() || self.under_way > 0 || self.late_flushes > 0 {
+                if !self.are_quiescent() || self.pending > 0 || self.late_flushes > 0 {
                     return Step::Wait;
                 }
-                exchanging.phase = match self.start_flush() {
+                swapping.phase = match self.start_flush() {
                     Started::Busy => return Step::Wait,
                     Started::Pending => Phase::Flushing,
                     Started::Done => Phase::Flushed(Ok(())),
@@ -350,70 +274,76 @@ impl<D: BlockDevice> Chain<D> {
                 Step::Again
             }
             Phase::Flushing => Step::Wait,
-            Phase::Flushed(Err(error)) => Step::Ended(Err(ExchangeError::Below(error.clone()))),
+            Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Flush(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
                 Ok(()) => {
                     let below_bytes = self.bottom.geometry().size_bytes;
                     let now = self.clock.monotonic();
-                    exchanging.begin_opening(below_bytes, now, self.open_within);
+                    swapping.begin_opening(below_bytes, now, self.open_within);
                     Step::Again
                 }
-                Err(error) => Step::Ended(Err(ExchangeError::Below(error))),
+                Err(error) => Step::Ended(Err(HotSwapError::Flush(error))),
             },
-            Phase::Opening { ready, carries_out } => {
-                let (ready, carries_out) = (*ready, *carries_out);
-                match exchanging.filters.len().checked_sub(ready + 1) {
-                    Some(at) if carries_out => match exchanging.filters[at].has_carried_out() {
+            Phase::Opening {
+                ready,
+                is_replaying,
+            } => {
+                let (ready, is_replaying) = (*ready, *is_replaying);
+                match swapping.filters.len().checked_sub(ready + 1) {
+                    Some(at) if is_replaying => match swapping.filters[at].has_replayed() {
                         true => {
-                            exchanging.go_on_opening(ready + 1, self.clock.monotonic());
+                            swapping.continue_opening(ready + 1, self.clock.monotonic());
                             Step::Again
                         }
                         false => Step::Wait,
                     },
-                    Some(at) => self.open_next(exchanging, at),
-                    // A filter that works for a program may have begun something since.
-                    None if !self.are_resting() => Step::Wait,
-                    None => Step::Ended(exchanging.check(
-                        (self.geometry(), self.capabilities()),
-                        (
-                            geometry_of(&exchanging.filters, &self.bottom),
-                            capabilities_of(&exchanging.filters, &self.bottom),
-                        ),
-                        self.unseen_growth(exchanging.below_bytes),
+                    Some(at) => self.open_next(swapping, at),
+                    // An out-of-process filter may have started a request since.
+                    None if !self.are_quiescent() => Step::Wait,
+                    None => Step::Ended(swapping.check(
+                        DiskShape {
+                            geometry: self.geometry(),
+                            capabilities: self.capabilities(),
+                        },
+                        DiskShape {
+                            geometry: geometry_of(&swapping.filters, &self.bottom),
+                            capabilities: capabilities_of(&swapping.filters, &self.bottom),
+                        },
+                        self.unseen_growth(swapping.below_bytes),
                     )),
                 }
             }
         }
     }
 
-    /// Opens the new filter `at`; those below it may be used.
-    fn open_next(&mut self, exchanging: &mut Exchanging, at: usize) -> Step {
-        let (above, filters) = exchanging.filters.split_at_mut(at + 1);
+    /// Opens the new filter `at`; those below it are open.
+    fn open_next(&mut self, swapping: &mut HotSwapProgress, at: usize) -> Step {
+        let (above, filters) = swapping.filters.split_at_mut(at + 1);
         let ready = filters.len();
         let mut below = Below {
             filters,
             bottom: Bottom {
                 device: &mut self.bottom,
-                generation: exchanging.generation,
+                generation: swapping.generation,
             },
         };
         match above[at].open(&mut below) {
-            Opening::UnderWay => Step::Wait,
-            Opening::Failed(reason) => Step::Ended(Err(ExchangeError::Filter { at, reason })),
+            Opening::Pending => Step::Wait,
+            Opening::Failed(reason) => Step::Ended(Err(HotSwapError::Open { at, reason })),
             Opening::Ready => {
-                if exchanging.is_first() {
-                    exchanging.filters[at].resume();
-                    exchanging.carry_out(ready, self.clock.monotonic());
+                if swapping.is_first() {
+                    swapping.filters[at].resume();
+                    swapping.replay(ready, self.clock.monotonic());
                 } else {
-                    exchanging.opened(ready + 1);
+                    swapping.opened(ready + 1);
                 }
                 Step::Again
             }
         }
     }
 
-    /// Flushes what was acknowledged by the filters in use. What they answered in this turn
-    /// of the loop comes before that, and it may begin with the commit that follows.
+    /// Flushes what the filters in use have acknowledged. What they answered in this turn of the
+    /// loop is committed before, and the flush itself may begin with the commit that follows.
     fn start_flush(&mut self) -> Started {
         if !self.capabilities().can_flush {
             return Started::Done;
@@ -427,14 +357,14 @@ impl<D: BlockDevice> Chain<D> {
     }
 }
 
-/// What comes after a step of an exchange.
+/// What follows a step of a hot swap.
 enum Step {
-    /// The next one.
+    /// The next step.
     Again,
-    /// The same, after the next poll.
+    /// The same step, after the next poll.
     Wait,
-    /// Nothing.
-    Ended(Result<(), ExchangeError>),
+    /// Nothing: the hot swap has ended.
+    Ended(Result<(), HotSwapError>),
 }
 
 impl<D: BlockDevice> BlockDevice for Chain<D> {
@@ -446,14 +376,14 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         capabilities_of(&self.filters, &self.bottom)
     }
 
-    /// Starts the request on the filters, unless they are being exchanged.
+    /// Starts the request on the filters, unless they are being swapped.
     fn start(&mut self, request: Request<'_>) -> Started {
-        if self.exchanging.is_some() {
+        if self.swapping.is_some() {
             self.has_refused = true;
             return Started::Busy;
         }
         let started = self.top().start(request);
-        self.under_way += u64::from(started == Started::Pending);
+        self.pending += u64::from(started == Started::Pending);
         started
     }
 
@@ -464,42 +394,43 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         self.needs_poll = false;
         self.collect(completions);
-        if let Some(exchanging) = self.exchanging.take() {
-            self.go_on(exchanging);
+        if let Some(swapping) = self.swapping.take() {
+            self.proceed(swapping);
         }
     }
 
     fn stop_waiting(&mut self) {
         self.is_stopping = true;
-        if let Some(mut exchanging) = self.exchanging.take() {
-            self.late_flushes += u64::from(exchanging.phase == Phase::Flushing);
-            self.last_generation = exchanging.generation;
+        if let Some(mut swapping) = self.swapping.take() {
+            self.late_flushes += u64::from(swapping.phase == Phase::Flushing);
+            self.last_generation = swapping.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
             self.filters.iter_mut().for_each(|one| one.resume());
-            exchanging.tell(Err(ExchangeError::Stopped));
+            swapping.report(Err(HotSwapError::Stopped));
         }
         self.top().stop_waiting();
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        let exchanging = self.exchanging.as_ref();
+        let swapping = self.swapping.as_ref();
         if self.needs_poll {
             return Some(Duration::ZERO);
         }
-        let filters = match exchanging.filter(|one| one.is_opening()) {
-            Some(exchanging) => &exchanging.filters[exchanging.begun()],
+        let filters = match swapping.filter(|one| one.is_opening()) {
+            Some(swapping) => &swapping.filters[swapping.begun()],
             None => &self.filters,
         };
         let now = self.clock.monotonic();
-        let late = exchanging.map(|one| one.deadline.saturating_sub(now));
-        // Nothing rings when a filter is not busy any more, has come to rest, or may ask again.
-        let is_asked_again = exchanging.is_some_and(|one| match one.phase {
-            Phase::Draining => self.under_way == 0 && self.late_flushes == 0,
+        let deadline = swapping.map(|one| one.deadline.saturating_sub(now));
+        // Nothing wakes the owner when a filter is no longer busy, has quiesced, or may be
+        // opened again.
+        let is_retried = swapping.is_some_and(|one| match one.phase {
+            Phase::Draining => self.pending == 0 && self.late_flushes == 0,
             Phase::Opening { .. } => true,
             Phase::Flushing | Phase::Flushed(_) => false,
         });
-        let again = is_asked_again.then_some(ASK_AGAIN_EVERY);
+        let retry = is_retried.then_some(RETRY_EVERY);
         let timers = timer_of(filters, &self.bottom).into_iter();
-        timers.chain(late).chain(again).min()
+        timers.chain(deadline).chain(retry).min()
     }
 }

@@ -1,53 +1,53 @@
-//! [`Filter`]: what stands between a disk and whoever uses it.
+//! [`Filter`]: a service between a disk and its user.
 
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 
-/// How far a filter has come with beginning.
+/// The result of one attempt to open a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opening {
-    /// It may be used.
+    /// The filter can be used.
     Ready,
-    /// It waits for something: it is to be asked again after the next poll.
-    UnderWay,
-    /// It cannot be used here, and why, for its owner to read.
+    /// The filter waits for something: open it again after the next poll.
+    Pending,
+    /// The filter cannot be used here, for this reason, which its owner reads.
     Failed(String),
 }
 
-/// A service in a chain. Each verb is that of [`BlockDevice`] with the device *below*, and
-/// passes through unless a filter says otherwise; so a filter that forwards costs a call.
+/// A service in a chain. Its methods are those of [`BlockDevice`] with the device *below* it. By
+/// default each forwards to that device, which costs one call.
 ///
 /// Invariants, beside those of [`BlockDevice`]:
 ///
-/// * If it passes on any token that it is asked with, it chooses none itself; if it chooses
-///   any, it chooses all that it asks below with.
-/// * What it answers [`Started::Done`] without having asked below it makes good in its own
-///   `commit`, before it passes that on.
-/// * A flush is passed on when all that was acknowledged before it was carried out below,
+/// * A filter either forwards all tokens as they are, or chooses all tokens below itself.
+/// * If it answers [`Started::Done`] without a request below, it makes that good in its own
+///   `commit`, before it forwards the commit.
+/// * It forwards a flush only when everything acknowledged before has been carried out below,
 ///   unless the filter's own storage keeps it.
-/// * Until it is told to [`Filter::resume`], when it has come into use, it only reads.
+/// * Until [`Filter::resume`] is called, when it comes into use, it only reads.
 pub trait Filter {
-    /// What it makes of the size and the blocks below. Pure; the size may grow as that of
-    /// any device.
+    /// The size and block size above the filter, given those below. Pure. The size may grow, as
+    /// that of any device may.
     fn geometry(&self, below: DeviceGeometry) -> DeviceGeometry {
         below
     }
 
-    /// Which verbs work, if these do below. Pure, and always the same.
+    /// The operations that work above the filter, given those that work below. Pure, and constant
+    /// once the filter is open.
     fn capabilities(&self, below: Capabilities) -> Capabilities {
         below
     }
 
-    /// Begins, before anything else is asked. Between two calls that say
-    /// [`Opening::UnderWay`] it is polled.
+    /// Opens the filter, before any request. It is polled between two calls that return
+    /// [`Opening::Pending`].
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let _ = below;
         Opening::Ready
     }
 
     /// Starts a request, as [`BlockDevice::start`] does. A filter matches on the operations that
-    /// it takes in hand, and forwards the rest as they are.
+    /// it handles and forwards the others unchanged.
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         below.start(request)
     }
@@ -55,7 +55,7 @@ pub trait Filter {
     /// As [`BlockDevice::commit`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`BlockDevice::commit`].
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         below.commit()
     }
@@ -70,31 +70,31 @@ pub trait Filter {
         below.stop_waiting();
     }
 
-    /// How long it may be left without a poll, as far as it is concerned itself.
+    /// The time until the filter itself needs a poll; `None` if it needs none.
     fn next_timer(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether others may take its place now; if not, why, for people.
+    /// Checks that the filter may be removed from the chain now.
     ///
     /// # Errors
-    /// What keeps it.
-    fn may_leave(&self) -> Result<(), String> {
+    /// The reason why it may not, for people.
+    fn check_removable(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// It is to begin nothing of its own below, until it is told to [`Filter::resume`].
-    /// Whether nothing of its own is under way there: it is asked again after each poll.
-    fn rest(&mut self) -> bool {
+    /// Stops the filter from starting requests of its own below until [`Filter::resume`]. Returns
+    /// whether none of them is pending; called again after each poll until then.
+    fn quiesce(&mut self) -> bool {
         true
     }
 
-    /// It may begin something of its own below: it is used from now on, or again.
+    /// Lets the filter start requests of its own below: it is in use from now on.
     fn resume(&mut self) {}
 
-    /// Whether what it had acknowledged in an earlier life is below, since it was told to
-    /// [`Filter::resume`]: it is asked again after each poll.
-    fn has_carried_out(&self) -> bool {
+    /// Whether everything that the filter had acknowledged before it was opened has been replayed
+    /// to the device below. Called after each poll from [`Filter::resume`] on, until it has.
+    fn has_replayed(&self) -> bool {
         true
     }
 }

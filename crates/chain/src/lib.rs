@@ -1,37 +1,38 @@
 //! Floor 3: services between a virtual machine and its disk
 //! (docs/internals/live-reconfiguration.md; StorM).
 //!
-//! A [`Filter`] has the verbs of a [`base::BlockDevice`], and passes on what it does not
-//! take in hand. A [`Chain`] of them over a device is a device again, so frontends need
-//! not know of it; its filters are exchanged while it is used ([`Exchange`]).
+//! A [`Filter`] starts requests as a [`base::BlockDevice`] does, and forwards those that it does
+//! not handle. A [`Chain`] of filters over a device is a device itself, so servers need not know
+//! about it. Its filters can be replaced while it is in use ([`HotSwap`]).
 //!
-//! Must not know what is below a chain, or who asks it; nor any key but those that a filter
-//! is given.
+//! This crate must not know what lies below a chain or who uses it, nor any key except those that
+//! a filter is given.
 
+mod below;
 mod bottom;
 mod chain;
-mod derivations;
-mod door;
-mod exchange;
+mod context;
 mod filter;
 pub mod filters;
 mod follow;
+mod hot_swap;
+mod key_derivations;
+mod pending_queue;
 mod program;
 mod remote;
-mod surroundings;
 mod tokens;
 
 pub use chain::Chain;
-pub use derivations::{DERIVATIONS_MAX, Derivations};
-pub use door::Door;
-pub use exchange::{Exchange, ExchangeError, SizeRule, Told};
-pub use filter::{Filter, Opening};
-pub use program::{NoPrograms, Program, Programs};
-pub use remote::{Link, NoTargets, Remote, Targets};
-pub use surroundings::{
-    Attribution, EventSink, KeyMissing, KeySource, Lease, NoKeys, Room, StateFolder, Surroundings,
-    Tenure, Unlimited, build,
+pub use context::{
+    AttachmentContext, Attribution, ChainHistory, DiskLimits, EventSink, FilterContext,
+    HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease, build_filters,
 };
+pub use filter::{Filter, Opening};
+pub use hot_swap::{HotSwap, HotSwapError, OnSwapped, SizeRule};
+pub use key_derivations::{KEY_DERIVATIONS_MAX, KeyDerivations};
+pub use pending_queue::PendingQueue;
+pub use program::{NoPrograms, Program, Programs};
+pub use remote::{LinkState, NoTargets, RemoteDisk, Targets};
 
 #[cfg(test)]
 mod tests;

@@ -1,51 +1,50 @@
-//! Programs that stand in a chain: what is asked of them, and what they ask.
+//! [`Program`]: the process, or remote service, that does an out-of-process filter's work.
 
 use chain_policy::FilterPolicy;
 
-use crate::{Door, Remote, Surroundings};
+use crate::{FilterContext, PendingQueue, RemoteDisk};
 
-/// A filter's program, on its way from one start to the next: as a disk it is what the program
-/// makes of the one below, which it reaches through the [`Door`] that it was made with.
+/// A filter's program across its restarts. As a disk it is what the program makes of the disk
+/// below, which the program reaches through the [`PendingQueue`] that it was made with.
 ///
-/// Its [`Remote::link`] is `Connecting` from a start until the program is there, and
-/// `Broken` before the first start, and when the program has ended or makes no sense.
-/// Requests that were not answered, and changes that no flush has covered, are made once
-/// more by the next one that is `Ready`, in their order.
-pub trait Program: Remote {
-    /// Ends what runs, if anything does, and starts the program. Does not wait.
+/// [`RemoteDisk::link_state`] is `Connecting` from a launch until the program is ready, and `Broken` before
+/// the first launch and after the program has ended or violated the protocol. Requests without an
+/// answer, and changes that no flush has covered, are replayed in order once it is `Ready` again.
+pub trait Program: RemoteDisk {
+    /// Stops the running program, if any, and launches it again. Does not wait.
     fn launch(&mut self);
 
-    /// Ends what runs; from now on what is asked goes to the door as it is.
+    /// Stops the running program. From now on requests go to the queue unchanged.
     fn bypass(&mut self);
 
-    /// Ends what runs. What was not answered fails; changes that were, and that no flush
-    /// has covered, are kept for the next start.
+    /// Stops the running program and fails the requests that it did not answer. Acknowledged
+    /// changes that no flush has covered are kept for the next launch.
     fn give_up(&mut self, why: &str);
 }
 
-/// Makes programs of filters.
+/// Makes the programs of out-of-process filters.
 pub trait Programs: Send + Sync {
-    /// The program of a filter, not started yet. What it asks comes to `door`.
+    /// Makes a filter's program, not launched yet. Its requests to the disk below go to `queue`.
     ///
     /// # Errors
-    /// Why there is none, for people.
+    /// The reason why it cannot be made, for people.
     fn program(
         &self,
         of: &FilterPolicy,
-        surroundings: &Surroundings,
-        door: Door,
+        context: &FilterContext,
+        queue: PendingQueue,
     ) -> Result<Box<dyn Program>, String>;
 }
 
-/// There are none.
+/// Refuses every program.
 pub struct NoPrograms;
 
 impl Programs for NoPrograms {
     fn program(
         &self,
         of: &FilterPolicy,
-        _: &Surroundings,
-        _: Door,
+        _: &FilterContext,
+        _: PendingQueue,
     ) -> Result<Box<dyn Program>, String> {
         Err(format!("the filter {} can only run inline here", of.name))
     }

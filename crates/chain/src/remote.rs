@@ -1,50 +1,50 @@
-//! Disks elsewhere, which filters write and read beside the one below them.
+//! [`RemoteDisk`]: a disk other than the one below the chain, which a filter reads and writes, and
+//! [`Targets`], which opens such disks.
 
 use base::BlockDevice;
 use chain_policy::ReplicaLocation;
 
-/// How the way to a disk elsewhere is.
+/// The state of the connection to a remote disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Link {
-    /// It is being made.
+pub enum LinkState {
+    /// The connection is being made.
     Connecting,
-    /// Requests are answered.
+    /// The disk answers requests.
     Ready,
-    /// There is none, and will be none: another one is to be opened.
+    /// The connection has failed for this reason and stays so: open another one.
     Broken(String),
 }
 
-/// A disk elsewhere. Its size and verbs are known when it is [`Link::Ready`]; nothing is
-/// asked of it before.
-pub trait Remote: BlockDevice {
-    /// How the way to it is.
-    fn link(&self) -> Link;
+/// A disk other than the one below the chain. Its size and capabilities are known once it is
+/// [`LinkState::Ready`]; no request is started before.
+pub trait RemoteDisk: BlockDevice {
+    /// The state of the connection.
+    fn link_state(&self) -> LinkState;
 }
 
-/// Opens disks elsewhere.
+/// Opens remote disks.
 ///
-/// A disk that was opened here before and is dropped may have been asked for changes that its
-/// server has not carried out: it hangs, and goes on later. Whoever opens the same place anew
-/// writes what is newer there. So the new one is [`Link::Connecting`] until nothing of that
-/// can be carried out any more.
+/// A disk that was opened here before and dropped may have left writes in its server, which hangs
+/// and carries them out later, over newer data of the next connection to the same location. So a
+/// new disk is [`LinkState::Connecting`] until no earlier write can still be carried out.
 pub trait Targets: Send + Sync {
-    /// Begins to connect. Called in the thread that owns the chain; does not wait.
+    /// Begins to connect. Called by the thread that owns the chain; does not block.
     ///
     /// # Errors
-    /// Why there can be no such disk, for people.
-    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String>;
+    /// The reason why this location cannot be opened, for people.
+    fn open(&self, location: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String>;
 
-    /// By what a place is known again: what another disk lies at is another one.
-    fn identity(&self, place: &ReplicaLocation) -> String {
-        place.to_string()
+    /// The identity of the disk at a location. If it changes, another disk is there.
+    fn identity(&self, location: &ReplicaLocation) -> String {
+        location.to_string()
     }
 }
 
-/// There are none.
+/// Refuses to open any disk.
 pub struct NoTargets;
 
 impl Targets for NoTargets {
-    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
-        Err(format!("{place}: disks elsewhere are not for filters here"))
+    fn open(&self, location: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
+        Err(format!("{location}: filters cannot open other disks here"))
     }
 }

@@ -1,4 +1,4 @@
-//! Chains over a device in memory that is late, busy and away at times.
+//! Chains over a device in memory that is slow, busy or unavailable at times.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,15 +14,15 @@ use nbd::memory::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 
-use crate::{Chain, Exchange, ExchangeError, Filter, Opening, SizeRule};
+use crate::{Chain, Filter, HotSwap, HotSwapError, Opening, SizeRule};
 
 const SIZE: usize = 64 << 10;
 
-/// Content is other below: what has a hole there has none above.
+/// Changes the content, so that a hole below is no hole above.
 struct Xor(u8);
 
 impl Xor {
-    fn turn(&self, bytes: &mut [u8]) {
+    fn apply(&self, bytes: &mut [u8]) {
         bytes.iter_mut().for_each(|byte| *byte ^= self.0);
     }
 }
@@ -47,7 +47,7 @@ impl Filter for Xor {
                 };
                 let started = below.start(Request { token, op });
                 if started == Started::Done {
-                    out.for_each_slice(|_, slice| self.turn(slice));
+                    out.for_each_slice(|_, slice| self.apply(slice));
                 }
                 started
             }
@@ -57,7 +57,7 @@ impl Filter for Xor {
                 durability,
             } => {
                 let mut data = data.to_vec();
-                self.turn(&mut data);
+                self.apply(&mut data);
                 below.start(Request::write(token, offset, &data, durability))
             }
             op => below.start(Request { token, op }),
@@ -69,47 +69,47 @@ impl Filter for Xor {
         below.poll(completions);
         for completion in &mut completions[before..] {
             if let Ok(Outcome::Data(data)) = &mut completion.result {
-                self.turn(data);
+                self.apply(data);
             }
         }
     }
 }
 
-/// Chooses the tokens below itself, and answers everything late. While it begins it reads.
+/// Chooses its own tokens below, and completes every request in a later poll. Reads while it opens.
 #[derive(Default)]
-struct Renames {
+struct OwnTokens {
     last: Token,
-    asked: HashMap<Token, Token>,
-    /// Answered in the call; handed up by the next poll.
+    pending: HashMap<Token, Token>,
+    /// Requests that the device below completed at once, for the next poll.
     ready: Vec<Completion>,
     opening: Option<Token>,
-    is_resting: bool,
+    is_quiescent: bool,
 }
 
-impl Renames {
+impl OwnTokens {
     fn next(&mut self) -> Token {
         self.last += 1;
         self.last
     }
 
-    fn renamed(&mut self, own: Token, token: Token, started: Started, done: Outcome) -> Started {
+    fn track(&mut self, own: Token, token: Token, started: Started, done: Outcome) -> Started {
         match started {
             Started::Done => self.ready.push(Completion {
                 token,
                 result: Ok(done),
             }),
-            Started::Pending => assert_eq!(self.asked.insert(own, token), None),
+            Started::Pending => assert_eq!(self.pending.insert(own, token), None),
             other => return other,
         }
         Started::Pending
     }
 }
 
-impl Filter for Renames {
+impl Filter for OwnTokens {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         match self.opening {
             Some(0) => return Opening::Ready,
-            Some(_) => return Opening::UnderWay,
+            Some(_) => return Opening::Pending,
             None => {}
         }
         let own = self.next();
@@ -121,7 +121,7 @@ impl Filter for Renames {
         }
         match self.opening {
             Some(0) => Opening::Ready,
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 
@@ -134,7 +134,7 @@ impl Filter for Renames {
                     token: own,
                     op: op.reborrow(),
                 });
-                self.renamed(own, token, started, op.outcome())
+                self.track(own, token, started, op.outcome())
             }
             op => below.start(Request { token, op }),
         }
@@ -142,14 +142,17 @@ impl Filter for Renames {
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         completions.append(&mut self.ready);
-        let mut answered = Vec::new();
-        below.poll(&mut answered);
-        for completion in answered {
+        let mut below_completions = Vec::new();
+        below.poll(&mut below_completions);
+        for completion in below_completions {
             if self.opening == Some(completion.token) {
                 self.opening = Some(0);
                 continue;
             }
-            let token = self.asked.remove(&completion.token).expect("it was asked");
+            let token = self
+                .pending
+                .remove(&completion.token)
+                .expect("it is pending");
             completions.push(Completion {
                 token,
                 ..completion
@@ -161,17 +164,17 @@ impl Filter for Renames {
         (!self.ready.is_empty()).then_some(Duration::ZERO)
     }
 
-    fn rest(&mut self) -> bool {
-        self.is_resting = true;
-        self.asked.is_empty() && self.ready.is_empty()
+    fn quiesce(&mut self) -> bool {
+        self.is_quiescent = true;
+        self.pending.is_empty() && self.ready.is_empty()
     }
 
     fn resume(&mut self) {
-        self.is_resting = false;
+        self.is_quiescent = false;
     }
 }
 
-/// Is larger than what is below it.
+/// Is 4096 bytes larger than the device below.
 struct Larger;
 
 impl Filter for Larger {
@@ -183,13 +186,13 @@ impl Filter for Larger {
     }
 }
 
-/// Is as large as it was when it began.
+/// Keeps the size that it had when it was opened.
 #[derive(Default)]
-struct Stays {
+struct KeepsSize {
     size_bytes: u64,
 }
 
-impl Filter for Stays {
+impl Filter for KeepsSize {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         self.size_bytes = below.geometry().size_bytes;
         Opening::Ready
@@ -211,7 +214,7 @@ impl Filter for Fails {
     }
 }
 
-type Ended = Rc<RefCell<Vec<Result<(), ExchangeError>>>>;
+type Ended = Rc<RefCell<Vec<Result<(), HotSwapError>>>>;
 
 struct Rig {
     chain: Chain<MemoryDevice>,
@@ -230,12 +233,12 @@ impl Rig {
         }
     }
 
-    fn begin_exchange(&mut self, filters: Vec<Box<dyn Filter>>, rule: SizeRule) {
+    fn begin_hot_swap(&mut self, filters: Vec<Box<dyn Filter>>, rule: SizeRule) {
         let ended = Rc::clone(&self.ended);
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters,
             rule,
-            told: Box::new(move |result| ended.borrow_mut().push(result)),
+            on_swapped: Box::new(move |result| ended.borrow_mut().push(result)),
         });
     }
 
@@ -246,16 +249,16 @@ impl Rig {
         completions
     }
 
-    /// Exchanges filters while nothing else goes on.
-    fn exchange(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), ExchangeError> {
-        self.begin_exchange(filters, SizeRule::MayChange);
+    /// Swaps filters while no request is pending.
+    fn hot_swap(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), HotSwapError> {
+        self.begin_hot_swap(filters, SizeRule::MayChange);
         for _ in 0..100 {
             assert_eq!(self.poll(), []);
             if let Some(ended) = self.ended.borrow_mut().pop() {
                 return ended;
             }
         }
-        panic!("it does not end");
+        panic!("the hot swap does not end");
     }
 
     fn write(&mut self, token: Token, offset: u64, byte: u8) -> Started {
@@ -271,26 +274,26 @@ impl Rig {
     }
 }
 
-/// All of these make the same of what is below them.
-fn filters_alike(random: &SimulatedRandom) -> Vec<Box<dyn Filter>> {
+/// A chain of filters that shows the same content as every other that this returns.
+fn equivalent_filters(random: &SimulatedRandom) -> Vec<Box<dyn Filter>> {
     match random.below(4) {
         0 => vec![Box::new(Xor(0x5a))],
-        1 => vec![Box::new(Renames::default()), Box::new(Xor(0x5a))],
+        1 => vec![Box::new(OwnTokens::default()), Box::new(Xor(0x5a))],
         2 => vec![
             Box::new(Xor(0x50)),
-            Box::new(Renames::default()),
+            Box::new(OwnTokens::default()),
             Box::new(Xor(0x0a)),
         ],
         _ => vec![
-            Box::new(Renames::default()),
-            Box::new(Renames::default()),
+            Box::new(OwnTokens::default()),
+            Box::new(OwnTokens::default()),
             Box::new(Xor(0x5a)),
         ],
     }
 }
 
 #[test]
-fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
+fn a_chain_is_a_disk_whatever_filters_are_swapped_meanwhile() {
     for seed in 0..300 {
         let random = SimulatedRandom::new(seed);
         let mut rig = Rig::new(Misbehavior {
@@ -299,11 +302,11 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
             seed,
             ..Misbehavior::default()
         });
-        rig.exchange(filters_alike(&random)).expect("exchanged");
+        rig.hot_swap(equivalent_filters(&random)).expect("swapped");
         let mut model = vec![0x5a_u8; SIZE];
         // What is under way, and of reads what they are to bring.
         let mut waiting: HashMap<Token, (u64, Option<Vec<u8>>)> = HashMap::new();
-        let mut exchanges = 0;
+        let mut swaps = 0;
         for token in 0..500 {
             let offset = random.below(SIZE as u64 / 512) * 512;
             let is_free = waiting.values().all(|(at, _)| *at != offset);
@@ -333,13 +336,13 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
                     }
                 }
                 6 if random.one_in(8) => {
-                    rig.begin_exchange(filters_alike(&random), SizeRule::Keep);
-                    exchanges += 1;
+                    rig.begin_hot_swap(equivalent_filters(&random), SizeRule::Keep);
+                    swaps += 1;
                 }
                 _ => {
                     for completion in rig.poll() {
-                        let asked = waiting.remove(&completion.token);
-                        let (_, expected) = asked.expect("it is under way, and answered once");
+                        let pending = waiting.remove(&completion.token);
+                        let (_, expected) = pending.expect("it is pending, and completes once");
                         match (completion.result, expected) {
                             (Ok(Outcome::Data(data)), Some(expected)) => {
                                 assert_eq!(data, expected, "seed {seed}");
@@ -353,16 +356,16 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
         }
         while !waiting.is_empty() {
             for completion in rig.poll() {
-                waiting.remove(&completion.token).expect("it is under way");
+                waiting.remove(&completion.token).expect("it is pending");
             }
         }
         for _ in 0..100 {
             rig.poll();
         }
         let ended = rig.ended.borrow();
-        assert_eq!(ended.len(), exchanges, "seed {seed}: each is told of");
+        assert_eq!(ended.len(), swaps, "seed {seed}: each hot swap is reported");
         let is_well =
-            |ended: &&Result<(), _>| matches!(ended, Ok(()) | Err(ExchangeError::UnderWay));
+            |ended: &&Result<(), _>| matches!(ended, Ok(()) | Err(HotSwapError::InProgress));
         assert_eq!(ended.iter().find(|ended| !is_well(ended)), None);
         let below: Vec<u8> = model.iter().map(|byte| byte ^ 0x5a).collect();
         assert!(rig.chain.bottom().bytes() == below, "seed {seed}");
@@ -370,55 +373,55 @@ fn a_chain_is_a_disk_whatever_filters_are_exchanged_meanwhile() {
 }
 
 #[test]
-fn nothing_is_exchanged_while_something_is_under_way() {
+fn filters_are_not_swapped_while_a_request_is_pending() {
     let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
         holds_completions: true,
         ..Misbehavior::default()
     });
     assert_eq!(rig.write(7, 0, 1), Started::Pending);
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO), "it begins");
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO), "it has begun");
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.write(8, 512, 2), Started::Busy);
     assert_eq!(rig.chain.next_timer(), Some(Duration::from_secs(10)));
-    rig.begin_exchange(Vec::new(), SizeRule::Keep);
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::UnderWay)]);
-    // It takes too long: the old filters go on, and what was refused is offered again.
+    rig.begin_hot_swap(Vec::new(), SizeRule::Keep);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::InProgress)]);
+    // It takes too long: the old filters stay, and the refused request is offered again.
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
     assert!(
-        matches!(ended[..], [Err(ExchangeError::Late { .. })]),
+        matches!(ended[..], [Err(HotSwapError::TimedOut { .. })]),
         "{ended:?}"
     );
     assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO));
     rig.chain.bottom().misbehavior.holds_completions = false;
     let answered: Vec<Token> = rig.poll().iter().map(|one| one.token).collect();
     assert_eq!(answered, [7]);
-    assert_eq!(rig.exchange(vec![Box::new(Xor(1))]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
 }
 
-/// A flush of the chain's own came after the exchange was given up, and was taken for an
-/// answer of the guest's.
+/// A flush that the chain had started itself completed after the hot swap had failed, and was
+/// counted as the completion of a guest's request.
 #[test]
-fn a_flush_that_comes_late_is_nobodys() {
+fn the_late_flush_of_a_failed_hot_swap_completes_no_request() {
     let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
         holds_completions: true,
         ..Misbehavior::default()
     });
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.chain.bottom().calls.flushes, 1);
     rig.clock.advance(Duration::from_secs(10));
     assert_eq!(rig.poll(), []);
     assert!(matches!(
         rig.ended.take()[..],
-        [Err(ExchangeError::Late { .. })]
+        [Err(HotSwapError::TimedOut { .. })]
     ));
-    // Another exchange does not take it for its own either.
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    // The next hot swap does not take it for its own flush.
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.chain.bottom().calls.flushes, 1);
     rig.chain.bottom().misbehavior.holds_completions = false;
@@ -429,10 +432,10 @@ fn a_flush_that_comes_late_is_nobodys() {
     assert_eq!(rig.chain.bottom().calls.flushes, 2);
 }
 
-/// An agent flushed a volume past its chain: the answer was counted as one of the
-/// chain's, of which there were none.
+/// An agent flushed a volume below its chain, and the completion was counted as one of the chain's,
+/// which had no pending request.
 #[test]
-fn what_is_asked_past_the_chain_is_nobodys() {
+fn requests_that_bypass_the_chain_complete_no_request_of_it() {
     let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
         ..Misbehavior::default()
@@ -444,44 +447,44 @@ fn what_is_asked_past_the_chain_is_nobodys() {
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.write(5, 0, 1), Started::Pending);
     assert_eq!(rig.poll().len(), 1);
-    assert_eq!(rig.exchange(vec![Box::new(Xor(1))]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
 }
 
-/// Whoever waited for it waited for ever.
+/// The caller that waited for its result waited forever.
 #[test]
-fn a_chain_that_is_closed_ends_its_exchange() {
+fn a_chain_that_is_closed_ends_its_hot_swap() {
     let away = Misbehavior {
         pending_one_in: 1,
         holds_completions: true,
         ..Misbehavior::default()
     };
     let mut rig = Rig::new(away.clone());
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     rig.chain.stop_waiting();
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
     assert_eq!(
         rig.chain.start(Request::flush(1)),
         Started::Pending,
-        "the last flush is taken"
+        "the last flush is accepted"
     );
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
     let mut rig = Rig::new(away);
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::MayChange);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     drop(rig.chain.into_bottom());
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Stopped)]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
 }
 
-/// The 256th that failed had the number of the filters in use: what it had asked was
-/// answered to them.
+/// The 256th hot swap that failed had the generation of the filters in use, which then got the
+/// completions of its requests.
 #[test]
-fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
+fn a_failed_hot_swap_never_has_the_generation_of_the_filters_in_use() {
     let mut rig = Rig::new(Misbehavior::default());
     for _ in 0..600 {
-        let failed = rig.exchange(vec![Box::new(Fails)]);
+        let failed = rig.hot_swap(vec![Box::new(Fails)]);
         assert!(
-            matches!(failed, Err(ExchangeError::Filter { .. })),
+            matches!(failed, Err(HotSwapError::Open { .. })),
             "{failed:?}"
         );
         assert_ne!(rig.chain.last_generation(), 1, "it is in use");
@@ -489,91 +492,92 @@ fn however_many_exchanges_fail_the_filters_in_use_are_told_apart() {
 }
 
 #[test]
-fn what_the_guest_knows_of_its_disk_stays() {
+fn a_hot_swap_keeps_the_size_and_the_operations_that_the_guest_knows() {
     let mut rig = Rig::new(Misbehavior::default());
-    rig.begin_exchange(vec![Box::new(Larger)], SizeRule::Keep);
+    rig.begin_hot_swap(vec![Box::new(Larger)], SizeRule::Keep);
     rig.poll();
     let size = SIZE as u64;
     let would_be = size + 4096;
-    let refused = Err(ExchangeError::Size { is: size, would_be });
+    let refused = Err(HotSwapError::Size { is: size, would_be });
     assert_eq!(rig.ended.take(), [refused]);
-    rig.begin_exchange(vec![Box::new(Xor(1))], SizeRule::Keep);
+    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::Keep);
     rig.poll();
-    assert_eq!(rig.ended.take(), [Err(ExchangeError::Verbs("trim"))]);
+    assert_eq!(rig.ended.take(), [Err(HotSwapError::Capability("trim"))]);
     assert!(rig.chain.capabilities().can_trim);
-    // Before anybody has seen it, it may be another.
-    assert_eq!(rig.exchange(vec![Box::new(Larger)]), Ok(()));
+    // Before the disk has a user, both may change.
+    assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.chain.geometry().size_bytes, would_be);
 }
 
 #[test]
-fn a_guest_sees_growth_that_a_filter_has_kept_from_it_and_no_other() {
+fn a_hot_swap_shows_the_growth_that_a_filter_hid_and_no_other() {
     let size = SIZE as u64;
     let mut rig = Rig::new(Misbehavior::default());
-    assert_eq!(rig.exchange(vec![Box::<Stays>::default()]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::<KeepsSize>::default()]), Ok(()));
     rig.chain.bottom().grow(SIZE + 8192);
     assert_eq!(rig.chain.geometry().size_bytes, size);
-    let exchange = |rig: &mut Rig, filters| {
-        rig.begin_exchange(filters, SizeRule::Keep);
+    let swap = |rig: &mut Rig, filters| {
+        rig.begin_hot_swap(filters, SizeRule::Keep);
         rig.poll();
         rig.ended.take()
     };
-    // Neither less nor more than what came.
+    // Neither less nor more than the hidden growth.
     let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
     let would_be = size + 8192 + 4096;
-    let refused = Err(ExchangeError::Size { is: size, would_be });
-    assert_eq!(exchange(&mut rig, larger), [refused]);
-    let stays = || -> Vec<Box<dyn Filter>> { vec![Box::<Stays>::default()] };
-    assert_eq!(exchange(&mut rig, stays()), [Ok(())]);
+    let refused = Err(HotSwapError::Size { is: size, would_be });
+    assert_eq!(swap(&mut rig, larger), [refused]);
+    let keeps_size = || -> Vec<Box<dyn Filter>> { vec![Box::<KeepsSize>::default()] };
+    assert_eq!(swap(&mut rig, keeps_size()), [Ok(())]);
     assert_eq!(rig.chain.geometry().size_bytes, size + 8192);
     rig.chain.bottom().grow(SIZE + 8192 + 4096);
-    assert_eq!(exchange(&mut rig, Vec::new()), [Ok(())]);
-    // None has kept anything.
+    assert_eq!(swap(&mut rig, Vec::new()), [Ok(())]);
+    // No filter hides growth.
     rig.chain.bottom().grow(SIZE + 8192 + 8192);
     let is = rig.chain.geometry().size_bytes;
     assert_eq!(is, size + 8192 + 8192);
     let would_be = is + 4096;
     let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
-    let refused = Err(ExchangeError::Size { is, would_be });
-    assert_eq!(exchange(&mut rig, larger), [refused]);
+    let refused = Err(HotSwapError::Size { is, would_be });
+    assert_eq!(swap(&mut rig, larger), [refused]);
 }
 
 #[test]
-fn a_filter_that_cannot_begin_leaves_the_old_ones() {
+fn the_old_filters_stay_in_use_if_a_new_one_cannot_be_opened() {
     let mut rig = Rig::new(Misbehavior::default());
-    assert_eq!(rig.exchange(vec![Box::new(Xor(3))]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Xor(3))]), Ok(()));
     assert_eq!(rig.write(1, 0, 7), Started::Done);
-    let failed = rig.exchange(vec![Box::new(Fails), Box::new(Renames::default())]);
+    let failed = rig.hot_swap(vec![Box::new(Fails), Box::new(OwnTokens::default())]);
     let reason = "no key".to_owned();
-    assert_eq!(failed, Err(ExchangeError::Filter { at: 0, reason }));
+    assert_eq!(failed, Err(HotSwapError::Open { at: 0, reason }));
     assert_eq!(rig.read(2, 0), (Started::Done, vec![7; 512]));
     assert_eq!(rig.chain.bottom().bytes()[0], 7 ^ 3);
 }
 
-/// What a filter that never began has asked is answered to the next ones under their tokens.
+/// The completion of a request of a filter that was never opened could have reached the next
+/// filters under one of their tokens.
 #[test]
-fn what_given_up_filters_have_asked_is_nobodys() {
+fn requests_of_filters_that_were_never_opened_complete_no_request() {
     let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
         ..Misbehavior::default()
     });
-    rig.begin_exchange(vec![Box::new(Renames::default())], SizeRule::Keep);
+    rig.begin_hot_swap(vec![Box::new(OwnTokens::default())], SizeRule::Keep);
     for _ in 0..2 {
         assert_eq!(rig.poll(), []);
         let is_reading = rig.chain.bottom().unanswered() > 0;
         rig.chain.bottom().misbehavior.holds_completions =
             is_reading && rig.chain.bottom().calls.flushes > 0;
     }
-    // It reads, and is not answered.
+    // Its read is pending.
     assert_eq!(rig.chain.bottom().unanswered(), 1);
     rig.clock.advance(Duration::from_secs(15));
     assert_eq!(rig.poll(), []);
     let ended = rig.ended.take();
     assert!(
-        matches!(ended[..], [Err(ExchangeError::Late { .. })]),
+        matches!(ended[..], [Err(HotSwapError::TimedOut { .. })]),
         "{ended:?}"
     );
-    // Its own token was 1.
+    // The filter's own token was 1, too.
     assert_eq!(rig.read(1, 4096).0, Started::Pending);
     rig.chain.bottom().misbehavior.holds_completions = false;
     let answered = rig.poll();
@@ -582,9 +586,9 @@ fn what_given_up_filters_have_asked_is_nobodys() {
 }
 
 #[test]
-fn what_is_zeroed_or_trimmed_passes_through() {
+fn a_filter_forwards_operations_that_it_does_not_handle() {
     let mut rig = Rig::new(Misbehavior::default());
-    assert_eq!(rig.exchange(vec![Box::new(Larger)]), Ok(()));
+    assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.write(1, 0, 9), Started::Done);
     let mode = ZeroMode {
         durability: Durability::Durable,
@@ -612,7 +616,7 @@ fn what_is_zeroed_or_trimmed_passes_through() {
         Started::Done
     );
     assert_eq!(rig.chain.bottom().calls.prefetches, 1);
-    // What is wrong below is told above.
+    // Errors below are reported above.
     rig.chain.bottom().misbehavior.damaged = 0..1;
     let (failed, _) = rig.read(6, 0);
     assert!(
@@ -621,27 +625,27 @@ fn what_is_zeroed_or_trimmed_passes_through() {
     );
 }
 
-/// It never begins.
-struct Never;
+/// Never finishes opening.
+struct NeverOpens;
 
-impl Filter for Never {
+impl Filter for NeverOpens {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        Opening::UnderWay
+        Opening::Pending
     }
 }
 
-/// A relay waits for an hour, and said that it had waited for 15 s.
+/// A relay waited for an hour, and its error said 15 s.
 #[test]
-fn what_is_late_says_how_long_it_was_waited_for() {
+fn a_timeout_error_has_the_time_that_was_waited() {
     for (within, expected) in [
-        (None, "a filter has not begun within 15 s"),
-        (Some(3600), "a filter has not begun within 3600 s"),
+        (None, "a filter was not opened within 15 s"),
+        (Some(3600), "a filter was not opened within 3600 s"),
     ] {
         let mut rig = Rig::new(Misbehavior::default());
         if let Some(within) = within {
             rig.chain.set_open_within(Duration::from_secs(within));
         }
-        rig.begin_exchange(vec![Box::new(Never)], SizeRule::Keep);
+        rig.begin_hot_swap(vec![Box::new(NeverOpens)], SizeRule::Keep);
         assert_eq!(rig.poll(), []);
         rig.clock
             .advance(Duration::from_secs(within.unwrap_or(15) - 1));
@@ -649,59 +653,59 @@ fn what_is_late_says_how_long_it_was_waited_for() {
         assert_eq!(rig.ended.take(), []);
         rig.clock.advance(Duration::from_secs(1));
         assert_eq!(rig.poll(), []);
-        let [Err(late)] = &rig.ended.take()[..] else {
-            panic!("it is late");
+        let [Err(error)] = &rig.ended.take()[..] else {
+            panic!("it timed out");
         };
-        assert_eq!(late.to_string(), expected);
+        assert_eq!(error.to_string(), expected);
     }
 }
 
-/// It begins when it was asked so often.
-struct After(u32);
+/// Is open after this number of calls.
+struct OpensAfter(u32);
 
-impl Filter for After {
+impl Filter for OpensAfter {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
         self.0 = self.0.saturating_sub(1);
         match self.0 {
             0 => Opening::Ready,
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 }
 
-/// Asks for nothing before it is asked to begin.
+/// Checks that it is neither polled nor asked for its timer before it is opened.
 #[derive(Default)]
-struct Waits {
-    was_asked: bool,
+struct ChecksOrder {
+    is_open: bool,
 }
 
-impl Filter for Waits {
+impl Filter for ChecksOrder {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        self.was_asked = true;
+        self.is_open = true;
         Opening::Ready
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        assert!(self.was_asked, "what is below it has not begun");
+        assert!(self.is_open, "a filter below it is not open");
         below.poll(completions);
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        assert!(self.was_asked, "what is below it has not begun");
+        assert!(self.is_open, "a filter below it is not open");
         None
     }
 }
 
 #[test]
-fn a_filter_does_nothing_before_those_below_it_have_begun() {
+fn a_filter_is_not_used_before_those_below_it_are_open() {
     for rule in [SizeRule::First, SizeRule::Keep] {
         let mut rig = Rig::new(Misbehavior::default());
         let filters: Vec<Box<dyn Filter>> = vec![
-            Box::<Waits>::default(),
-            Box::new(After(5)),
-            Box::new(After(5)),
+            Box::<ChecksOrder>::default(),
+            Box::new(OpensAfter(5)),
+            Box::new(OpensAfter(5)),
         ];
-        rig.begin_exchange(filters, rule);
+        rig.begin_hot_swap(filters, rule);
         for _ in 0..20 {
             assert_eq!(rig.poll(), []);
             rig.chain.next_timer();

@@ -1,101 +1,111 @@
-//! [`Tokens`]: what a filter asks below with, and what each of its requests is for.
+//! [`Tokens`]: the tokens of a filter's requests below, with the purpose of each request.
+//!
+//! ```text
+//!  55               24 23                    0
+//!  │ generation       │ index of the slot     │
+//! ```
+//!
+//! A slot is used again under the next generation, so a late completion finds nothing.
 
 use base::Token;
 
-/// Of a token's 56 bits so many are the place; the others tell those apart that had it.
-const PLACE_BITS: u32 = 24;
+/// The number of bits of a token's slot index, of 56.
+const INDEX_BITS: u32 = 24;
 
-/// What each request below is for.
+/// The purpose of each pending request below.
 #[derive(Debug)]
 pub(crate) struct Tokens<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     generation: u32,
-    what: Option<T>,
+    purpose: Option<T>,
 }
 
 impl<T> Default for Tokens<T> {
     fn default() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
         }
     }
 }
 
 impl<T> Tokens<T> {
-    /// The token that [`Tokens::insert`] gives next.
+    /// The token that the next [`Tokens::insert`] will use.
     pub fn next(&mut self) -> Token {
-        let place = match self.free.last() {
-            Some(place) => *place,
+        let index = match self.free.last() {
+            Some(index) => *index,
             None => {
-                let place = self.places.len() as u32;
-                assert!(place < 1 << PLACE_BITS, "frontends bound what is under way");
-                self.places.push(Place {
+                let index = self.slots.len() as u32;
+                assert!(
+                    index < 1 << INDEX_BITS,
+                    "servers bound the number of pending requests"
+                );
+                self.slots.push(Slot {
                     generation: 0,
-                    what: None,
+                    purpose: None,
                 });
-                self.free.push(place);
-                place
+                self.free.push(index);
+                index
             }
         };
-        let generation = self.places[place as usize].generation;
-        u64::from(generation) << PLACE_BITS | u64::from(place)
+        let generation = self.slots[index as usize].generation;
+        u64::from(generation) << INDEX_BITS | u64::from(index)
     }
 
-    /// A request is under way, with the token that was the next one.
-    pub fn insert(&mut self, what: T) {
-        let place = self.free.pop().expect("its token was asked for");
-        self.places[place as usize].what = Some(what);
+    /// Records a request that was started with the token of [`Tokens::next`].
+    pub fn insert(&mut self, purpose: T) {
+        let index = self.free.pop().expect("next() was called before");
+        self.slots[index as usize].purpose = Some(purpose);
     }
 
-    /// A request is about to begin, with the token that is returned.
-    pub fn add(&mut self, what: T) -> Token {
+    /// Records a request that is about to start, and returns its token.
+    pub fn add(&mut self, purpose: T) -> Token {
         let token = self.next();
-        self.insert(what);
+        self.insert(purpose);
         token
     }
 
-    /// It has ended; `None` if there is none with this token.
+    /// Removes a request that has completed; `None` if none has this token.
     pub fn take(&mut self, token: Token) -> Option<T> {
-        let place = (token & ((1 << PLACE_BITS) - 1)) as u32;
-        let found = self.places.get_mut(place as usize)?;
-        if u64::from(found.generation) != token >> PLACE_BITS {
+        let index = (token & ((1 << INDEX_BITS) - 1)) as u32;
+        let found = self.slots.get_mut(index as usize)?;
+        if u64::from(found.generation) != token >> INDEX_BITS {
             return None;
         }
-        let what = found.what.take()?;
+        let purpose = found.purpose.take()?;
         found.generation = found.generation.wrapping_add(1);
-        self.free.push(place);
-        Some(what)
+        self.free.push(index);
+        Some(purpose)
     }
 
-    /// What a request that is under way is for.
+    /// The purpose of a pending request.
     pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {
-        let place = (token & ((1 << PLACE_BITS) - 1)) as usize;
-        let found = self.places.get_mut(place)?;
-        let is_it = u64::from(found.generation) == token >> PLACE_BITS;
-        found.what.as_mut().filter(|_| is_it)
+        let index = (token & ((1 << INDEX_BITS) - 1)) as usize;
+        let found = self.slots.get_mut(index)?;
+        let is_current = u64::from(found.generation) == token >> INDEX_BITS;
+        found.purpose.as_mut().filter(|_| is_current)
     }
 
-    /// Whether none is under way.
+    /// Whether no request is pending.
     pub fn is_empty(&self) -> bool {
-        self.places.len() == self.free.len()
+        self.slots.len() == self.free.len()
     }
 
-    /// Those that are under way.
+    /// The purposes of all pending requests.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().filter_map(|place| place.what.as_ref())
+        self.slots.iter().filter_map(|slot| slot.purpose.as_ref())
     }
 
-    /// The same, to be changed.
+    /// The purposes of all pending requests, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places
+        self.slots
             .iter_mut()
-            .filter_map(|place| place.what.as_mut())
+            .filter_map(|slot| slot.purpose.as_mut())
     }
 }
 
@@ -104,10 +114,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_one_requests_only() {
+    fn a_token_belongs_to_one_request_only() {
         let mut tokens = Tokens::default();
         let first = tokens.next();
-        assert_eq!(tokens.next(), first, "nothing was begun with it");
+        assert_eq!(tokens.next(), first, "no request was started with it");
         tokens.insert("a");
         let second = tokens.next();
         tokens.insert("b");

@@ -8,17 +8,19 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use api::host::{Access, AttachmentState};
+use api::types::Message;
 use api::vm::VmAddress;
+use api::words::MessageCode;
 use base::{AttachmentId, PartyId};
 use world::{Millis, host};
 
 use crate::authorized_request::AuthorizedRequest;
 use crate::database::{
-    AttachmentRow, Follower, HostRow, Need, NewAttachment, Page, Right, VolumeName,
+    AttachmentRow, HostRow, Need, NewAttachment, Page, Right, Successor, VolumeName,
 };
 use crate::error::ControlError;
+use crate::timestamp::rfc3339;
 use crate::units::UNRESPONSIVE_MS;
-use crate::volumes::spell_time;
 
 /// How often a waiting request looks again even if nothing has changed: a lease may have expired.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -69,7 +71,7 @@ pub struct MoveRequest {
     pub vm: Option<String>,
 }
 
-/// Refuses what names no VM.
+/// Refuses a text that is not the address of a VM.
 fn check_vm(vm: Option<&str>) -> Result<(), ControlError> {
     match vm.map(VmAddress::from_str) {
         Some(Err(error)) => Err(ControlError::invalid("vm", error.to_string())),
@@ -81,10 +83,11 @@ impl AttachmentView {
     /// Whether its state will change with the host's next report.
     fn is_moving(&self) -> bool {
         let row = &self.row;
-        let is_said = row.reported == row.generation || row.state == AttachmentState::Detached;
+        let is_said = row.observed.generation == row.desired.generation
+            || row.observed.state == AttachmentState::Detached;
         !is_said
             || matches!(
-                row.state,
+                row.observed.state,
                 AttachmentState::Attaching | AttachmentState::Detaching
             )
     }
@@ -94,6 +97,14 @@ impl AttachmentView {
 #[derive(Clone, Copy)]
 pub struct Attachments<'a> {
     pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl AuthorizedRequest {
+    /// Attachments of volumes to hosts and VMs.
+    #[must_use]
+    pub fn attachments(&self) -> Attachments<'_> {
+        Attachments { request: self }
+    }
 }
 
 impl Attachments<'_> {
@@ -162,7 +173,7 @@ impl Attachments<'_> {
         if self.request.is_dry_run() {
             return self.shown(row).await;
         }
-        tracing::info!(attachment = %id, is_forced, state = %row.state, "its end was asked for");
+        tracing::info!(attachment = %id, is_forced, state = %row.observed.state, "its end was asked for");
         self.seen_attachment(id).await
     }
 
@@ -186,7 +197,7 @@ impl Attachments<'_> {
             .attachments()
             .find(self.request.principal(), &id.to_string())
             .await?;
-        let next = Follower {
+        let next = Successor {
             id: AttachmentId::from_u128(self.request.inner.world.random.u128()),
             host: self.request.host_named(&request.host).await?,
             vm: request.vm,
@@ -235,7 +246,7 @@ impl Attachments<'_> {
         let clock = &self.request.inner.world.clock;
         let until = clock.monotonic() + wait;
         let old = self.get(id, wait).await?;
-        match (&old.row.follower, old.row.state) {
+        match (&old.row.desired.successor, old.row.observed.state) {
             (Some(next), AttachmentState::Detached) => {
                 let rest = until.saturating_sub(clock.monotonic());
                 self.get(next.id, rest).await
@@ -335,7 +346,7 @@ impl Attachments<'_> {
     async fn shown(self, row: AttachmentRow) -> Result<AttachmentView, ControlError> {
         let database = &self.request.inner.database;
         let mut hosts = Vec::from_iter(database.hosts().get(row.host).await?);
-        if let Some(next) = &row.follower {
+        if let Some(next) = &row.desired.successor {
             hosts.extend(database.hosts().get(next.host).await?);
         }
         let mut names = database
@@ -355,10 +366,11 @@ impl Attachments<'_> {
     ) -> AttachmentView {
         let find = |id| hosts.iter().find(|host| host.host == id);
         let name = |id: PartyId| find(id).map_or_else(|| id.to_string(), |host| host.name.clone());
-        let next_host = row.follower.as_ref().map(|next| name(next.host));
+        let next_host = row.desired.successor.as_ref().map(|next| name(next.host));
         let host = name(row.host);
-        if row.state != AttachmentState::Detached && row.reason.is_none() {
-            row.reason = find(row.host).and_then(|host| self.why_unresponsive(host, &row, now));
+        if row.observed.state != AttachmentState::Detached && row.observed.problem.is_none() {
+            row.observed.problem =
+                find(row.host).and_then(|host| self.why_unresponsive(host, &row, now));
         }
         AttachmentView {
             row,
@@ -369,23 +381,24 @@ impl Attachments<'_> {
     }
 
     /// What is waited for, and what would help.
-    fn why_unresponsive(self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<String> {
+    fn why_unresponsive(self, host: &HostRow, row: &AttachmentRow, now: Millis) -> Option<Message> {
         let name = &host.name;
-        if let (true, Some(lease)) = (row.is_forced, self.request.inner.lease) {
+        if let (true, Some(lease)) = (row.desired.is_forced, self.request.inner.lease) {
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
             let ends = host.heard.unwrap_or(now).0.saturating_add(lease_ms);
-            return Some(format!(
+            let text = format!(
                 "waits until host {name:?} reports that it is detached; if the host no longer \
                  reports, until {}",
-                spell_time(Millis(ends))
-            ));
+                rfc3339(Millis(ends))
+            );
+            return Some(Message::new(MessageCode::DetachmentPending, text));
         }
         let since = match host.heard {
             Some(Millis(heard)) if now.0.saturating_sub(heard) < UNRESPONSIVE_MS => return None,
-            Some(heard) => format!("last reported at {}", spell_time(heard)),
+            Some(heard) => format!("last reported at {}", rfc3339(heard)),
             None => "has never reported".to_owned(),
         };
-        let help = match (row.is_wanted, row.is_forced) {
+        let help = match (row.desired.is_attached, row.desired.is_forced) {
             (true, _) => {
                 "an administrator can start its agent; or attach the volume elsewhere after \
                  `scree detach`"
@@ -395,6 +408,7 @@ impl Attachments<'_> {
             }
             (false, true) => "an administrator can start its agent",
         };
-        Some(format!("host {name:?} {since}; {help}"))
+        let text = format!("host {name:?} {since}; {help}");
+        Some(Message::new(MessageCode::HostUnresponsive, text))
     }
 }

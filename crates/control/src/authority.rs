@@ -2,8 +2,8 @@
 //! controllers' data directories. The key is not in the database.
 //!
 //! ```text
-//!   D/authority.pem    its certificate: who is signed by it is checked by this
-//!   D/authority.key    its key, for the user who runs the controller only
+//!   DIR/authority.pem    the certificate, with which signatures are verified
+//!   DIR/authority.key    the private key, readable only by the user who runs the controller
 //! ```
 //!
 //! All controllers of a database have the same two files. The first one creates them, and an
@@ -17,7 +17,7 @@ use auth::{Authority, AuthorityError, TlsError, certificate_fingerprint};
 use world::{World, host};
 use zeroize::Zeroizing;
 
-/// Longer files are none of these.
+/// Longer files are refused, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Why there is no authority.
@@ -31,7 +31,7 @@ pub enum AuthorityFileError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Others than its owner can read the key.
+    /// Other users than its owner can read the key.
     #[error(
         "{path} is readable by other users (mode {mode:03o}), who can issue certificates for \
          any party with it; run `chmod 600 {path}`, and consider the key compromised",
@@ -43,7 +43,7 @@ pub enum AuthorityFileError {
         /// The file's mode.
         mode: u32,
     },
-    /// One of the two files is there, and the other is not.
+    /// One of the two files exists, and the other does not.
     #[error(
         "{there} exists and {missing} does not; restore it from a backup, or, for a new \
          authority with which all parties have to join again, remove both",
@@ -56,7 +56,7 @@ pub enum AuthorityFileError {
         /// The file that is missing.
         missing: PathBuf,
     },
-    /// The cluster has an authority, and its files are not here.
+    /// The cluster has an authority, and the data directory does not have its files.
     #[error(
         "{folder} has no authority.key and authority.pem, and the cluster has an authority \
          ({fingerprint}); copy both files from the folder of another of its controllers, with \
@@ -67,10 +67,10 @@ pub enum AuthorityFileError {
     Missing {
         /// The data directory.
         folder: PathBuf,
-        /// Of the authority's certificate.
+        /// The fingerprint of the authority's certificate.
         fingerprint: String,
     },
-    /// The cluster has another one.
+    /// The cluster has another authority.
     #[error(
         "{path} is another authority ({found}) than the cluster's ({expected}); put authority.key \
          and authority.pem of another of its controllers in their place, with mode 600. If those \
@@ -83,10 +83,10 @@ pub enum AuthorityFileError {
         path: PathBuf,
         /// Its fingerprint.
         found: String,
-        /// That of the cluster's authority.
+        /// The fingerprint of the cluster's authority.
         expected: String,
     },
-    /// The certificate is none.
+    /// The certificate cannot be parsed.
     #[error("{path} cannot be used", path = path.display())]
     Certificate {
         /// The certificate's file.
@@ -94,7 +94,7 @@ pub enum AuthorityFileError {
         /// The cause.
         source: TlsError,
     },
-    /// They are no authority's.
+    /// The files are not those of an authority.
     #[error("{path} cannot be used", path = path.display())]
     Authority {
         /// The certificate's file.
@@ -104,16 +104,16 @@ pub enum AuthorityFileError {
     },
 }
 
-/// What there has to be in a folder.
+/// The authority that a data directory should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect<'a> {
-    /// Whatever is there, or else a new one.
+    /// Any authority; a new one if there is none.
     Any,
-    /// The one with this fingerprint.
+    /// The authority with this fingerprint.
     The(&'a str),
 }
 
-/// Opens the authority in `folder`, or creates one if there is none and any will do. Returns it
+/// Opens the authority in `folder`, or creates one if there is none and any is expected. Returns it
 /// with its fingerprint.
 ///
 /// # Errors
@@ -215,15 +215,15 @@ fn write(world: &World, path: &Path, content: &[u8]) -> Result<(), AuthorityFile
 mod tests {
     use super::*;
 
-    fn founded() -> (tempfile::TempDir, World) {
+    fn new_folder() -> (tempfile::TempDir, World) {
         let folder = tempfile::tempdir().expect("a folder");
         (folder, World::real(1))
     }
 
     #[test]
-    fn an_authority_is_founded_once_and_opened_from_then_on() {
-        let (folder, world) = founded();
-        let first = open(&world, folder.path(), "cluster-1").expect("founded");
+    fn an_authority_is_created_once_and_opened_afterwards() {
+        let (folder, world) = new_folder();
+        let first = open(&world, folder.path(), "cluster-1").expect("created");
         let again = open(&world, folder.path(), "cluster-1").expect("opened");
         assert_eq!(first.certificate_pem(), again.certificate_pem());
         let mode = host::mode(&folder.path().join("authority.key")).expect("there");
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_is_not_the_clusters_is_not_used() {
-        let (folder, world) = founded();
+    fn an_authority_of_another_cluster_is_refused() {
+        let (folder, world) = new_folder();
         let open = |expect| open_expected(&world, folder.path(), "cluster-1", expect);
         let missing = open(Expect::The("sha256:00"));
         assert!(matches!(missing, Err(AuthorityFileError::Missing { .. })));
         let nothing = world.disk.list(folder.path()).expect("listed");
-        assert!(nothing.is_empty(), "nothing is founded in its place");
-        let (_, fingerprint) = open(Expect::Any).expect("founded");
+        assert!(nothing.is_empty(), "nothing is created in its place");
+        let (_, fingerprint) = open(Expect::Any).expect("created");
         open(Expect::The(&fingerprint)).expect("the same");
         let Err(AuthorityFileError::Other {
             found, expected, ..
@@ -250,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn half_an_authority_is_none() {
+    fn a_certificate_without_its_key_is_refused() {
         for gone in ["authority.pem", "authority.key"] {
-            let (folder, world) = founded();
-            open(&world, folder.path(), "cluster-1").expect("founded");
+            let (folder, world) = new_folder();
+            open(&world, folder.path(), "cluster-1").expect("created");
             let path = folder.path().join(gone);
             world.disk.remove(&path).expect("removed");
             let refused = open(&world, folder.path(), "cluster-1");

@@ -1,25 +1,17 @@
-//! [`AuthorizedRequest`]: the controller as one authenticated principal may use it. Rights are
-//! checked by the database (`database::tenancy::rights`). Operations are sorted by noun:
-//! `request.volumes()`, `request.snapshots()` and so on return a handle.
+//! [`AuthorizedRequest`]: the controller as one authenticated principal may use it. The database
+//! checks the rights (`database::tenancy::rights`).
+//!
+//! Operations are sorted by noun: `request.volumes()`, `request.snapshots()` and so on return a
+//! handle. Each noun's module adds its own handle, so this module depends on none of them.
 
 use std::ops::Deref;
 
 use auth::Kind;
 use base::{PartyId, VolumeId};
 
-use crate::attachments::Attachments;
-use crate::chains::Chains;
 use crate::control::Control;
 use crate::database::{HostRow, Need, Principal, Right, VolumeRow};
 use crate::error::ControlError;
-use crate::images::Images;
-use crate::keys::Keys;
-use crate::projects::Grants;
-use crate::projects::Projects;
-use crate::snapshots::Snapshots;
-use crate::units::Units;
-use crate::volume_audits::Audits;
-use crate::volumes::Volumes;
 
 /// One request of an authenticated principal. Cheap to clone.
 #[derive(Clone)]
@@ -55,69 +47,6 @@ impl Control {
     }
 }
 
-/// Handles by noun.
-impl AuthorizedRequest {
-    /// Attachments.
-    #[must_use]
-    pub fn attachments(&self) -> Attachments<'_> {
-        Attachments { request: self }
-    }
-
-    /// Audits of volumes.
-    #[must_use]
-    pub fn audits(&self) -> Audits<'_> {
-        Audits { request: self }
-    }
-
-    /// Chains of filters.
-    #[must_use]
-    pub fn chains(&self) -> Chains<'_> {
-        Chains { request: self }
-    }
-
-    /// Grants.
-    #[must_use]
-    pub fn grants(&self) -> Grants<'_> {
-        Grants { request: self }
-    }
-
-    /// Base images.
-    #[must_use]
-    pub fn images(&self) -> Images<'_> {
-        Images { request: self }
-    }
-
-    /// Wrapping keys.
-    #[must_use]
-    pub fn keys(&self) -> Keys<'_> {
-        Keys { request: self }
-    }
-
-    /// Projects.
-    #[must_use]
-    pub fn projects(&self) -> Projects<'_> {
-        Projects { request: self }
-    }
-
-    /// Snapshots.
-    #[must_use]
-    pub fn snapshots(&self) -> Snapshots<'_> {
-        Snapshots { request: self }
-    }
-
-    /// Storage units.
-    #[must_use]
-    pub fn units(&self) -> Units<'_> {
-        Units { request: self }
-    }
-
-    /// Volumes.
-    #[must_use]
-    pub fn volumes(&self) -> Volumes<'_> {
-        Volumes { request: self }
-    }
-}
-
 impl AuthorizedRequest {
     /// The principal.
     #[must_use]
@@ -130,8 +59,8 @@ impl AuthorizedRequest {
         self.principal.is_dry_run
     }
 
-    /// As [`Control::to_its_end`], for the same principal.
-    pub(crate) async fn to_its_end<T, F>(
+    /// As [`Control::to_completion`], for the same principal.
+    pub(crate) async fn to_completion<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
     ) -> Result<T, ControlError>
@@ -141,7 +70,7 @@ impl AuthorizedRequest {
     {
         let principal = self.principal.clone();
         self.control
-            .to_its_end(|control| operation(control.authorized(principal)))
+            .to_completion(|control| operation(control.authorized(principal)))
             .await
     }
 
@@ -222,17 +151,17 @@ impl AuthorizedRequest {
     pub async fn default_host(&self) -> Result<PartyId, ControlError> {
         let hosts = self.hosts().await?;
         let since = self.unresponsive_before().await?;
-        let there: Vec<&HostRow> = hosts
+        let responsive: Vec<&HostRow> = hosts
             .iter()
             .filter(|host| host.heard.is_some_and(|heard| heard > since))
             .collect();
-        // It has an agent, also if that is slow to answer.
+        // The local host counts if it has an agent, even if that is slow to answer.
         let is_local = |host: &&HostRow| host.host == self.local_host() && host.heard.is_some();
         let local = hosts.iter().find(is_local);
-        match (local, there.as_slice()) {
+        match (local, responsive.as_slice()) {
             (Some(local), _) => Ok(local.host),
             (None, [one]) => Ok(one.host),
-            (None, []) => Err(self.nobody_there(&hosts)),
+            (None, []) => Err(self.no_host_reports(&hosts)),
             (None, several) => {
                 let names: Vec<&str> = several.iter().map(|host| host.name.as_str()).collect();
                 let names = names.join(", ");
@@ -245,9 +174,9 @@ impl AuthorizedRequest {
     /// The responsive hosts that the principal may use.
     ///
     /// # Errors
-    /// [`ControlError::Forbidden`] if none is for the principal; [`ControlError::Unavailable`] if
-    /// none of those is heard of.
-    pub(crate) async fn hosts_there(&self) -> Result<Vec<PartyId>, ControlError> {
+    /// [`ControlError::Forbidden`] if the principal may use no host; [`ControlError::Unavailable`]
+    /// if none of them reports.
+    pub(crate) async fn responsive_hosts(&self) -> Result<Vec<PartyId>, ControlError> {
         let hosts = self.hosts().await?;
         let since = self.unresponsive_before().await?;
         let is_there = |host: &&HostRow| host.heard.is_some_and(|heard| heard > since);
@@ -258,17 +187,17 @@ impl AuthorizedRequest {
             .collect();
         match there.is_empty() {
             false => Ok(there),
-            true => Err(self.nobody_there(&hosts)),
+            true => Err(self.no_host_reports(&hosts)),
         }
     }
 
     /// The error if the principal may use no responsive host.
-    fn nobody_there(&self, hosts: &[HostRow]) -> ControlError {
+    fn no_host_reports(&self, hosts: &[HostRow]) -> ControlError {
         let party = &self.principal.party;
         if !party.is_administrator && hosts.is_empty() {
             return ControlError::Forbidden {
                 reason: format!(
-                    "no host is for you; an administrator can give you one: `scree grant add {} \
+                    "you may not use any host; an administrator can grant you one: `scree grant add {} \
                      use --host HOST`",
                     party.subject.name()
                 ),

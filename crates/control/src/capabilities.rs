@@ -5,22 +5,22 @@ use std::collections::HashSet;
 use api::host::calls::SignCapabilities;
 use api::host::{Capabilities, SignedBytes, WANTS_MAX, Want};
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, lineage_tag_of};
-use base::{ClusterId, Lineage, LineageTag, PartyId, VolumeId};
+use base::{ClusterId, Lineage, LineageTag, VolumeId};
 use world::Millis;
 
-use crate::control::Control;
 use crate::database::{DatabaseError, LeaseRights, REPAIR_RIGHTS_MS, Reach};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 
 /// How long a host may change what its capability names, in milliseconds.
 const CHANGE_MS: u64 = 60_000;
 
 /// How long a host may read, in milliseconds: as long as its certificate is valid. It has the keys
-/// of what it reads, and continues while no controller answers.
+/// anyway, and continues while no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// What one answer names at most, less one want: lines, ranges and segments, eight or
-/// sixteen bytes each. The first want is answered in any case.
+/// The largest number of lineage tags, ranges and segments in one answer, of 8 or 16 bytes each. The
+/// want that exceeds it is still answered.
 const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
 /// Signs the capabilities of one host at one moment.
@@ -32,23 +32,19 @@ struct Signer<'a> {
     now: Millis,
 }
 
-impl Control {
+impl HostRequest<'_> {
     /// Capabilities for what `host` requests to do on unit daemons, or why it may not.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn capabilities(
-        &self,
-        host: PartyId,
-        ask: &SignCapabilities,
-    ) -> Result<Capabilities, ControlError> {
+    pub async fn capabilities(self, ask: &SignCapabilities) -> Result<Capabilities, ControlError> {
         if ask.wants.len() > WANTS_MAX {
-            let reason = format!("a host asks for {WANTS_MAX} at a time at most");
+            let reason = format!("a host may request {WANTS_MAX} capabilities at a time");
             return Err(ControlError::invalid("wants", reason));
         }
         let different: HashSet<&Want> = ask.wants.iter().collect();
         if different.len() < ask.wants.len() {
-            let reason = "a host asks for each but once".to_owned();
+            let reason = "a capability may be requested only once in a call".to_owned();
             return Err(ControlError::invalid("wants", reason));
         }
         let now = self.now().await?;
@@ -59,12 +55,12 @@ impl Control {
             generation: self.owner().await?.generation,
             now,
         };
-        let reach = Reach::new(host, now);
+        let reach = Reach::new(self.host, now);
         let mut answers = Vec::new();
         let mut items = 0;
         for want in &ask.wants {
             if items >= ANSWER_ITEMS_MAX {
-                let reason = "there is no room for it in one answer; ask for it apart";
+                let reason = "the answer is full; request this capability in another call";
                 answers.push(Err(reason.to_owned()));
                 continue;
             }
@@ -86,9 +82,9 @@ impl Control {
         Ok(answers)
     }
 
-    /// What a want is good for, and how long.
+    /// The scopes that a want gets, and how long they are valid in milliseconds.
     async fn scopes(
-        &self,
+        self,
         reach: &Reach,
         now: Millis,
         want: Want,
@@ -118,7 +114,7 @@ impl Control {
                 let rights = database.repair().rights(reach.host, copyset, now).await?;
                 let Some(units) = rights else {
                     let reason =
-                        format!("copyset {} is not this host's to repair", copyset.number());
+                        format!("copyset {} is not repaired by this host", copyset.number());
                     return Err(DatabaseError::Refused { reason });
                 };
                 let copysets = vec![copyset];
@@ -130,7 +126,7 @@ impl Control {
                 let frees = parts.map(|segments| Scope::Free {
                     segments: segments.to_vec(),
                 });
-                // A daemon frees of what may be read.
+                // A daemon frees only in lineages that may be read.
                 let reads = reads(cluster, &rights.lineages);
                 (reads.into_iter().chain(frees).collect(), CHANGE_MS)
             }

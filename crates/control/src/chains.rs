@@ -25,9 +25,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 pub struct ChainView {
     /// The row.
     pub row: ChainRow,
-    /// What the volume is called, if that is still there.
+    /// The volume's name, if it still exists.
     pub volume: Option<VolumeName>,
-    /// The attachments that are to be served through it.
+    /// The attachments that it applies to.
     pub attachments: Vec<AttachmentRow>,
 }
 
@@ -35,7 +35,7 @@ impl ChainView {
     /// Whether every host has reported on the current revision.
     fn is_settled(&self) -> bool {
         let mut attachments = self.attachments.iter();
-        attachments.all(|one| one.reported == one.generation)
+        attachments.all(|one| one.observed.generation == one.desired.generation)
     }
 }
 
@@ -43,13 +43,12 @@ fn invalid(reason: impl ToString) -> ControlError {
     ControlError::invalid("policy", reason.to_string())
 }
 
-/// Reads a policy. Its patterns are compiled, which may take tenths of a second: this is no
-/// thread that answers others meanwhile.
+/// Parses a policy on the blocking pool: compiling its patterns may take tenths of a second.
 async fn parse(text: &str) -> Result<Policy, ControlError> {
     let text = text.to_owned();
     let parsed = tokio::task::spawn_blocking(move || Policy::parse(&text)).await;
     let parsed = parsed.map_err(|error| ControlError::Internal {
-        reason: format!("a policy was not read to its end: {error}"),
+        reason: format!("a policy was not parsed to completion: {error}"),
     })?;
     let policy = parsed.map_err(invalid)?;
     policy.check_locations(true).map_err(invalid)?;
@@ -65,21 +64,28 @@ pub struct Chains<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Chains of filters.
+    #[must_use]
+    pub fn chains(&self) -> Chains<'_> {
+        Chains { request: self }
+    }
+}
+
 impl Chains<'_> {
     /// Replaces the chain of a volume by the one that `policy` describes. Hosts that have the
     /// volume attached exchange the filters while it is in use.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if it is no policy; [`ControlError::NotFound`] (the
-    /// volume); [`ControlError::Forbidden`] unless the principal administers the volume and
-    /// may use it, and what its filters write beside it; [`ControlError::Conflict`] if it is
-    /// being deleted, its name is not clear, or its filters would write in a circle or what
-    /// those of another volume write; [`ControlError::QuotaExceeded`] of chains. That a host
-    /// cannot carry it out is no error: its attachments say so.
+    /// [`ControlError::Invalid`] for an invalid policy; [`ControlError::NotFound`] (the volume);
+    /// [`ControlError::Forbidden`] unless the principal administers and may use the volume and the
+    /// volumes that its filters write; [`ControlError::Conflict`] if it is being deleted, its name is
+    /// ambiguous, or its filters would write in a circle or a volume that other filters write;
+    /// [`ControlError::QuotaExceeded`] of chains. If a host cannot apply it, its attachments say so.
     pub async fn apply(self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
         self.request
-            .to_its_end(|authorized| async move { authorized.chains().apply_now(policy).await })
+            .to_completion(|authorized| async move { authorized.chains().apply_now(policy).await })
             .await
     }
 
@@ -102,14 +108,14 @@ impl Chains<'_> {
             volumes,
             changed: world.clock.wall(),
         };
-        let (row, is_news) = self
+        let (row, is_new) = self
             .request
             .inner
             .database
             .chains()
             .set(self.request.principal(), &new)
             .await?;
-        if is_news && !self.request.is_dry_run() {
+        if is_new && !self.request.is_dry_run() {
             let revision = row.revision;
             tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
         }
@@ -123,7 +129,7 @@ impl Chains<'_> {
     /// [`Self::apply`].
     pub async fn delete(self, id: ChainId) -> Result<ChainView, ControlError> {
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 let database = &authorized.inner.database;
                 let row = database.chains().delete(authorized.principal(), id).await?;
                 if !authorized.is_dry_run() {
@@ -138,7 +144,7 @@ impl Chains<'_> {
     /// attachments where it is still active.
     ///
     /// # Errors
-    /// What the database says.
+    /// Those of the database.
     pub async fn delete_now(
         self,
         row: ChainRow,
@@ -180,8 +186,8 @@ impl Chains<'_> {
         self.view(row).await
     }
 
-    /// A page of the chains of the volumes that the principal administers, and after what
-    /// the next one begins.
+    /// A page of the chains of the volumes that the principal administers, and the value of `after`
+    /// for the next page.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume).
@@ -221,7 +227,7 @@ impl Chains<'_> {
     /// # Errors
     /// [`ControlError::NotFound`] (the attachment); [`ControlError::Forbidden`] unless the
     /// principal administers the volume and may read it; [`ControlError::Conflict`] if it has no
-    /// filters that tell anything; [`ControlError::Unavailable`] if its host does not answer.
+    /// filters with events; [`ControlError::Unavailable`] if its host does not answer.
     pub async fn events(
         self,
         id: AttachmentId,
@@ -248,17 +254,14 @@ impl Chains<'_> {
                     .to_owned(),
             });
         }
-        let question = JobKind::ReadEvents {
+        let job = JobKind::ReadEvents {
             attachment: id,
             after,
             count_max,
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         };
         let now = self.request.principal().by.at;
-        let task = database
-            .hosts()
-            .insert_query(row.host, &question, now)
-            .await?;
+        let task = database.hosts().insert_query(row.host, &job, now).await?;
         match self
             .request
             .task_done_within(task, wait + ANSWERED_WITHIN)
@@ -266,14 +269,14 @@ impl Chains<'_> {
         {
             Some(Ok(JobOutput::Events(events))) => Ok(events),
             Some(Ok(_)) => Err(ControlError::Internal {
-                reason: "the host has answered another question".to_owned(),
+                reason: "the host answered another job".to_owned(),
             }),
             Some(Err(refusal)) => Err(ControlError::conflict(format!(
                 "attachment {id}: {}",
-                refusal.reason
+                refusal.message
             ))),
             None => Err(ControlError::Unavailable {
-                reason: "the host does not answer; ask again".to_owned(),
+                reason: "the host does not answer; try again".to_owned(),
             }),
         }
     }
@@ -289,7 +292,7 @@ impl Chains<'_> {
             .of_volume(view.row.volume)
             .await?;
         let id = view.row.id;
-        let is_left = |one: &AttachmentRow| one.chain.is_some_and(|chain| chain.id == id);
+        let is_left = |one: &AttachmentRow| one.observed.chain.is_some_and(|chain| chain.id == id);
         view.attachments = attachments.into_iter().filter(is_left).collect();
         Ok(view)
     }
@@ -304,7 +307,7 @@ impl Chains<'_> {
         let mut attachments = database.attachments().of_volume(row.volume).await?;
         attachments.retain(|one| {
             let chosen = chains.for_one(row.volume, one.vm.as_deref());
-            one.is_wanted && chosen.is_some_and(|chosen| chosen.id == row.id)
+            one.desired.is_attached && chosen.is_some_and(|chosen| chosen.id == row.id)
         });
         Ok(ChainView {
             volume: names.remove(&row.volume),

@@ -3,13 +3,12 @@
 //! It has no state of its own: what must survive it, or be seen by another controller, is a
 //! transaction in the database. Requests to hosts are rows there, and their reports are waited for.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::host::{Cluster, Owner};
+use api::host::Owner;
 use auth::SigningKey;
 use auth::{Authority, Kind};
 use base::{ClusterId, PartyId};
@@ -21,11 +20,12 @@ use world::{World, host};
 use crate::authority::{self, AuthorityFileError, Expect};
 use crate::database::{Database, DatabaseError, PostgresUrl};
 use crate::error::ControlError;
-use crate::folder::{Folder, FolderError, LookForRemains};
-use crate::health::Health;
-use crate::jobs::Listening;
+use crate::folder::{FindLeftovers, Folder};
+use crate::health::state::Health;
 use crate::ownership::{self, Claim};
 use crate::parties::Parties;
+use crate::reception::Reception;
+use crate::start_error::StartError;
 use crate::turns::HostTurns;
 
 /// How a controller runs.
@@ -34,8 +34,8 @@ pub struct Settings {
     pub folder: PathBuf,
     /// The PostgreSQL database; `None`: SQLite in the data directory.
     pub database: Option<PostgresUrl>,
-    /// Looks for files in the data directory that a used database leaves.
-    pub remains: LookForRemains,
+    /// Looks for files in the data directory that only a used database leaves.
+    pub remains: FindLeftovers,
     /// How many versions are kept, and for how long.
     pub retention: Retention,
     /// How long the slots of a removed version are kept, as a protection against mistakes.
@@ -51,74 +51,12 @@ pub struct Settings {
     pub replace_after: Duration,
     /// Whether the database was restored from a backup, and what is newer is lost.
     pub restored_database: bool,
-    /// Whether the authority in the data directory, or a new one, replaces the cluster's.
+    /// Whether the authority in the data directory, or a new one, replaces the cluster's authority.
     pub new_authority: bool,
 }
 
 /// The default number of other units with which a unit shares segments.
 pub const SCATTER_WIDTH: usize = catalog::copysets::SCATTER_WIDTH;
-
-/// Why a controller does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data directory cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// The database cannot be used.
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-    /// There is no authority to sign users and hosts.
-    #[error(transparent)]
-    Authority(#[from] AuthorityFileError),
-    /// The data directory is a copy.
-    #[error(
-        "{folder} is a copy of {was}; two copies that are served destroy \
-         each other's data on the units. Serve the original; or, if that is lost for good, start \
-         this one once with `--restored-database`",
-        folder = folder.display(),
-        was = was.display()
-    )]
-    Copied {
-        /// The data directory.
-        folder: PathBuf,
-        /// The location it was served from before.
-        was: PathBuf,
-    },
-    /// The data directory is another folder than before, at the same path.
-    #[error(
-        "{folder} was created again since its database was last served, so it may be a copy; two \
-         copies that are served destroy each other's data on the units. Serve the other one, \
-         if there is one; or, if that is lost for good, start this one once with \
-         `--restored-database`",
-        folder = folder.display()
-    )]
-    Renewed {
-        /// The data directory.
-        folder: PathBuf,
-    },
-    /// The database has another location than before: it is a copy.
-    #[error(
-        "the database was served as {was}, and is {is} now: it is a copy (a dump that was \
-         restored, or one made from a template), or its server was created again (pg_upgrade); two \
-         copies that are served destroy each other's data on the units. Serve the original; or, if \
-         that is gone for good, stop every controller and start this one once with \
-         --restored-database"
-    )]
-    Moved {
-        /// The location it was served from before.
-        was: String,
-        /// The location it is served from now.
-        is: String,
-    },
-    /// The location of the data directory cannot be determined.
-    #[error("cannot read the birth time of {folder}: {source}", folder = folder.display())]
-    Place {
-        /// The data directory.
-        folder: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-}
 
 /// The default factor by which volumes may exceed the free space: volumes take space only as they
 /// are written, and most are never filled.
@@ -143,7 +81,7 @@ pub(crate) struct Inner {
     pub folder: Folder,
     pub database: Database,
     pub cluster: ClusterId,
-    pub vouch: WrappedKey,
+    pub lease_count_key: WrappedKey,
     /// The owner as which hosts use the units.
     pub claim: Claim,
     pub retention: Retention,
@@ -162,14 +100,14 @@ pub(crate) struct Inner {
     pub local: PartyId,
     pub turns: HostTurns,
     /// Since when reports of hosts are received without a gap.
-    pub listening: Listening,
+    pub reception: Reception,
     /// Whether requests of users are served.
     is_open: AtomicBool,
 }
 
 fn ended_early(error: JoinError) -> ControlError {
     ControlError::Internal {
-        reason: format!("a task ended before its time: {error}; see the log"),
+        reason: format!("a task ended unexpectedly: {error}; see the log"),
     }
 }
 
@@ -191,7 +129,8 @@ impl Control {
                 Database::connect(url).await?
             }
         };
-        let (cluster, vouch) = cluster_of(&world, &folder, &database, &settings.remains).await?;
+        let (cluster, lease_count_key) =
+            cluster_of(&world, &folder, &database, &settings.remains).await?;
         let restored = settings.restored_database;
         let claim = ownership::claim(&world, &database, folder.path(), restored).await?;
         let authority = authority_of(&world, &folder, &database, cluster, &settings).await?;
@@ -203,14 +142,14 @@ impl Control {
         let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));
         parties.make_local(Kind::User).await?;
         let local = parties.make_local(Kind::Host).await?;
-        let listening = Listening::new(world.clock.monotonic());
+        let reception = Reception::new(world.clock.monotonic());
         Ok(Self {
             inner: Arc::new(Inner {
                 world,
                 folder,
                 database,
                 cluster,
-                vouch,
+                lease_count_key,
                 claim,
                 retention: settings.retention,
                 grace: settings.grace,
@@ -223,7 +162,7 @@ impl Control {
                 health: Health::default(),
                 local,
                 turns: HostTurns::default(),
-                listening,
+                reception,
                 is_open: AtomicBool::new(false),
             }),
         })
@@ -247,9 +186,9 @@ impl Control {
         }
     }
 
-    /// Runs an operation to its end even if the caller is canceled: a client that disconnects must
-    /// not leave an operation half-way.
-    pub(crate) async fn to_its_end<T, F>(
+    /// Runs an operation to completion even if the caller is canceled: a client that disconnects
+    /// must not leave an operation half done.
+    pub(crate) async fn to_completion<T, F>(
         &self,
         operation: impl FnOnce(Self) -> F,
     ) -> Result<T, ControlError>
@@ -285,26 +224,6 @@ impl Control {
         host::timeout(wait, found).await.unwrap_or(Ok(None))
     }
 
-    /// Records that nothing is open on `host`, which starts or stops. Returns what the host has to
-    /// know of the cluster.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub async fn begin(&self, host: PartyId) -> Result<Cluster, ControlError> {
-        let inner = &self.inner;
-        inner.database.attachments().nothing_open(host).await?;
-        Ok(Cluster {
-            id: inner.cluster,
-            owner: self.owner().await?,
-            takes_over: inner.claim.takes_over,
-            vouch: inner.vouch.clone(),
-            lease_ms: inner
-                .lease
-                .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
-            keys: self.wrapping_keys().await?,
-        })
-    }
-
     /// The owner as which the units are used.
     pub(crate) async fn owner(&self) -> Result<Owner, ControlError> {
         let owner = self.inner.database.cluster().owner().await?;
@@ -314,7 +233,7 @@ impl Control {
         Ok(Owner {
             database: owner.id,
             generation: owner.generation,
-            place: self.inner.claim.place.clone(),
+            location: self.inner.claim.place.clone(),
         })
     }
 
@@ -353,26 +272,26 @@ async fn cluster_of(
     world: &World,
     folder: &Folder,
     database: &Database,
-    remains: &LookForRemains,
+    remains: &FindLeftovers,
 ) -> Result<(ClusterId, WrappedKey), StartError> {
     if let Some(cluster) = database.cluster().get().await? {
-        return Ok((cluster.id, cluster.vouch));
+        return Ok((cluster.id, cluster.lease_count_key));
     }
     folder.check_new(remains)?;
     folder.sync(world)?;
     let id = ClusterId::from_u128(world.random.u128());
-    let mut vouch = vec![0; 32];
-    world.random.fill(&mut vouch);
+    let mut lease_count_key = vec![0; 32];
+    world.random.fill(&mut lease_count_key);
     database
         .cluster()
-        .create(id, &vouch, world.clock.wall())
+        .create(id, &lease_count_key, world.clock.wall())
         .await?;
     // Another controller may have created it first.
-    let founded = database.cluster().get().await?;
-    let founded = founded.ok_or_else(|| DatabaseError::Damaged {
+    let created = database.cluster().get().await?;
+    let created = created.ok_or_else(|| DatabaseError::Damaged {
         what: "the cluster that was just created is missing".to_owned(),
     })?;
-    Ok((founded.id, founded.vouch))
+    Ok((created.id, created.lease_count_key))
 }
 
 /// The cluster's authority. Where there may be several controllers, it must be the recorded one; a
@@ -423,7 +342,7 @@ pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
     let settings = Settings {
         folder: folder.to_owned(),
         database: None,
-        remains: Box::new(|| Ok(crate::folder::Remains::default())),
+        remains: Box::new(|| Ok(crate::folder::Leftovers::default())),
         retention: Retention::default(),
         grace: Duration::ZERO,
         lease: None,

@@ -9,12 +9,7 @@ use base::{PartyId, UnitId};
 use crate::control::Control;
 use crate::database::{Claimed, Heard, UnitRow};
 use crate::error::ControlError;
-
-/// The unit that a daemon's party keeps: it has the same number.
-#[must_use]
-pub fn unit_of(party: PartyId) -> UnitId {
-    UnitId::from_u128(party.as_u128())
-}
+use crate::parties::unit_of;
 
 impl Control {
     /// Records that the daemon of `party` is running. If it reports where it listens, its unit
@@ -33,7 +28,8 @@ impl Control {
         let unit = unit_of(party);
         if let Some(url) = &begin.url {
             check_url(url)?;
-            self.take_unit_in(unit, url, begin.place.as_deref()).await?;
+            self.record_daemon(unit, url, begin.folder.as_deref())
+                .await?;
         }
         let owner = self.owner().await?;
         let units = inner.database.units().all().await?.into_iter();
@@ -55,31 +51,33 @@ impl Control {
         })
     }
 
-    async fn take_unit_in(
+    async fn record_daemon(
         &self,
         id: UnitId,
         url: &str,
-        place: Option<&str>,
+        folder: Option<&str>,
     ) -> Result<(), ControlError> {
-        place.map_or(Ok(()), check_place)?;
-        let claimed = Claimed { url, place };
+        folder.map_or(Ok(()), check_folder_id)?;
+        let claimed = Claimed { url, place: folder };
         let database = &self.inner.database;
         let now = self.now().await?;
         let mut heard = database.units().record_daemon(id, claimed, now).await?;
         if heard == Heard::Unknown {
-            self.add_units(&[UnitRow::new(id, url.to_owned())]).await?;
+            self.unit_registry()
+                .add(&[UnitRow::new(id, url.to_owned())])
+                .await?;
             heard = database.units().record_daemon(id, claimed, now).await?;
         }
         match heard {
             Heard::There => Ok(()),
             Heard::Moved { from } => {
-                tracing::warn!(unit = %id, from, to = url, "a unit has moved");
+                tracing::warn!(unit = %id, from, to = url, "unit daemon has another address now");
                 Ok(())
             }
             Heard::Second { first, ago_ms } => {
                 let ago = ago_ms / 1000;
                 let minutes = SECOND_PLACE_MS / 60_000;
-                tracing::error!(unit = %id, first, second = url, "two daemons claim a unit");
+                tracing::error!(unit = %id, first, second = url, "two daemons claim to be the same unit");
                 Err(ControlError::conflict(format!(
                     "another daemon has this unit, at {first}, and reported {ago} s ago: \
                      stop one of the two. If that one was stopped, or has this address now, \
@@ -94,24 +92,24 @@ impl Control {
     }
 }
 
-fn check_place(place: &str) -> Result<(), ControlError> {
+fn check_folder_id(place: &str) -> Result<(), ControlError> {
     match place.len() == 32 && place.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(()),
         false => Err(ControlError::invalid(
-            "place",
-            "it has 32 hex digits".to_owned(),
+            "folder",
+            "the id of a folder has 32 hex digits".to_owned(),
         )),
     }
 }
 
-/// Refuses what no host could connect to.
+/// Refuses a URL that no host could connect to.
 fn check_url(url: &str) -> Result<(), ControlError> {
     let invalid = |why: &str| {
         let reason = format!("{url:?} {why}; a daemon is at scree://ADDRESS:PORT");
         Err(ControlError::invalid("url", reason))
     };
     let Some(address) = url.strip_prefix("scree://") else {
-        return invalid("is no daemon's");
+        return invalid("is not the URL of a daemon");
     };
     match address.parse::<SocketAddr>() {
         Err(_) => invalid("has no IP address with a port"),
@@ -127,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_where_hosts_can_reach_it() {
+    fn a_daemon_has_a_url_that_hosts_can_reach() {
         for good in ["scree://10.1.2.3:7420", "scree://[fd00::7]:7420"] {
             check_url(good).expect(good);
         }

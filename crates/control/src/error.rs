@@ -7,11 +7,10 @@ use api::words::ProblemCode;
 
 use crate::database::{DatabaseError, ObjectKind, why_gone};
 
-/// Why a request was not carried out, or not to its end. A refusal
-/// ([`Invalid`](Self::Invalid), [`NotFound`](Self::NotFound),
-/// [`Exists`](Self::Exists), [`Conflict`](Self::Conflict)) has changed nothing
-/// that was asked for; after the others it may have been done in part, and
-/// asking again is safe.
+/// Why a request was not carried out, or not to completion. A refusal ([`Invalid`](Self::Invalid),
+/// [`NotFound`](Self::NotFound), [`Exists`](Self::Exists), [`Conflict`](Self::Conflict)) has
+/// changed nothing; after the other errors the request may have been carried out in part, and
+/// repeating it is safe.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// A field of the request is invalid.
@@ -22,18 +21,18 @@ pub enum ControlError {
         /// What is wrong with it, and what would be right.
         reason: String,
     },
-    /// No such volume, snapshot, version or unit.
+    /// The object does not exist, or the caller may not see it.
     #[error("{what} does not exist; {hint}")]
     NotFound {
         /// The requested object.
         what: String,
-        /// Where to look.
+        /// The command that lists such objects.
         hint: Cow<'static, str>,
     },
-    /// The name belongs to something else.
+    /// The name is taken.
     #[error("{what} exists already; choose another name, or delete that one first")]
     Exists {
-        /// What has the name.
+        /// The kind of object and the name.
         what: String,
     },
     /// The object's state does not allow the request.
@@ -54,31 +53,31 @@ pub enum ControlError {
         /// Who has the right, or what to do.
         reason: String,
     },
-    /// A project has as much as it may have.
+    /// The project's quota is exhausted.
     #[error("{reason}")]
     QuotaExceeded {
-        /// What is full, and what to do.
+        /// Which limit was reached, and what to do.
         reason: String,
     },
     /// The units do not have enough free space.
     #[error("{reason}")]
     NoCapacity {
-        /// How much there is, and what to do.
+        /// How much free space there is, and what to do.
         reason: String,
     },
     /// An idempotency key was used for another request.
     #[error("{reason}")]
     IdempotencyConflict {
-        /// Which, and what to do.
+        /// Which key, and what to do.
         reason: String,
     },
-    /// Something it depends on does not answer; trying again may help.
+    /// A needed component does not answer; trying again may help.
     #[error("{reason}")]
     Unavailable {
-        /// What.
+        /// Which component, and what is known of the request.
         reason: String,
     },
-    /// A fault of Scree, or damage that it cannot repair.
+    /// A bug in Scree, or damage that it cannot repair.
     #[error("{reason}")]
     Internal {
         /// What was found.
@@ -87,7 +86,7 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    /// The code that programs may rely on.
+    /// The stable code for programs.
     #[must_use]
     pub const fn code(&self) -> ProblemCode {
         match self {

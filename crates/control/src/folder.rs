@@ -1,10 +1,10 @@
 //! The data directory of a controller.
 //!
 //! ```text
-//!   D/scree.db         the database, if it is SQLite
-//!   D/database         where else it is, without its password
-//!   D/lock             held by the process that serves D
-//!   D/api.sock         the HTTP API, for the user who runs it
+//!   DIR/scree.db       the database, if it is SQLite
+//!   DIR/database       the URL of a database elsewhere, without its password
+//!   DIR/lock           held by the process that serves the directory
+//!   DIR/api.sock       the HTTP API, for the user who runs the controller
 //! ```
 
 use std::fs::{File, TryLockError};
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 
 use world::{OpenMode, World, host};
 
-/// The longest text of the file `database` that is shown.
+/// The largest part of the file `database` that is shown, in bytes.
 const NOTE_BYTES_MAX: u64 = 4096;
 
-/// A locked D. The lock ends with the process, however that ends.
+/// A locked data directory. The lock ends with the process, even if that is killed.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
-/// Looks for remains. Called only if there is no database, or an empty one.
-pub type LookForRemains = Box<dyn Fn() -> io::Result<Remains> + Send + Sync>;
+/// Looks for leftover files. It is called only if there is no database, or an empty one.
+pub type FindLeftovers = Box<dyn Fn() -> io::Result<Leftovers> + Send + Sync>;
 
-/// What an earlier process has left beside the database.
+/// Files that an earlier process left beside the database.
 #[derive(Debug, Clone, Default)]
-pub struct Remains {
-    /// What is there only if a database was in use.
+pub struct Leftovers {
+    /// A file that only a used database leaves.
     pub certain: Option<PathBuf>,
-    /// What is there most likely then.
+    /// A file that a used database most likely leaves.
     pub likely: Option<PathBuf>,
 }
 
-/// Why D cannot be used.
+/// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Another process serves it.
+    /// Another process serves the directory.
     #[error("{path} is served by another `scree up` or controller; stop that one first", path = path.display())]
     Locked {
         /// The data directory.
         path: PathBuf,
     },
-    /// It was served before, and its database is missing.
+    /// The directory was served before, and its database is missing.
     #[error(
         "{path} has no database, but {trace}: it was served before, and a new database could read \
          none of it; put scree.db back from a backup, or give another folder for a new start",
@@ -57,7 +57,7 @@ pub enum FolderError {
         /// A file that only a used database leaves.
         trace: PathBuf,
     },
-    /// Its database is another one than the one that was named.
+    /// The directory has another database than the named one.
     #[error(
         "{path} was served with {elsewhere}; name that again, with --database or --database-file, \
          or give another folder for a new start",
@@ -69,7 +69,7 @@ pub enum FolderError {
         /// Where its database is.
         elsewhere: String,
     },
-    /// It has a database of its own.
+    /// The directory has a SQLite database, and another database was named.
     #[error(
         "{path} has a database of its own, scree.db, which naming another one does not move; leave \
          the other one out, or give a folder of its own to this controller",
@@ -79,10 +79,10 @@ pub enum FolderError {
         /// The data directory.
         path: PathBuf,
     },
-    /// It cannot be created or opened.
+    /// The directory cannot be created or opened.
     #[error("cannot use the folder {path}: {source}", path = path.display())]
     Io {
-        /// Which folder or file.
+        /// The folder or file.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -100,8 +100,7 @@ impl Folder {
             move |source| FolderError::Io { path, source }
         };
         host::make_folders(&*world.disk, path).map_err(failed(path))?;
-        // Sockets are named by absolute paths, whatever the current folder of
-        // a later client is.
+        // Clients with another working directory use the absolute paths of sockets.
         let path = host::resolve(path).map_err(failed(path))?;
         let lock_path = path.join("lock");
         let lock = host::open_private(&lock_path).map_err(failed(&lock_path))?;
@@ -127,7 +126,7 @@ impl Folder {
         world.disk.sync_directory(&self.path).map_err(failed)
     }
 
-    /// D itself, absolute.
+    /// The absolute path of the data directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -162,7 +161,7 @@ impl Folder {
         })
     }
 
-    /// Refuses a D that has a database of its own.
+    /// Refuses a data directory with a SQLite database.
     ///
     /// # Errors
     /// [`FolderError::Own`].
@@ -177,8 +176,7 @@ impl Folder {
         }
     }
 
-    /// Notes where its database is, so that a start without that does not found
-    /// another cluster.
+    /// Records the URL of the database, so that a start without it does not create another cluster.
     ///
     /// # Errors
     /// [`FolderError::Io`].
@@ -201,7 +199,7 @@ impl Folder {
     pub fn check_database(
         &self,
         world: &World,
-        remains: &LookForRemains,
+        remains: &FindLeftovers,
     ) -> Result<(), FolderError> {
         let path = self.database();
         let length = match world.disk.open(&path, OpenMode::Read) {
@@ -215,15 +213,15 @@ impl Folder {
         self.refuse_if(self.look(remains)?.likely)
     }
 
-    /// Refuses a data directory with remains of a used database if its database is new.
+    /// Refuses a data directory with leftover files of a used database if its database is new.
     ///
     /// # Errors
     /// [`FolderError::DatabaseLost`].
-    pub fn check_new(&self, remains: &LookForRemains) -> Result<(), FolderError> {
+    pub fn check_new(&self, remains: &FindLeftovers) -> Result<(), FolderError> {
         self.refuse_if(self.look(remains)?.certain)
     }
 
-    fn look(&self, remains: &LookForRemains) -> Result<Remains, FolderError> {
+    fn look(&self, remains: &FindLeftovers) -> Result<Leftovers, FolderError> {
         remains().map_err(|source| FolderError::Io {
             path: self.path.clone(),
             source,
@@ -237,14 +235,14 @@ impl Folder {
         })
     }
 
-    /// Where the API listens.
+    /// The path of the API's socket.
     #[must_use]
     pub fn api_socket(&self) -> PathBuf {
         api_socket(&self.path)
     }
 }
 
-/// Where the process that serves `folder` listens for the API.
+/// The path of the API's socket in the data directory `folder`.
 #[must_use]
 pub fn api_socket(folder: &Path) -> PathBuf {
     folder.join("api.sock")

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use api::host::{
-    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Deleted,
+    Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Cluster, Deleted,
     DesiredChain, HostUnit, JOURNALS_MAX, JobKind, JobOutput, JobResult, LEASES_MAX, Refusal,
     Renewal, Renewed, Report,
 };
 use auth::Kind;
-use base::{AttachmentId, PartyId, SnapshotId, VolumeId};
+use base::{AttachmentId, SnapshotId, VolumeId};
 use catalog::VersionKey;
 use catalog::retention::{VersionInfo, expired};
 use world::Millis;
@@ -18,6 +18,7 @@ use world::Millis;
 use crate::control::Control;
 use crate::database::{Answer, AttachmentRow, DatabaseError, Reach, VersionRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 use crate::parties::local;
 
 /// A volume with this many times the versions that retention allows is
@@ -25,16 +26,64 @@ use crate::parties::local;
 const OVERFULL: usize = 2;
 
 impl Control {
+    /// The time, by the clock that leases are measured with.
+    pub(crate) async fn now(&self) -> Result<Millis, ControlError> {
+        let wall = self.inner.world.clock.wall();
+        Ok(self.inner.database.now(wall).await?)
+    }
+
+    /// Ends attachments that are to be detached by force, on hosts whose leases have ended.
+    pub(crate) async fn end_forced(&self) -> Result<(), ControlError> {
+        let Some(lease) = self.inner.lease else {
+            return Ok(());
+        };
+        let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+        let now = self.now().await?;
+        for attachment in self
+            .inner
+            .database
+            .hosts()
+            .end_forced(lease_ms, now)
+            .await?
+        {
+            tracing::warn!(%attachment, "attachment was taken by force from an unresponsive host");
+        }
+        Ok(())
+    }
+}
+
+impl HostRequest<'_> {
+    /// Records that nothing is open on `host`, which starts or stops. Returns what the host has to
+    /// know of the cluster.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub async fn begin(self) -> Result<Cluster, ControlError> {
+        let host = self.host;
+        let inner = &self.inner;
+        inner.database.attachments().nothing_open(host).await?;
+        Ok(Cluster {
+            id: inner.cluster,
+            owner: self.owner().await?,
+            takes_over: inner.claim.takes_over,
+            lease_count_key: inner.lease_count_key.clone(),
+            lease_ms: inner
+                .lease
+                .map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)),
+            keys: self.wrapping_keys().await?,
+        })
+    }
+
     /// The desired state of `host`, as soon as its serial is not `after`, or after `wait`.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn assignments(
-        &self,
-        host: PartyId,
+        self,
         after: Option<u64>,
         wait: Duration,
     ) -> Result<Assignments, ControlError> {
+        let host = self.host;
         let database = &self.inner.database;
         let turns = &self.inner.turns;
         self.until(wait, || async {
@@ -85,7 +134,7 @@ impl Control {
             copysets: self.copysets().await?,
             keys: self.wrapping_keys().await?,
             tasks: database.hosts().jobs_of(host).await?,
-            look,
+            report_number: look,
             clean,
             compare: database.repair().compare_count().await?,
             preloads: database.images().preloads_on(host).await?,
@@ -98,20 +147,22 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn keep_report(&self, host: PartyId, report: &Report) -> Result<(), ControlError> {
-        let now = self.heard(self.now().await)?;
+    pub async fn keep_report(self, report: &Report) -> Result<(), ControlError> {
+        let host = self.host;
+        let now = self.note_loss(self.now().await)?;
         let kept = self.inner.database.hosts().record_report(host, report, now);
-        self.heard(kept.await.map_err(ControlError::from))?;
+        self.note_loss(kept.await.map_err(ControlError::from))?;
         self.replace_missing(report).await?;
         self.end_forced().await?;
-        self.tend_jobs().await
+        self.reconcile_jobs().await
     }
 
     /// Renews the leases of `host`, which is alive.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn renew(&self, host: PartyId, renewal: &Renewal) -> Result<Renewed, ControlError> {
+    pub async fn renew(self, renewal: &Renewal) -> Result<Renewed, ControlError> {
+        let host = self.host;
         if renewal.leases.len() > LEASES_MAX || renewal.journals.len() > JOURNALS_MAX {
             let reason = format!(
                 "a host renews {LEASES_MAX} leases, and asks about {JOURNALS_MAX} journals, at most"
@@ -134,34 +185,10 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn note_heard(&self, host: PartyId) -> Result<(), ControlError> {
+    pub async fn note_heard(self) -> Result<(), ControlError> {
+        let host = self.host;
         let now = self.now().await?;
         Ok(self.inner.database.hosts().record_heard(host, now).await?)
-    }
-
-    /// The time, by the clock that leases are measured with.
-    pub(crate) async fn now(&self) -> Result<Millis, ControlError> {
-        let wall = self.inner.world.clock.wall();
-        Ok(self.inner.database.now(wall).await?)
-    }
-
-    /// Ends attachments that are to be detached by force, on hosts whose leases have ended.
-    pub(crate) async fn end_forced(&self) -> Result<(), ControlError> {
-        let Some(lease) = self.inner.lease else {
-            return Ok(());
-        };
-        let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
-        let now = self.now().await?;
-        for attachment in self
-            .inner
-            .database
-            .hosts()
-            .end_forced(lease_ms, now)
-            .await?
-        {
-            tracing::warn!(%attachment, "attachment was taken by force from an unresponsive host");
-        }
-        Ok(())
     }
 
     /// Stores the state of an attachment; `false` if it is for an older generation.
@@ -169,11 +196,11 @@ impl Control {
     /// # Errors
     /// [`ControlError`].
     pub async fn attachment_reported(
-        &self,
-        host: PartyId,
+        self,
         id: AttachmentId,
         report: &AttachmentReport,
     ) -> Result<bool, ControlError> {
+        let host = self.host;
         let now = self.inner.world.clock.wall();
         let database = &self.inner.database;
         Ok(database
@@ -186,7 +213,8 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn cut_taken(&self, host: PartyId, id: SnapshotId) -> Result<(), ControlError> {
+    pub async fn cut_taken(self, id: SnapshotId) -> Result<(), ControlError> {
+        let host = self.host;
         Ok(self.inner.database.snapshots().record_cut(id, host).await?)
     }
 
@@ -194,23 +222,19 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn task_done(
-        &self,
-        host: PartyId,
-        task: i64,
-        answer: &JobResult,
-    ) -> Result<(), ControlError> {
+    pub async fn task_done(self, task: i64, answer: &JobResult) -> Result<(), ControlError> {
+        let host = self.host;
         if let Ok(JobOutput::Unit(unit)) = answer {
             let zone = match self.inner.database.hosts().job(host, task).await? {
                 Some(JobKind::AddUnit { zone, .. }) => zone,
                 _ => None,
             };
-            match self.register_unit(unit, zone).await {
+            match self.unit_registry().register(unit, zone).await {
                 // The requester gets the error; otherwise the host would report for ever.
                 Err(error @ (ControlError::Conflict { .. } | ControlError::Exists { .. })) => {
                     let refusal = Refusal {
                         field: None,
-                        reason: error.to_string(),
+                        message: error.to_string(),
                     };
                     let database = &self.inner.database;
                     return Ok(database
@@ -234,7 +258,8 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn move_ahead(&self, host: PartyId, leases: u64) -> Result<bool, ControlError> {
+    pub async fn move_ahead(self, leases: u64) -> Result<bool, ControlError> {
+        let host = self.host;
         if !self.inner.claim.takes_over {
             return Ok(false);
         }
@@ -256,13 +281,9 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn cleaning(
-        &self,
-        host: PartyId,
-        busy: &[VolumeId],
-    ) -> Result<Cleaning, ControlError> {
+    pub async fn cleaning(self, busy: &[VolumeId]) -> Result<Cleaning, ControlError> {
         let database = &self.inner.database;
-        let reach = self.reach(host).await?;
+        let reach = self.reach().await?;
         let volumes = database.volumes().all().await?;
         let rows: HashMap<VolumeId, &VolumeRow> =
             volumes.rows.iter().map(|row| (row.id, row)).collect();
@@ -291,9 +312,23 @@ impl Control {
         })
     }
 
+    /// Answers a call of the engine's catalog that `host` makes. That the database cannot be
+    /// asked is an answer as well.
+    pub async fn answer(self, call: CatalogCall) -> Answer {
+        if matches!(call, CatalogCall::Acquire(_))
+            && let Err(error) = self.note_heard().await
+        {
+            return Answer::unavailable(&error);
+        }
+        match self.reach().await {
+            Ok(reach) => self.inner.database.catalog().answer(&reach, call).await,
+            Err(error) => Answer::unavailable(&error),
+        }
+    }
+
     /// The versions of one volume that may be removed now.
     fn expired_of(
-        &self,
+        self,
         row: Option<&VolumeRow>,
         versions: &[VersionRow],
         is_busy: bool,
@@ -322,7 +357,7 @@ impl Control {
         }
     }
 
-    async fn deleted(&self, reach: &Reach) -> Result<Vec<Deleted>, DatabaseError> {
+    async fn deleted(self, reach: &Reach) -> Result<Vec<Deleted>, DatabaseError> {
         let database = &self.inner.database;
         let mut deleted = Vec::new();
         for volume in database.volumes().deleting(reach).await? {
@@ -335,23 +370,9 @@ impl Control {
         Ok(deleted)
     }
 
-    /// Answers a call of the engine's catalog that `host` makes. That the database cannot be
-    /// asked is an answer as well.
-    pub async fn answer(&self, host: PartyId, call: CatalogCall) -> Answer {
-        if matches!(call, CatalogCall::Acquire(_))
-            && let Err(error) = self.note_heard(host).await
-        {
-            return Answer::unavailable(&error);
-        }
-        match self.reach(host).await {
-            Ok(reach) => self.inner.database.catalog().answer(&reach, call).await,
-            Err(error) => Answer::unavailable(&error),
-        }
-    }
-
     /// What `host` may reach now.
-    async fn reach(&self, host: PartyId) -> Result<Reach, ControlError> {
-        Ok(Reach::new(host, self.now().await?))
+    async fn reach(self) -> Result<Reach, ControlError> {
+        Ok(Reach::new(self.host, self.now().await?))
     }
 }
 
@@ -369,15 +390,15 @@ fn assignment(
     Assignment {
         id: row.id,
         fenced: (is_first && is_anothers).then_some(volume.epoch),
-        generation: row.generation,
-        attached: row.is_wanted,
+        generation: row.desired.generation,
+        attached: row.desired.is_attached,
         leased: row.epoch.is_some(),
         volume: row.volume,
         vm: row.vm,
-        forced: row.is_forced,
+        forced: row.desired.is_forced,
         access: row.access,
         version: row.version,
-        cuts: cuts.map(|(snapshot, _)| *snapshot).collect(),
+        snapshots: cuts.map(|(snapshot, _)| *snapshot).collect(),
         chain,
         image: None,
         journal_bytes: volume.settings.journal_bytes,
@@ -414,23 +435,23 @@ mod tests {
         let control = started_in(folder.path()).await;
         let asking = control.local_host();
         let turn = control.inner.turns.assignments(asking).await;
-        let asked = control.assignments(asking, None, Duration::ZERO);
+        let asked = control.host(asking).assignments(None, Duration::ZERO);
         let early = host::timeout(Duration::from_millis(200), asked).await;
         assert!(early.is_none(), "{early:?}");
         drop(turn);
-        let asked = control.assignments(asking, None, Duration::ZERO).await;
+        let asked = control.host(asking).assignments(None, Duration::ZERO).await;
         let serial = asked.expect("its turn").serial;
         // A call that waits for a change does not delay another.
         let minute = Duration::from_secs(60);
-        let waiting = control.assignments(asking, Some(serial), minute);
-        let reading = control.assignments(asking, None, Duration::ZERO);
+        let waiting = control.host(asking).assignments(Some(serial), minute);
+        let reading = control.host(asking).assignments(None, Duration::ZERO);
         let changing = async {
             reading.await.expect("its turn");
             let asked = control.database().hosts().request_reports(Millis(0));
             asked.await.expect("asked");
         };
         let waited = async { waiting.await.expect("something has changed").serial };
-        let heard = control.note_heard(asking);
+        let heard = control.host(asking).note_heard();
         heard.await.expect("kept");
         let (found, ()) = tokio::join!(waited, changing);
         assert!(found > serial);

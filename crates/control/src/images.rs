@@ -1,28 +1,28 @@
-//! What owners do with base images, and operators: marking, pinning, and having hosts read
-//! them into their caches (docs/explanation/caching.md).
+//! Requests on base images: marking, pinning, and preloading them into the caches of hosts
+//! (docs/explanation/caching.md).
 
 use api::host::PreloadReport;
 use api::words::ImageMark;
-use base::{PartyId, VolumeId};
+use base::VolumeId;
 
 use crate::authorized_request::AuthorizedRequest;
-use crate::control::Control;
 use crate::database::{Filter, Need, Page, PreloadRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 
 /// A base image as it is shown.
 #[derive(Debug, Clone)]
 pub struct ImageView {
     /// The volume's row.
     pub row: VolumeRow,
-    /// How many volumes descend from it, if the principal administers it.
+    /// The number of volumes that descend from it, if the principal administers it.
     pub clones: Option<u64>,
-    /// How far hosts have read it into their caches, if the principal administers it.
+    /// Its preloads into the caches of hosts, if the principal administers it.
     pub preloads: Vec<PreloadRow>,
 }
 
 impl ImageView {
-    /// Whether it stays.
+    /// Whether its blocks stay in the caches.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.row.image == Some(ImageMark::Pinned)
@@ -35,14 +35,21 @@ pub struct Images<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Base images and their preloads.
+    #[must_use]
+    pub fn images(&self) -> Images<'_> {
+        Images { request: self }
+    }
+}
+
 impl Images<'_> {
     /// Marks a volume as a base image, and pins or unpins it; `None`: unchanged.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal does not
-    /// administer the volume, or is no administrator of the cluster and it is to stay;
-    /// [`ControlError::Conflict`] if it is being deleted, or is no image and is to stay no
-    /// more.
+    /// administer the volume, or pins it without being an administrator of the cluster;
+    /// [`ControlError::Conflict`] if it is being deleted, or is unpinned without being an image.
     pub async fn mark(self, name: &str, pinned: Option<bool>) -> Result<ImageView, ControlError> {
         let database = &self.request.inner.database;
         let row = database
@@ -56,7 +63,7 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`] as [`Self::mark`];
-    /// [`ControlError::Conflict`] if it is none, or is being deleted.
+    /// [`ControlError::Conflict`] if it is not an image, or is being deleted.
     pub async fn unmark(self, name: &str) -> Result<ImageView, ControlError> {
         let database = &self.request.inner.database;
         let row = database
@@ -69,9 +76,9 @@ impl Images<'_> {
     /// A base image.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`], also if the volume is no image.
+    /// [`ControlError::NotFound`], also if the volume is not an image.
     pub async fn get(self, name: &str) -> Result<ImageView, ControlError> {
-        self.request.tend_jobs().await?;
+        self.request.reconcile_jobs().await?;
         let database = &self.request.inner.database;
         let row = database
             .volumes()
@@ -92,7 +99,7 @@ impl Images<'_> {
     /// # Errors
     /// Only those of the database.
     pub async fn list(self, page: &Page) -> Result<(Vec<ImageView>, Option<String>), ControlError> {
-        self.request.tend_jobs().await?;
+        self.request.reconcile_jobs().await?;
         let filter = Filter {
             is_image: true,
             ..Filter::default()
@@ -111,22 +118,21 @@ impl Images<'_> {
         Ok((views, found.next))
     }
 
-    /// Has hosts read a base image into their caches. Without any, all responsive hosts that the
-    /// principal may use.
+    /// Preloads a base image into the caches of `hosts`; if that is empty, of all responsive hosts
+    /// that the principal may use.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a host); [`ControlError::Forbidden`] unless the
-    /// principal administers the volume and may read it, and the hosts, or any, are for them;
-    /// [`ControlError::Conflict`] if it is no image, is being deleted, nothing of it is on the
-    /// units, or a host was never heard of; [`ControlError::Unavailable`] if no host is named
-    /// and none is heard of.
+    /// principal administers the volume, may read it, and may use the hosts;
+    /// [`ControlError::Conflict`] if it is not an image, is being deleted, was never destaged, or a
+    /// host has never reported; [`ControlError::Unavailable`] if no host is named and none reports.
     pub async fn preload(self, name: &str, hosts: &[String]) -> Result<ImageView, ControlError> {
         let mut ids = Vec::new();
         for host in hosts {
             ids.push(self.request.host_named(host).await?);
         }
         if hosts.is_empty() {
-            ids = self.request.hosts_there().await?;
+            ids = self.request.responsive_hosts().await?;
         }
         let database = &self.request.inner.database;
         let now = self.request.now().await?;
@@ -174,22 +180,21 @@ impl Images<'_> {
     }
 }
 
-impl Control {
+impl HostRequest<'_> {
     /// Records the progress of a preload on `host`; `false` if it was replaced or canceled.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn preload_reported(
-        &self,
-        host: PartyId,
+        self,
         volume: VolumeId,
         report: &PreloadReport,
     ) -> Result<bool, ControlError> {
-        let now = self.heard(self.now().await)?;
+        let now = self.note_loss(self.now().await)?;
         let database = &self.inner.database;
         let kept = database
             .images()
-            .record_preload_report(host, volume, report, now);
-        self.heard(kept.await.map_err(ControlError::from))
+            .record_preload_report(self.host, volume, report, now);
+        self.note_loss(kept.await.map_err(ControlError::from))
     }
 }

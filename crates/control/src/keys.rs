@@ -1,4 +1,4 @@
-//! Requests on wrapping keys. A controller does not know what is in them.
+//! Requests on wrapping keys. A controller has only their names and parameters.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::control::Control;
 use crate::database::{DatabaseError, KeyRow};
 use crate::error::ControlError;
 use crate::parse;
-use crate::units::not_asked;
+use crate::units::wrong_output;
 
 impl Control {
     /// All wrapping keys, as hosts know them.
@@ -58,8 +58,16 @@ pub struct Keys<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Wrapping keys.
+    #[must_use]
+    pub fn keys(&self) -> Keys<'_> {
+        Keys { request: self }
+    }
+}
+
 impl Keys<'_> {
-    /// Has `host` found the wrapping key that its `keys.toml` calls `name`.
+    /// Creates the wrapping key that the `keys.toml` of `host` calls `name`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -78,9 +86,9 @@ impl Keys<'_> {
         let what = JobKind::AddKey {
             name: name.to_owned(),
         };
-        let hint = "it founds the key when it can, and `scree key list` shows it then";
+        let hint = "it creates the key when it can, and `scree key list` shows it then";
         let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
-            return Err(not_asked());
+            return Err(wrong_output());
         };
         tracing::info!(key = %key.id, name = key.name, "wrapping key added");
         self.request.key(&key.id.to_string()).await

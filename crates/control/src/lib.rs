@@ -4,7 +4,8 @@
 //! * [`control`]: a controller; [`authorized_request`]: one request of an authenticated principal
 //! * [`volumes`], [`snapshots`], [`attachments`], [`chains`], [`projects`], [`units`], [`keys`]:
 //!   the requests of users and operators
-//! * [`hosts`]: the requests and reports of agents; `report`: a summary of the cluster; `turns`:
+//! * [`host_request`], [`hosts`]: the requests and reports of agents; [`unit_registry`]: units and
+//!   the copysets that are planned over them; `report`: a summary of the cluster; `turns`:
 //!   limits the calls of each host; `capabilities`: what hosts may do on unit daemons; [`daemons`]:
 //!   the requests of unit daemons
 //! * [`parties`]: users, hosts and unit daemons, and their authentication; [`authority`]: the key
@@ -29,6 +30,7 @@ mod declared_metrics;
 pub mod error;
 pub mod folder;
 mod health;
+pub mod host_request;
 pub mod hosts;
 pub mod http;
 pub mod images;
@@ -38,16 +40,22 @@ pub mod ownership;
 pub mod parse;
 pub mod parties;
 pub mod projects;
+mod reception;
 pub mod repair;
 pub mod report;
 pub mod snapshots;
+mod start_error;
+mod timestamp;
 mod turns;
+pub mod unit_registry;
 pub mod units;
 pub mod volume_audits;
 pub mod volumes;
 
 pub use authorized_request::AuthorizedRequest;
-pub use control::{Control, Settings, StartError};
+pub use control::{Control, Settings};
 pub use declared_metrics::ALL as METRICS;
 pub use error::ControlError;
+pub use host_request::HostRequest;
 pub use parties::Parties;
+pub use start_error::StartError;

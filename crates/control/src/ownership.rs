@@ -25,8 +25,8 @@ use std::time::UNIX_EPOCH;
 use base::{DatabaseId, url};
 use world::{Millis, World};
 
-use crate::control::StartError;
 use crate::database::{Database, FolderPlace, OwnerRow, PlaceRow};
+use crate::start_error::StartError;
 use world::host;
 
 /// Proof that this database may change the units. Its id and generation are read from the database
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_the_one_it_was_is_called_what_it_is() {
+    fn a_copied_or_recreated_folder_is_named_as_such() {
         let folder = Path::new("/srv/a");
         let is = place("/srv/a", Some(8), Some(2));
         let said = |was: &str| other_place(folder, &place(was, Some(7), Some(1)), &is).to_string();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_is_the_second_that_it_is_unless_the_clock_is_behind() {
+    fn a_generation_is_the_current_second_unless_the_clock_is_behind() {
         let at = |known, seconds: i64| generation_after(known, Millis(seconds * 1000 + 999));
         assert_eq!(at(1, 1_800_000_000), 1_800_000_000);
         assert_eq!(at(1_800_000_000, 1_800_000_000), 1_800_000_001);

@@ -1,4 +1,4 @@
-//! What people write, parsed once: names, words and sizes.
+//! Validation of what users write: names, enum values and sizes.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,11 +8,10 @@ use base::{
     ProjectId, SnapshotId, UnitId, VolumeId,
 };
 
-use crate::database::{Quota, VolumeSettings};
+use crate::database::Quota;
 use crate::error::ControlError;
 use api::types::{TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX};
 use base::size::exact_bytes;
-use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 
 /// The largest volume in bytes, 64 TiB: less than a map of three levels can address, and more than
 /// the file systems of guests need.
@@ -101,7 +100,10 @@ pub fn word<W: FromStr<Err = String>>(field: &'static str, text: &str) -> Result
 pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
     let invalid = |reason| Err(ControlError::invalid("tags", reason));
     if tags.len() > TAGS_MAX {
-        return invalid(format!("{} tags; at most {TAGS_MAX} are kept", tags.len()));
+        return invalid(format!(
+            "{} tags; at most {TAGS_MAX} are allowed",
+            tags.len()
+        ));
     }
     for (key, value) in tags {
         let is_plain = |text: &str| !text.chars().any(char::is_control);
@@ -110,7 +112,7 @@ pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
         let is_key = (1..=TAG_KEY_LENGTH_MAX).contains(&key_length) && !key.contains('=');
         if !is_key || !is_plain(key) {
             return invalid(format!(
-                "{key:?} is no tag's key: use 1 to {TAG_KEY_LENGTH_MAX} characters of plain text, \
+                "{key:?} cannot be the key of a tag: use 1 to {TAG_KEY_LENGTH_MAX} characters of plain text, \
                  and no `=`"
             ));
         }
@@ -124,7 +126,7 @@ pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
     Ok(())
 }
 
-/// Checks how much a project may have: what a database's integers hold.
+/// Checks the quota of a project: a limit must fit the database's integers.
 ///
 /// # Errors
 /// [`ControlError::Invalid`].
@@ -158,7 +160,7 @@ pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, Contro
     } else if !size_bytes.is_multiple_of(block_bytes) {
         let below = size_bytes - size_bytes % block_bytes;
         format!(
-            "{size} is not a multiple of the block size ({}); the next sizes that are: {} and {}",
+            "{size} is not a multiple of the block size ({}); the nearest multiples are {} and {}",
             exact_bytes(block_bytes),
             exact_bytes(below),
             exact_bytes(below + block_bytes)
@@ -179,41 +181,6 @@ pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
         let reason = format!("a block size of {given}; use 4K, 8K, 16K, 32K or 64K");
         ControlError::invalid("block_size", reason)
     })
-}
-
-/// No volume has less of a cache for what it reads, if that is bounded, in bytes.
-const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
-
-/// What a volume may take of hosts.
-///
-/// # Errors
-/// [`ControlError::Invalid`].
-pub fn settings(settings: VolumeSettings) -> Result<(), ControlError> {
-    let lengths = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
-    if let Some(bytes) = settings
-        .journal_bytes
-        .filter(|bytes| !lengths.contains(bytes))
-    {
-        let (min, max) = (
-            exact_bytes(JOURNAL_BYTES_MIN),
-            exact_bytes(JOURNAL_BYTES_MAX),
-        );
-        let reason = format!(
-            "a journal has {min} to {max}, and not {}",
-            exact_bytes(bytes)
-        );
-        return Err(ControlError::invalid("journal_size", reason));
-    }
-    let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
-    if let Some(bytes) = settings.cache_max_bytes.filter(is_small) {
-        let min = exact_bytes(CACHE_MAX_BYTES_MIN);
-        let reason = format!(
-            "a volume may have {min} of a cache at least, and not {}",
-            exact_bytes(bytes)
-        );
-        return Err(ControlError::invalid("cache_max", reason));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -252,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_has_whole_blocks_and_a_sane_size() {
+    fn the_size_of_a_volume_is_a_multiple_of_its_block_size_within_limits() {
         let block = BlockSize::new(8192).expect("a power of two");
         assert!(volume_size(8192, block).is_ok());
         assert!(volume_size(VOLUME_BYTES_MAX, block).is_ok());
@@ -263,7 +230,7 @@ mod tests {
 
     /// For a size of one byte, 0 was once suggested and then refused.
     #[test]
-    fn the_sizes_that_are_advised_are_sizes() {
+    fn suggested_sizes_are_valid() {
         let said = |bytes| {
             let block = BlockSize::new(8192).expect("a power of two");
             let refused = volume_size(bytes, block).expect_err("no size");
@@ -273,7 +240,7 @@ mod tests {
         assert_eq!(said(1), "1 byte is less than one block; give at least 8K");
         assert_eq!(
             said((1 << 30) + 4096),
-            "1048580K is not a multiple of the block size (8K); the next sizes that are: 1G and \
+            "1048580K is not a multiple of the block size (8K); the nearest multiples are 1G and \
              1048584K"
         );
         assert!(

@@ -3,6 +3,7 @@
 //! Every request is authenticated against the current database: a party that was just disabled is
 //! refused.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +11,14 @@ use auth::{
     Authority, Credentials, JoinToken, KeyFingerprint, KeyRequest, Kind, Lifetime, Peer, ServerTls,
     SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
 };
-use base::{PartyId, ProjectId};
+use base::{PartyId, ProjectId, UnitId};
 use world::{Millis, World};
 use zeroize::Zeroizing;
 
-use crate::daemons::unit_of;
 use crate::database::{AuditRow, Database, DatabaseError, Membership, Origin, PartyRow, Principal};
 use crate::error::ControlError;
-use crate::http::Caller;
 use crate::parse;
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 /// How long a token may be used.
 pub const TOKEN_TERM: Duration = Duration::from_secs(60 * 60);
@@ -43,6 +42,20 @@ pub struct ServerOptions {
     /// A certificate chain and its key (PEM) to serve with, instead of a certificate that is
     /// created.
     pub credentials: Option<(String, Zeroizing<String>)>,
+}
+
+/// The origin of a request.
+#[derive(Debug, Clone)]
+pub enum Caller {
+    /// From the socket in the data directory, which only one user of this machine can open.
+    Local,
+    /// Over TLS.
+    Remote {
+        /// The address that it came from.
+        address: SocketAddr,
+        /// The holder of the certificate that was presented, if one was.
+        peer: Option<Peer>,
+    },
 }
 
 /// A certificate, fresh from the authority.
@@ -92,8 +105,8 @@ impl Parties {
         })
     }
 
-    /// TLS for a server, with a new key and certificate unless it has some; and
-    /// when its certificate ends.
+    /// TLS for a server, with a new key and certificate unless the options have some; also returns
+    /// when the certificate expires.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -128,7 +141,7 @@ impl Parties {
         Ok((Arc::new(tls), lifetime.ends()))
     }
 
-    /// The principal of a request.
+    /// Authenticates the caller of a request.
     ///
     /// # Errors
     /// [`ControlError::Unauthenticated`].
@@ -139,18 +152,18 @@ impl Parties {
         };
         let Some(peer) = peer else {
             return Err(unauthenticated(
-                "no certificate was shown; join with `scree login` and a token",
+                "no certificate was presented; join with `scree login` and a token",
             ));
         };
-        // TLS has looked at that once, as the connection began.
+        // TLS has checked that only when the connection began.
         if self.world.clock.wall() > peer.ends {
             return Err(unauthenticated(&format!(
                 "the certificate has ended at {}; connect again with a newer one, or join with a \
                  new token",
-                spell_time(peer.ends)
+                rfc3339(peer.ends)
             )));
         }
-        let (found, nobody) = match peer.signed_by {
+        let (found, refusal) = match peer.signed_by {
             SignedBy::OwnAuthority => (
                 self.database.parties().of_key(peer.key).await?,
                 "this certificate's key belongs to no party; join with a new token".to_owned(),
@@ -162,11 +175,11 @@ impl Parties {
                 "this user or host is disabled; an administrator can enable it",
             )),
             Some(party) => {
-                let by = self.by(caller, party.subject.to_string());
+                let by = self.origin(caller, party.subject.to_string());
                 let signed_by = Some(peer.signed_by);
                 Ok(principal(party, by, signed_by))
             }
-            None => Err(unauthenticated(&nobody)),
+            None => Err(unauthenticated(&refusal)),
         }
     }
 
@@ -181,18 +194,18 @@ impl Parties {
             Err(error) => return Ok((None, error.to_string())),
         };
         if !matches!(subject.kind(), Kind::User | Kind::Host) || *subject == local(subject.kind()) {
-            let nobody = format!("the certificate names {subject}, which cannot be used over TLS");
-            return Ok((None, nobody));
+            let refusal = format!("the certificate names {subject}, which cannot be used over TLS");
+            return Ok((None, refusal));
         }
         match self.database.parties().get(subject).await {
             Ok(party) => Ok((Some(party), String::new())),
             Err(DatabaseError::NotFound { .. }) => {
                 let (kind, name) = (subject.kind(), subject.name());
-                let nobody = format!(
+                let refusal = format!(
                     "{subject} does not exist; an administrator adds it with \
                      `scree {kind} add {name}`"
                 );
-                Ok((None, nobody))
+                Ok((None, refusal))
             }
             Err(error) => Err(error.into()),
         }
@@ -204,11 +217,11 @@ impl Parties {
     /// [`ControlError`].
     pub async fn local_principal(&self) -> Result<Principal, ControlError> {
         let party = self.one(&local(Kind::User)).await?;
-        let by = self.by(&Caller::Local, party.subject.to_string());
+        let by = self.origin(&Caller::Local, party.subject.to_string());
         Ok(principal(party, by, None))
     }
 
-    fn by(&self, caller: &Caller, who: String) -> Origin {
+    fn origin(&self, caller: &Caller, who: String) -> Origin {
         let (key, address) = match caller {
             Caller::Local => (None, None),
             Caller::Remote { address, peer } => {
@@ -223,7 +236,7 @@ impl Parties {
         }
     }
 
-    /// The log, newest first: at most `count_max` lines older than `before`.
+    /// The audit log, newest first: at most `count_max` entries with numbers below `before`.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -235,8 +248,7 @@ impl Parties {
     /// the same name.
     ///
     /// # Errors
-    /// [`ControlError::Exists`]; [`ControlError::Invalid`], if its name would be
-    /// taken for an id.
+    /// [`ControlError::Exists`]; [`ControlError::Invalid`] if its name looks like an id.
     pub async fn add(
         &self,
         principal: &Principal,
@@ -298,7 +310,7 @@ impl Parties {
         Ok(self.database.parties().get(subject).await?)
     }
 
-    /// Hands out a token with which a party can join, and when it ends.
+    /// Creates a token with which a party can join; also returns when it expires.
     ///
     /// # Errors
     /// [`ControlError::NotFound`].
@@ -320,7 +332,7 @@ impl Parties {
     /// Signs the key of a caller with a valid token, and records it as a key of the token's party.
     ///
     /// # Errors
-    /// [`ControlError::Unauthenticated`] for a token that is none, or is over;
+    /// [`ControlError::Unauthenticated`] for an invalid or expired token;
     /// [`ControlError::Invalid`] for a request that cannot be signed.
     pub async fn join(
         &self,
@@ -338,7 +350,7 @@ impl Parties {
         let key = key_of(request_pem)?;
         let by = Origin {
             key: Some(key),
-            ..self.by(caller, "a token".to_owned())
+            ..self.origin(caller, "a token".to_owned())
         };
         let party = self.database.parties().join(token.hash(), key, &by).await?;
         self.sign(&party.ok_or_else(refused)?, request_pem)
@@ -449,6 +461,12 @@ fn principal(party: PartyRow, by: Origin, signed_by: Option<SignedBy>) -> Princi
     }
 }
 
+/// The unit that a daemon's party keeps: it has the same number.
+#[must_use]
+pub fn unit_of(party: PartyId) -> UnitId {
+    UnitId::from_u128(party.as_u128())
+}
+
 /// The user and the host that are the controller's own machine.
 ///
 /// # Panics
@@ -473,7 +491,7 @@ fn unauthenticated(reason: &str) -> ControlError {
 fn not_signed(error: auth::AuthorityError) -> ControlError {
     let reason = base::with_causes(&error);
     match error {
-        auth::AuthorityError::Request(_) => ControlError::invalid("request", reason),
+        auth::AuthorityError::Request(_) => ControlError::invalid("signing_request", reason),
         _ => ControlError::Internal { reason },
     }
 }

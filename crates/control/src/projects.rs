@@ -25,7 +25,7 @@ pub enum GrantTarget {
 #[derive(Debug, Clone)]
 pub struct GrantRequest {
     /// The object.
-    pub on: GrantTarget,
+    pub object: GrantTarget,
     /// The name of the user who gets the right.
     pub user: String,
     /// The right.
@@ -38,6 +38,14 @@ pub struct GrantRequest {
 #[derive(Clone, Copy)]
 pub struct Projects<'a> {
     pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl AuthorizedRequest {
+    /// Projects and their quotas.
+    #[must_use]
+    pub fn projects(&self) -> Projects<'_> {
+        Projects { request: self }
+    }
 }
 
 impl Projects<'_> {
@@ -59,7 +67,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// The projects that the principal is in; all, for an administrator.
+    /// The principal's projects; for an administrator, all projects.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -85,7 +93,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// Sets how much a project may have.
+    /// Sets the quota of a project.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -121,7 +129,7 @@ impl Projects<'_> {
             .await?)
     }
 
-    /// Deletes a project that has nothing.
+    /// Deletes an empty project.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -144,8 +152,8 @@ impl Projects<'_> {
         match project.name == local(Kind::User).name() {
             false => Ok(()),
             true => Err(ControlError::conflict(
-                "project \"local\" is that of the controller's own machine, which makes its \
-                 volumes on its account; set its quota to 0 if it is to have none",
+                "project \"local\" belongs to the controller's own machine, whose volumes are charged to \
+                 it; set its quota to 0 if it should have none",
             )),
         }
     }
@@ -157,6 +165,14 @@ pub struct Grants<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Grants of rights to other users.
+    #[must_use]
+    pub fn grants(&self) -> Grants<'_> {
+        Grants { request: self }
+    }
+}
+
 impl Grants<'_> {
     /// Grants a right.
     ///
@@ -164,18 +180,18 @@ impl Grants<'_> {
     /// [`ControlError`].
     pub async fn add(self, request: GrantRequest) -> Result<GrantRow, ControlError> {
         let need = Need::Have(Right::Administer);
-        let object = self.object(&request.on, need).await?;
+        let object = self.object(&request.object, need).await?;
         let is_host = matches!(object, Object::Host(_));
         if is_host && request.right != Right::Use {
-            let reason = "on a host there is only the right to `use` it";
+            let reason = "the only right on a host is `use`";
             return Err(ControlError::invalid("right", reason));
         }
         if matches!(object, Object::Snapshot(_)) && request.right != Right::Read {
-            let reason = "on a snapshot there is only the right to `read` it";
+            let reason = "the only right on a snapshot is `read`";
             return Err(ControlError::invalid("right", reason));
         }
         if request.vm.is_some() && !is_host {
-            let reason = "VMs are named with hosts only";
+            let reason = "`vm` is allowed only with a host";
             return Err(ControlError::invalid("vm", reason));
         }
         let vm = request.vm.unwrap_or_default();
@@ -221,7 +237,7 @@ impl Grants<'_> {
             .await?)
     }
 
-    /// Takes a right away. What is attached stays so.
+    /// Revokes a right. Existing attachments stay.
     ///
     /// # Errors
     /// [`ControlError`].

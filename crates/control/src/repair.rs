@@ -9,7 +9,7 @@ use base::UnitId;
 use world::Millis;
 
 use crate::control::Control;
-use crate::database::{HostReport, Moved, Removal, RepairRow, UnitRow};
+use crate::database::{DrainResult, HostReport, Removal, RepairRow, UnitRow};
 use crate::error::ControlError;
 use crate::units::Units;
 use crate::units::{UnitView, is_called, no_unit};
@@ -23,9 +23,9 @@ impl Units<'_> {
     ///
     /// # Errors
     /// [`ControlError`]: then nothing has changed.
-    pub async fn drain(self, names: &[String]) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+    pub async fn drain(self, names: &[String]) -> Result<Vec<(UnitId, DrainResult)>, ControlError> {
         self.request.must_administer()?;
-        let views = self.request.all_units().await?;
+        let views = self.request.unit_registry().all().await?;
         let units = all_named(&views, names)?;
         let usable = usable(&views);
         let database = &self.request.inner.database;
@@ -42,9 +42,9 @@ impl Units<'_> {
     pub async fn cancel_drain(
         self,
         names: &[String],
-    ) -> Result<Vec<(UnitId, Moved)>, ControlError> {
+    ) -> Result<Vec<(UnitId, DrainResult)>, ControlError> {
         self.request.must_administer()?;
-        let units = all_named(&self.request.all_units().await?, names)?;
+        let units = all_named(&self.request.unit_registry().all().await?, names)?;
         let database = &self.request.inner.database;
         Ok(database
             .units()
@@ -56,9 +56,13 @@ impl Units<'_> {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn remove(self, name: &str, how: Removal) -> Result<(UnitId, Moved), ControlError> {
+    pub async fn remove(
+        self,
+        name: &str,
+        how: Removal,
+    ) -> Result<(UnitId, DrainResult), ControlError> {
         self.request.must_administer()?;
-        let units = self.request.all_units().await?;
+        let units = self.request.unit_registry().all().await?;
         let removed = view_of(&units, name)?;
         let unit = removed.row.id;
         let there = units.iter().filter(|unit| unit.found_by.is_some());
@@ -87,7 +91,7 @@ impl Units<'_> {
     /// [`ControlError`].
     pub async fn rebalance(self) -> Result<u64, ControlError> {
         self.request.must_administer()?;
-        let usable = usable(&self.request.all_units().await?);
+        let usable = usable(&self.request.unit_registry().all().await?);
         Ok(self
             .request
             .inner
@@ -173,7 +177,7 @@ impl Control {
         if long.is_empty() {
             return Ok(());
         }
-        let mut usable = usable(&self.units_of(&hosts).await?);
+        let mut usable = usable(&self.unit_registry().of_reports(&hosts).await?);
         usable.retain(|unit| !missing.contains(unit));
         let ids = units.iter().map(|unit| unit.id);
         let there: HashSet<UnitId> = ids.filter(|unit| !missing.contains(unit)).collect();

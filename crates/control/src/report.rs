@@ -13,25 +13,25 @@ use crate::error::ControlError;
 pub struct Report {
     /// The cluster.
     pub cluster: ClusterId,
-    /// How many volumes there are.
+    /// The number of volumes.
     pub volumes: u64,
-    /// How many of them are exported.
+    /// The number of exported volumes.
     pub exported: u64,
-    /// How many snapshots.
+    /// The number of snapshots.
     pub snapshots: u64,
-    /// How many units.
+    /// The number of units.
     pub units: u64,
-    /// How many of them are healthy.
+    /// The number of healthy units.
     pub units_healthy: u64,
     /// The space that segments take on all units, in bytes.
     pub bytes: u64,
     /// Journal bytes that wait to be destaged.
     pub journal_used_bytes: u64,
-    /// Removed versions whose slots wait to be freed.
+    /// The number of removed versions whose slots wait to be freed.
     pub pending_frees: u64,
-    /// Segments with slots that have fewer copies than they should.
+    /// The number of segments with slots that have fewer copies than they should.
     pub degraded_segments: u64,
-    /// How many such slots there are at most: some may have been freed since.
+    /// An upper bound of the number of such slots: some may have been freed since.
     pub degraded_blocks: u64,
     /// What needs attention, one sentence each.
     pub problems: Vec<String>,
@@ -45,11 +45,11 @@ impl Control {
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().all().await?;
         let (hosts, unasked) = self.host_reports().await?;
-        let units = self.units_of(&hosts).await?;
+        let units = self.unit_registry().of_reports(&hosts).await?;
         let mut problems: Vec<String> = unasked.into_iter().collect();
         for unit in units.iter().filter(|unit| !unit.is_healthy()) {
-            let reason = unit.reason();
-            let reason = reason.as_deref().unwrap_or("no reason is known");
+            let reason = unit.message();
+            let reason = reason.map_or_else(|| "no reason is known".to_owned(), |why| why.text);
             problems.push(format!(
                 "unit {} is {}: {reason}",
                 unit.row.url,
@@ -63,7 +63,7 @@ impl Control {
         let attachments = self.inner.database.attachments().all().await?;
         for attachment in &attachments {
             let name = volumes.name_of(attachment.volume).unwrap_or_default();
-            if let Some(why) = &attachment.reason {
+            if let Some(why) = &attachment.observed.problem {
                 problems.push(format!("volume {name:?} is in error: {why}"));
             }
         }
@@ -78,7 +78,12 @@ impl Control {
                 problems.push(format!("reads of volume {name:?} wait: {why}"));
             }
         }
-        problems.extend(self.shared_zones().await?);
+        problems.extend(
+            self.unit_registry()
+                .shared_zones()
+                .await?
+                .map(|message| message.text),
+        );
         let degraded = self.inner.database.repair().degraded_volumes().await?;
         problems.extend(
             degraded
@@ -95,7 +100,9 @@ impl Control {
         let there = volumes.rows.iter().filter(|row| !row.deleting).count();
         let healthy = units.iter().filter(|unit| unit.is_healthy());
         let is_served = |state| state == AttachmentState::Attached;
-        let served = attachments.iter().filter(|one| is_served(one.state));
+        let served = attachments
+            .iter()
+            .filter(|one| is_served(one.observed.state));
         Ok(Report {
             cluster: self.inner.cluster,
             volumes: (there + volumes.damaged.len()) as u64,
@@ -154,10 +161,10 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
 /// The problems of repair.
 fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let mut problems = Vec::new();
-    let rotten: u64 = repair.iter().map(|row| row.rotten).sum();
-    if rotten > 0 {
+    let damaged: u64 = repair.iter().map(|row| row.damaged).sum();
+    if damaged > 0 {
         problems.push(format!(
-            "{rotten} slots have rotted on every unit that has them; restore what is in them from \
+            "{damaged} slots have rotted on every unit that has them; restore what is in them from \
              a backup (`scree unit tasks`)"
         ));
     }

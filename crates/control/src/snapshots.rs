@@ -1,4 +1,4 @@
-//! What owners do with snapshots.
+//! Requests on snapshots.
 
 use std::time::Duration;
 
@@ -20,19 +20,27 @@ pub struct Snapshots<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Snapshots.
+    #[must_use]
+    pub fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots { request: self }
+    }
+}
+
 impl Snapshots<'_> {
     /// Takes a snapshot. If the volume is attached, the snapshot is pending at first; its
     /// consistency point lies between the request and the response, unless the host does not answer
     /// in time: then it comes later.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if the name or a tag is none;
+    /// [`ControlError::Invalid`] for an invalid name or tag;
     /// [`ControlError::NotFound`] (the volume); [`ControlError::Forbidden`] (also if the
     /// volume's owner has left its project); [`ControlError::Exists`];
     /// [`ControlError::QuotaExceeded`]; [`ControlError::Conflict`] if the volume is being
-    /// deleted, or what was made under the idempotency key is gone;
-    /// [`ControlError::IdempotencyConflict`] if that was another request. That its moment
-    /// was not taken in time is no error: it comes later.
+    /// deleted, or the object of the idempotency key was deleted;
+    /// [`ControlError::IdempotencyConflict`] if the key was used for another request. A consistency
+    /// point that is not taken in time is not an error.
     pub async fn create(
         self,
         volume: &str,
@@ -41,7 +49,7 @@ impl Snapshots<'_> {
     ) -> Result<SnapshotRow, ControlError> {
         let (volume, name) = (volume.to_owned(), name.map(str::to_owned));
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 authorized
                     .snapshots()
                     .take_now(&volume, name.as_deref(), tags)
@@ -57,7 +65,7 @@ impl Snapshots<'_> {
         tags: Tags,
     ) -> Result<SnapshotRow, ControlError> {
         let database = &self.request.inner.database;
-        // Whatever has become of its volume.
+        // The volume may have been deleted since.
         if let Some(made) = database
             .parties()
             .made_under_key(self.request.principal())
@@ -88,7 +96,7 @@ impl Snapshots<'_> {
         if self.request.is_dry_run() || snapshot.state != SnapshotState::Pending {
             return Ok(snapshot);
         }
-        // What is written after the answer is not in it.
+        // Writes after the answer are not in the snapshot.
         let snapshot = self.wait_cut(&id.to_string()).await?;
         tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "snapshot taken");
         Ok(snapshot)
@@ -155,7 +163,7 @@ impl Snapshots<'_> {
     /// The tags of a snapshot.
     ///
     /// # Errors
-    /// Only those of the database: of what is not there, there are no tags.
+    /// Only those of the database. A snapshot that does not exist has no tags.
     pub async fn tags_of(self, id: SnapshotId) -> Result<Tags, ControlError> {
         Ok(self.request.inner.database.tags_of(&id.to_string()).await?)
     }
@@ -163,10 +171,10 @@ impl Snapshots<'_> {
     /// Replaces the tags of a snapshot.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
+    /// [`ControlError::Invalid`] for an invalid tag ([`parse::tags`]);
     /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the snapshot; [`ControlError::Conflict`] if the name is
-    /// not clear.
+    /// ambiguous.
     pub async fn set_tags(self, name: &str, tags: &Tags) -> Result<SnapshotRow, ControlError> {
         parse::tags(tags)?;
         let database = &self.request.inner.database;
@@ -180,11 +188,11 @@ impl Snapshots<'_> {
     ///
     /// # Errors
     /// [`ControlError::NotFound`], [`ControlError::Forbidden`];
-    /// [`ControlError::Conflict`] if the name is not clear.
+    /// [`ControlError::Conflict`] if the name is ambiguous.
     pub async fn delete(self, name: &str) -> Result<SnapshotRow, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 let database = &authorized.inner.database;
                 let need = Need::Have(Right::Administer);
                 let snapshot = database

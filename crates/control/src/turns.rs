@@ -71,7 +71,7 @@ impl HostTurns {
 async fn taken(turns: Arc<Semaphore>) -> Turn {
     let permit = turns.acquire_owned().await;
     Turn {
-        _permit: permit.expect("nobody closes it"),
+        _permit: permit.expect("the semaphore is never closed"),
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_asks_without_end_waits_for_itself_alone() {
+    fn a_host_that_floods_calls_delays_only_itself() {
         let turns = HostTurns::default();
         let [greedy, other] = [1, 2].map(PartyId::from_u128);
         let mut going_on = Vec::new();

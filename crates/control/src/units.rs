@@ -1,5 +1,7 @@
 //! The units as all hosts see them, and the table of copysets over them.
 
+use api::types::Message;
+use api::words::MessageCode;
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -14,10 +16,11 @@ use world::Millis;
 
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
-use crate::daemons::unit_of;
 use crate::database::{DatabaseError, HostReport, HostRow, UnitRow};
 use crate::error::ControlError;
 use crate::parse;
+use crate::parties::unit_of;
+use crate::unit_registry::UnitRegistry;
 use crate::volumes::Redundancy;
 
 /// How long a request for the current state waits for hosts.
@@ -62,26 +65,31 @@ impl UnitView {
         self.report.as_ref().map_or(UnitState::Unknown, state_in)
     }
 
-    /// What was found, if it is not as it should be.
+    /// What is wrong with it, if anything is.
     #[must_use]
-    pub fn reason(&self) -> Option<String> {
-        let known = self.report.as_ref();
-        let found = || known.and_then(|report| report.reason.clone());
-        match (self.state(), &self.second) {
-            (UnitState::Disabled, _) => Some(
-                "its daemon is disabled, and nothing is written to it; enable it with `scree \
-                 unit enable`, or leave it disabled if the unit is lost for good"
-                    .to_owned(),
-            ),
+    pub fn message(&self) -> Option<Message> {
+        let state = self.state();
+        let text = match (state, &self.second) {
+            (UnitState::Disabled, _) => "its daemon is disabled, and nothing is written to it; \
+                                         enable it with `scree unit enable`, or leave it disabled \
+                                         if the unit is lost for good"
+                .to_owned(),
             (UnitState::Expected, _) => {
-                Some("its daemon has never started; start it with `scree unit --listen`".to_owned())
+                "its daemon has never started; start it with `scree unit --listen`".to_owned()
             }
-            (_, Some(second)) => Some(format!(
-                "a second daemon at {second} claims it, and is refused: stop that one, or give it \
-                 an identity of its own"
-            )),
-            _ => found(),
-        }
+            (_, Some(second)) => {
+                let text = format!(
+                    "a second daemon at {second} claims it, and is refused: stop that one, or \
+                     give it an identity of its own"
+                );
+                return Some(Message::new(MessageCode::UnitDuplicate, text));
+            }
+            _ => self.report.as_ref()?.problem.clone()?,
+        };
+        let code = state
+            .message_code()
+            .unwrap_or(MessageCode::UnitStateUnknown);
+        Some(Message::new(code, text))
     }
 
     /// Whether nothing is wrong with it.
@@ -149,29 +157,31 @@ impl Control {
         let unasked = self.ask_hosts().await?;
         Ok((self.inner.database.hosts().reports().await?, unasked))
     }
+}
 
+impl UnitRegistry<'_> {
     /// All units, after a request for fresh reports. The last report of a host that does not answer
     /// at once is used.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn all_units(&self) -> Result<Vec<UnitView>, ControlError> {
+    pub async fn all(self) -> Result<Vec<UnitView>, ControlError> {
         let (hosts, _) = self.host_reports().await?;
-        self.units_of(&hosts).await
+        self.of_reports(&hosts).await
     }
 
     /// The units of daemons that were created and have never started.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub(crate) async fn expected_units(&self) -> Result<Vec<UnitView>, ControlError> {
+    pub(crate) async fn expected(self) -> Result<Vec<UnitView>, ControlError> {
         let rows = self.inner.database.units().expected().await?.into_iter();
         Ok(rows.map(|row| view(row, &[], Millis(0))).collect())
     }
 
     /// All units, as `hosts` find them.
-    pub(crate) async fn units_of(
-        &self,
+    pub(crate) async fn of_reports(
+        self,
         hosts: &[HostReport],
     ) -> Result<Vec<UnitView>, ControlError> {
         let rows = self.inner.database.units().all().await?.into_iter();
@@ -184,22 +194,22 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn register_units(&self, units: &[HostUnit]) -> Result<(), ControlError> {
+    pub async fn register_all(self, units: &[HostUnit]) -> Result<(), ControlError> {
         let asked: Result<Vec<UnitRow>, _> = units.iter().map(|unit| marked(unit, None)).collect();
-        self.add_units(&asked?).await
+        self.add(&asked?).await
     }
 
-    /// As [`Control::register_units`], of one that is in `zone`.
-    pub(crate) async fn register_unit(
-        &self,
+    /// As [`Control::register_all`], of one that is in `zone`.
+    pub(crate) async fn register(
+        self,
         unit: &HostUnit,
         zone: Option<String>,
     ) -> Result<(), ControlError> {
-        self.add_units(&[marked(unit, zone)?]).await
+        self.add(&[marked(unit, zone)?]).await
     }
 
     /// Adds those that are not there yet, and plans copysets over them.
-    pub(crate) async fn add_units(&self, asked: &[UnitRow]) -> Result<(), ControlError> {
+    pub(crate) async fn add(self, asked: &[UnitRow]) -> Result<(), ControlError> {
         let known = self.inner.database.units().all().await?;
         let is_known = |unit: &UnitRow| known.iter().any(|known| known.id == unit.id);
         if asked.iter().all(is_known) {
@@ -210,7 +220,7 @@ impl Control {
 
     /// Plans copysets over the existing and the added units, as wide as existing ones and as the
     /// default redundancy.
-    async fn plan_over(&self, added: &[UnitRow]) -> Result<(), ControlError> {
+    async fn plan_over(self, added: &[UnitRow]) -> Result<(), ControlError> {
         let plan = |all: &[UnitRow], existing: &[Copyset]| {
             let of = |set: &Copyset| (set.members.len() as u8, set.data);
             let mut widths: Vec<(u8, u8)> = existing.iter().map(of).collect();
@@ -237,12 +247,7 @@ impl Control {
         Ok(())
     }
 
-    fn plan(
-        &self,
-        units: &[UnitRow],
-        redundancy: Redundancy,
-        existing: &[Copyset],
-    ) -> Vec<Copyset> {
+    fn plan(self, units: &[UnitRow], redundancy: Redundancy, existing: &[Copyset]) -> Vec<Copyset> {
         let Redundancy { replicas, erasure } = redundancy;
         let random = &*self.inner.world.random;
         let width = self.inner.scatter_width;
@@ -254,9 +259,9 @@ impl Control {
     /// The notice if the copies, or the units with data and parity, cannot all be in different
     /// zones.
     pub(crate) async fn missing_zones(
-        &self,
+        self,
         redundancy: Redundancy,
-    ) -> Result<Option<String>, ControlError> {
+    ) -> Result<Option<Message>, ControlError> {
         let needed = redundancy.members();
         let units = self.inner.database.units().all().await?;
         let used = used(&units);
@@ -267,17 +272,18 @@ impl Control {
             None => format!("{needed} copies"),
         };
         Ok((!is_enough).then(|| {
-            format!(
+            let text = format!(
                 "{what} have to be in {needed} zones to be apart, and there are \
                  {zones}: some lie in one zone, and are lost with it; have an administrator add \
                  units in other zones (`scree unit add --zone`, `scree unit set-zone`)"
-            )
+            );
+            Message::new(MessageCode::ZonesInsufficient, text)
         }))
     }
 
     /// Creates copysets for volumes of this redundancy, if there are none.
     pub(crate) async fn ensure_copysets(
-        &self,
+        self,
         redundancy: Redundancy,
         is_dry_run: bool,
     ) -> Result<(), ControlError> {
@@ -307,7 +313,7 @@ impl Control {
     }
 
     /// The notice if copysets were planned before the zones were set.
-    pub(crate) async fn shared_zones(&self) -> Result<Option<String>, ControlError> {
+    pub(crate) async fn shared_zones(self) -> Result<Option<Message>, ControlError> {
         let units = self.inner.database.units().all().await?;
         let (ids, zones) = (used(&units), zones_of(&units));
         let enough = copysets::zone_count(&ids, &zones);
@@ -317,22 +323,23 @@ impl Control {
         };
         let shared = self.copysets().await?.iter().filter(is_shared).count();
         Ok((shared > 0).then(|| {
-            format!(
+            let text = format!(
                 "{shared} sets of units that hold segments together have two in one zone: they \
                  were planned before it was said, and stay in use"
-            )
+            );
+            Message::new(MessageCode::ZonesShared, text)
         }))
     }
 
     /// The default number of copies: two if there are two units, so that a unit may be lost; else
     /// one.
-    pub(crate) async fn default_replicas(&self) -> Result<u8, ControlError> {
+    pub(crate) async fn default_replicas(self) -> Result<u8, ControlError> {
         let units = self.inner.database.units().all().await?;
         Ok(default_replicas(used(&units).len()))
     }
 
     /// Free space on the units' file systems in bytes, if it is known.
-    pub(crate) async fn free_bytes(&self) -> Result<Option<u64>, ControlError> {
+    pub(crate) async fn free_bytes(self) -> Result<Option<u64>, ControlError> {
         let hosts = self.inner.database.hosts().all().await?;
         Ok(least_free(&hosts, self.unresponsive_before().await?))
     }
@@ -342,6 +349,14 @@ impl Control {
 #[derive(Clone, Copy)]
 pub struct Units<'a> {
     pub(crate) request: &'a AuthorizedRequest,
+}
+
+impl AuthorizedRequest {
+    /// Storage units.
+    #[must_use]
+    pub fn units(&self) -> Units<'_> {
+        Units { request: self }
+    }
 }
 
 impl Units<'_> {
@@ -365,7 +380,7 @@ impl Units<'_> {
         };
         let hint = "it adds the unit when it can, and `scree unit list` shows it then";
         let JobOutput::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
-            return Err(not_asked());
+            return Err(wrong_output());
         };
         self.get(&unit.id.to_string()).await
     }
@@ -376,7 +391,7 @@ impl Units<'_> {
     /// [`ControlError::NotFound`].
     pub async fn get(self, name: &str) -> Result<UnitView, ControlError> {
         self.request.must_administer()?;
-        let mut units = self.request.all_units().await?.into_iter();
+        let mut units = self.request.unit_registry().all().await?.into_iter();
         let found = units.find(|unit| is_called(&unit.row, name));
         found.ok_or_else(|| no_unit(name))
     }
@@ -390,7 +405,7 @@ impl Units<'_> {
         self,
         name: &str,
         zone: Option<&str>,
-    ) -> Result<(UnitId, Option<String>), ControlError> {
+    ) -> Result<(UnitId, Option<Message>), ControlError> {
         self.request.must_administer()?;
         let zone = zone.map(parse::zone).transpose()?;
         let database = &self.request.inner.database;
@@ -413,8 +428,8 @@ impl Units<'_> {
         if self.request.is_dry_run() {
             return Ok((unit, None));
         }
-        self.request.plan_over(&[]).await?;
-        Ok((unit, self.request.shared_zones().await?))
+        self.request.unit_registry().plan_over(&[]).await?;
+        Ok((unit, self.request.unit_registry().shared_zones().await?))
     }
 }
 
@@ -538,7 +553,7 @@ fn default_replicas(units: usize) -> u8 {
 }
 
 /// The error if a host's answer does not match the job.
-pub(crate) fn not_asked() -> ControlError {
+pub(crate) fn wrong_output() -> ControlError {
     ControlError::Internal {
         reason: "the host has done something else than it was asked".to_owned(),
     }
@@ -546,8 +561,8 @@ pub(crate) fn not_asked() -> ControlError {
 
 fn refused(refusal: &Refusal, field: &'static str) -> ControlError {
     match refusal.field {
-        Some(_) => ControlError::invalid(field, refusal.reason.clone()),
-        None => ControlError::conflict(refusal.reason.clone()),
+        Some(_) => ControlError::invalid(field, refusal.message.clone()),
+        None => ControlError::conflict(refusal.message.clone()),
     }
 }
 
@@ -605,7 +620,7 @@ mod tests {
                 units: vec![UnitReport {
                     id: row.id,
                     state: (*word).to_owned(),
-                    reason: None,
+                    problem: None,
                     segments: None,
                     bytes: None,
                     free_bytes: None,
@@ -621,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_unit_the_worst_counts_that_any_host_says_also_in_words_of_a_later_version() {
+    fn the_worst_reported_state_of_a_unit_counts_also_if_it_is_unknown() {
         assert_eq!(said(&[]).state(), UnitState::Unknown);
         let worse = [
             "healthy",
@@ -643,7 +658,7 @@ mod tests {
     /// A repaired unit was once shown as broken while a host that had reported it so was
     /// unresponsive.
     #[test]
-    fn what_a_unresponsive_host_said_of_a_unit_counts_if_no_other_says_anything() {
+    fn the_report_of_an_unresponsive_host_counts_if_there_is_no_other() {
         let repaired = said(&[(100, "missing"), (101, "healthy")]);
         assert!(repaired.is_healthy());
         assert_eq!((repaired.read_bytes, repaired.written_bytes), (6, 10));
@@ -652,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_gone_does_not_say_for_ever_that_there_is_no_room() {
+    fn the_free_space_of_an_unresponsive_host_stops_counting() {
         let least = |hosts: &[HostRow]| least_free(hosts, UNRESPONSIVE_BEFORE);
         let (gone, never) = (host(Some(100), Some(5)), host(None, Some(0)));
         let (there, roomy) = (host(Some(101), Some(70)), host(Some(200), Some(80)));

@@ -1,4 +1,4 @@
-//! What owners have found out of their volumes: what some units alone have of one
+//! Requests on audits: how much of a volume some units alone reveal
 //! (docs/explanation/leakage.md).
 
 use std::collections::BTreeSet;
@@ -10,9 +10,9 @@ use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::{Copyset, Erasure};
 
 use crate::authorized_request::AuthorizedRequest;
-use crate::control::Control;
 use crate::database::{AuditOfVolume, Need, NewAudit, Right, SnapshotRow, UnitRow, VolumeRow};
 use crate::error::ControlError;
+use crate::host_request::HostRequest;
 use crate::units::{is_called, no_unit};
 
 /// An audit as it is shown.
@@ -24,7 +24,8 @@ pub struct AuditView {
     pub placement: AuditPlacement,
     /// The wrapped data key that decrypts the sealed part of the result.
     pub key: Option<AuditKey>,
-    /// What the journal of the volume's host held then, in bytes, if that is known and matters.
+    /// How much the journal of the volume's host held then that was in no version, in bytes; `None`
+    /// if it is unknown or irrelevant.
     pub journal_bytes: Option<u64>,
 }
 
@@ -34,16 +35,24 @@ pub struct Audits<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
+impl AuthorizedRequest {
+    /// Audits of volumes.
+    #[must_use]
+    pub fn audits(&self) -> Audits<'_> {
+        Audits { request: self }
+    }
+}
+
 impl Audits<'_> {
-    /// Requests an audit: what some units alone hold of a volume or of a snapshot.
+    /// Requests an audit of a volume or a snapshot.
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
-    /// [`ControlError::Forbidden`] unless the principal may read the volume, and a host has it or
-    /// is for them; [`ControlError::Conflict`] if nothing was written to it yet, it is being
-    /// deleted, the snapshot is not of it or not completed, a unit holds nothing of any volume,
-    /// or enough of it are under way; [`ControlError::Invalid`] if no unit is named;
-    /// [`ControlError::Unavailable`] if no host is heard of that could do it.
+    /// [`ControlError::Forbidden`] unless the principal may read the volume, and may use a host that
+    /// could run it; [`ControlError::Conflict`] if the volume was never destaged or is being deleted,
+    /// the snapshot belongs to another volume or is not completed, a unit is in no copyset, or too
+    /// many audits are running; [`ControlError::Invalid`] if no unit is named;
+    /// [`ControlError::Unavailable`] if no such host reports.
     pub async fn begin(
         self,
         volume: &str,
@@ -90,7 +99,7 @@ impl Audits<'_> {
         id: AuditId,
         wait: Duration,
     ) -> Result<AuditView, ControlError> {
-        self.request.tend_jobs().await?;
+        self.request.reconcile_jobs().await?;
         let database = &self.request.inner.database;
         let now = self.request.now().await?;
         let look = || {
@@ -115,7 +124,7 @@ impl Audits<'_> {
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] unless the principal may read the
     /// volume.
     pub async fn list(self, volume: &str) -> Result<Vec<AuditView>, ControlError> {
-        self.request.tend_jobs().await?;
+        self.request.reconcile_jobs().await?;
         let now = self.request.now().await?;
         let database = &self.request.inner.database;
         let (row, audits) = database
@@ -133,8 +142,8 @@ impl Audits<'_> {
     /// principal who may not read the volume.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if it is another's on a volume that
-    /// the principal does not administer.
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if another user requested it and the
+    /// principal does not administer the volume.
     pub async fn delete(self, volume: &str, id: AuditId) -> Result<AuditView, ControlError> {
         let now = self.request.now().await?;
         let database = &self.request.inner.database;
@@ -154,11 +163,11 @@ impl Audits<'_> {
             .await?)
     }
 
-    /// The units that are named, each once.
+    /// The named units, each once.
     async fn compromised(self, names: &[String]) -> Result<Vec<UnitId>, ControlError> {
         if !(1..=AUDIT_UNITS_MAX).contains(&names.len()) {
             let reason =
-                format!("name 1 to {AUDIT_UNITS_MAX} units that are taken for compromised");
+                format!("name 1 to {AUDIT_UNITS_MAX} units that are assumed to be compromised");
             return Err(ControlError::invalid("units", reason));
         }
         let database = &self.request.inner.database;
@@ -169,7 +178,10 @@ impl Audits<'_> {
         let mut compromised = BTreeSet::new();
         for name in names {
             let is_it = |unit: &&UnitRow| is_called(unit, name);
-            let unit = known.iter().find(is_it).or_else(|| ending_so(&known, name));
+            let unit = known
+                .iter()
+                .find(is_it)
+                .or_else(|| with_last_part(&known, name));
             let unit = unit.ok_or_else(|| no_unit(name))?;
             let has_it = |set: &Copyset| {
                 let leaving = set.draining.iter().map(|leaving| leaving.unit);
@@ -203,7 +215,7 @@ impl Audits<'_> {
         if let Some(attachment) = has_it {
             return Ok((attachment.host, true));
         }
-        let there = self.request.hosts_there().await?;
+        let there = self.request.responsive_hosts().await?;
         let last = row.last_host.filter(|host| there.contains(host));
         Ok((last.unwrap_or(there[0]), false))
     }
@@ -217,8 +229,8 @@ impl Audits<'_> {
                 self.journal_bytes(row.id, audit.snapshot).await?,
             ),
         };
-        let found = audit.found.as_ref();
-        let key = match found.and_then(|found| found.sealed.as_ref()) {
+        let result = audit.result.as_ref();
+        let key = match result.and_then(|result| result.sealed.as_ref()) {
             Some(sealed) => self.key(row, &sealed.lineage).await?,
             None => None,
         };
@@ -258,7 +270,7 @@ impl Audits<'_> {
         }))
     }
 
-    /// What the journal of the volume's host holds beyond the newest version, in bytes, as last
+    /// How much the journal of the volume's host holds beyond the newest version, in bytes, as last
     /// reported. For a snapshot nothing is missing.
     async fn journal_bytes(
         self,
@@ -320,27 +332,26 @@ fn counted(all: &[Copyset], (members, data): (usize, u8), compromised: &[UnitId]
 }
 
 /// The only unit whose URL ends with this text.
-fn ending_so<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
+fn with_last_part<'a>(units: &'a [UnitRow], name: &str) -> Option<&'a UnitRow> {
     let is_it = |unit: &&UnitRow| unit.url.rsplit('/').next() == Some(name);
     let mut found = units.iter().filter(is_it);
     found.next().filter(|_| found.next().is_none())
 }
 
-impl Control {
+impl HostRequest<'_> {
     /// Records the progress of an audit on `host`; `false` if the audit no longer exists.
     ///
     /// # Errors
     /// [`ControlError`].
     pub async fn audit_reported(
-        &self,
-        host: PartyId,
+        self,
         id: AuditId,
         report: &AuditReport,
     ) -> Result<bool, ControlError> {
-        let now = self.heard(self.now().await)?;
+        let now = self.note_loss(self.now().await)?;
         let database = &self.inner.database;
-        let kept = database.audits().record_report(host, id, report, now);
-        self.heard(kept.await.map_err(ControlError::from))
+        let kept = database.audits().record_report(self.host, id, report, now);
+        self.note_loss(kept.await.map_err(ControlError::from))
     }
 }
 
@@ -353,7 +364,7 @@ mod tests {
 
     /// A draining unit was once audited without being counted as compromised.
     #[test]
-    fn a_unit_that_leaves_is_counted() {
+    fn a_draining_unit_is_counted() {
         let unit = |number: u128| UnitId::from_u128(number);
         let set = |id: u16, members: &[u128], leaving: &[u128]| Copyset {
             id: CopysetId::new(id).expect("a number"),

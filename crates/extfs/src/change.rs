@@ -5,11 +5,11 @@
 //!  1. inodes   read the changed inode tables; release the blocks of changed files
 //!  2. maps     assign blocks by the new maps: a block may move from one file to another
 //!  3. names    read the directory blocks that changed, are new, or are released
-//!  4. report   compare old and new names, by inode
+//!  4. report   compare old and new names, by inode (`compare`)
 //! ```
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::IoError;
 
@@ -19,7 +19,7 @@ use super::event::{Event, Path};
 use super::inode::{FileKind, Inode, Map};
 use super::live::Live;
 use super::map::Run;
-use super::names::{FIRST_FILE, names_key};
+use super::names::names_key;
 use super::owners::Owner;
 use super::view::directory_blocks;
 
@@ -28,29 +28,37 @@ pub(super) struct Change<'a> {
     pub(super) live: &'a mut Live,
     pub(super) blocks: &'a BTreeMap<u64, Vec<u8>>,
     /// The old inodes of files whose inodes change.
-    before: BTreeMap<u32, Option<Inode>>,
+    pub(super) before: BTreeMap<u32, Option<Inode>>,
     /// The files whose maps have to be read again.
     pub(super) remapped: BTreeSet<u32>,
     /// The files whose blocks were released.
     released: BTreeSet<u32>,
     /// The end of the last run of each released file, in blocks.
-    places_before: BTreeMap<u32, u64>,
+    pub(super) places_before: BTreeMap<u32, u64>,
     /// The old lengths of files that grew and whose last block was written before that was known,
     /// in bytes.
     appended: BTreeMap<u32, u64>,
     /// The directories whose names change, by the block that holds the names.
     directories: BTreeMap<u64, u32>,
-    /// The old names: directory, block and entry.
-    old: BTreeSet<(u32, u64, Entry)>,
-    new: BTreeSet<(u32, u64, Entry)>,
+    pub(super) old: BTreeSet<NameAt>,
+    pub(super) new: BTreeSet<NameAt>,
     /// The old paths of directories whose names or inodes may change.
-    paths: HashMap<u32, Option<Path>>,
+    pub(super) paths: HashMap<u32, Option<Path>>,
     /// The map blocks of released files.
     nodes: HashMap<u64, Box<[u8]>>,
     /// The events of files that keep their names.
-    told: Vec<Event>,
+    pub(super) other_events: Vec<Event>,
     /// Whether part of a map is unknown. Then it is also unknown where files have holes.
-    is_partly_known: bool,
+    pub(super) is_partly_known: bool,
+}
+
+/// A name in a directory, with the block that holds it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NameAt {
+    pub directory: u32,
+    /// The block, or the key of names in an inode.
+    pub key: u64,
+    pub entry: Entry,
 }
 
 /// The new names in a block that is or was one of a directory.
@@ -62,14 +70,6 @@ enum NamesNow {
     These(Vec<Entry>),
 }
 
-/// The names that a file lost and got.
-#[derive(Default)]
-struct Renaming {
-    lost: VecDeque<Path>,
-    /// The new names with their directories.
-    got: Vec<(u32, Box<[u8]>)>,
-}
-
 /// The position of an inode's blocks, and whether it is a directory.
 fn places_of(inode: Option<&Inode>) -> Option<(bool, &Map, Option<u64>)> {
     inode.map(|inode| {
@@ -79,7 +79,7 @@ fn places_of(inode: Option<&Inode>) -> Option<(bool, &Map, Option<u64>)> {
 }
 
 /// A source of the blocks that change and of the known map blocks.
-struct Known<'a> {
+struct KnownBlocks<'a> {
     blocks: &'a BTreeMap<u64, Vec<u8>>,
     nodes: &'a HashMap<u64, Box<[u8]>>,
     block_bytes: u64,
@@ -87,7 +87,7 @@ struct Known<'a> {
     missing: RefCell<Vec<u64>>,
 }
 
-impl Source for Known<'_> {
+impl Source for KnownBlocks<'_> {
     /// Reads a map block. An unknown block reads as zeroes, which are no valid map.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
         let block = offset / self.block_bytes;
@@ -133,24 +133,24 @@ impl<'a> Change<'a> {
             new: BTreeSet::new(),
             paths,
             nodes: HashMap::new(),
-            told: Vec::new(),
+            other_events: Vec::new(),
             is_partly_known: false,
         }
     }
 
     /// Applies the change and appends its events.
-    pub fn take(mut self, events: &mut Vec<Event>) {
-        self.take_inodes();
-        self.take_maps();
-        self.take_names();
-        self.tell(events);
+    pub fn apply(mut self, events: &mut Vec<Event>) {
+        self.apply_inodes();
+        self.apply_maps();
+        self.apply_names();
+        self.report(events);
     }
 
     /// Applies the changed blocks of inode tables.
-    fn take_inodes(&mut self) {
+    fn apply_inodes(&mut self) {
         for (block, content) in self.blocks {
             match self.live.view.owner(*block) {
-                Owner::InodeTable(table) => self.take_table(table, content),
+                Owner::InodeTable(table) => self.apply_table(table, content),
                 Owner::Map { inode } => {
                     self.remapped.insert(inode);
                 }
@@ -162,7 +162,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn take_table(&mut self, table: u32, content: &[u8]) {
+    fn apply_table(&mut self, table: u32, content: &[u8]) {
         let inode_bytes = self.live.view.superblock.inode_bytes as usize;
         let inodes = self.live.view.inodes_in(table);
         for (inode, bytes) in inodes.zip(content.chunks_exact(inode_bytes)) {
@@ -229,11 +229,11 @@ impl<'a> Change<'a> {
 
     /// Assigns blocks by the new maps. All files are released before any gets blocks, since a
     /// block may move from one to another.
-    fn take_maps(&mut self) {
+    fn apply_maps(&mut self) {
         for inode in self.remapped.clone() {
             self.release(inode);
         }
-        let known = Known {
+        let known = KnownBlocks {
             blocks: self.blocks,
             nodes: &std::mem::take(&mut self.nodes),
             block_bytes: self.live.block_bytes,
@@ -272,7 +272,7 @@ impl<'a> Change<'a> {
         let block_end = offset.next_multiple_of(self.live.block_bytes);
         let length = size.min(block_end).saturating_sub(offset);
         if length > 0 && self.live.is_file(inode) {
-            self.told.push(Event::Written {
+            self.other_events.push(Event::Written {
                 inode,
                 offset,
                 length,
@@ -291,7 +291,8 @@ impl<'a> Change<'a> {
                     offset,
                     length,
                 };
-                self.live.add(&mut self.told, inode, offset, written);
+                self.live
+                    .add(&mut self.other_events, inode, offset, written);
             }
         }
     }
@@ -312,8 +313,8 @@ impl<'a> Change<'a> {
     }
 
     /// Reads the names in changed directory blocks.
-    fn take_names(&mut self) {
-        // Names may lie in inodes.
+    fn apply_names(&mut self) {
+        // Names may be in inodes.
         for inode in self.before.keys().copied() {
             let file = self.live.view.inode(inode);
             if file.is_some_and(|file| matches!(file.map, Map::InlineNames { .. })) {
@@ -332,11 +333,19 @@ impl<'a> Change<'a> {
             // The block may have belonged to another directory.
             let before = before.iter().flat_map(|names| {
                 let entries = names.entries.iter().cloned();
-                entries.map(|entry| (names.directory, key, entry))
+                entries.map(|entry| NameAt {
+                    directory: names.directory,
+                    key,
+                    entry,
+                })
             });
             self.old.extend(before);
             let now = now.into_iter();
-            self.new.extend(now.map(|entry| (directory, key, entry)));
+            self.new.extend(now.map(|entry| NameAt {
+                directory,
+                key,
+                entry,
+            }));
         }
     }
 
@@ -365,206 +374,4 @@ impl<'a> Change<'a> {
         view.damaged += u64::from(!is_sound);
         NamesNow::These(entries)
     }
-
-    /// Compares old and new names and appends the events.
-    fn tell(mut self, events: &mut Vec<Event>) {
-        // A name may be unchanged and belong to a new file with the number of a removed one.
-        let others: BTreeSet<u32> = self.others().collect();
-        let of = |one: &BTreeSet<(u32, u64, Entry)>, other: &BTreeSet<(u32, u64, Entry)>| {
-            let is_news =
-                |name: &&(u32, u64, Entry)| others.contains(&name.2.inode) || !other.contains(name);
-            one.iter().filter(is_news).cloned().collect::<Vec<_>>()
-        };
-        let (gone, come) = (of(&self.old, &self.new), of(&self.new, &self.old));
-        // The lost and new names, by inode.
-        let mut changed: BTreeMap<u32, Renaming> = BTreeMap::new();
-        let mut has_none: BTreeSet<u32> = BTreeSet::new();
-        let mut is_first: BTreeSet<u32> = BTreeSet::new();
-        // A name that moved to another block of the same directory is no change.
-        let names = |all: &[(u32, u64, Entry)]| -> BTreeSet<(u32, Entry)> {
-            let names = all
-                .iter()
-                .map(|(directory, _, entry)| (*directory, entry.clone()));
-            names.collect()
-        };
-        let (gone_names, come_names) = (names(&gone), names(&come));
-        self.note_changed(&gone_names, &come_names);
-        let path_before = |directory: u32, name: &[u8]| {
-            let path = self.paths.get(&directory).cloned();
-            joined(path.flatten(), name)
-        };
-        for entry in &gone {
-            let (directory, key, own) = entry;
-            let Entry { inode, name } = own;
-            if self.live.unborn.get(inode) == Some(key) {
-                self.live.unborn.remove(inode);
-            }
-            if self.live.view.is_last_name(*inode, *key) {
-                has_none.insert(*inode);
-            }
-            if others.contains(inode) || !come_names.contains(&(*directory, own.clone())) {
-                let path = path_before(*directory, name);
-                changed.entry(*inode).or_default().lost.push_back(path);
-            }
-        }
-        for entry in &come {
-            let (directory, key, own) = entry;
-            let Entry { inode, name } = own;
-            if self.live.view.inode(*inode).is_none() {
-                self.live.unborn.insert(*inode, *key);
-                continue;
-            }
-            if self.live.view.is_first_name(*inode, *key) {
-                is_first.insert(*inode);
-            }
-            if others.contains(inode) || !gone_names.contains(&(*directory, own.clone())) {
-                let name = (*directory, name.clone());
-                changed.entry(*inode).or_default().got.push(name);
-            }
-        }
-        // Files whose name was written before their inode.
-        for inode in self.before.keys() {
-            if self.live.view.inode(*inode).is_none() {
-                continue;
-            }
-            if let Some(key) = self.live.unborn.remove(inode) {
-                let names = self.live.view.names.get(&key);
-                let named = names.and_then(|names| {
-                    let mut entries = names.entries.iter();
-                    let entry = entries.find(|entry| entry.inode == *inode)?;
-                    Some((names.directory, entry.name.clone()))
-                });
-                if let Some(named) = named {
-                    self.live.view.is_first_name(*inode, key);
-                    is_first.insert(*inode);
-                    changed.entry(*inode).or_default().got.push(named);
-                }
-            }
-        }
-        for (inode, Renaming { mut lost, got }) in changed {
-            let got = got.into_iter().map(|(directory, name)| {
-                let path = self.live.view.path(directory);
-                joined(path, &name)
-            });
-            let mut got: VecDeque<Path> = got.collect();
-            let before = self.before.get(&inode).and_then(Option::as_ref);
-            let now = self.live.view.inode(inode);
-            let is_another = others.contains(&inode);
-            let kind_before = before.or(now).map(|inode| inode.kind);
-            if !is_another {
-                while !lost.is_empty() && !got.is_empty() {
-                    if let (Some(from), Some(to)) = (lost.pop_front(), got.pop_front()) {
-                        events.push(Event::Renamed { inode, from, to });
-                    }
-                }
-            }
-            let is_gone = is_another || has_none.contains(&inode) && !is_first.contains(&inode);
-            let last = lost.len();
-            for (number, path) in (1..).zip(lost) {
-                events.push(match is_gone && number == last {
-                    true => Event::Removed {
-                        inode,
-                        kind: kind_before,
-                        path,
-                    },
-                    false => Event::Unlinked { inode, path },
-                });
-            }
-            let was_named = !is_another && !is_first.contains(&inode) || has_none.contains(&inode);
-            for (number, path) in (0..).zip(got) {
-                let kind = now.map_or(FileKind::File, |now| now.kind);
-                events.push(match number == 0 && (!was_named || is_another) {
-                    true => Event::Created { inode, kind, path },
-                    false => Event::Linked { inode, path },
-                });
-            }
-        }
-        self.tell_of_inodes();
-        events.append(&mut self.told);
-    }
-
-    /// Notes the inodes whose blocks, names or kind have changed.
-    fn note_changed(&mut self, gone: &BTreeSet<(u32, Entry)>, come: &BTreeSet<(u32, Entry)>) {
-        for (_, entry) in gone.symmetric_difference(come) {
-            let inode = entry.inode;
-            let is_new = matches!(self.before.get(&inode), Some(None));
-            self.live.has_moved |= !is_new && self.live.view.has_names_below(inode);
-            self.live.changed.insert(inode);
-        }
-        let live = &mut self.live;
-        live.changed.extend(self.before.keys().copied());
-        live.changed.extend(self.remapped.iter().copied());
-    }
-
-    /// The inode numbers that were reused for other files.
-    fn others(&self) -> impl Iterator<Item = u32> {
-        let others = self.before.iter().filter(|(inode, before)| {
-            let now = self.live.view.inode(**inode).map(|now| now.generation);
-            let before = before.as_ref().map(|before| before.generation);
-            before.is_some() && now.is_some() && before != now
-        });
-        others.map(|(inode, _)| *inode)
-    }
-
-    /// Whether a file grew without a write to the new part: it ends in a hole, or in new blocks
-    /// that are only reserved. Without a journal, the size may be known before the map.
-    fn ends_unwritten(&self, inode: u32, now: &Inode) -> bool {
-        let is_known = self.live.is_live() && !self.is_partly_known;
-        let has_blocks = matches!(now.map, Map::Extents(_) | Map::Indirect(_));
-        if !is_known || !has_blocks {
-            return false;
-        }
-        let last = (now.size - 1) / self.live.block_bytes;
-        let is_last = |run: &&Run| {
-            let begin = u64::from(run.place);
-            (begin..begin + u64::from(run.length)).contains(&last)
-        };
-        let Some(run) = self.live.view.runs(inode).iter().rev().find(is_last) else {
-            return true;
-        };
-        // Old blocks may have been written. New ones may have been written as well, and still
-        // count as reserved until the next commit.
-        let block = run.block + (last - u64::from(run.place));
-        let places = self.places_before.get(&inode);
-        let is_new = places.is_some_and(|places| last >= *places);
-        run.is_unwritten && is_new && !self.live.fresh.has(block)
-    }
-
-    /// Reports changes of files other than those of names.
-    fn tell_of_inodes(&mut self) {
-        for (inode, before) in &self.before {
-            let now = self.live.view.inode(*inode);
-            let (Some(before), Some(now)) = (before, now) else {
-                continue;
-            };
-            if *inode < FIRST_FILE || before.generation != now.generation {
-                continue;
-            }
-            let inode = *inode;
-            let is_cut = now.size < before.size;
-            let is_longer = now.size > before.size && self.ends_unwritten(inode, now);
-            if now.kind == FileKind::File && (is_cut || is_longer) {
-                let (from, to) = (before.size, now.size);
-                self.told.push(Event::Truncated { inode, from, to });
-            }
-            if now.permissions != before.permissions {
-                let (from, to) = (before.permissions, now.permissions);
-                self.told.push(Event::Permissions { inode, from, to });
-            }
-            if (now.uid, now.gid) != (before.uid, before.gid) {
-                let (from, to) = ((before.uid, before.gid), (now.uid, now.gid));
-                self.told.push(Event::Ownership { inode, from, to });
-            }
-        }
-    }
-}
-
-/// The path of a name in a directory; only the name if the directory has no path.
-fn joined(directory: Option<Path>, name: &[u8]) -> Path {
-    let mut path = directory.unwrap_or_else(|| b"?".to_vec());
-    if path != b"/" {
-        path.push(b'/');
-    }
-    path.extend(name);
-    path
 }

@@ -1,7 +1,7 @@
 //! Which files have content in a range of a file system, and how many bytes of it.
 //!
 //! The last block of a file counts up to the end of the file. Blocks that are reserved and not
-//! written read as zeroes and are not content. The content of a small file may lie in its inode; all
+//! written read as zeroes and are not content. The content of a small file may be in its inode; all
 //! of it counts at the beginning of the inode.
 
 use std::ops::Range;
@@ -60,7 +60,7 @@ impl View {
         run.is_some_and(|run| !run.is_unwritten)
     }
 
-    /// The files in a block of the inode table whose content lies in their inodes, each with the
+    /// The files in a block of the inode table whose content is in their inodes, each with the
     /// offset of the inode in the block, in bytes.
     fn inline_in(&self, table: u32) -> impl Iterator<Item = (u32, u64)> {
         let inode_bytes = u64::from(self.superblock().inode_bytes);

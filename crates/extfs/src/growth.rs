@@ -16,8 +16,8 @@ use super::change::Change;
 use super::groups::descriptors_in;
 use super::live::Live;
 use super::owners::Owner;
+use super::scan::has_room_for_groups;
 use super::superblock::{self, Superblock};
-use super::view::has_room_for_groups;
 
 /// The maximal number of inode table blocks that are read after a growth. If more are needed, the
 /// whole disk is read again.
@@ -68,7 +68,7 @@ struct Outdated;
 
 impl Change<'_> {
     /// Applies the superblock and descriptors in a transaction.
-    pub fn take_layout(&mut self) {
+    pub fn apply_layout(&mut self) {
         if self.grow().is_err() {
             self.live.is_outdated = true;
         }
@@ -115,7 +115,7 @@ impl Change<'_> {
                         self.release(inode);
                         self.remapped.insert(inode);
                     }
-                    Owner::Nobody | Owner::Layout => {}
+                    Owner::Unowned | Owner::Layout => {}
                     // Two structures would overlap.
                     Owner::BlockBitmap(_) | Owner::InodeBitmap(_) | Owner::InodeTable(_) => {
                         self.live.is_outdated = true;

@@ -17,8 +17,8 @@ use super::{Event, Live, Owner, Superblock};
 
 const DISK_BYTES: u64 = 96 << 20;
 
-/// What mke2fs is told, how many blocks there are at first, how long one is, and how many
-/// there are then.
+/// The file systems that grow: the name, the options of mke2fs, the number of blocks before, the
+/// length of a block in bytes, and the number of blocks after.
 const KINDS: [(&str, &[&str], u64, usize, u64); 7] = [
     ("ext4", &["-t", "ext4", "-b", "4096"], 5000, 4096, 24_000),
     (
@@ -83,8 +83,7 @@ const KINDS: [(&str, &[&str], u64, usize, u64); 7] = [
     ),
 ];
 
-/// A file system on a disk that has room for more, and what it is when it has grown and a
-/// file lies in what it has by then.
+/// A file system on a larger disk; and the same after it has grown and has a file in the new part.
 fn made(kind: usize, folder: &TempDir) -> (PathBuf, Image, Image) {
     let (name, options, blocks, block_bytes, blocks_then) = KINDS[kind];
     let path = folder.path().join(name);

@@ -1,4 +1,4 @@
-//! Directories whose names lie in their inodes and in an attribute.
+//! Directories whose names are in their inodes and in an attribute.
 #![expect(
     clippy::disallowed_methods,
     reason = "e2fsprogs makes files, and reads them"

@@ -63,9 +63,9 @@ pub(super) enum Map {
     Extents([u8; MAP_BYTES]),
     /// Block numbers, direct and through indirect blocks.
     Indirect([u8; MAP_BYTES]),
-    /// The beginning of content that lies in the inode.
+    /// The beginning of content that is in the inode.
     Inline([u8; MAP_BYTES]),
-    /// Names of a directory that lie in the inode, in the map's place and in an attribute.
+    /// Names of a directory that are in the inode, in the map's place and in an attribute.
     InlineNames {
         content: Box<[u8]>,
         /// Whether the attribute has a valid position.
@@ -130,7 +130,7 @@ impl Inode {
     }
 }
 
-/// The names of a directory that lie in its inode. Those that do not fit into the map's place are the
+/// The names of a directory that are in its inode. Those that do not fit into the map's place are the
 /// value of an attribute.
 fn inline_names(place: &[u8], bytes: &[u8]) -> Map {
     let more = inline_attribute(bytes);

@@ -22,6 +22,7 @@
 //! Must not know: where blocks come from, or who wants to know about files.
 
 mod change;
+mod compare;
 mod content;
 mod directory;
 mod event;
@@ -36,6 +37,7 @@ mod map;
 mod names;
 mod owners;
 pub mod partition;
+mod scan;
 mod superblock;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

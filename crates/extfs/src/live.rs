@@ -194,7 +194,7 @@ impl Live {
                     }
                 }
             }
-            Owner::Nobody | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
+            Owner::Unowned | Owner::BlockBitmap(_) | Owner::InodeBitmap(_) => {}
             _ => is_own = true,
         });
         is_own
@@ -212,7 +212,7 @@ impl Live {
     /// is read once for all of them.
     pub fn were_found(&mut self, mut blocks: BTreeMap<u64, Vec<u8>>, events: &mut Vec<Event>) {
         self.forget_changed();
-        // Content that was committed since is newer than what lies at the final position.
+        // Content that was committed since is newer than the content at the final position.
         blocks.retain(|block, content| {
             self.asked.remove(block) && content.len() as u64 == self.block_bytes
         });
@@ -227,7 +227,7 @@ impl Live {
         self.laid_out.clear();
     }
 
-    /// The blocks that a range touches. They may lie behind the end of the file system, which
+    /// The blocks that a range touches. They may be behind the end of the file system, which
     /// changes when a growth commits.
     fn whole_blocks(&self, offset: u64, length: u64) -> Range<u64> {
         let end = offset.saturating_add(length).div_ceil(self.block_bytes);
@@ -316,7 +316,7 @@ impl Live {
                     self.change([(block, content.to_vec())].into(), false, events);
                 }
             }
-            Owner::Nobody => self.fresh.add(block),
+            Owner::Unowned => self.fresh.add(block),
             Owner::Layout => {
                 if let Some(content) = content.filter(|_| !is_live) {
                     self.layout_written(block, content);
@@ -361,8 +361,8 @@ impl Live {
         }
         let mut change = Change::new(self, &blocks);
         if is_committed {
-            change.take_layout();
+            change.apply_layout();
         }
-        change.take(events);
+        change.apply(events);
     }
 }

@@ -192,7 +192,7 @@ fn a_shared_block_of_attributes_has_an_owner_until_the_last_file_loses_it() {
             live.was_written(block * 4096, content, &mut events);
         }
     }
-    assert_eq!(live.view().owner(block), Owner::Nobody);
+    assert_eq!(live.view().owner(block), Owner::Unowned);
 }
 
 #[test]
@@ -528,9 +528,9 @@ fn an_append_is_reported_from_the_old_end_of_the_file() {
     let (name, options) = KINDS[1];
     let (_, image) = make(name, options, &folder);
     let view = image.view().expect(name);
-    let free = (80_000..).find(|block| view.owner(*block) == Owner::Nobody);
+    let free = (80_000..).find(|block| view.owner(*block) == Owner::Unowned);
     let free = free.expect("there is room");
-    assert_eq!(view.owner(free + 1), Owner::Nobody);
+    assert_eq!(view.owner(free + 1), Owner::Unowned);
     let changes = format!(
         "mkdir later/new\nsif etc/passwd block[2] {free}\nsif etc/passwd block[3] {}\n\
          sif etc/passwd size 3500\nsif bin/large size 3000010\n",

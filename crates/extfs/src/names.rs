@@ -26,7 +26,7 @@ pub(super) struct Names {
     pub entries: Box<[Entry]>,
 }
 
-/// The key of the names that lie in a directory's inode. No block has this number.
+/// The key of the names that are in a directory's inode. No block has this number.
 pub(super) fn names_key(directory: u32) -> u64 {
     1 << 63 | u64::from(directory)
 }

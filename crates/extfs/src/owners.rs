@@ -26,7 +26,7 @@ const MAP_PLACE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The block has no known owner.
-    Nobody,
+    Unowned,
     /// The block holds a superblock, a copy of one, or group descriptors.
     Layout,
     /// The block is the block bitmap of this group.
@@ -52,7 +52,7 @@ pub enum Owner {
 impl Owner {
     fn pair(self) -> (u32, u32) {
         match self {
-            Self::Nobody => (0, 0),
+            Self::Unowned => (0, 0),
             Self::Layout => (LAYOUT, 0),
             Self::BlockBitmap(group) => (BLOCK_BITMAP, group),
             Self::InodeBitmap(group) => (INODE_BITMAP, group),
@@ -64,7 +64,7 @@ impl Owner {
 
     fn of((inode, place): (u32, u32)) -> Self {
         match (inode, place) {
-            (0, _) => Self::Nobody,
+            (0, _) => Self::Unowned,
             (LAYOUT, _) => Self::Layout,
             (BLOCK_BITMAP, group) => Self::BlockBitmap(group),
             (INODE_BITMAP, group) => Self::InodeBitmap(group),
@@ -114,7 +114,7 @@ impl Owners {
     /// The owner of `block`.
     pub fn of(&self, block: u64) -> Owner {
         let page = self.pages.get(&(block / PAGE_BLOCKS));
-        page.map_or(Owner::Nobody, |page| page.of(block % PAGE_BLOCKS))
+        page.map_or(Owner::Unowned, |page| page.of(block % PAGE_BLOCKS))
     }
 
     /// Calls `each` with the runs of `blocks` that belong to one file or have one purpose, and the
@@ -125,7 +125,7 @@ impl Owners {
             let number = at / PAGE_BLOCKS;
             let end = blocks.end.min((number + 1) * PAGE_BLOCKS);
             match self.pages.get(&number) {
-                None => each(at..end, Owner::Nobody),
+                None => each(at..end, Owner::Unowned),
                 Some(page @ Page::Run(_)) => each(at..end, page.of(at % PAGE_BLOCKS)),
                 Some(Page::Mixed(owners)) => {
                     let part = &owners[(at % PAGE_BLOCKS) as usize..];
@@ -186,7 +186,7 @@ impl Owners {
             self.mixed -= 1;
         }
         if blocks.end - blocks.start == PAGE_BLOCKS {
-            if first != Owner::Nobody {
+            if first != Owner::Unowned {
                 self.pages.insert(number, Page::Run(first));
             }
             return;
@@ -226,7 +226,7 @@ mod tests {
     fn each_block_has_the_owner_that_it_was_given_last() {
         for seed in 0..40 {
             let random = SimulatedRandom::new(seed);
-            let (mut owners, mut model) = (Owners::default(), vec![Owner::Nobody; 8000]);
+            let (mut owners, mut model) = (Owners::default(), vec![Owner::Unowned; 8000]);
             for inode in 1..60 {
                 let begin = random.below(8000);
                 let length = match random.below(3) {
@@ -235,7 +235,7 @@ mod tests {
                 };
                 let end = (begin + length).min(8000);
                 let first = match random.below(5) {
-                    0 => Owner::Nobody,
+                    0 => Owner::Unowned,
                     1 => Owner::Map { inode },
                     2 => Owner::InodeTable(random.below(1 << 20) as u32),
                     _ => Owner::Content {
@@ -243,7 +243,7 @@ mod tests {
                         place: random.below(1 << 30) as u32,
                     },
                 };
-                let is_free = |block: &Owner| *block == Owner::Nobody;
+                let is_free = |block: &Owner| *block == Owner::Unowned;
                 let are_free = model[begin as usize..end as usize].iter().all(is_free);
                 assert_eq!(owners.are_free(begin..end), are_free, "seed {seed}");
                 owners.set(begin..end, first);
@@ -279,7 +279,7 @@ mod tests {
         };
         owners.set(5..5 + (1 << 20), first);
         assert_eq!(owners.of(5 + 77_777), first.after(77_777));
-        assert_eq!(owners.of(4), Owner::Nobody);
+        assert_eq!(owners.of(4), Owner::Unowned);
         assert!(owners.bytes() < 100_000, "{}", owners.bytes());
     }
 }

@@ -1,6 +1,6 @@
 //! Partition tables: the parts of a disk that may hold file systems.
 //!
-//! A GUID partition table lies behind an MBR with one entry for the whole disk, so it is looked for
+//! A GUID partition table is behind an MBR with one entry for the whole disk, so it is looked for
 //! first. The logical partitions of an MBR form a chain of tables, one for each.
 
 use base::IoError;
@@ -171,7 +171,7 @@ fn logical(
                 }
             }
         }
-        // Each table lies behind the one before. A chain that leads back would be endless.
+        // Each table is behind the one before. A chain that leads back would be endless.
         match next.filter(|next| *next > at) {
             Some(next) => at = next,
             None => return Ok(()),
@@ -262,7 +262,7 @@ mod tests {
             header[80..84].copy_from_slice(&128_u32.to_le_bytes());
             header[84..88].copy_from_slice(&128_u32.to_le_bytes());
             for (number, (first, last)) in partitions.iter().enumerate() {
-                // Unused entries lie between them.
+                // Unused entries are between them.
                 let entry = &mut self.0[2 * sector_bytes + number * 256..][..128];
                 entry[0] = 1;
                 entry[32..40].copy_from_slice(&first.to_le_bytes());

@@ -102,8 +102,8 @@ pub struct Superblock {
     pub inode_bytes: u32,
     /// The length of a group descriptor, in bytes.
     pub descriptor_bytes: u32,
-    /// The first block of descriptors that lies in its own group; `None` if all blocks of
-    /// descriptors lie together.
+    /// The first block of descriptors that is in its own group; `None` if all blocks of
+    /// descriptors are together.
     pub first_meta_group: Option<u32>,
     /// The inode of the internal journal, if there is one.
     pub journal_inode: Option<u32>,
@@ -312,7 +312,7 @@ impl Superblock {
         let now = Self {
             blocks: before.blocks,
             inodes: before.inodes,
-            // Descriptors without reserved blocks lie in their own groups from here on.
+            // Descriptors without reserved blocks are in their own groups from here on.
             first_meta_group: match may_lie_apart {
                 true => before.first_meta_group,
                 false => self.first_meta_group,
@@ -331,7 +331,7 @@ impl Superblock {
         u64::from(self.block_bytes / self.descriptor_bytes)
     }
 
-    /// The number of blocks of descriptors that lie together behind the superblock.
+    /// The number of blocks of descriptors that are together behind the superblock.
     pub(super) fn descriptors_together(&self) -> u64 {
         let own = self.groups().div_ceil(self.descriptors_in_block());
         match self.first_meta_group {
@@ -359,7 +359,7 @@ impl Superblock {
                 layout.push(first..end);
             }
         }
-        // A block of descriptors that lies in its own group has two copies: it is in the first,
+        // A block of descriptors that is in its own group has two copies: it is in the first,
         // the second and the last of its groups.
         for number in together..own {
             let at = descriptors_at(self, number, in_block);

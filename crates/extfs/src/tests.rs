@@ -190,7 +190,7 @@ fn the_valid_part_of_a_damaged_file_system_is_read() {
         let view = image.view().expect(name);
         let block_bytes = u64::from(view.superblock().block_bytes);
         let is_metadata = |block: &u64| match view.owner(*block) {
-            Owner::Nobody => false,
+            Owner::Unowned => false,
             Owner::Content { inode, .. } => view
                 .inode(inode)
                 .is_some_and(|inode| inode.kind == FileKind::Directory),

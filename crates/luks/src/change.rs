@@ -58,7 +58,7 @@ pub enum SlotError {
     Cost(String),
     /// A re-encryption is under way. Key slots can be changed after it.
     #[error("the disk is being re-encrypted")]
-    UnderWay,
+    Reencrypting,
     /// The key is not that of the data.
     #[error("the key is not that of the disk")]
     Key,
@@ -117,8 +117,9 @@ pub(super) fn digest_of(key: &KeyBytes, random: &dyn Random) -> Value {
 }
 
 impl Header {
-    /// A header for a disk that has none, and its key. `sector_bytes` is 512 or 4096;
-    /// `done` counts as so many re-encryptions. Takes as long as `cost` says.
+    /// A header for a disk that has none, its key, and the steps that write it. `sector_bytes` is 512
+    /// or 4096; `done` is the number of re-encryptions that count as done. Takes as long as `cost`
+    /// says.
     ///
     /// # Errors
     /// [`SlotError::Cost`], [`SlotError::Header`].
@@ -177,8 +178,7 @@ impl Header {
         Ok((header, key, steps))
     }
 
-    /// Whether formatting was broken off: then nothing is on the disk that anybody has
-    /// written. `disk` is what was read.
+    /// Whether formatting was interrupted, so that the disk has no data yet. `disk` is its beginning.
     #[must_use]
     pub fn is_being_formatted(disk: &[u8]) -> bool {
         let there = disk.get(MARK_OFFSET as usize..);
@@ -218,7 +218,7 @@ impl Header {
     /// Removes the passphrase of a slot.
     ///
     /// # Errors
-    /// [`SlotError::NoSuch`], [`SlotError::Last`], [`SlotError::UnderWay`].
+    /// [`SlotError::NoSuch`], [`SlotError::Last`], [`SlotError::Reencrypting`].
     pub fn remove_key(&mut self, id: u32, random: &dyn Random) -> Result<Vec<Step>, SlotError> {
         self.check_at_rest()?;
         let mut slots = self.layout.slots.iter();
@@ -238,7 +238,7 @@ impl Header {
 
     pub(super) fn check_at_rest(&self) -> Result<(), SlotError> {
         match self.layout.run {
-            Some(_) => Err(SlotError::UnderWay),
+            Some(_) => Err(SlotError::Reencrypting),
             None => Ok(()),
         }
     }
@@ -266,7 +266,7 @@ impl Header {
         Ok((id, vec![Step::Write { offset, bytes }, Step::Flush]))
     }
 
-    /// The positions where a slot may lie.
+    /// The positions where a slot may be.
     fn free_area(&self) -> Option<u64> {
         let mut taken: Vec<&Range<u64>> = self.layout.slots.iter().map(|slot| &slot.area).collect();
         taken.sort_by_key(|area| area.start);

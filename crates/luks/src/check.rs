@@ -36,7 +36,7 @@ pub struct Layout {
     pub done: u64,
     /// A re-encryption is under way.
     pub run: Option<Run>,
-    /// Where areas of key slots may lie.
+    /// Where areas of key slots may be.
     pub(super) area: Range<u64>,
 }
 

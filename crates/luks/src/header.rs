@@ -118,7 +118,7 @@ impl VolumeDigest {
         }
     }
 
-    /// Whether this is the digest of `key`. The digest lies on the disk in the clear, so the time
+    /// Whether this is the digest of `key`. The digest is on the disk in the clear, so the time
     /// of the comparison reveals nothing.
     pub fn is_of(&self, key: &KeyBytes) -> bool {
         *self == Self::of(self.id, self.iterations, self.salt.clone(), key)

@@ -8,7 +8,7 @@ use super::tests::{carry_out, formatted};
 use super::*;
 
 /// The error for a header with this JSON.
-fn said(text: String) -> String {
+fn error_of(text: String) -> String {
     let random = SimulatedRandom::new(1);
     let (mut disk, mut header, _) = formatted(&random);
     header.binary.json = text;
@@ -20,247 +20,105 @@ fn said(text: String) -> String {
     }
 }
 
-fn said_of(edit: impl FnOnce(&mut Value)) -> String {
+fn error_after(edit: impl FnOnce(&mut Value)) -> String {
     let (_, header, _) = formatted(&SimulatedRandom::new(1));
     let mut tree = header.tree;
     edit(&mut tree);
-    said(tree.to_string())
+    error_of(tree.to_string())
 }
+
+/// Headers that are refused. Each line has the changed field as a JSON pointer, its value, and a part
+/// of the error.
+const UNSUPPORTED: &str = r##"
+# Null ciphers and other ciphers
+/segments/0/encryption | "cipher_null-ecb" | encrypts nothing
+/segments/0/encryption | "aes-cbc-essiv:sha256" | is supported
+/segments/0/encryption | "aes-xts-plain64-null" | is supported
+/keyslots/0/area/encryption | "cipher_null-ecb" | encrypts nothing
+/keyslots/0/area/encryption | "aes-xts-plain" | is supported
+/keyslots/0/area/key_size | 32 | its key has 32 bytes
+/keyslots/0/key_size | 32 | its key has 32 bytes
+/keyslots/0/key_size | -1 | invalid value
+/keyslots/0/type | "reencrypt" | its type is
+/segments/0/type | "linear" | its type is "linear"
+/segments/0/integrity | {"type": "hmac"} | an integrity
+# Positions
+/keyslots/0/area/offset | "0" | is not one of 32768-16777216
+/keyslots/0/area/offset | "16384" | is not one of
+/keyslots/0/area/offset | "32769" | is not one of
+/keyslots/0/area/offset | "16777216" | is not one of
+/keyslots/0/area/offset | "18446744073709551615" | is not one of
+/keyslots/0/area/offset | "+32768" | is not a number
+/keyslots/0/area/offset | 32768 | invalid type
+/keyslots/0/area/size | "18446744073709551615" | is not one of
+/keyslots/0/area/size | "4096" | its area has 4096 bytes
+/keyslots/0/area/size | "258047" | is not one of
+/segments/0/offset | "0" | it begins at byte 0
+/segments/0/offset | "32768" | it begins at byte 32768
+/segments/0/size | "1048576" | the end of the disk
+/segments/0/size | "all" | is not a size
+/segments/0/iv_tweak | "8" | its first tweak is 8
+/segments/0/sector_size | 1024 | sectors have 1024 bytes
+/segments/0/sector_size | 0 | sectors have 0 bytes
+/config/json_size | "4096" | json_size is 4096
+/config/keyslots_size | "16777216" | before the data
+/config/keyslots_size | "18446744073709551615" | before the data
+/config/keyslots_size | "1" | before the data
+/config/keyslots_size | "0" | is not one of 32768-32768
+# Unknown requirements
+/config/requirements | {"mandatory": ["online-reencrypt-v2"]} | online-reencrypt-v2
+/config/requirements | {"mandatory": ["scree-reencrypt-v1"]} | of re-encryptions
+/config/requirements | {"mandatory": "x"} | invalid type
+# Costs
+/keyslots/0/kdf/memory | 2097152 | 2097152 KiB of memory;
+/keyslots/0/kdf/memory | 4 | Argon2 does not allow
+/keyslots/0/kdf/memory | 4294967296 | invalid value
+/keyslots/0/kdf/time | 0 | Argon2 does not allow
+/keyslots/0/kdf/time | 4294967295 | trying them costs
+/keyslots/0/kdf/cpus | 0 | 0 lanes
+/keyslots/0/kdf/cpus | 17 | 17 lanes
+/keyslots/0/kdf/salt | "AAAA" | its salt has 3 bytes
+/keyslots/0/kdf/salt | "?" | Invalid
+/keyslots/0/kdf/type | "md5" | unknown variant `md5`
+/keyslots/0/kdf | {"type": "pbkdf2", "hash": "sha256", "iterations": 4294967295, "salt": "AAAAAAAAAAAA"} | 4294967295 iterations
+/keyslots/0/kdf | {"type": "pbkdf2", "hash": "sha1", "iterations": 1000, "salt": "AAAAAAAAAAAA"} | its hash is "sha1"
+/keyslots/0/af/stripes | 1 | it has 1 stripes
+/keyslots/0/af/stripes | 18446744073709551615 | stripes; only 4000
+/keyslots/0/af/hash | "md5" | splitter's hash
+/digests/0/iterations | 0 | it has 0 iterations
+/digests/0/iterations | 4294967295 | iterations
+/digests/0/digest | "" | it has 0 bytes
+/digests/0/type | "none" | its type is "none"
+/digests/0/hash | "crc32" | its hash is "crc32"
+# Digests
+/digests/0/segments | [] | it has no digest
+/digests/0/segments | ["0", "1"] | there is no segment 1
+/digests/0/keyslots | ["9"] | there is no key slot 9
+/keyslots/01 | null | invalid type
+/segments | {} | there is no segment 0
+/keyslots | {} | there is no key slot 0
+/digests | [] | invalid type
+/tokens | null | invalid type
+/config | 7 | invalid type
+"##;
 
 #[test]
 fn a_header_with_an_unsupported_property_is_refused() {
-    assert_eq!(said_of(|_| {}), "it is accepted");
-    let max = u64::MAX.to_string();
-    let slot = "/keyslots/0";
-    let segment = "/segments/0";
-    let digest = "/digests/0";
-    for (place, field, value, expected) in [
-        // Null ciphers and other ciphers.
-        (
-            segment,
-            "encryption",
-            json!("cipher_null-ecb"),
-            "encrypts nothing",
-        ),
-        (
-            segment,
-            "encryption",
-            json!("aes-cbc-essiv:sha256"),
-            "is supported",
-        ),
-        (
-            segment,
-            "encryption",
-            json!("aes-xts-plain64-null"),
-            "is supported",
-        ),
-        (
-            "/keyslots/0/area",
-            "encryption",
-            json!("cipher_null-ecb"),
-            "encrypts nothing",
-        ),
-        (
-            "/keyslots/0/area",
-            "encryption",
-            json!("aes-xts-plain"),
-            "is supported",
-        ),
-        (
-            "/keyslots/0/area",
-            "key_size",
-            json!(32),
-            "its key has 32 bytes",
-        ),
-        (slot, "key_size", json!(32), "its key has 32 bytes"),
-        (slot, "key_size", json!(-1), "invalid value"),
-        (slot, "type", json!("reencrypt"), "its type is"),
-        (segment, "type", json!("linear"), "its type is \"linear\""),
-        (
-            segment,
-            "integrity",
-            json!({ "type": "hmac" }),
-            "an integrity",
-        ),
-        // Positions.
-        (
-            "/keyslots/0/area",
-            "offset",
-            json!("0"),
-            "is not one of 32768-16777216",
-        ),
-        (
-            "/keyslots/0/area",
-            "offset",
-            json!("16384"),
-            "is not one of",
-        ),
-        (
-            "/keyslots/0/area",
-            "offset",
-            json!("32769"),
-            "is not one of",
-        ),
-        (
-            "/keyslots/0/area",
-            "offset",
-            json!("16777216"),
-            "is not one of",
-        ),
-        ("/keyslots/0/area", "offset", json!(max), "is not one of"),
-        (
-            "/keyslots/0/area",
-            "offset",
-            json!("+32768"),
-            "is not a number",
-        ),
-        ("/keyslots/0/area", "offset", json!(32768), "invalid type"),
-        ("/keyslots/0/area", "size", json!(max), "is not one of"),
-        (
-            "/keyslots/0/area",
-            "size",
-            json!("4096"),
-            "its area has 4096 bytes",
-        ),
-        ("/keyslots/0/area", "size", json!("258047"), "is not one of"),
-        (segment, "offset", json!("0"), "it begins at byte 0"),
-        (segment, "offset", json!("32768"), "it begins at byte 32768"),
-        (segment, "size", json!("1048576"), "the end of the disk"),
-        (segment, "size", json!("all"), "is not a size"),
-        (segment, "iv_tweak", json!("8"), "its first tweak is 8"),
-        (
-            segment,
-            "sector_size",
-            json!(1024),
-            "sectors have 1024 bytes",
-        ),
-        (segment, "sector_size", json!(0), "sectors have 0 bytes"),
-        ("/config", "json_size", json!("4096"), "json_size is 4096"),
-        (
-            "/config",
-            "keyslots_size",
-            json!("16777216"),
-            "before the data",
-        ),
-        ("/config", "keyslots_size", json!(max), "before the data"),
-        ("/config", "keyslots_size", json!("1"), "before the data"),
-        (
-            "/config",
-            "keyslots_size",
-            json!("0"),
-            "is not one of 32768-32768",
-        ),
-        // Unknown requirements.
-        (
-            "/config",
-            "requirements",
-            json!({ "mandatory": ["online-reencrypt-v2"] }),
-            "online-reencrypt-v2",
-        ),
-        (
-            "/config",
-            "requirements",
-            json!({ "mandatory": [REQUIREMENT] }),
-            "of re-encryptions",
-        ),
-        (
-            "/config",
-            "requirements",
-            json!({ "mandatory": "x" }),
-            "invalid type",
-        ),
-        // Costs.
-        (
-            "/keyslots/0/kdf",
-            "memory",
-            json!(1 << 21),
-            "2097152 KiB of memory;",
-        ),
-        (
-            "/keyslots/0/kdf",
-            "memory",
-            json!(4),
-            "Argon2 does not allow",
-        ),
-        (
-            "/keyslots/0/kdf",
-            "memory",
-            json!(1_u64 << 32),
-            "invalid value",
-        ),
-        ("/keyslots/0/kdf", "time", json!(0), "Argon2 does not allow"),
-        (
-            "/keyslots/0/kdf",
-            "time",
-            json!(u32::MAX),
-            "trying them costs",
-        ),
-        ("/keyslots/0/kdf", "cpus", json!(0), "0 lanes"),
-        ("/keyslots/0/kdf", "cpus", json!(17), "17 lanes"),
-        (
-            "/keyslots/0/kdf",
-            "salt",
-            json!("AAAA"),
-            "its salt has 3 bytes",
-        ),
-        ("/keyslots/0/kdf", "salt", json!("?"), "Invalid"),
-        (
-            "/keyslots/0/kdf",
-            "type",
-            json!("md5"),
-            "unknown variant `md5`",
-        ),
-        (
-            "/keyslots/0",
-            "kdf",
-            json!({ "type": "pbkdf2", "hash": "sha256", "iterations": u32::MAX, "salt": "AAAAAAAAAAAA" }),
-            "4294967295 iterations",
-        ),
-        (
-            "/keyslots/0",
-            "kdf",
-            json!({ "type": "pbkdf2", "hash": "sha1", "iterations": 1000, "salt": "AAAAAAAAAAAA" }),
-            "its hash is \"sha1\"",
-        ),
-        ("/keyslots/0/af", "stripes", json!(1), "it has 1 stripes"),
-        (
-            "/keyslots/0/af",
-            "stripes",
-            json!(u64::MAX),
-            "stripes; only 4000",
-        ),
-        ("/keyslots/0/af", "hash", json!("md5"), "splitter's hash"),
-        (digest, "iterations", json!(0), "it has 0 iterations"),
-        (digest, "iterations", json!(u32::MAX), "iterations"),
-        (digest, "digest", json!(""), "it has 0 bytes"),
-        (digest, "type", json!("none"), "its type is \"none\""),
-        (digest, "hash", json!("crc32"), "its hash is \"crc32\""),
-        // Digests.
-        (digest, "segments", json!([]), "it has no digest"),
-        (
-            digest,
-            "segments",
-            json!(["0", "1"]),
-            "there is no segment 1",
-        ),
-        (digest, "keyslots", json!(["9"]), "there is no key slot 9"),
-        ("/keyslots", "01", json!(null), "invalid type"),
-        ("", "segments", json!({}), "there is no segment 0"),
-        ("", "keyslots", json!({}), "there is no key slot 0"),
-        ("", "digests", json!([]), "invalid type"),
-        ("", "tokens", json!(null), "invalid type"),
-        ("", "config", json!(7), "invalid type"),
-    ] {
-        let refused = said_of(|tree| {
+    assert_eq!(error_after(|_| {}), "it is accepted");
+    let cases = UNSUPPORTED.lines();
+    for case in cases.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let [pointer, value, expected] = case.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("a case has three parts: {case}");
+        };
+        let value: Value = serde_json::from_str(value).expect("JSON");
+        let (place, field) = pointer.rsplit_once('/').expect("a pointer");
+        let refused = error_after(|tree| {
             let object = tree.pointer_mut(place).and_then(Value::as_object_mut);
             object
-                .expect("it is there")
-                .insert(field.to_owned(), value.clone());
+                .expect("the field exists")
+                .insert(field.to_owned(), value);
         });
-        assert!(
-            refused.contains(expected),
-            "{place}/{field} = {value}: {refused}"
-        );
+        assert!(refused.contains(expected), "{case}: {refused}");
     }
 }
 
@@ -271,21 +129,21 @@ fn overlapping_or_too_many_parts_are_refused() {
         slot["area"]["offset"] = json!(offset.to_string());
         tree["keyslots"][id] = slot;
     };
-    let refused = said_of(|tree| slot_at(tree, "1", (32 << 10) + 4096));
+    let refused = error_after(|tree| slot_at(tree, "1", (32 << 10) + 4096));
     assert!(
         refused.contains("key slot 0: it overlaps key slot 1"),
         "{refused}"
     );
-    let refused = said_of(|tree| slot_at(tree, "01", 1 << 20));
+    let refused = error_after(|tree| slot_at(tree, "01", 1 << 20));
     assert!(refused.contains("its id is not a number"), "{refused}");
-    let refused = said_of(|tree| {
+    let refused = error_after(|tree| {
         (1..33).for_each(|id| slot_at(tree, &id.to_string(), (id + 1) * (252 << 10)))
     });
     assert!(refused.contains("there are 33"), "{refused}");
     // Two segments of one key; two digests of one segment.
-    let refused = said_of(|tree| tree["segments"]["1"] = tree["segments"]["0"].clone());
+    let refused = error_after(|tree| tree["segments"]["1"] = tree["segments"]["0"].clone());
     assert!(refused.contains("it has no digest"), "{refused}");
-    let refused = said_of(|tree| {
+    let refused = error_after(|tree| {
         tree["segments"]["1"] = tree["segments"]["0"].clone();
         tree["digests"]["0"]["segments"] = json!(["0", "1"]);
     });
@@ -293,10 +151,10 @@ fn overlapping_or_too_many_parts_are_refused() {
         refused.contains("there are 2; one is supported"),
         "{refused}"
     );
-    let refused = said_of(|tree| tree["digests"]["1"] = tree["digests"]["0"].clone());
+    let refused = error_after(|tree| tree["digests"]["1"] = tree["digests"]["0"].clone());
     assert!(refused.contains("more than one digest"), "{refused}");
     // Each slot is within the limit, and all of them together are not.
-    let refused = said_of(|tree| {
+    let refused = error_after(|tree| {
         tree["keyslots"]["0"]["kdf"]["memory"] = json!(1 << 20);
         tree["keyslots"]["0"]["kdf"]["time"] = json!(40);
         slot_at(tree, "1", 1 << 20);
@@ -310,8 +168,8 @@ fn an_inconsistent_reencryption_is_refused() {
     let (_, mut header, _) = formatted(&random);
     let begun = header.begin_reencryption(1, super::tests::CHEAP, b"secret", &random);
     begun.expect("begun");
-    header.advance(1 << 20, &random).expect("it goes on");
-    assert_eq!(said(header.tree.to_string()), "it is accepted");
+    header.advance(1 << 20, &random).expect("advanced");
+    assert_eq!(error_of(header.tree.to_string()), "it is accepted");
     let max = u64::MAX.to_string();
     for (place, value, expected) in [
         (
@@ -382,8 +240,8 @@ fn an_inconsistent_reencryption_is_refused() {
         ),
     ] {
         let mut tree = header.tree.clone();
-        *tree.pointer_mut(place).expect("it is there") = value.clone();
-        let refused = said(tree.to_string());
+        *tree.pointer_mut(place).expect("the field exists") = value.clone();
+        let refused = error_of(tree.to_string());
         assert!(refused.contains(expected), "{place} = {value}: {refused}");
     }
 }
@@ -398,7 +256,7 @@ fn invalid_json_is_refused() {
         ("[".repeat(10_000), "recursion limit"),
         ("7".to_owned(), "invalid type"),
     ] {
-        let refused = said(text);
+        let refused = error_of(text);
         assert!(refused.contains(expected), "{refused}");
     }
 }
@@ -419,17 +277,23 @@ fn a_key_that_does_not_match_the_segments_digest_is_never_returned() {
     let (from, _) = Header::read(&other).expect("read");
     let mut tree = header.tree.clone();
     tree["keyslots"]["0"] = from.tree["keyslots"]["0"].clone();
-    carry_out(&mut disk, &header.change(tree, &random).expect("it is one"));
+    carry_out(
+        &mut disk,
+        &header.change(tree, &random).expect("a valid header"),
+    );
     let (header, _) = Header::read(&disk).expect("read");
     let wrong = Err(UnlockError::Wrong { tried: 1 });
     assert_eq!(header.unlock(&disk, b"secret"), wrong);
-    // The same with the other disk's digest, which has no segment.
+    // The same with the other disk's digest, which is of no segment.
     let mut tree = header.tree.clone();
     tree["digests"]["1"] = from.tree["digests"]["0"].clone();
     tree["digests"]["1"]["segments"] = json!([]);
     tree["digests"]["0"]["keyslots"] = json!([]);
     let mut header = header;
-    carry_out(&mut disk, &header.change(tree, &random).expect("it is one"));
+    carry_out(
+        &mut disk,
+        &header.change(tree, &random).expect("a valid header"),
+    );
     let (header, _) = Header::read(&disk).expect("read");
     let wrong = Err(UnlockError::Wrong { tried: 0 });
     assert_eq!(header.unlock(&disk, b"secret"), wrong);

@@ -18,7 +18,7 @@
 //!
 //! Invariants:
 //!
-//! * The disk may be hostile. A [`Header`] was checked as a whole: its areas lie where they may,
+//! * The disk may be hostile. A [`Header`] was checked as a whole: its areas are where they may be,
 //!   its key slots cost what they may, and its cipher is AES-256-XTS, so no header can make the
 //!   disk unencrypted.
 //! * A key is returned only if its digest is that of the segment.
@@ -91,7 +91,7 @@ pub enum HeaderError {
 /// One step of a change of a disk. Steps are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write bytes to the disk. They lie before [`DATA_OFFSET`], except for a zone that is being
+    /// Write bytes to the disk. They are before [`DATA_OFFSET`], except for a zone that is being
     /// re-encrypted.
     Write {
         /// The offset, in bytes.

@@ -1,5 +1,5 @@
 //! The parts of the data and their keys. Usually one key encrypts all of it. While the data is
-//! re-encrypted, the new key encrypts what lies before a boundary and the old key the rest.
+//! re-encrypted, the new key encrypts the data before a boundary and the old key the rest.
 //!
 //! ```text
 //!            ┌──────── segment 0 ────────┬──────── segment 1 ────────────────▶

@@ -172,10 +172,10 @@ fn a_reencryption_has_two_keys_until_it_ends() {
     carry_out(&mut disk, &steps);
     assert_ne!(old, new);
     let again = header.begin_reencryption(4, CHEAP, b"secret", &random);
-    assert_eq!(again, Err(SlotError::UnderWay));
+    assert_eq!(again, Err(SlotError::Reencrypting));
     let added = header.add_key(&old, CHEAP, b"second", &random);
-    assert_eq!(added, Err(SlotError::UnderWay));
-    assert_eq!(header.remove_key(0, &random), Err(SlotError::UnderWay));
+    assert_eq!(added, Err(SlotError::Reencrypting));
+    assert_eq!(header.remove_key(0, &random), Err(SlotError::Reencrypting));
     for boundary in [0, 4096, 1 << 20, 1 << 50] {
         if boundary > 0 {
             let steps = header.advance(boundary, &random).expect("it goes on");

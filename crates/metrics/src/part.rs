@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use world::{Millis, host};
 
@@ -101,17 +102,20 @@ impl Monitor {
     /// Adds a part that has started.
     pub fn add(&self, part: Arc<dyn Part>) {
         let measuring = tokio::sync::Mutex::default();
-        lock(&self.inner.parts).push(Arc::new(MonitoredPart { part, measuring }));
+        self.inner
+            .parts
+            .lock()
+            .push(Arc::new(MonitoredPart { part, measuring }));
     }
 
     /// Sets the time at which the certificate that this process uses as `server` or `client`
     /// ends.
     pub fn set_certificate(&self, used_as: &'static str, ends: Millis) {
-        lock(&self.inner.certificates).insert(used_as, ends);
+        self.inner.certificates.lock().insert(used_as, ends);
     }
 
     fn parts(&self) -> Vec<Arc<MonitoredPart>> {
-        lock(&self.inner.parts).clone()
+        self.inner.parts.lock().clone()
     }
 
     /// Why this process cannot do its work, each as `part: reason`.
@@ -173,7 +177,7 @@ impl Monitor {
         let version = vec![("version", self.inner.version.to_owned())];
         own.gauge(&BUILD_INFO, [(version, 1.0)]);
         own.one(&START_TIME, seconds(self.inner.started));
-        let certificates = lock(&self.inner.certificates).clone();
+        let certificates = self.inner.certificates.lock().clone();
         own.gauge(
             &CERTIFICATE_EXPIRY,
             certificates
@@ -213,11 +217,6 @@ async fn ask<T: Send + 'static>(
             Err(error) => tracing::error!(%error, "health check of a part failed"),
         }
     }
-}
-
-/// Locks a mutex whose content stays sound if a thread panics in between.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn ready(State(monitor): State<Monitor>) -> Response {
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_that_hangs_does_not_affect_the_others() {
+    async fn a_hanging_part_does_not_affect_the_others() {
         let monitor = monitor([("a", true, true), ("b", false, false)]);
         let reasons = monitor.reasons().await;
         assert_eq!(reasons, ["a: it does not answer"]);
@@ -369,7 +368,7 @@ mod tests {
 
     /// A second scrape once waited for the hanging part of the first before it asked any part.
     #[tokio::test(start_paused = true)]
-    async fn two_scrapes_at_once_both_have_the_metrics_of_parts_that_do_not_hang() {
+    async fn concurrent_scrapes_both_get_the_metrics_of_responsive_parts() {
         let monitor = monitor([("a", false, true), ("b", false, false)]);
         let (one, other) = tokio::join!(monitor.metrics(), monitor.metrics());
         for text in [one, other] {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
-use chain::{Door, Link, Program, Remote};
+use chain::{LinkState, PendingQueue, Program, RemoteDisk};
 use nbd::client::{ClientOptions, NbdClient, Reconnect, State, Target};
 use nbd::{EmbeddedServer, ExportOptions, WatchedSource, Watcher};
 use net::Channel;
@@ -79,7 +79,7 @@ enum Life {
 /// An out-of-process filter as its chain uses it.
 pub(crate) struct FilterConnection {
     client: NbdClient,
-    server: EmbeddedServer<Door>,
+    server: EmbeddedServer<PendingQueue>,
     life: Life,
     launcher: Box<dyn Launcher>,
     watcher: Watcher,
@@ -88,7 +88,7 @@ pub(crate) struct FilterConnection {
 
 impl FilterConnection {
     pub fn new(
-        door: Door,
+        queue: PendingQueue,
         launcher: Box<dyn Launcher>,
         export: &str,
         clock: Arc<dyn Clock>,
@@ -106,7 +106,7 @@ impl FilterConnection {
         let export = ExportOptions::new(EXPORT, Arc::clone(&clock));
         Self {
             client,
-            server: EmbeddedServer::new(door, export, watcher.clone()),
+            server: EmbeddedServer::new(queue, export, watcher.clone()),
             life: Life::Stopped("the filter was not started".to_owned()),
             launcher,
             watcher,
@@ -230,21 +230,21 @@ impl Program for FilterConnection {
     }
 }
 
-impl Remote for FilterConnection {
-    fn link(&self) -> Link {
+impl RemoteDisk for FilterConnection {
+    fn link_state(&self) -> LinkState {
         match (&self.life, self.client.state()) {
-            (Life::Stopped(why), _) => Link::Broken(why.clone()),
-            (Life::Starting(_), _) => Link::Connecting,
+            (Life::Stopped(why), _) => LinkState::Broken(why.clone()),
+            (Life::Starting(_), _) => LinkState::Connecting,
             // The client's state is that of the connection before.
             (
                 Life::Running {
                     connect: Some(_), ..
                 },
                 _,
-            ) => Link::Connecting,
-            (_, State::Connecting) => Link::Connecting,
-            (_, State::Ready) => Link::Ready,
-            (_, State::Disconnected { error }) => Link::Broken(error.to_string()),
+            ) => LinkState::Connecting,
+            (_, State::Connecting) => LinkState::Connecting,
+            (_, State::Ready) => LinkState::Ready,
+            (_, State::Disconnected { error }) => LinkState::Broken(error.to_string()),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
 use chain::EventSink;
-use chain::filters::{Event, What};
+use chain::filters::{Event, EventKind};
 
 /// The maximal number of batches that wait to be written. Further ones are lost.
 const BATCHES_MAX: usize = 256;
@@ -48,7 +48,7 @@ impl EventLines {
 }
 
 impl EventSink for EventLines {
-    fn tell(&self, events: Vec<Event>) {
+    fn report(&self, events: Vec<Event>) {
         let count = events.len() as u64;
         if self.batches.try_send(events).is_err() {
             self.lost.fetch_add(count, Ordering::Relaxed);
@@ -60,7 +60,7 @@ fn write(out: &mut impl Write, batch: &[Event], lost: u64) -> io::Result<()> {
     let mut text = Vec::new();
     if let (Some(first), 1..) = (batch.first(), lost) {
         let mut note = first.clone();
-        note.what = What::Note(format!(
+        note.kind = EventKind::Message(format!(
             "{lost} events were lost: their reader was too slow"
         ));
         note.rule = None;

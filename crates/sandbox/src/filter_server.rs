@@ -165,16 +165,16 @@ impl FilterServer {
             (Role::Below, Role::Requests) if matches == first => (channel, other),
             _ => return Err("the greetings of a session's two connections differ".to_owned()),
         };
-        let whose = greeting.whose;
+        let attribution = greeting.attribution;
         tracing::info!(
-            tenant = whose.tenant,
-            volume = whose.volume,
-            vm = whose.vm,
+            tenant = attribution.tenant,
+            volume = attribution.volume,
+            vm = attribution.vm,
             name = greeting.name,
             "filter server serves disk"
         );
         let served = serve_filters(&self.world, requests, below, |wake, watcher| {
-            (self.make)(&greeting.name, whose, wake, watcher).map_err(ServeError::Filters)
+            (self.make)(&greeting.name, attribution, wake, watcher).map_err(ServeError::Filters)
         });
         served.map_err(|error| with_causes(&error))
     }
@@ -262,7 +262,7 @@ mod tests {
         let Endpoint::Tcp(at) = *listener.endpoint() else {
             panic!("it is an address");
         };
-        let whose = Attribution {
+        let attribution = Attribution {
             tenant: "alice".to_owned(),
             vm: None,
             volume: "disk".to_owned(),
@@ -280,7 +280,7 @@ mod tests {
             address: at,
             key: fingerprint,
         };
-        let launched = connect(&config, "a", &whose, &identity, &*real.random);
+        let launched = connect(&config, "a", &attribution, &identity, &*real.random);
         let launched = launched.expect("it connects");
         let RequestConnection::Open(mut first) = launched.requests else {
             panic!("it is a connection");

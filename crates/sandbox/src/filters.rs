@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use chain::{Door, Program, Programs, Surroundings};
+use chain::{FilterContext, PendingQueue, Program, Programs};
 use chain_policy::{ExternalConfig, FilterKind, FilterPolicy, RemoteConfig};
 use nbd::Watcher;
 use world::Disk;
@@ -87,37 +87,37 @@ impl Programs for OutOfProcessFilters {
     fn program(
         &self,
         of: &FilterPolicy,
-        surroundings: &Surroundings,
-        door: Door,
+        context: &FilterContext,
+        queue: PendingQueue,
     ) -> Result<Box<dyn Program>, String> {
         let Some(settings) = &of.out_of_process else {
             return Err(format!("the filter {} runs inline", of.name));
         };
-        let context = LaunchContext {
+        let launch = LaunchContext {
             options: self.options.clone(),
             name: of.name.as_str().into(),
             settings: settings.clone(),
-            surroundings: surroundings.clone(),
+            filter: context.clone(),
         };
         let mut export = EXPORT.to_owned();
         let launcher: Box<dyn Launcher> = match &of.kind {
-            FilterKind::Remote(config) => Box::new(self.remote(context, config)?),
+            FilterKind::Remote(config) => Box::new(self.remote(launch, config)?),
             FilterKind::External(config) => {
-                let launcher = self.external(context, config)?;
+                let launcher = self.external(launch, config)?;
                 launcher.program.export.clone_into(&mut export);
                 Box::new(launcher)
             }
             kind => Box::new(ScreeProcess {
-                context,
+                context: launch,
                 key: match kind {
                     FilterKind::Encrypt(config) => Some(config.key.clone()),
                     _ => None,
                 },
             }),
         };
-        let clock = Arc::clone(&surroundings.clock);
+        let clock = Arc::clone(&context.host.clock);
         let watcher = self.watcher.clone();
-        let connection = FilterConnection::new(door, launcher, &export, clock, watcher);
+        let connection = FilterConnection::new(queue, launcher, &export, clock, watcher);
         Ok(Box::new(connection))
     }
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use chain::Surroundings;
+use chain::FilterContext;
 use chain_policy::{Limits, OutOfProcess, RemoteConfig};
 use net::Channel;
 use world::Endpoint;
@@ -34,7 +34,7 @@ pub(crate) struct LaunchContext {
     /// The filter's name.
     pub name: Arc<str>,
     pub settings: OutOfProcess,
-    pub surroundings: Surroundings,
+    pub filter: FilterContext,
 }
 
 impl LaunchContext {
@@ -44,8 +44,8 @@ impl LaunchContext {
         launch: impl FnOnce() -> io::Result<LaunchedFilter> + Send + 'static,
     ) -> Receiver<io::Result<LaunchedFilter>> {
         let (sender, receiver) = mpsc::channel();
-        let wake = self.surroundings.wake.clone();
-        self.surroundings.pool.run(Box::new(move || {
+        let wake = self.filter.attachment.wake.clone();
+        self.filter.host.pool.run(Box::new(move || {
             // A filter that was given up meanwhile has dropped the receiver.
             let _ = sender.send(launch());
             wake.wake();
@@ -60,9 +60,13 @@ impl LaunchContext {
         stdin: Stdio,
         stdout: Stdio,
     ) -> io::Result<FilterProcess> {
-        let given = &self.surroundings;
+        let given = &self.filter;
         // The policy's limit, as far as the host's operator allows it.
-        let memory_bytes = self.settings.limits.memory_bytes.min(given.memory_max);
+        let memory_bytes = self
+            .settings
+            .limits
+            .memory_bytes
+            .min(given.attachment.memory_max);
         let options = ProcessOptions {
             program: &self.options.program,
             user,
@@ -74,12 +78,12 @@ impl LaunchContext {
             stdin,
             stdout,
         };
-        let (process, stderr) = FilterProcess::start(options, &given.pool, &given.clock)?;
+        let (process, stderr) = FilterProcess::start(options, &given.host.pool, &given.host.clock)?;
         let reader = OutputReader {
-            whose: Arc::clone(&given.whose),
+            attribution: Arc::clone(&given.attachment.attribution),
             name: Arc::clone(&self.name),
-            events: Arc::clone(&given.events),
-            clock: Arc::clone(&given.clock),
+            events: Arc::clone(&given.attachment.events),
+            clock: Arc::clone(&given.host.clock),
         };
         reader.start(stderr)?;
         Ok(process)
@@ -103,10 +107,17 @@ impl Launcher for ScreeProcess {
     fn launch(&self) -> Receiver<io::Result<LaunchedFilter>> {
         let (context, key) = (self.context.clone(), self.key.clone());
         self.context.run(move || {
-            let given = &context.surroundings;
-            let mut spec = Spec::new(&context.settings.standalone_policy, &given.whose);
+            let given = &context.filter;
+            let mut spec = Spec::new(
+                &context.settings.standalone_policy,
+                &given.attachment.attribution,
+            );
             if let Some(name) = key {
-                let passphrase = given.keys.passphrase(&name).map_err(io::Error::other)?;
+                let passphrase = given
+                    .attachment
+                    .keys
+                    .passphrase(&name)
+                    .map_err(io::Error::other)?;
                 spec.add_key(&name, &passphrase);
             }
             let (requests, stdin) = raw_socket_pair()?;
@@ -168,8 +179,14 @@ impl Launcher for RemoteFilterLauncher {
         let (context, config) = (self.context.clone(), self.config.clone());
         let host = Arc::clone(&self.host);
         self.context.run(move || {
-            let given = &context.surroundings;
-            connect(&config, &context.name, &given.whose, &*host, &*given.random)
+            let given = &context.filter;
+            connect(
+                &config,
+                &context.name,
+                &given.attachment.attribution,
+                &*host,
+                &*given.host.random,
+            )
         })
     }
 }

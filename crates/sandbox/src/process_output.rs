@@ -7,7 +7,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 
-use chain::filters::{Event, What};
+use chain::filters::{Event, EventKind};
 use chain::{Attribution, EventSink};
 use world::Clock;
 
@@ -16,7 +16,7 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// A reader of the standard error of one process.
 pub(crate) struct OutputReader {
-    pub whose: Arc<Attribution>,
+    pub attribution: Arc<Attribution>,
     pub name: Arc<str>,
     pub events: Arc<dyn EventSink>,
     pub clock: Arc<dyn Clock>,
@@ -48,12 +48,12 @@ impl OutputReader {
                 Ok(_) => {}
             }
             match serde_json::from_slice(&line) {
-                Ok(fields) => self.report(What::Told(fields)),
+                Ok(fields) => self.report(EventKind::Forwarded(fields)),
                 Err(_) => {
                     let text = String::from_utf8_lossy(line.trim_ascii_end());
                     tracing::info!(
                         name = %self.name,
-                        tenant = self.whose.tenant,
+                        tenant = self.attribution.tenant,
                         %text,
                         "filter process printed line"
                     );
@@ -62,13 +62,13 @@ impl OutputReader {
         }
     }
 
-    fn report(&self, what: What) {
-        self.events.tell(vec![Event {
+    fn report(&self, kind: EventKind) {
+        self.events.report(vec![Event {
             time: self.clock.wall(),
-            whose: Arc::clone(&self.whose),
-            monitor: Arc::clone(&self.name),
+            attribution: Arc::clone(&self.attribution),
+            filter: Arc::clone(&self.name),
             partition: None,
-            what,
+            kind,
             rule: None,
         }]);
     }

@@ -67,7 +67,7 @@ pub(crate) struct Greeting {
     #[serde(rename = "filter")]
     pub name: String,
     /// The tenant, VM and volume to which the disk belongs.
-    pub whose: Attribution,
+    pub attribution: Attribution,
 }
 
 impl Greeting {
@@ -121,7 +121,7 @@ impl GreetingReader {
 pub(crate) fn connect(
     server: &RemoteConfig,
     name: &str,
-    whose: &Attribution,
+    attribution: &Attribution,
     host: &dyn HostIdentity,
     random: &dyn Random,
 ) -> io::Result<LaunchedFilter> {
@@ -139,7 +139,7 @@ pub(crate) fn connect(
         role: Role::Requests,
         session: STANDARD.encode(session),
         name: name.to_owned(),
-        whose: whose.clone(),
+        attribution: attribution.clone(),
     };
     let requests = connect_one(server.address, &config, &greeting)?;
     greeting.role = Role::Below;

@@ -6,8 +6,9 @@ use std::sync::{Arc, mpsc};
 
 use base::BlockDevice as _;
 use chain::{
-    Chain, Derivations, Exchange, ExchangeError, Filter, KeyMissing, KeySource, NoPrograms,
-    NoTargets, Room, SizeRule, Surroundings, Tenure, Unlimited, build,
+    AttachmentContext, Chain, ChainHistory, DiskLimits, Filter, FilterContext, HostContext,
+    HotSwap, HotSwapError, KeyDerivations, KeyError, KeySource, NoPrograms, NoTargets, SizeRule,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::{Policy, PolicyError};
 use nbd::client::{ClientOptions, ConnectionError, NbdClient, Target};
@@ -41,7 +42,7 @@ pub enum ServeError {
     Filters(String),
     /// The filter cannot start.
     #[error(transparent)]
-    Filter(#[from] ExchangeError),
+    Filter(#[from] HotSwapError),
     /// A socket failed.
     #[error("socket error: {0}")]
     Socket(#[from] io::Error),
@@ -50,11 +51,11 @@ pub enum ServeError {
 struct Keys(Arc<Spec>);
 
 impl KeySource for Keys {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
         match self.0.key(name) {
             Ok(Some(key)) => Ok(key),
-            Ok(None) => Err(KeyMissing::None(name.to_owned())),
-            Err(error) => Err(KeyMissing::Unusable {
+            Ok(None) => Err(KeyError::NotFound(name.to_owned())),
+            Err(error) => Err(KeyError::Unusable {
                 name: name.to_owned(),
                 reason: error.to_string(),
             }),
@@ -80,24 +81,28 @@ pub fn serve(
     let spec = Arc::new(spec);
     let (requests, below) = (Channel::new(requests), Channel::new(below));
     serve_filters(world, requests, below, |wake, _| {
-        let surroundings = Surroundings {
-            clock: Arc::clone(&world.clock),
-            pool: Arc::clone(&world.pool),
-            random: Arc::clone(&world.random),
-            wake,
-            whose: Arc::new(spec.whose.clone()),
-            events: Arc::new(EventLines::start(events)?),
-            keys: Arc::new(Keys(spec)),
-            targets: Arc::new(NoTargets),
-            programs: Arc::new(NoPrograms),
-            derivations: Arc::new(Derivations::new(Arc::clone(&world.pool))),
-            memory_max: memory_bytes / FILTER_SHARE,
-            tenure: Tenure::default(),
-            lease: Arc::new(Unlimited),
-            room: Room::UNLIMITED,
-            state: None,
+        let context = FilterContext {
+            host: HostContext {
+                clock: Arc::clone(&world.clock),
+                pool: Arc::clone(&world.pool),
+                random: Arc::clone(&world.random),
+                programs: Arc::new(NoPrograms),
+                key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
+            },
+            attachment: AttachmentContext {
+                wake,
+                attribution: Arc::new(spec.attribution.clone()),
+                events: Arc::new(EventLines::start(events)?),
+                keys: Arc::new(Keys(spec)),
+                targets: Arc::new(NoTargets),
+                memory_max: memory_bytes / FILTER_SHARE,
+                history: ChainHistory::default(),
+                lease: Arc::new(UnlimitedLease),
+                disk_limits: DiskLimits::UNLIMITED,
+                state: None,
+            },
         };
-        Ok(build(&policy, &surroundings))
+        Ok(build_filters(&policy, &context))
     })
 }
 
@@ -116,10 +121,10 @@ pub(crate) fn serve_filters(
     let below = NbdClient::new(Target::Connected(below), options, watcher.clone()).opened()?;
     let mut chain = Chain::new(below, Arc::clone(&world.clock), waker.handle());
     let (tell, told) = mpsc::channel();
-    chain.exchange(Exchange {
+    chain.hot_swap(HotSwap {
         filters: make(waker.handle(), &watcher)?,
         rule: SizeRule::MayChange,
-        told: Box::new(move |ended| drop(tell.send(ended))),
+        on_swapped: Box::new(move |ended| drop(tell.send(ended))),
     });
     let mut completions = Vec::new();
     loop {

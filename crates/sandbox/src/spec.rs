@@ -37,7 +37,7 @@ pub struct Spec {
     /// The policy of a chain that has only this filter, inline.
     pub policy: String,
     /// The tenant, VM and volume to which the disk belongs.
-    pub whose: Attribution,
+    pub attribution: Attribution,
     /// Passphrases by name, in base64.
     keys: BTreeMap<String, Zeroizing<String>>,
 }
@@ -45,10 +45,10 @@ pub struct Spec {
 impl Spec {
     /// The configuration of a filter without keys.
     #[must_use]
-    pub fn new(policy: &str, whose: &Attribution) -> Self {
+    pub fn new(policy: &str, attribution: &Attribution) -> Self {
         Self {
             policy: policy.to_owned(),
-            whose: whose.clone(),
+            attribution: attribution.clone(),
             keys: BTreeMap::new(),
         }
     }
@@ -106,18 +106,18 @@ mod tests {
 
     #[test]
     fn a_spec_survives_a_round_trip_and_a_longer_one_is_refused() {
-        let whose = Attribution {
+        let attribution = Attribution {
             tenant: "alice".to_owned(),
             vm: Some("libvirt:web".to_owned()),
             volume: "web-1".to_owned(),
             volume_id: None,
         };
-        let mut spec = Spec::new("volume = \"*\"", &whose);
+        let mut spec = Spec::new("volume = \"*\"", &attribution);
         spec.add_key("disk", b"secret\xff");
         let mut sent = Vec::new();
         spec.send(&mut sent).expect("it fits");
         let received = Spec::receive(&mut &*sent).expect("it is one");
-        assert_eq!(received.whose, whose);
+        assert_eq!(received.attribution, attribution);
         assert_eq!(received.policy, "volume = \"*\"");
         let key = received.key("disk").expect("base64").expect("it is there");
         assert_eq!(*key, b"secret\xff");

@@ -150,7 +150,7 @@ impl Client {
             .expires
             .parse::<jiff::Timestamp>()
             .is_ok_and(|ends| ends < soon);
-        if ends_soon && !profile.is_brought() && profile.renew(&client).await.is_ok() {
+        if ends_soon && !profile.is_external() && profile.renew(&client).await.is_ok() {
             // If the new certificate cannot be written, the next command renews it again.
             let _ = profile.write(profiles.world(), &path);
         }

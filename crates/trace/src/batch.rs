@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Outcome, Verb};
+    use crate::{OpKind, Outcome};
 
     fn record() -> impl Strategy<Value = Record> {
         let numbers = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
@@ -220,13 +220,13 @@ mod tests {
             latency_ns,
             offset: offset.into(),
             length: length.into(),
-            verb: [
-                Verb::Read,
-                Verb::Write,
-                Verb::Flush,
-                Verb::Trim,
-                Verb::WriteZeroes,
-                Verb::Prefetch,
+            kind: [
+                OpKind::Read,
+                OpKind::Write,
+                OpKind::Flush,
+                OpKind::Trim,
+                OpKind::WriteZeroes,
+                OpKind::Prefetch,
             ][usize::from(words.0)],
             is_fua: words.1,
             may_punch: words.2,
@@ -275,7 +275,7 @@ mod tests {
                 latency_ns: 8,
                 offset: 4096,
                 length: 512,
-                verb: Verb::Write,
+                kind: OpKind::Write,
                 is_fua: true,
                 may_punch: false,
                 outcome: Outcome::Done,

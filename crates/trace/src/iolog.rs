@@ -1,17 +1,17 @@
-//! fio's logs of requests, versions 2 and 3, and the latter as `fio --read_iolog` replays it.
+//! Writes records as a log of fio, version 3, which `fio --read_iolog` replays.
 //!
-//! A line is `TIMESTAMP FILE ACTION OFFSET LENGTH`, the first in microseconds since the job began
-//! and only in version 3; version 2 has pauses instead, in microseconds, too. fio has no verb for
-//! zeroes: they are written; nor for prefetching: that is left out.
+//! A line is `TIMESTAMP FILE ACTION OFFSET LENGTH`, with the time in microseconds since the start.
+//! fio has no action for writing zeroes, which becomes `write`, nor for prefetching and requests for
+//! extents, which are left out.
 
 use std::fmt::Write as _;
 
-use crate::{Record, Verb};
+use crate::{OpKind, Record};
 
 /// The first line of a file of version 3.
 pub const IOLOG_HEAD: &str = "fio version 3 iolog";
 
-/// That `file` is used from now on, or not any more.
+/// Lines with actions on `file` that have no range, such as `open` and `close`.
 #[must_use]
 pub fn iolog_file(time_us: u64, file: &str, actions: &[&str]) -> String {
     let mut lines = String::new();
@@ -21,15 +21,15 @@ pub fn iolog_file(time_us: u64, file: &str, actions: &[&str]) -> String {
     lines
 }
 
-/// A record, begun `time_us` after the first one; none, if fio has no verb for it.
+/// The line of a record that began at `time_us`; `None` if fio has no action for it.
 #[must_use]
 pub fn iolog_line(time_us: u64, file: &str, record: &Record) -> Option<String> {
-    let action = match record.verb {
-        Verb::Read => "read",
-        Verb::Write | Verb::WriteZeroes => "write",
-        Verb::Trim => "trim",
-        Verb::Flush => return Some(format!("{time_us} {file} sync 0 0\n")),
-        Verb::Prefetch => return None,
+    let action = match record.kind {
+        OpKind::Read => "read",
+        OpKind::Write | OpKind::WriteZeroes => "write",
+        OpKind::Trim => "trim",
+        OpKind::Flush => return Some(format!("{time_us} {file} sync 0 0\n")),
+        OpKind::Prefetch | OpKind::Extents => return None,
     };
     let (offset, length) = (record.offset, record.length);
     (length > 0).then(|| format!("{time_us} {file} {action} {offset} {length}\n"))

@@ -1,57 +1,27 @@
 //! [`Record`]: one request that has ended.
 
 use base::codec::{OutOfBytes, Reader, Writer as _};
+use base::{ByteRange, OpKind};
 
 /// The length of a record, in bytes.
 pub const RECORD_BYTES: usize = 40;
 
-/// The flag of a request that is durable when it is answered.
+/// The flag of a request that is durable when it completes.
 const FUA: u8 = 1;
 
-/// The flag of zeroes that may become a hole.
+/// The flag of a request whose zeroes may become a hole.
 const MAY_PUNCH: u8 = 2;
 
-/// The operation of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// Reads content.
-    Read,
-    /// Writes content.
-    Write,
-    /// Makes everything that was acknowledged durable.
-    Flush,
-    /// Declares content unused.
-    Trim,
-    /// Writes zeroes.
-    WriteZeroes,
-    /// Announces that content will be read soon.
-    Prefetch,
-}
-
-impl Verb {
-    /// All operations, in the order of their numbers in records.
-    const ALL: [Self; 6] = [
-        Self::Read,
-        Self::Write,
-        Self::Flush,
-        Self::Trim,
-        Self::WriteZeroes,
-        Self::Prefetch,
-    ];
-
-    /// The operation's name, for display.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Flush => "flush",
-            Self::Trim => "trim",
-            Self::WriteZeroes => "write-zeroes",
-            Self::Prefetch => "prefetch",
-        }
-    }
-}
+/// The kinds of operations in the order of their numbers in a record. Requests for extents are not
+/// recorded.
+const KINDS: [OpKind; 6] = [
+    OpKind::Read,
+    OpKind::Write,
+    OpKind::Flush,
+    OpKind::Trim,
+    OpKind::WriteZeroes,
+    OpKind::Prefetch,
+];
 
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,8 +54,8 @@ pub struct Record {
     pub offset: u64,
     /// The length of the request's range, in bytes; 0 for a flush.
     pub length: u64,
-    /// The operation.
-    pub verb: Verb,
+    /// The operation; never [`OpKind::Extents`].
+    pub kind: OpKind,
     /// Whether the request was durable when it was answered.
     pub is_fua: bool,
     /// Whether written zeroes may become a hole.
@@ -95,16 +65,15 @@ pub struct Record {
 }
 
 impl Record {
-    /// A successful request of which only the operation, the time and the range (offset and
-    /// length, in bytes) are known.
+    /// A successful request of which only the operation, the time and the range are known.
     #[must_use]
-    pub const fn plain(verb: Verb, time_ns: u64, (offset, length): (u64, u64)) -> Self {
+    pub const fn plain(kind: OpKind, time_ns: u64, range: ByteRange) -> Self {
         Self {
             time_ns,
             latency_ns: 0,
-            offset,
-            length,
-            verb,
+            offset: range.offset,
+            length: range.length,
+            kind,
             is_fua: false,
             may_punch: false,
             outcome: Outcome::Done,
@@ -115,8 +84,8 @@ impl Record {
         for word in [self.time_ns, self.latency_ns, self.offset, self.length] {
             into.put_u64(word);
         }
-        let verb = Verb::ALL.iter().position(|verb| *verb == self.verb);
-        into.put_u8(verb.unwrap_or_default() as u8);
+        let kind = KINDS.iter().position(|kind| *kind == self.kind);
+        into.put_u8(kind.expect("requests for extents are not recorded") as u8);
         let fua = u8::from(self.is_fua) * FUA;
         into.put_u8(fua | (u8::from(self.may_punch) * MAY_PUNCH));
         into.put_u8(match self.outcome {
@@ -130,14 +99,14 @@ impl Record {
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Option<Self>, OutOfBytes> {
         let (time_ns, latency_ns) = (reader.u64()?, reader.u64()?);
         let (offset, length) = (reader.u64()?, reader.u64()?);
-        let (verb, flags, outcome) = (reader.u8()?, reader.u8()?, reader.u8()?);
+        let (kind, flags, outcome) = (reader.u8()?, reader.u8()?, reader.u8()?);
         let rest: [u8; 5] = reader.array()?;
         let outcome = match outcome {
             0 => Outcome::Done,
             1 => Outcome::Failed,
             _ => return Ok(None),
         };
-        let Some(verb) = Verb::ALL.get(usize::from(verb)) else {
+        let Some(kind) = KINDS.get(usize::from(kind)) else {
             return Ok(None);
         };
         let is_known = flags & !(FUA | MAY_PUNCH) == 0 && rest == [0; 5];
@@ -147,7 +116,7 @@ impl Record {
             latency_ns,
             offset,
             length,
-            verb: *verb,
+            kind: *kind,
             is_fua: flags & FUA != 0,
             may_punch: flags & MAY_PUNCH != 0,
             outcome,

@@ -12,7 +12,7 @@ pub struct Trace {
     /// The requests in the order in which they began.
     pub records: Vec<Record>,
     /// The number of requests that were recorded and whose files are removed or damaged.
-    pub gone: u64,
+    pub removed: u64,
     /// The number of requests that were never recorded.
     pub lost: u64,
 }
@@ -45,7 +45,7 @@ impl Trace {
     /// The number of requests that the trace is missing.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        self.gone.saturating_add(self.lost)
+        self.removed.saturating_add(self.lost)
     }
 
     /// A trace from its batches, ordered by sequence. There is at least one.
@@ -63,7 +63,7 @@ impl Trace {
         Self {
             began_us: batches[0].head.began_us,
             disk_bytes: last.map_or(0, |last| last.head.disk_bytes),
-            gone: recorded.saturating_sub(records.len() as u64),
+            removed: recorded.saturating_sub(records.len() as u64),
             lost: heads.map(|head| head.lost).max().unwrap_or(0),
             records,
         }
@@ -73,7 +73,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Outcome, Verb};
+    use crate::{OpKind, Outcome};
 
     fn batch(trace: u64, sequence: u64, times: &[u64]) -> Vec<u8> {
         let record = |time_ns: &u64| Record {
@@ -81,7 +81,7 @@ mod tests {
             latency_ns: 1,
             offset: 0,
             length: 512,
-            verb: Verb::Read,
+            kind: OpKind::Read,
             is_fua: false,
             may_punch: false,
             outcome: Outcome::Done,
@@ -129,8 +129,8 @@ mod tests {
         assert_eq!(traces.len(), 2);
         assert_eq!(times(&traces[0]), [5, 6], "it began first");
         assert_eq!(times(&traces[1]), [10, 20, 30, 40]);
-        assert_eq!((traces[0].gone, traces[0].lost), (0, 0));
-        assert_eq!((traces[1].gone, traces[1].lost), (2, 2));
+        assert_eq!((traces[0].removed, traces[0].lost), (0, 0));
+        assert_eq!((traces[1].removed, traces[1].lost), (2, 2));
         let at = newest.len() - 3;
         assert_eq!(broken, [(0, TraceError::Magic { at })]);
     }

@@ -12,7 +12,7 @@ joins an ordinary user and an administrator. Then
 
 A failure prints the request as a curl command, and schemathesis' seed. The only valid
 answers of 5xx are those in schemathesis.toml: there is a host, so nothing else is
-`unavailable`, and the overcommit is so high that `no-capacity` never occurs.
+`unavailable`, and the overcommit is so high that `no_capacity` never occurs.
 """
 
 import argparse

@@ -168,7 +168,7 @@ class Client(threading.Thread):
             try:
                 answer = self.ask("POST", path, body, key)
             except Refused as refused:
-                if not (is_lost and key is None and refused.code == "already-exists"):
+                if not (is_lost and key is None and refused.code == "already_exists"):
                     check(not is_lost, f"{body} was lost, and then refused: {refused}")
                     things.remove(thing)
                     raise
@@ -271,7 +271,7 @@ class Client(threading.Thread):
         try:
             self.insist("DELETE", path)
         except Refused as refused:
-            check(refused.code == "not-found" or "being deleted" in str(refused), f"deleting {thing.name}: {refused}")
+            check(refused.code == "not_found" or "being deleted" in str(refused), f"deleting {thing.name}: {refused}")
         thing.exists = False
 
     def forget(self):
@@ -420,7 +420,7 @@ class Chaos:
 
     def attachments_settled(self):
         rows = self.site.postgres.sql(
-            "SELECT v.name, a.desired, a.state, a.reported_generation = a.generation, COALESCE(a.reason, '') "
+            "SELECT v.name, a.desired, a.state, a.reported_generation = a.generation, COALESCE(a.problem, '') "
             "FROM attachments a JOIN volumes v ON v.id = a.volume WHERE a.state <> 'detached'"
         )
         self.moving = [row for row in rows if row[1:4] != ("1", "attached", "t")]

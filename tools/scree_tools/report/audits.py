@@ -92,8 +92,8 @@ def of_plain(cases):
     least = 0.05 / count
     rows, within, in_cases = [], 0, 0
     for case, reports in cases:
-        files = [one["found"]["files"] for one in reports]
-        found = [one["whole_bytes"] / one["content"]["all"] for one in files]
+        files = [one["result"]["files"] for one in reports]
+        found = [one["readable_bytes"] / one["content"]["total"] for one in files]
         predicted = [one["predicted"] for one in reports]
         likely = [odds(one) for one in predicted]
         for ratio, one, p in zip(found, predicted, likely):
@@ -127,11 +127,11 @@ def of_sealed(cases):
     """Nothing is readable, though many blocks are there."""
     rows = []
     for case, reports in cases:
-        blocks = [one["found"]["blocks"] for one in reports]
-        files = [one["found"]["files"]["content"] for one in reports]
+        blocks = [one["result"]["blocks"] for one in reports]
+        files = [one["result"]["files"]["content"] for one in reports]
         for one in blocks + files:
             check(one["sealed"] > 0 and one["readable"] == 0, f"{case}: {one}")
-        there = [one["sealed"] / one["all"] for one in blocks]
+        there = [one["sealed"] / one["total"] for one in blocks]
         rows.append([case, f"{percent(min(there))} to {percent(max(there))}", "0 %"])
     count = sum(len(reports) for _, reports in cases)
     said = (

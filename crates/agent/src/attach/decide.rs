@@ -194,7 +194,7 @@ mod tests {
             encryption: Encryption::Aes256Gcm,
             lineage: Lineage::from_u128(1),
             version: None,
-            cuts: Vec::new(),
+            snapshots: Vec::new(),
             chain: None,
             image: None,
             journal_bytes: None,

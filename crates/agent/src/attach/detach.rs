@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use api::host::{Assignment, AttachmentState};
+use api::types::Message;
+use api::words::MessageCode;
 use base::{VolumeId, with_causes};
 
 use super::AttachError;
@@ -34,7 +36,8 @@ impl Work {
         let stopped = self.maintain_engine(assignment, attached).await;
         let stopped = stopped.map_or_else(String::new, |why| format!("; it has stopped: {why}"));
         let why = format!("{why}; {FILTERS_HAVE_MORE}{stopped}");
-        self.report(assignment, AttachmentState::Busy, Some(why))
+        let problem = Message::new(MessageCode::FilterWritesPending, why);
+        self.report(assignment, AttachmentState::Busy, Some(problem))
             .await;
         Next::After(LOOK_EVERY)
     }
@@ -60,23 +63,27 @@ impl Work {
             Ok(()) => {
                 tracing::info!(%volume, vm, "disk unplugged from its VM");
                 self.observed.is_unplugged = true;
-                (self.seen_in_vm, self.device, self.note) = (None, None, None);
+                (self.seen_in_vm, self.device, self.notice) = (None, None, None);
                 Next::Decide
             }
             Err(why) if assignment.forced => {
                 tracing::warn!(%volume, why, "disk is taken from its VM by force");
-                self.note = Some(format!(
+                self.notice = Some(by_force(format!(
                     "taken by force, and the VM has I/O errors there until its guest lets go: {why}"
-                ));
+                )));
                 self.observed.findings.has_unplug_failed = true;
                 Next::Decide
             }
             Err(why) => {
                 // It is served as before.
                 let stopped = self.maintain_engine(assignment, attached).await;
-                let why = stopped.unwrap_or(why);
+                let (code, why) = match stopped {
+                    Some(stopped) => (MessageCode::VolumeStopped, stopped),
+                    None => (MessageCode::DiskInUse, why),
+                };
                 tracing::warn!(%volume, why, "disk was not unplugged from its VM");
-                self.report(assignment, AttachmentState::Busy, Some(why))
+                let problem = Message::new(code, why);
+                self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
                 self.later()
             }
@@ -91,7 +98,7 @@ impl Work {
                 "detached by force as it was, without what was written last through its filters: \
                  {why}"
             );
-            self.note = Some(joined(Some(lost), self.note.take()));
+            self.notice = Message::joined([by_force(lost)].into_iter().chain(self.notice.take()));
         }
         self.note_closed(&attached);
         let epoch = attached.epoch();
@@ -141,7 +148,8 @@ impl Work {
                     "what its filters have is not known: {}; {FILTERS_HAVE_MORE}",
                     with_causes(&error)
                 );
-                self.report(assignment, AttachmentState::Busy, Some(why))
+                let problem = Message::new(MessageCode::FilterWritesPending, why);
+                self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
                 self.later()
             }
@@ -188,7 +196,7 @@ impl Work {
             {
                 let why = format!("given up by force, without what was flushed last, as {error}");
                 tracing::warn!(%volume, why, "volume is detached by force");
-                self.report(assignment, AttachmentState::Detached, Some(why))
+                self.report(assignment, AttachmentState::Detached, Some(by_force(why)))
                     .await;
                 Next::Wait
             }
@@ -204,7 +212,8 @@ impl Work {
                     assignment.name
                 );
                 tracing::error!(%volume, why, "volume was not closed cleanly");
-                self.report(assignment, AttachmentState::Busy, Some(why))
+                let problem = Message::new(MessageCode::CloseFailed, why);
+                self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
                 self.later()
             }
@@ -232,7 +241,7 @@ impl Work {
             "{why}: it is carried out when this host has the volume again through the same filters, \
              and nobody else before"
         );
-        self.note = Some(joined(self.note.take(), Some(left)));
+        self.notice = Message::joined(self.notice.take().into_iter().chain([by_force(left)]));
     }
 
     /// Closes the volume of an ending agent; whether all that was written is in versions then.
@@ -257,8 +266,7 @@ impl Work {
     }
 }
 
-/// Two notes in one.
-fn joined(first: Option<String>, second: Option<String>) -> String {
-    let notes: Vec<String> = first.into_iter().chain(second).collect();
-    notes.join("; ")
+/// The message about a volume or a disk that was detached by force.
+fn by_force(text: String) -> Message {
+    Message::new(MessageCode::DetachedByForce, text)
 }

@@ -1,5 +1,6 @@
 //! Why a volume could not be attached, or detached.
 
+use api::words::MessageCode;
 use base::with_causes;
 use catalog::CatalogError;
 use nbd::{ExportEnded, SpawnError};
@@ -76,6 +77,26 @@ pub enum AttachError {
 }
 
 impl AttachError {
+    /// The code of the message about a volume that is not open because of this.
+    pub(super) fn message_code(&self) -> MessageCode {
+        match self {
+            Self::Acquire(AcquireError::Lease(CatalogError::JournalAway { .. }))
+            | Self::Journals(_)
+            | Self::Quarantine(_)
+            | Self::Open(OpenError::Journal(_)) => MessageCode::JournalUnavailable,
+            Self::Acquire(_) => MessageCode::LeaseUnavailable,
+            Self::Catalog(_) => MessageCode::ControllerUnavailable,
+            Self::Key(_) | Self::HostKey(_) => MessageCode::KeyUnavailable,
+            Self::SaltLost | Self::KeyLost => MessageCode::KeyLost,
+            Self::Open(_) | Self::Version(_) => MessageCode::ContentUnavailable,
+            Self::Chain(_) | Self::FilterNote(_) => MessageCode::ChainUnavailable,
+            Self::Serving(_) | Self::Thread(_) => MessageCode::ExportFailed,
+            Self::Volume(_) => MessageCode::VolumeStopped,
+            Self::Unencrypted => MessageCode::EncryptionRequired,
+            Self::Task(_) | Self::Ending => MessageCode::AgentStopping,
+        }
+    }
+
     /// Whether flushed writes cannot be had, though they should be there: only an operator's
     /// force gives them up. `has_shared_journals`: a journal that is in D alone, its operator
     /// moves away.

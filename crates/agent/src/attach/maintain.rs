@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use api::host::calls::ReportSnapshot;
 use api::host::{Access, Assignment, AttachmentState};
+use api::types::Message;
+use api::words::MessageCode;
 use base::{SnapshotId, VolumeId, with_causes};
 use volume::Volume;
 
@@ -30,9 +32,10 @@ impl Work {
         attached.follow_image(assignment.image);
         let caching = &self.parts.caching;
         caching.bound_share(volume, assignment.cache_max_bytes);
-        let why = self.maintain_engine(assignment, attached).await;
-        if why.is_some() {
-            self.report(assignment, AttachmentState::Error, why).await;
+        if let Some(why) = self.maintain_engine(assignment, attached).await {
+            let problem = Message::new(MessageCode::VolumeStopped, why);
+            self.report(assignment, AttachmentState::Error, Some(problem))
+                .await;
             return Next::After(LOOK_EVERY);
         }
         self.maintain_chain(assignment, attached).await;
@@ -45,7 +48,8 @@ impl Work {
             }
             Err(why) => {
                 tracing::warn!(%volume, why, "disk was not plugged into its VM");
-                self.report(assignment, AttachmentState::Error, Some(why))
+                let problem = Message::new(MessageCode::VmUnavailable, why);
+                self.report(assignment, AttachmentState::Error, Some(problem))
                     .await;
                 self.later()
             }
@@ -65,16 +69,16 @@ impl Work {
         if !self.chain.is_to_change(assignment, clock.monotonic()) {
             return;
         }
-        match self.parts.filters.exchange(assignment, attached).await {
+        match self.parts.filters.replace(assignment, attached).await {
             Ok(()) => {
                 let chain = desired_chain(assignment);
                 let revision = chain.map(|chain| chain.revision);
-                tracing::info!(%volume, revision, "filters exchanged");
+                tracing::info!(%volume, revision, "filters replaced");
                 self.chain = ChainState::served(chain);
             }
             Err(error) => {
                 let why = with_causes(&error);
-                tracing::warn!(%volume, why, "filters were not exchanged");
+                tracing::warn!(%volume, why, "filters were not replaced");
                 self.chain.note_failure(assignment, why, clock.monotonic());
             }
         }
@@ -100,7 +104,8 @@ impl Work {
                 }
                 self.seen_in_vm = Some(now);
                 self.device = serial(assignment).ok().map(|serial| serial.to_string());
-                self.note = (!plugged.waits_for_server).then(|| DOES_NOT_WAIT.to_owned());
+                self.notice = (!plugged.waits_for_server)
+                    .then(|| Message::new(MessageCode::VmDoesNotReconnect, DOES_NOT_WAIT));
                 Ok(())
             }
             // Its monitor may be in use for now; the disk is where it was.
@@ -123,7 +128,7 @@ impl Work {
         assignment: &Assignment,
         attached: &Arc<Attached>,
     ) -> Option<String> {
-        let due = assignment.cuts.iter().copied();
+        let due = assignment.snapshots.iter().copied();
         let due: Vec<SnapshotId> = due.filter(|one| !self.snapshots.contains(one)).collect();
         let size_bytes = assignment.size_bytes;
         let is_grown = assignment.access == Access::ReadWrite && size_bytes > self.size_bytes;

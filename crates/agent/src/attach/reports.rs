@@ -2,6 +2,7 @@
 
 use api::host::calls::ReportAttachment;
 use api::host::{Assignment, AttachmentReport, AttachmentState};
+use api::types::Message;
 
 use super::worker::Work;
 use crate::export::NbdServer;
@@ -13,9 +14,9 @@ impl Work {
         &mut self,
         assignment: &Assignment,
         state: AttachmentState,
-        reason: Option<String>,
+        problem: Option<Message>,
     ) -> bool {
-        let report = self.current_report(assignment, state, reason);
+        let report = self.current_report(assignment, state, problem);
         if self.reported.as_ref() == Some(&report) {
             return true;
         }
@@ -45,7 +46,7 @@ impl Work {
         &self,
         assignment: &Assignment,
         state: AttachmentState,
-        reason: Option<String>,
+        problem: Option<Message>,
     ) -> AttachmentReport {
         let server = &self.parts.server;
         let is_served = state == AttachmentState::Attached;
@@ -63,8 +64,8 @@ impl Work {
         AttachmentReport {
             generation: assignment.generation,
             state,
-            reason,
-            note: self.note.clone(),
+            problem,
+            notice: self.notice.clone(),
             device: self.device.clone(),
             chain: self.chain.served.filter(|_| is_served),
             chain_problem: self.chain.problem.clone().filter(|_| is_served),

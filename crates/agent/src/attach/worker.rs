@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{Assignment, AttachmentReport, AttachmentState};
+use api::types::Message;
 use base::{SnapshotId, VolumeId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -136,8 +137,8 @@ pub(super) struct Work {
     /// The first generation that failed because flushed writes cannot be had.
     journal_lost_for: Option<u64>,
     pub chain: ChainState,
-    /// A text for the report that is no error.
-    pub note: Option<String>,
+    /// What the user should know although nothing is wrong.
+    pub notice: Option<Message>,
     /// The serial by which the VM knows the disk.
     pub device: Option<String>,
     /// The last report that a controller has heard.
@@ -160,7 +161,7 @@ impl Work {
             is_journal_quarantined: false,
             journal_lost_for: None,
             chain: ChainState::default(),
-            note: None,
+            notice: None,
             device: None,
             reported: None,
         }
@@ -288,7 +289,8 @@ impl Work {
                 }
                 let volume = assignment.volume;
                 tracing::error!(%volume, name = assignment.name, why, "volume cannot be opened");
-                self.report(assignment, AttachmentState::Error, Some(why))
+                let problem = Message::new(error.message_code(), why);
+                self.report(assignment, AttachmentState::Error, Some(problem))
                     .await;
                 self.later()
             }

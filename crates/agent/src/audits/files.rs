@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use api::types::{
-    AUDIT_FILES_MAX, AuditFile, AuditFileSystem, AuditFiles, AuditFound, AuditHeld, AuditLength,
-    AuditListing,
+    AUDIT_FILES_MAX, AuditBytes, AuditFile, AuditFileSystem, AuditFiles, AuditLength, AuditListing,
+    AuditResult,
 };
 use base::{BlockSize, IoError};
 use extfs::partition::{Partition, partitions};
@@ -19,7 +19,7 @@ use volume::scatter::Exposure;
 const VIEWS_BYTES_MAX: u64 = 1 << 30;
 
 /// The memory for the findings about one file, in bytes, also where a table has just been doubled.
-const NOTED_BYTES: u64 = 3 * size_of::<(u32, AuditHeld)>() as u64;
+const NOTED_BYTES: u64 = 3 * size_of::<(u32, AuditBytes)>() as u64;
 
 /// The largest list of files as JSON, in bytes: names may be long. The whole report may have twice as
 /// much, with lengths and with what sealing adds.
@@ -63,7 +63,7 @@ struct FileSystem {
     found: Result<View, UnreadError>,
     /// How many blocks outside of it, that say where it is, were damaged.
     damaged_around: u64,
-    files: HashMap<u32, AuditHeld>,
+    files: HashMap<u32, AuditBytes>,
 }
 
 /// The file systems of a disk.
@@ -162,26 +162,28 @@ impl FileSystems {
     /// The error of `check`.
     pub fn into_found<E>(
         self,
-        found: AuditFound,
+        found: AuditResult,
         block: BlockSize,
         is_listed: bool,
         check: impl Fn() -> Result<(), E>,
-    ) -> Result<AuditFound, E> {
+    ) -> Result<AuditResult, E> {
         let mut files = AuditFiles::default();
         let mut lengths = BTreeMap::<u64, u64>::new();
         let mut listed = Vec::new();
         for (number, system) in (0..).zip(&self.0) {
             for (inode, content) in &system.files {
                 count(&mut files, content);
-                *lengths.entry(content.all).or_default() += 1;
-                if content.readable + content.sealed + content.other > 0 {
+                *lengths.entry(content.total).or_default() += 1;
+                if content.readable + content.sealed + content.altered > 0 {
                     listed.push((number, *inode, *content));
                 }
             }
         }
         listed.sort_unstable_by_key(|(system, inode, content)| {
-            let AuditHeld { readable, all, .. } = *content;
-            (readable < all, Reverse(readable), *system, *inode)
+            let AuditBytes {
+                readable, total, ..
+            } = *content;
+            (readable < total, Reverse(readable), *system, *inode)
         });
         if !is_listed {
             listed.clear();
@@ -200,7 +202,7 @@ impl FileSystems {
         }
         let lengths = shortened(lengths, block).into_iter();
         let lengths = lengths.map(|(bytes, files)| AuditLength { bytes, files });
-        Ok(AuditFound {
+        Ok(AuditResult {
             files,
             listing: AuditListing {
                 file_systems: self.0.iter().map(FileSystem::shown).collect(),
@@ -212,7 +214,7 @@ impl FileSystems {
         })
     }
 
-    fn listed(&self, (number, inode, content): (u32, u32, AuditHeld)) -> AuditFile {
+    fn listed(&self, (number, inode, content): (u32, u32, AuditBytes)) -> AuditFile {
         let system = &self.0[number as usize];
         let view = system.found.as_ref().ok();
         let path = view.and_then(|view| view.path(inode));
@@ -258,29 +260,29 @@ fn overlap(one: &Partition, other: &Partition) -> bool {
     one.offset < other.offset + other.length && other.offset < one.offset + one.length
 }
 
-fn add(content: &mut AuditHeld, bytes: u64, held: Exposure) {
-    content.all += bytes;
+fn add(content: &mut AuditBytes, bytes: u64, held: Exposure) {
+    content.total += bytes;
     match held {
         Exposure::Nothing => {}
-        Exposure::Other => content.other += bytes,
+        Exposure::Other => content.altered += bytes,
         Exposure::Sealed => content.sealed += bytes,
         Exposure::Content => content.readable += bytes,
     }
 }
 
-fn count(files: &mut AuditFiles, content: &AuditHeld) {
-    if content.readable == content.all {
-        files.whole += 1;
-        files.whole_bytes += content.all;
+fn count(files: &mut AuditFiles, content: &AuditBytes) {
+    if content.readable == content.total {
+        files.readable += 1;
+        files.readable_bytes += content.total;
     } else if content.readable > 0 {
-        files.part += 1;
+        files.partly_readable += 1;
     } else {
-        files.none += 1;
+        files.unreadable += 1;
     }
-    files.content.all += content.all;
+    files.content.total += content.total;
     files.content.readable += content.readable;
     files.content.sealed += content.sealed;
-    files.content.other += content.other;
+    files.content.altered += content.altered;
 }
 
 /// Lengths, and how many files have each; if there are too many, one mean for each number of
@@ -308,17 +310,17 @@ mod tests {
 
     use super::*;
 
-    fn held(all: u64, readable: u64, sealed: u64) -> AuditHeld {
-        AuditHeld {
-            all,
+    fn held(total: u64, readable: u64, sealed: u64) -> AuditBytes {
+        AuditBytes {
+            total,
             readable,
             sealed,
-            other: 0,
+            altered: 0,
         }
     }
 
     /// The findings, if `left` files may be listed.
-    fn listed(files: FileSystems, left: &mut u32) -> Option<AuditFound> {
+    fn listed(files: FileSystems, left: &mut u32) -> Option<AuditResult> {
         let left = Cell::from_mut(left);
         let check = || {
             left.get()
@@ -326,7 +328,7 @@ mod tests {
                 .map(|less| left.set(less))
                 .ok_or(())
         };
-        let found = files.into_found(AuditFound::default(), BlockSize::DEFAULT, true, check);
+        let found = files.into_found(AuditResult::default(), BlockSize::DEFAULT, true, check);
         found.ok()
     }
 
@@ -520,8 +522,11 @@ mod tests {
         ] {
             count(&mut files, &content);
         }
-        assert_eq!((files.whole, files.part, files.none), (1, 1, 2));
-        assert_eq!(files.whole_bytes, 10);
+        assert_eq!(
+            (files.readable, files.partly_readable, files.unreadable),
+            (1, 1, 2)
+        );
+        assert_eq!(files.readable_bytes, 10);
         assert_eq!(files.content, held(37, 19, 11));
     }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use api::client::ClientError;
 use api::host::calls::ReportAudit;
 use api::host::{AuditOutcome, AuditReport, DesiredAudit};
-use api::types::{AuditFound, AuditHeld};
+use api::types::{AuditBytes, AuditResult};
 use base::{AuditId, IoError, with_causes};
 use parking_lot::Mutex;
 use volume::audit::{Audit, AuditError, Tally};
@@ -158,7 +158,7 @@ impl Audits {
         &self,
         request: &DesiredAudit,
         progress: &JobProgress,
-    ) -> Result<AuditFound, AuditFailure> {
+    ) -> Result<AuditResult, AuditFailure> {
         // It may have waited for its turn.
         progress.check()?;
         let version = self.reader.find(request.version)?;
@@ -191,10 +191,10 @@ impl Audits {
             progress.set_done(done);
         }
         progress.set_done(request.size_bytes);
-        let found = AuditFound {
+        let found = AuditResult {
             blocks: in_bytes(blocks, block_bytes),
             map: in_bytes(opened.map(), PAGE_BYTES as u64),
-            ..AuditFound::default()
+            ..AuditResult::default()
         };
         let check = || progress.check();
         let found = files.into_found(found, request.block_size, request.files, check)?;
@@ -209,11 +209,11 @@ impl Audits {
     }
 }
 
-fn in_bytes(tally: Tally, each: u64) -> AuditHeld {
-    AuditHeld {
-        all: tally.all * each,
+fn in_bytes(tally: Tally, each: u64) -> AuditBytes {
+    AuditBytes {
+        total: tally.all * each,
         readable: tally.content * each,
         sealed: tally.sealed * each,
-        other: tally.other * each,
+        altered: tally.other * each,
     }
 }

@@ -2,7 +2,7 @@
 //! opens with the volume's key. Controllers and their database have counts and sums alone
 //! (docs/explanation/threat-model.md).
 
-use api::types::{Audit, AuditFound, AuditListing, AuditSealed};
+use api::types::{Audit, AuditListing, AuditResult, AuditSealed};
 use base::{AuditId, KeyId, Lineage, with_causes};
 use catalog::{LineageKey, WrappedKey};
 use volume::seal::{BadSealedReport, DataKey, KeyError, SealedReport};
@@ -35,11 +35,11 @@ pub enum SealedError {
 
 /// The findings, with all that is about files, but the counts, in a sealed report about this audit.
 pub(super) fn sealed(
-    mut found: AuditFound,
+    mut found: AuditResult,
     id: AuditId,
     own: (Lineage, &DataKey),
     random: &dyn Random,
-) -> AuditFound {
+) -> AuditResult {
     let listing = std::mem::take(&mut found.listing);
     let mut text = serde_json::to_vec(&listing).expect("it has nothing but text and numbers");
     // Blanks after JSON are ignored.
@@ -48,7 +48,7 @@ pub(super) fn sealed(
     found.sealed = Some(AuditSealed {
         lineage: own.0.to_string(),
         salt: letter.salt,
-        letter: letter.sealed,
+        sealed_report: letter.sealed,
     });
     found
 }
@@ -63,7 +63,7 @@ pub fn open_listing(
     locations: KeyLocations,
     audit: &Audit,
 ) -> Result<Option<AuditListing>, SealedError> {
-    let found = audit.found.as_ref();
+    let found = audit.result.as_ref();
     let Some(sealed) = found.and_then(|found| found.sealed.as_ref()) else {
         return Ok(None);
     };
@@ -92,7 +92,7 @@ pub fn open_listing(
     let own = host.sealing_key(&[key])?.ok_or(SealedError::NotEncrypted)?;
     let letter = SealedReport {
         salt: sealed.salt,
-        sealed: sealed.letter.clone(),
+        sealed: sealed.sealed_report.clone(),
     };
     let text = letter.open((own.0, &own.1), &audit.id)?;
     Ok(Some(serde_json::from_slice(&text)?))

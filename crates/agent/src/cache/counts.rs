@@ -1,20 +1,22 @@
 //! The cache's counters, as reports and metrics show them.
 
-use api::types::{Asked, AskedByArea, CacheArea, CacheFile, HostCache as CacheReport, VolumeCache};
+use api::types::{
+    CacheArea, CacheFile, CacheLookups, HostCache as CacheReport, LookupsByArea, VolumeCache,
+};
 use cache::host::{AreaCounts, HostCache};
 use cache::store::{AreaKind, AreaStatistics, Statistics};
 use volume::scatter::CacheCounts;
 
-fn asked(areas: &[AreaCounts; 3]) -> AskedByArea {
+fn lookups(areas: &[AreaCounts; 3]) -> LookupsByArea {
     let of = |kind: AreaKind| {
         let area = areas[kind as usize];
-        Asked {
+        CacheLookups {
             memory: area.memory,
             file: area.file,
             units: area.misses,
         }
     };
-    AskedByArea {
+    LookupsByArea {
         metadata: of(AreaKind::Metadata),
         image: of(AreaKind::Image),
         active: of(AreaKind::Active),
@@ -24,10 +26,10 @@ fn asked(areas: &[AreaCounts; 3]) -> AskedByArea {
 /// The counters of a volume.
 pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
     VolumeCache {
-        asked: asked(&counts.areas),
-        ahead_brought: counts.ahead.brought,
-        ahead_used: counts.ahead.used,
-        ahead_unread: counts.ahead.unread,
+        lookups: lookups(&counts.areas),
+        read_ahead_blocks: counts.ahead.brought,
+        read_ahead_used: counts.ahead.used,
+        read_ahead_unused: counts.ahead.unread,
     }
 }
 
@@ -35,7 +37,7 @@ pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
 pub(crate) fn of_host(cache: &HostCache) -> CacheReport {
     let (blocks, capacity) = cache.memory_sizes();
     CacheReport {
-        asked: asked(&cache.counts()),
+        lookups: lookups(&cache.counts()),
         memory_blocks: blocks as u64,
         memory_capacity: capacity as u64,
         file: cache.file().map(|file| of_file(&file.statistics())),
@@ -53,7 +55,7 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         CacheArea {
             blocks: blocks as u64,
             capacity: capacity as u64,
-            brought,
+            inserted: brought,
             evicted,
         }
     };
@@ -64,7 +66,7 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         protected: statistics.protected as u64,
         pinned: statistics.pinned as u64,
         damaged: statistics.damaged,
-        refused: statistics.refused,
-        failures: statistics.failures + statistics.hangs,
+        rejected: statistics.refused,
+        io_errors: statistics.failures + statistics.hangs,
     }
 }

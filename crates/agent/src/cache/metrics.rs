@@ -1,7 +1,7 @@
 //! The cache's metrics. All count blocks of 4 KiB.
 
 use api::types::{
-    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, VolumeCache,
+    CACHE_BLOCK_BYTES, CacheArea, CacheFile, CacheLookups, HostCache, LookupsByArea, VolumeCache,
 };
 use base::VolumeId;
 use metrics::{Labels, Measures};
@@ -18,10 +18,10 @@ fn areas<T: Copy>(metadata: T, image: T, active: T) -> [(&'static str, T); 3] {
 }
 
 /// How many requested blocks of an area came from each place.
-fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
+fn rows(first: &Labels, asked: &LookupsByArea) -> Vec<(Labels, u64)> {
     let mut rows = Vec::new();
     for (area, asked) in areas(asked.metadata, asked.image, asked.active) {
-        let Asked {
+        let CacheLookups {
             memory,
             file,
             units,
@@ -38,7 +38,7 @@ fn rows(first: &Labels, asked: &AskedByArea) -> Vec<(Labels, u64)> {
 
 /// The metrics of the host's cache.
 pub(crate) fn measure_host(measures: &mut Measures, cache: &HostCache) {
-    measures.counter(&CACHE_REQUESTED_BLOCKS, rows(&Vec::new(), &cache.asked));
+    measures.counter(&CACHE_REQUESTED_BLOCKS, rows(&Vec::new(), &cache.lookups));
     let places = [
         ("used", cache.memory_blocks),
         ("capacity", cache.memory_capacity),
@@ -60,13 +60,13 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
     let of_bytes = |count| of(count).map(|(labels, blocks)| (labels, bytes(blocks)));
     measures.gauge(&CACHE_AREA_BYTES, of_bytes(|area| area.blocks));
     measures.gauge(&CACHE_AREA_CAPACITY_BYTES, of_bytes(|area| area.capacity));
-    measures.counter(&CACHE_INSERTED_BLOCKS, of(|area| area.brought));
+    measures.counter(&CACHE_INSERTED_BLOCKS, of(|area| area.inserted));
     measures.counter(&CACHE_EVICTED_BLOCKS, of(|area| area.evicted));
     measures.one(&CACHE_PROTECTED_BYTES, bytes(file.protected));
     measures.one(&CACHE_PINNED_BYTES, bytes(file.pinned));
     measures.count(&CACHE_DAMAGED_BLOCKS, file.damaged);
-    measures.count(&CACHE_REFUSED_BLOCKS, file.refused);
-    measures.count(&CACHE_FAILURES, file.failures);
+    measures.count(&CACHE_REFUSED_BLOCKS, file.rejected);
+    measures.count(&CACHE_FAILURES, file.io_errors);
 }
 
 /// The metrics of the open volumes.
@@ -79,13 +79,13 @@ pub(crate) fn measure_volumes<'a>(
         &VOLUME_CACHE_REQUESTED_BLOCKS,
         volumes
             .clone()
-            .flat_map(|(volume, cache)| rows(&named(volume), &cache.asked)),
+            .flat_map(|(volume, cache)| rows(&named(volume), &cache.lookups)),
     );
     let ahead = volumes.flat_map(|(volume, cache)| {
         let counts = [
-            ("read", cache.ahead_brought),
-            ("used", cache.ahead_used),
-            ("unread", cache.ahead_unread),
+            ("read", cache.read_ahead_blocks),
+            ("used", cache.read_ahead_used),
+            ("unread", cache.read_ahead_unused),
         ];
         counts.map(|(kind, count)| {
             let mut labels = named(volume);
@@ -99,18 +99,18 @@ pub(crate) fn measure_volumes<'a>(
 /// Adds up the counters of a volume that is open several times.
 pub(crate) fn add(sum: &mut VolumeCache, one: &VolumeCache) {
     let pairs = [
-        (&mut sum.asked.metadata, one.asked.metadata),
-        (&mut sum.asked.image, one.asked.image),
-        (&mut sum.asked.active, one.asked.active),
+        (&mut sum.lookups.metadata, one.lookups.metadata),
+        (&mut sum.lookups.image, one.lookups.image),
+        (&mut sum.lookups.active, one.lookups.active),
     ];
     for (sum, one) in pairs {
         sum.memory += one.memory;
         sum.file += one.file;
         sum.units += one.units;
     }
-    sum.ahead_brought += one.ahead_brought;
-    sum.ahead_used += one.ahead_used;
-    sum.ahead_unread += one.ahead_unread;
+    sum.read_ahead_blocks += one.read_ahead_blocks;
+    sum.read_ahead_used += one.read_ahead_used;
+    sum.read_ahead_unused += one.read_ahead_unused;
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number for a graph")]

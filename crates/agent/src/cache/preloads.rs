@@ -85,7 +85,7 @@ struct Preload {
     generation: u64,
     progress: JobProgress,
     is_pinned: AtomicBool,
-    all_bytes: AtomicU64,
+    total_bytes: AtomicU64,
 }
 
 impl Preload {
@@ -94,7 +94,7 @@ impl Preload {
             generation: request.generation,
             progress: JobProgress::new(shutdown),
             is_pinned: AtomicBool::new(request.is_pinned),
-            all_bytes: AtomicU64::new(0),
+            total_bytes: AtomicU64::new(0),
         }
     }
 
@@ -102,7 +102,7 @@ impl Preload {
         PreloadReport {
             generation: self.generation,
             done_bytes: self.progress.done_bytes(),
-            all_bytes: self.all_bytes.load(Ordering::Relaxed),
+            total_bytes: self.total_bytes.load(Ordering::Relaxed),
             end,
             has_no_cache,
         }
@@ -223,7 +223,7 @@ impl Preloads {
         };
         let pieces = pieces(&mut volume, size_bytes, &check)?;
         let all: u64 = pieces.iter().map(|(_, length)| length).sum();
-        preload.all_bytes.store(all, Ordering::Relaxed);
+        preload.total_bytes.store(all, Ordering::Relaxed);
         let capacity = file.statistics().areas[AreaKind::Image as usize].capacity;
         let room = (capacity * SLOT_BYTES) as u64;
         if all > room {

@@ -44,7 +44,7 @@ pub(crate) trait Verifier: Send + Sync {
 
 impl Verifier for TlsLink {
     fn show(&self, capability: &[u8], done: Done) {
-        Self::show(self, capability, done);
+        Self::present(self, capability, done);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use api::host::{BaseImage, DesiredChain};
 use base::{AttachmentId, VolumeId};
-use chain::{Chain, Exchange};
+use chain::{Chain, HotSwap};
 use nbd::{Export, ExportEnded, ExportThread, Watcher};
 use parking_lot::{Mutex, RwLock};
 use volume::{ReadOnlyVolume, Volume, VolumeStatus};
@@ -165,17 +165,17 @@ impl Attached {
         ask(served.as_ref().ok_or(ExportEnded)?)
     }
 
-    /// Begins to exchange its filters, in its thread. Waits for the beginning, not for the end.
-    pub(crate) fn exchange(
+    /// Begins a hot swap of its filters, in its thread. Waits for the beginning, not for the end.
+    pub(crate) fn hot_swap(
         &self,
-        exchange: impl FnOnce(Wake) -> Exchange + Send + 'static,
+        swap: impl FnOnce(Wake) -> HotSwap + Send + 'static,
     ) -> Result<(), ExportEnded> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => {
-                thread.call(|chain| chain.exchange(exchange(chain.wake())))
+                thread.call(|chain| chain.hot_swap(swap(chain.wake())))
             }
             Served::ReadOnly { thread, .. } => {
-                thread.call(|chain| chain.exchange(exchange(chain.wake())))
+                thread.call(|chain| chain.hot_swap(swap(chain.wake())))
             }
         })
     }
@@ -189,7 +189,7 @@ impl Attached {
         })
     }
 
-    /// Publishes the geometry of the disk to new clients after an exchange. Waits.
+    /// Publishes the geometry of the disk to new clients after a hot swap. Waits.
     pub(crate) fn publish(&self) -> Result<(), ExportEnded> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|_| ()),
@@ -205,7 +205,7 @@ impl Attached {
     pub(crate) async fn missing_writes(self: &Arc<Self>) -> Result<Option<String>, VolumeError> {
         self.blocking(|attached| {
             attached.with(|served| match served {
-                Served::Writable { thread, .. } => thread.call(|chain| chain.may_leave()),
+                Served::Writable { thread, .. } => thread.call(|chain| chain.check_removable()),
                 Served::ReadOnly { .. } => Ok(Ok(())),
             })
         })
@@ -277,7 +277,7 @@ impl Attached {
                     tracing::warn!(%error, "last flush of a volume failed");
                 }
                 // The last flush may be what it could not carry out.
-                if let (Err(why), false) = (chain.may_leave(), is_forced) {
+                if let (Err(why), false) = (chain.check_removable(), is_forced) {
                     return Err(VolumeError::Incomplete(why));
                 }
                 closer.close(chain.into_bottom(), &*clock)

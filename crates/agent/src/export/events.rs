@@ -64,7 +64,7 @@ struct Recent {
 }
 
 impl EventSink for EventLog {
-    fn tell(&self, events: Vec<Event>) {
+    fn report(&self, events: Vec<Event>) {
         if let Err(error) = self.batches.try_send(events) {
             let events = error.into_inner();
             self.lost.fetch_add(events.len() as u64, Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl Writer {
         {
             let mut note = first.clone();
             let why = format!("{lost} events are lost: more came than could be written");
-            note.what = chain::filters::What::Note(why);
+            note.kind = chain::filters::EventKind::Message(why);
             note.rule = None;
             self.line(&note, &mut text);
         }
@@ -205,7 +205,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use chain::Attribution;
-    use chain::filters::What;
+    use chain::filters::EventKind;
     use world::Millis;
 
     use super::*;
@@ -213,15 +213,15 @@ mod tests {
     fn event(note: &str) -> Event {
         Event {
             time: Millis(0),
-            whose: Arc::new(Attribution {
+            attribution: Arc::new(Attribution {
                 tenant: "alice".to_owned(),
                 vm: None,
                 volume: "disk".to_owned(),
                 volume_id: None,
             }),
-            monitor: "watch".into(),
+            filter: "watch".into(),
             partition: None,
-            what: What::Note(note.to_owned()),
+            kind: EventKind::Message(note.to_owned()),
             rule: None,
         }
     }
@@ -229,7 +229,7 @@ mod tests {
     fn notes(lines: &EventLines) -> Vec<String> {
         let parse = |line: &String| {
             let json: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            json["note"].as_str().expect("text").to_owned()
+            json["message"].as_str().expect("text").to_owned()
         };
         lines.lines.iter().map(parse).collect()
     }
@@ -242,10 +242,10 @@ mod tests {
         let log = EventLog::start(&world, folder.path(), volume);
         let long = Duration::from_secs(60);
         let waiting = log.after(None, 10, long);
-        log.tell(vec![event("one"), event("two")]);
+        log.report(vec![event("one"), event("two")]);
         let heard = waiting.await;
         assert_eq!(notes(&heard), ["one", "two"]);
-        log.tell(vec![event("three")]);
+        log.report(vec![event("three")]);
         let next = log.after(Some(heard.next), 10, long).await;
         assert_eq!(
             (notes(&next), next.missed),

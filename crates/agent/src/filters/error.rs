@@ -1,6 +1,6 @@
 //! Why a volume is not served through its filters.
 
-use chain::ExchangeError;
+use chain::HotSwapError;
 use chain_policy::PolicyError;
 use nbd::ExportEnded;
 
@@ -12,9 +12,9 @@ pub enum ChainError {
     /// This program cannot parse the policy.
     #[error("this host does not know its policy, and may be older than the controller: {0}")]
     Policy(#[from] PolicyError),
-    /// The filters could not be exchanged; the former ones stay.
+    /// The hot swap of the filters failed; the former ones stay in use.
     #[error(transparent)]
-    Exchange(#[from] ExchangeError),
+    HotSwap(#[from] HotSwapError),
     /// Too many journals are quarantined.
     #[error("{0}")]
     Quarantined(String),

@@ -198,7 +198,7 @@ impl FilterFiles {
         let (disk, folder) = (self.disk(), self.context.folder.chain(volume));
         let tidied = blocking(move || tidy(&disk, &folder, &owners, trace_bytes)).await;
         if let Ok(Err(error)) = tidied {
-            // The next exchange tries again.
+            // The next hot swap tries again.
             tracing::warn!(%volume, %error, "files of former filters were not removed");
         }
     }

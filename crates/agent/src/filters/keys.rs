@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use auth::{Kind, Subject};
-use chain::{KeyMissing, KeySource};
+use chain::{KeyError, KeySource};
 use world::World;
 use zeroize::Zeroizing;
 
@@ -48,8 +48,8 @@ impl FilterKeys {
 }
 
 impl KeySource for FilterKeys {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
-        let missing = || KeyMissing::None(name.to_owned());
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+        let missing = || KeyError::NotFound(name.to_owned());
         // The name of a key must not lead out of the folder.
         let is_name = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
         let folder = self.folder.as_ref().filter(|_| is_name);
@@ -73,7 +73,7 @@ impl KeySource for FilterKeys {
                     false => why,
                 };
                 let name = name.to_owned();
-                Err(KeyMissing::Unusable { name, reason })
+                Err(KeyError::Unusable { name, reason })
             }
         }
     }
@@ -110,18 +110,18 @@ mod tests {
             ("", "disk"),
         ] {
             let found = of(tenant).passphrase(name);
-            assert_eq!(found, Err(KeyMissing::None(name.to_owned())), "{tenant}");
+            assert_eq!(found, Err(KeyError::NotFound(name.to_owned())), "{tenant}");
         }
         let relays = FilterKeys::in_folder(&world, &folder.path().join("bob"));
         assert_eq!(*relays.passphrase("disk").expect("his"), b"his");
         let other = relays.passphrase("../alice/disk");
-        assert!(matches!(other, Err(KeyMissing::None(_))), "{other:?}");
+        assert!(matches!(other, Err(KeyError::NotFound(_))), "{other:?}");
         let open = folder.path().join("alice/disk");
         fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("set");
         let refused = of("alice")
             .passphrase("disk")
             .expect_err("others may read it");
-        assert!(matches!(refused, KeyMissing::Unusable { .. }), "{refused}");
+        assert!(matches!(refused, KeyError::Unusable { .. }), "{refused}");
         let path = folder.path().display().to_string();
         assert!(!refused.to_string().contains(&path), "{refused}");
         let own = FilterKeys::in_folder(&world, &folder.path().join("alice"));

@@ -1,6 +1,6 @@
 //! The filters that volumes are served through (docs/internals/live-reconfiguration.md).
 //!
-//! * [`Filters`]: puts filters in place before a volume is served, and exchanges them while it is
+//! * [`Filters`]: puts filters in place before a volume is served, and replaces them while it is
 //! * `state`: which chain a volume is served through
 //! * `files`, `journals`, `notes`: what filters have in D, and what is noted about them
 //! * `keys`, `targets`, `identity`: the keys of filters, the disks that they reach, and what this
@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, EventSink, Exchange, NoPrograms, Programs, SizeRule,
-    StateFolder, Surroundings, Tenure, Unlimited, build,
+    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HotSwap,
+    KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
+    UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
 use nbd::client::OrphanedConnections;
@@ -61,7 +62,7 @@ pub(crate) struct FilterSettings {
     /// The memory that the filters of a chain may use together, in bytes.
     pub memory: u64,
     /// The room that they may use on D's disk.
-    pub room: chain::Room,
+    pub disk_limits: chain::DiskLimits,
 }
 
 /// The filters of the volumes of this host.
@@ -75,7 +76,7 @@ pub(crate) struct Filters {
     journals: FilterJournals,
     notes: FilterNotes,
     /// Derives the keys of tenants' filters.
-    derivations: Arc<Derivations>,
+    key_derivations: Arc<KeyDerivations>,
     /// The orphaned connections of filters, by tenant.
     orphaned: Mutex<HashMap<String, Arc<OrphanedConnections>>>,
 }
@@ -107,7 +108,7 @@ impl Filters {
         open: Arc<OpenVolumes>,
     ) -> Self {
         let identity = FilterIdentity::new(Arc::clone(&context), controller);
-        let derivations = Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)));
+        let key_derivations = KeyDerivations::new(Arc::new(ThreadPool::new(KEY_DERIVATIONS_MAX)));
         Self {
             settings,
             leases,
@@ -116,7 +117,7 @@ impl Filters {
             files: FilterFiles::new(&context),
             journals: FilterJournals::new(&context),
             notes: FilterNotes::new(&context),
-            derivations: Arc::new(derivations),
+            key_derivations: Arc::new(key_derivations),
             orphaned: Mutex::default(),
             context,
         }
@@ -135,7 +136,7 @@ impl Filters {
     }
 
     /// Exchanges the filters of a volume that clients use for the desired ones.
-    pub async fn exchange(
+    pub async fn replace(
         &self,
         assignment: &Assignment,
         attached: &Arc<Attached>,
@@ -149,7 +150,7 @@ impl Filters {
         if let Err(error) = self.notes.note_served(attached, None).await? {
             // Both chains are noted: the next process finds out which one was in use.
             let volume = assignment.volume;
-            tracing::warn!(%volume, %error, "exchange of filters was not noted");
+            tracing::warn!(%volume, %error, "hot swap of filters was not noted");
         }
         put
     }
@@ -166,7 +167,7 @@ impl Filters {
         // Filters that come later must know that it was written without them.
         attached.set_chain_turn(self.new_turn());
         if attached.epoch().is_some() {
-            let trace_bytes = self.settings.room.trace_bytes;
+            let trace_bytes = self.settings.disk_limits.trace_bytes;
             let none = FileOwners::default();
             self.files.tidy(assignment.volume, none, trace_bytes).await;
         }
@@ -186,50 +187,46 @@ impl Filters {
             Some(chain) => {
                 let policy = self.policy(assignment, chain).await?;
                 owners = FileOwners::of(&policy);
-                let tenure = Tenure {
+                let history = ChainHistory {
                     epoch: attached.epoch(),
-                    turn,
-                    follows: attached.chain_turn(),
+                    chain: turn,
+                    predecessor: attached.chain_turn(),
                     restores: attached.lease().and_then(|lease| lease.restores),
-                    since: attached.lease().map(|lease| lease.since),
+                    epoch_first: attached.lease().map(|lease| lease.since),
                 };
-                let surroundings = self
-                    .surroundings(assignment, chain, attached, tenure)
+                let context = self
+                    .filter_context(assignment, chain, attached, history)
                     .await?;
-                Some((policy, surroundings))
+                Some((policy, context))
             }
             None => None,
         };
         let (tell, ended) = oneshot::channel();
-        let exchange = move |wake| Exchange {
-            filters: filters.map_or_else(Vec::new, |(policy, surroundings)| {
-                build(
-                    &policy,
-                    &Surroundings {
-                        wake,
-                        ..surroundings
-                    },
-                )
+        let swap = move |wake| HotSwap {
+            filters: filters.map_or_else(Vec::new, |(policy, context)| {
+                let mut context = context;
+                context.attachment.wake = wake;
+                build_filters(&policy, &context)
             }),
             rule,
-            told: Box::new(move |ended| {
+            on_swapped: Box::new(move |ended| {
                 // The receiver may have stopped waiting.
                 let _ = tell.send(ended);
             }),
         };
         let served = Arc::clone(attached);
-        blocking(move || served.exchange(exchange)).await??;
+        blocking(move || served.hot_swap(swap)).await??;
         match ended.await {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportEnded.into()),
         }
         attached.set_chain_turn(turn);
         if attached.epoch().is_some() {
-            let trace_bytes = self.settings.room.trace_bytes;
+            let trace_bytes = self.settings.disk_limits.trace_bytes;
             let volume = assignment.volume;
             self.files.tidy(volume, owners, trace_bytes).await;
         }
-        // New clients see the geometry of the disk after the exchange.
+        // New clients see the geometry of the disk after the hot swap.
         let served = Arc::clone(attached);
         Ok(blocking(move || served.publish()).await??)
     }
@@ -260,13 +257,13 @@ impl Filters {
     }
 
     /// The context of a volume's filters, but for the wake of its thread.
-    async fn surroundings(
+    async fn filter_context(
         &self,
         assignment: &Assignment,
         chain: &DesiredChain,
         attached: &Attached,
-        tenure: Tenure,
-    ) -> Result<Surroundings, ChainError> {
+        history: ChainHistory,
+    ) -> Result<FilterContext, ChainError> {
         let (world, folder) = (&self.context.world, &self.context.folder);
         let state = folder.chain(assignment.volume);
         let (disk, made) = (Arc::clone(&world.disk), state.clone());
@@ -275,30 +272,34 @@ impl Filters {
         let events = attached
             .events_or_start(|| EventLog::start(world, &folder.events(), assignment.volume));
         let keys = FilterKeys::of_tenant(world, &folder.filter_keys(), &chain.tenant);
-        Ok(Surroundings {
-            clock: Arc::clone(&world.clock),
-            pool: Arc::clone(&world.pool),
-            derivations: Arc::clone(&self.derivations),
-            memory_max: self.settings.memory,
-            tenure,
-            lease: self.lease(assignment),
-            room: self.settings.room,
-            random: Arc::clone(&world.random),
-            keys: Arc::new(keys),
-            wake: Wake::noop(),
-            whose: Arc::new(Attribution {
-                tenant: chain.tenant.clone(),
-                vm: assignment.vm.clone(),
-                volume: assignment.name.clone(),
-                volume_id: Some(assignment.volume.to_string()),
-            }),
-            events: Arc::clone(events) as Arc<dyn EventSink>,
-            targets: Arc::new(self.targets(chain, watcher.clone())),
-            programs: self.programs(watcher),
-            state: Some(StateFolder {
-                disk: Arc::clone(&world.disk),
-                path: state,
-            }),
+        Ok(FilterContext {
+            host: chain::HostContext {
+                clock: Arc::clone(&world.clock),
+                pool: Arc::clone(&world.pool),
+                key_derivations: Arc::clone(&self.key_derivations),
+                random: Arc::clone(&world.random),
+                programs: self.programs(watcher.clone()),
+            },
+            attachment: AttachmentContext {
+                memory_max: self.settings.memory,
+                wake: Wake::noop(),
+                attribution: Arc::new(Attribution {
+                    tenant: chain.tenant.clone(),
+                    vm: assignment.vm.clone(),
+                    volume: assignment.name.clone(),
+                    volume_id: Some(assignment.volume.to_string()),
+                }),
+                events: Arc::clone(events) as Arc<dyn EventSink>,
+                keys: Arc::new(keys),
+                targets: Arc::new(self.targets(chain, watcher)),
+                history,
+                lease: self.lease(assignment),
+                disk_limits: self.settings.disk_limits,
+                state: Some(StateFolder {
+                    disk: Arc::clone(&world.disk),
+                    path: state,
+                }),
+            },
         })
     }
 
@@ -332,7 +333,7 @@ impl Filters {
                 term,
                 clock: Arc::clone(&self.context.world.clock),
             }),
-            None => Arc::new(Unlimited),
+            None => Arc::new(UnlimitedLease),
         }
     }
 

@@ -6,10 +6,10 @@
 //!  D/chains/vol-…/served     {"attachment", "chain", "next"}
 //!  D/chains/vol-…/leases     the leases that this host had one after the other
 //!
-//!  open ─▶ note chain ─▶ let clients in ─▶ note chain, next ─▶ exchange ─▶ next is chain
+//!  open ─▶ note chain ─▶ let clients in ─▶ note chain, next ─▶ hot swap ─▶ next is chain
 //! ```
 //!
-//! Invariants: no client is let in before the filters are noted, nor are filters exchanged before
+//! Invariants: no client is let in before the filters are noted, nor are filters replaced before
 //! their successors are noted. The note is removed when the volume is closed.
 
 use std::collections::HashSet;

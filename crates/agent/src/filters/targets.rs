@@ -23,7 +23,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, NbdUri, Request, Started,
     VolumeId, with_causes,
 };
-use chain::{Link, Remote, Targets};
+use chain::{LinkState, RemoteDisk, Targets};
 use chain_policy::ReplicaLocation;
 use nbd::Watcher;
 use nbd::client::{ClientOptions, ClientTls, NbdClient, OrphanedConnections, State, Target};
@@ -195,7 +195,7 @@ pub(super) fn may_reach(networks: &[Network], at: SocketAddr) -> Result<(), Stri
 }
 
 impl Targets for FilterTargets {
-    fn open(&self, location: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, location: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         let found = match location {
             ReplicaLocation::Uri(uri) => self.find(uri)?,
             ReplicaLocation::Volume(name) => self.volumes.find(name)?,
@@ -218,12 +218,12 @@ impl Targets for FilterTargets {
 /// An NBD server's export, as filters use it.
 pub struct Connected(pub NbdClient);
 
-impl Remote for Connected {
-    fn link(&self) -> Link {
+impl RemoteDisk for Connected {
+    fn link_state(&self) -> LinkState {
         match self.0.state() {
-            State::Connecting => Link::Connecting,
-            State::Ready => Link::Ready,
-            State::Disconnected { error } => Link::Broken(error.to_string()),
+            State::Connecting => LinkState::Connecting,
+            State::Ready => LinkState::Ready,
+            State::Disconnected { error } => LinkState::Broken(error.to_string()),
         }
     }
 }

@@ -214,7 +214,7 @@ impl Repair {
             if found.lacking.is_empty() || is_stuck {
                 let end = outcome(&task, found, &copied_to);
                 let is_well = end.problem.is_none();
-                if !end.whole.is_empty() || !is_well {
+                if !end.in_sync.is_empty() || !is_well {
                     let (number, problem) = (copyset.number(), &end.problem);
                     tracing::info!(copyset = number, copied, problem, "copyset was repaired");
                 }
@@ -244,7 +244,7 @@ impl Repair {
         why: String,
     ) -> Result<(), CatalogError> {
         let end = RepairOutcome {
-            brought: Some(copied_to.iter().copied().collect()),
+            copied_to: Some(copied_to.iter().copied().collect()),
             problem: Some(why),
             ..RepairOutcome::default()
         };
@@ -339,15 +339,15 @@ fn outcome(
     let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
     let seen = found.in_sync.iter();
     RepairOutcome {
-        whole: seen
+        in_sync: seen
             .filter_map(|unit| Some((*unit, *missed.get(unit)?)))
             .collect(),
-        lacking: found.lacking.into_iter().collect(),
-        brought: Some(copied_to.iter().copied().collect()),
+        out_of_sync: found.lacking.into_iter().collect(),
+        copied_to: Some(copied_to.iter().copied().collect()),
         compared: task.compare && found.is_complete,
         scrubbed: task.scrub && found.is_complete,
         full: found.full.into_iter().collect(),
-        rotten: found.rotten,
+        damaged: found.rotten,
         problem: match found.problems.is_empty() {
             true => None,
             false => {

@@ -90,7 +90,7 @@ impl Reporter {
             false => parts.units.reports(),
         };
         let report = Report {
-            look,
+            report_number: look,
             units,
             volumes: self.volumes().await,
             free_bytes: parts.units.free_bytes(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::host::Encryption;
-use api::types::AuditHeld;
+use api::types::AuditBytes;
 use api::types::CreateVolume;
 use api::words::AuditState;
 use control::ControlError;
@@ -58,7 +58,7 @@ fn blocks_of(unit: &Path, byte: u8) -> u64 {
 }
 
 async fn ids(scree: &Scree, rig: &Rig) -> Vec<String> {
-    let units = scree.control.all_units().await.expect("read");
+    let units = scree.control.unit_registry().all().await.expect("read");
     let of = |number: usize| {
         let folder = rig.unit(number).display().to_string();
         let mut units = units.iter();
@@ -98,14 +98,14 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
         let both = audited(&scree, &[&units[0], &units[1]]).await;
         let one = audited(&scree, &[&units[0]]).await;
         assert_eq!((one.placement.units, one.placement.compromised), (2, 1));
-        let [both, one] = [both, one].map(|view| view.row.found.expect("found"));
+        let [both, one] = [both, one].map(|view| view.row.result.expect("found"));
         let all = 40 * 4096;
         match seal {
             Encryption::None => {
-                let held = |readable| AuditHeld {
-                    all,
+                let held = |readable| AuditBytes {
+                    total: all,
                     readable,
-                    ..AuditHeld::default()
+                    ..AuditBytes::default()
                 };
                 assert_eq!(both.blocks, held(all));
                 assert_eq!(one.blocks, held(on_first * 4096));
@@ -116,7 +116,7 @@ async fn an_audit_finds_what_a_compromised_unit_reveals() {
                 assert!(one.blocks.sealed < all);
             }
         }
-        assert!(both.map.all > 0 && both.map.other == 0);
+        assert!(both.map.total > 0 && both.map.altered == 0);
         // There is no file system.
         let systems = both.listing.file_systems;
         match seal {
@@ -151,7 +151,7 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     let scree = rig.start().await;
     let failed = audited(&scree, &[&units[0]]).await.row;
     assert_eq!(failed.state, AuditState::Error);
-    let reason = failed.reason.expect("it says why");
+    let reason = failed.message.expect("it says why");
     assert!(
         reason.contains("u1") || reason.contains(&units[0]),
         "{reason}"
@@ -159,7 +159,7 @@ async fn a_wrong_audit_is_refused_and_an_unavailable_unit_is_named() {
     end(scree).await;
     fs::rename(&gone, rig.unit(1)).expect("moved");
     let scree = rig.start().await;
-    let found = audited(&scree, &[&units[0], &units[1]]).await.row.found;
+    let found = audited(&scree, &[&units[0], &units[1]]).await.row.result;
     assert_eq!(found.expect("it is back").blocks.sealed, 40 * 4096);
     end(scree).await;
 }

@@ -118,7 +118,7 @@ async fn a_restored_folder_takes_the_units_over_only_when_the_operator_says_so()
     finish(control.agent.parts.units.probe(true)).await;
     let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "missing");
-    let reason = shown.reason.as_deref().expect("a reason");
+    let reason = shown.problem.as_deref().expect("a problem");
     let there = folder.display().to_string();
     assert!(reason.contains(&there), "{reason}");
     let leased = control.export("disk").await;
@@ -167,13 +167,13 @@ async fn units_that_take_no_writes_do_not_keep_a_restored_folder_from_starting()
     rig.disk.make_read_only(&rig.path().join("units"));
     let second = rig.try_start(settings).await.expect("starts");
     for unit in second.agent.parts.units.reports() {
-        assert_eq!(unit.state, "read-only", "{:?}", unit.reason);
+        assert_eq!(unit.state, "read-only", "{:?}", unit.problem);
         assert!(unit.bytes.is_some(), "it can be read");
     }
     rig.disk.make_writable();
     finish(second.agent.parts.units.probe(true)).await;
     for unit in second.agent.parts.units.reports() {
-        assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
+        assert_eq!(unit.state, "healthy", "{:?}", unit.problem);
     }
     export(&second).await;
     end(second).await;
@@ -208,7 +208,7 @@ async fn the_folder_that_took_the_units_over_last_keeps_them() {
     assert!(why.contains(&folder.display().to_string()), "{why}");
     finish(second.agent.parts.units.probe(true)).await;
     for unit in second.agent.parts.units.reports() {
-        assert_eq!(unit.state, "healthy", "{:?}", unit.reason);
+        assert_eq!(unit.state, "healthy", "{:?}", unit.problem);
     }
     end(second).await;
 }

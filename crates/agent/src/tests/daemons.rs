@@ -89,7 +89,7 @@ impl Store {
             panic!("it listens on TCP");
         };
         let url = Some(unit_remote::url_of_address(*address));
-        let here = BeginUnit { url, place: None };
+        let here = BeginUnit { url, folder: None };
         let told = scree.control.begin_unit(self.party, &here).await;
         told.expect("told");
     }

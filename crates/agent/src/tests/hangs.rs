@@ -100,6 +100,6 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     end(control).await;
     let control = rig.start().await;
     let shown = control.control.volumes().get("disk").await.expect("there");
-    assert!(shown.served().is_some() && shown.reason().is_none());
+    assert!(shown.served().is_some() && shown.problem().is_none());
     end(control).await;
 }

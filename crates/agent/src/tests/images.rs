@@ -155,8 +155,8 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     assert_eq!(begun.expect("begun").preloads.len(), 1);
     let image = preloaded(&scree).await;
     let one = &image.preloads[0];
-    assert_eq!((one.state, &one.reason), (PreloadState::Done, &None));
-    assert_eq!((one.done_bytes, one.all_bytes), (8192, Some(8192)));
+    assert_eq!((one.state, &one.message), (PreloadState::Done, &None));
+    assert_eq!((one.done_bytes, one.total_bytes), (8192, Some(8192)));
     eventually("both are kept", async || {
         (kept(&file) == [2, 0]).then_some(())
     })
@@ -204,7 +204,7 @@ async fn a_preloaded_image_replaces_an_unpinned_one() {
     let (scree, file) = cached(&rig).await;
     for name in ["one", "two"] {
         let came = preloads(&scree, name, 100, false).await;
-        assert_eq!((came.state, came.reason), (PreloadState::Done, None));
+        assert_eq!((came.state, came.message), (PreloadState::Done, None));
     }
     let brought = || file.statistics().areas[AreaKind::Image as usize].brought;
     let before = brought();
@@ -219,10 +219,10 @@ async fn an_image_that_was_evicted_is_not_reported_as_preloaded() {
     let rig = Rig::new();
     let (scree, file) = cached(&rig).await;
     let came = preloads(&scree, "stays", 100, true).await;
-    assert_eq!((came.state, came.reason), (PreloadState::Done, None));
+    assert_eq!((came.state, came.message), (PreloadState::Done, None));
     assert_eq!(file.statistics().pinned, 100);
     let came = preloads(&scree, "more", 100, false).await;
-    let why = came.reason.unwrap_or_default();
+    let why = came.message.unwrap_or_default();
     assert_eq!(came.state, PreloadState::Error);
     assert!(why.contains("were not in the host's cache"), "{why}");
     end(scree).await;
@@ -236,7 +236,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
     let control = &scree.control;
     control.images().mark("disk", None).await.expect("kept");
     control.images().preload("disk", &[]).await.expect("begun");
-    let why = preloaded(&scree).await.preloads[0].reason.clone();
+    let why = preloaded(&scree).await.preloads[0].message.clone();
     assert!(
         why.as_ref().is_some_and(|why| why.contains("--cache")),
         "{why:?}"
@@ -253,7 +253,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
     }
     finish(scree.agent.parts.units.probe(true)).await;
     control.images().preload("disk", &[]).await.expect("begun");
-    let why = preloaded(&scree).await.preloads[0].reason.clone();
+    let why = preloaded(&scree).await.preloads[0].message.clone();
     assert!(
         why.as_ref().is_some_and(|why| why.contains("unit")),
         "{why:?}"
@@ -273,7 +273,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
     written.await.expect("answers");
     control.volumes().unexport("disk").await.expect("closed");
     control.images().preload("disk", &[]).await.expect("begun");
-    let why = preloaded(&scree).await.preloads[0].reason.clone();
+    let why = preloaded(&scree).await.preloads[0].message.clone();
     assert!(
         why.as_ref().is_some_and(|why| why.contains("has room for")),
         "{why:?}"

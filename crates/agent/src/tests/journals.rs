@@ -56,7 +56,12 @@ async fn state(scree: &Scree, id: AttachmentId) -> (AttachmentState, String) {
         .get(id, Duration::from_secs(60))
         .await;
     let row = view.expect("there").row;
-    (row.state, row.reason.unwrap_or_default())
+    (
+        row.observed.state,
+        row.observed
+            .problem
+            .map_or_else(String::new, |why| why.text),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +85,7 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
     // It is back.
     fs::rename(&aside, &lost).expect("moved");
     let row = scree.export("disk").await.expect("served");
-    assert_eq!((row.id, row.note), (id, None));
+    assert_eq!((row.id, row.observed.notice), (id, None));
     assert!(scree.open(volume).is_some());
     end(scree).await;
 
@@ -101,7 +106,7 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_given_up_by_force() 
         "{reason}"
     );
     let row = scree.export("disk").await.expect("served");
-    assert_eq!(row.note, Some(reason));
+    assert_eq!(row.observed.notice.map(|notice| notice.text), Some(reason));
     assert!(scree.open(volume).is_some());
     end(scree).await;
 }

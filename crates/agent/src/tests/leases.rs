@@ -77,12 +77,12 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
         .detach(id, false)
         .await
         .expect("asked");
-    assert_eq!(view.row.state, AttachmentState::Detaching);
+    assert_eq!(view.row.observed.state, AttachmentState::Detaching);
     rig.clock.advance(Duration::from_secs(100));
     let view = scree.control.attachments().get(id, Duration::ZERO).await;
     let view = view.expect("there");
-    let reason = view.row.reason.as_deref().expect("a reason");
-    assert_eq!(view.row.state, AttachmentState::Detaching);
+    let reason = &*view.row.observed.problem.as_ref().expect("a problem").text;
+    assert_eq!(view.row.observed.state, AttachmentState::Detaching);
     assert!(
         reason.contains("last reported") && reason.contains("--force"),
         "{reason}"
@@ -96,17 +96,20 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
         .detach(id, true)
         .await
         .expect("asked");
-    let reason = view.row.reason.as_deref().expect("a reason");
-    assert_eq!(view.row.state, AttachmentState::Detaching);
+    let reason = &*view.row.observed.problem.as_ref().expect("a problem").text;
+    assert_eq!(view.row.observed.state, AttachmentState::Detaching);
     assert!(reason.contains("until"), "{reason}");
     rig.clock.advance(LEASE - Duration::from_millis(1));
     let view = scree.control.attachments().get(id, Duration::ZERO).await;
-    assert_eq!(view.expect("there").row.state, AttachmentState::Detaching);
+    assert_eq!(
+        view.expect("there").row.observed.state,
+        AttachmentState::Detaching
+    );
     rig.clock.advance(Duration::from_millis(1));
     let view = scree.control.attachments().get(id, Duration::ZERO).await;
     let view = view.expect("there");
-    assert_eq!(view.row.state, AttachmentState::Detached);
-    let reason = view.row.reason.expect("a reason");
+    assert_eq!(view.row.observed.state, AttachmentState::Detached);
+    let reason = view.row.observed.problem.expect("a problem").text;
     assert!(
         reason.contains("taken by force") && reason.contains("journal"),
         "{reason}"
@@ -134,7 +137,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     assert!(problems[0].contains(&fenced), "{problems:?}");
 
     let row = scree.export("disk").await.expect("served again");
-    assert_eq!(row.note, Some(reason));
+    assert_eq!(row.observed.notice.map(|notice| notice.text), Some(reason));
     assert_eq!(journals(&scree), [volume.to_string(), fenced]);
     end(scree).await;
 }
@@ -190,13 +193,13 @@ async fn a_living_host_loses_no_volume_by_force() {
         .get(id, wait)
         .await
         .expect("there");
-    assert_eq!(view.row.state, AttachmentState::Detached);
-    assert_eq!(view.row.reason, None);
+    assert_eq!(view.row.observed.state, AttachmentState::Detached);
+    assert_eq!(view.row.observed.problem, None);
     let view = scree.control.volumes().get("disk").await.expect("there");
     assert!(view.row.head.is_some(), "what it wrote is in a version");
     assert_eq!(journals(&scree), Vec::<String>::new());
     let row = scree.export("disk").await.expect("served");
-    assert!(row.note.is_none() && scree.open(volume).is_some());
+    assert!(row.observed.notice.is_none() && scree.open(volume).is_some());
     end(scree).await;
 }
 
@@ -349,7 +352,10 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         .expect("asked");
     rig.clock.advance(LEASE);
     let view = scree.control.attachments().get(id, Duration::ZERO).await;
-    assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
+    assert_eq!(
+        view.expect("there").row.observed.state,
+        AttachmentState::Detached
+    );
 
     let other = PartyId::from_u128(7);
     let principal = scree.control.principal();
@@ -405,13 +411,16 @@ async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
         .attachments()
         .get(new.id, Duration::ZERO)
         .await;
-    assert_eq!(view.expect("there").row.state, AttachmentState::Detached);
+    assert_eq!(
+        view.expect("there").row.observed.state,
+        AttachmentState::Detached
+    );
 
     scree.connect();
     is_let_go(&scree, volume).await;
     // Nothing was renewed: the worker itself finds the journal in its way.
     let row = scree.export("disk").await.expect("served");
-    let note = row.note.expect("a note");
+    let note = row.observed.notice.expect("a notice").text;
     assert!(note.contains("\"other\""), "{note}");
     let kept = journals(&scree);
     assert_eq!(kept.len(), 2, "{kept:?}");

@@ -69,7 +69,7 @@ async fn an_operation_runs_to_its_end_without_its_client() {
     rig.disk.let_go();
     control.export("disk").await.expect("the same again");
     let view = control.control.volumes().get("disk").await.expect("there");
-    assert!(view.served().is_some() && view.reason().is_none());
+    assert!(view.served().is_some() && view.problem().is_none());
     end(control).await;
 }
 
@@ -112,7 +112,7 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     end(control).await;
     let control = rig.start().await;
     let view = control.control.volumes().get("disk").await.expect("there");
-    assert!(view.served().is_some() && view.reason().is_none());
+    assert!(view.served().is_some() && view.problem().is_none());
     end(control).await;
 }
 
@@ -152,7 +152,8 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     let control = rig.start().await;
     let urls: Vec<String> = control
         .control
-        .all_units()
+        .unit_registry()
+        .all()
         .await
         .expect("known")
         .into_iter()
@@ -265,7 +266,7 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     finish(control.agent.parts.units.probe(false)).await;
     let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "missing");
-    let reason = shown.reason.as_deref().expect("a reason");
+    let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("has not answered for 6 s"), "{reason}");
     let report = control.control.report().await.expect("answers");
     assert_eq!((report.units, report.units_healthy), (2, 1));
@@ -309,7 +310,7 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     finish(control.agent.parts.units.probe(true)).await;
     let shown = &control.agent.parts.units.reports()[0];
     assert_eq!(shown.state, "failing");
-    let reason = shown.reason.as_deref().expect("a reason");
+    let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("Too many levels"), "{reason}");
     let problems = control.control.report().await.expect("answers").problems;
     assert!(problems[0].contains("Too many levels"), "{problems:?}");

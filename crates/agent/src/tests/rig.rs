@@ -11,7 +11,7 @@ use api::types::CreateVolume;
 use base::VolumeId;
 use catalog::retention::Retention;
 use control::database::AttachmentRow;
-use control::folder::Remains;
+use control::folder::Leftovers;
 use control::units::UnitView;
 use control::{AuthorizedRequest, Control, ControlError, http};
 use parking_lot::{Condvar, Mutex};
@@ -266,7 +266,7 @@ impl Scree {
             folder: folder.clone(),
             remains: Box::new(move || {
                 let FormerAgent { certain, likely } = crate::folder::traces(&looked_at, &at)?;
-                Ok(Remains { certain, likely })
+                Ok(Leftovers { certain, likely })
             }),
             retention: Retention::default(),
             grace: Duration::ZERO,
@@ -298,7 +298,7 @@ impl Scree {
             filter_networks: Vec::new(),
             filter_program: None,
             filter_memory: 1 << 30,
-            filter_room: chain::Room::UNLIMITED,
+            filter_disk_limits: chain::DiskLimits::UNLIMITED,
             listen_nbd: None,
             nbd_tls: None,
             vm: VmOptions {

@@ -76,8 +76,13 @@ async fn detach(scree: &Scree, id: AttachmentId, force: bool) -> AttachmentView 
 }
 
 fn is_busy(view: &AttachmentView) {
-    let reason = view.row.reason.as_deref().unwrap_or_default();
-    assert_eq!(view.row.state, AttachmentState::Busy, "{view:?}");
+    let reason = view
+        .row
+        .observed
+        .problem
+        .as_ref()
+        .map_or("", |why| &why.text);
+    assert_eq!(view.row.observed.state, AttachmentState::Busy, "{view:?}");
     assert!(reason.contains("booted"), "{reason}");
 }
 
@@ -93,15 +98,19 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     // Its VM does not run yet; what is wanted is tried again.
     let view = attach(&scree, &vm).await;
     let id = view.row.id;
-    let reason = view.row.reason.expect("a reason");
-    assert_eq!(view.row.state, AttachmentState::Error);
+    let reason = view.row.observed.problem.expect("a problem").text;
+    assert_eq!(view.row.observed.state, AttachmentState::Error);
     assert!(reason.contains("does not run"), "{reason}");
     let qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
-    assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
+    assert_eq!(
+        view.row.observed.state,
+        AttachmentState::Attached,
+        "{view:?}"
+    );
     assert_eq!(view.row.id, id, "the same again");
     let serial = volume.to_string().replace('-', "");
-    assert_eq!(view.row.device, Some(serial));
+    assert_eq!(view.row.observed.device, Some(serial));
     let socket = scree.agent.folder().vm_socket(id);
     let mode = std::fs::metadata(&socket).expect("there").permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
@@ -111,7 +120,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     // Somebody thinks better of it.
     let view = attach(&scree, &vm).await;
     assert_eq!(
-        (view.row.id, view.row.state),
+        (view.row.id, view.row.observed.state),
         (id, AttachmentState::Attached)
     );
 
@@ -130,19 +139,27 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     assert!(scree.open(volume).is_some() && socket.exists());
 
     let view = detach(&scree, id, true).await;
-    assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
-    let note = view.row.note.expect("a note");
+    assert_eq!(
+        view.row.observed.state,
+        AttachmentState::Detached,
+        "{view:?}"
+    );
+    let note = view.row.observed.notice.expect("a notice").text;
     assert!(note.contains("by force"), "{note}");
     assert!(scree.open(volume).is_none() && !socket.exists());
 
     // The VM's only port is taken by what it has not let go of.
     let view = attach(&scree, &vm).await;
-    let reason = view.row.reason.expect("a reason");
-    assert_eq!(view.row.state, AttachmentState::Error);
+    let reason = view.row.observed.problem.expect("a problem").text;
+    assert_eq!(view.row.observed.state, AttachmentState::Error);
     assert!(reason.contains("no free port"), "{reason}");
     drop(qemu);
     let view = detach(&scree, view.row.id, false).await;
-    assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
+    assert_eq!(
+        view.row.observed.state,
+        AttachmentState::Detached,
+        "{view:?}"
+    );
     end(scree).await;
 }
 
@@ -156,7 +173,11 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     made.expect("made");
     let qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
-    assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
+    assert_eq!(
+        view.row.observed.state,
+        AttachmentState::Attached,
+        "{view:?}"
+    );
     let id = view.row.id;
     drop(qemu);
     rig.clock.advance(Duration::from_secs(11));
@@ -164,15 +185,19 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     let reason = eventually("the attachment is in error", async || {
         let view = scree.control.attachments().get(id, Duration::ZERO).await;
         let row = view.expect("there").row;
-        let is_error = row.state == AttachmentState::Error;
-        is_error.then(|| row.reason.expect("a reason"))
+        let is_error = row.observed.state == AttachmentState::Error;
+        is_error.then(|| row.observed.problem.expect("a problem").text)
     });
     let reason = reason.await;
     assert!(reason.contains("does not run"), "{reason}");
 
     // A volume that is deleted and made again under its name is another one.
     let view = detach(&scree, id, false).await;
-    assert_eq!(view.row.state, AttachmentState::Detached, "{view:?}");
+    assert_eq!(
+        view.row.observed.state,
+        AttachmentState::Detached,
+        "{view:?}"
+    );
     scree
         .control
         .volumes()
@@ -187,7 +212,11 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     let again = again.await;
     let _qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
-    assert_eq!(view.row.state, AttachmentState::Attached, "{view:?}");
+    assert_eq!(
+        view.row.observed.state,
+        AttachmentState::Attached,
+        "{view:?}"
+    );
     assert_eq!(view.row.volume, again.row.id);
     assert_ne!(view.row.id, id);
     end(scree).await;

@@ -80,7 +80,7 @@ fn add(context: &HostContext, known: &[KnownUnit], url: &str) -> Result<HostUnit
 fn refused(reason: String) -> Refusal {
     Refusal {
         field: None,
-        reason,
+        message: reason,
     }
 }
 

@@ -149,12 +149,12 @@ fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
     if before != after {
         let (before, after) = (before.name(), after.name());
         let owner = &units.context().owner;
-        let reason = answer.error.map(|error| owner.describe(&error));
+        let problem = answer.error.map(|error| owner.describe(&error));
         tracing::warn!(
             unit = mounted.url,
             before,
             after,
-            reason,
+            problem,
             "unit changed state"
         );
     }

@@ -217,7 +217,7 @@ impl Units {
                     answer_within = backend.answers_within();
                     backend.open(&self.context, unit.id)
                 }
-                Err(refusal) => Unreachable::unit(&unit.url, refusal.reason),
+                Err(refusal) => Unreachable::unit(&unit.url, refusal.message),
             },
         };
         let watched = WatchedUnit::new(Arc::clone(&inner), Arc::clone(clock));

@@ -50,21 +50,21 @@ impl MountedUnit {
     pub fn report(&self, owner: &UnitOwner) -> UnitReport {
         let stat = self.watched.last_found().stat;
         let report = self.tracked.report();
-        let reason = match report.state {
+        let problem = match report.state {
             UnitState::Healthy => None,
             _ => report.last_error.map(|(_, error)| owner.describe(&error)),
         };
         let traffic = self.tracked.traffic();
         let facts = self.facts.lock();
         let facts = facts.iter().map(|fact| UnitFact {
-            what: fact.what.to_owned(),
-            holds: fact.holds,
-            otherwise: fact.otherwise.to_owned(),
+            name: fact.what.to_owned(),
+            present: fact.holds,
+            consequence: fact.otherwise.to_owned(),
         });
         UnitReport {
             id: self.id,
             state: report.state.name().to_owned(),
-            reason,
+            problem,
             segments: stat.map(|stat| stat.segments),
             bytes: stat.map(|stat| stat.bytes),
             free_bytes: stat.and_then(|stat| stat.free_bytes),

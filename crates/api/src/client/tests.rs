@@ -112,8 +112,8 @@ async fn an_unavailable_server_is_skipped() {
         assert_eq!(at, 2);
     }
     assert_eq!(scene.asked(), [is(2, "POST"), is(2, "POST")]);
-    let nobody = Scene::new(&[None, None]);
-    let gone = nobody.client.get::<usize>("/").await;
+    let unanswered = Scene::new(&[None, None]);
+    let gone = unanswered.client.get::<usize>("/").await;
     assert!(matches!(gone, Err(ClientError::Unreachable(_))), "{gone:?}");
 }
 
@@ -168,7 +168,7 @@ async fn a_refused_change_is_returned_and_the_next_server_is_used_from_then_on()
 
 /// A machine that has lost its power: its connections stay.
 #[tokio::test]
-async fn a_server_that_one_request_has_waited_for_in_vain_is_left_by_all() {
+async fn a_server_that_timed_out_once_is_skipped_by_all_requests() {
     let mut scene = Scene::new(&[Some(Does::SaysNothing), Some(Does::Answers)]);
     let client = scene.client.clone();
     let follows = tokio::spawn(async move { client.get::<usize>("/").await });
@@ -183,7 +183,7 @@ async fn a_server_that_one_request_has_waited_for_in_vain_is_left_by_all() {
 }
 
 #[test]
-fn a_controllers_url_has_a_host_and_perhaps_a_port() {
+fn the_port_of_a_controllers_url_is_optional() {
     for (text, host, port) in [
         ("https://c1.example:8443", "c1.example", 8443),
         ("https://c1.example/", "c1.example", 443),

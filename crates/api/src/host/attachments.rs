@@ -1,4 +1,4 @@
-//! Attachments: as they are desired of a host, and as it reports them.
+//! The desired and the reported state of attachments.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,20 @@ use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
 use super::BaseImage;
+use crate::message::Message;
 use crate::words::{Access, AttachmentState, Encryption};
 
-/// An attachment, as it is desired.
+/// The desired state of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Its id.
+    /// The id.
     pub id: AttachmentId,
     /// The generation of the desired state: a report for an older one is ignored.
     pub generation: u64,
-    /// Whether it is to be attached; otherwise it is to be detached.
+    /// Whether it should be attached; otherwise it should be detached.
     pub attached: bool,
-    /// Another host had the volume last, up to this epoch, and no lease was acquired for this
-    /// attachment yet: a journal that this host has is older.
+    /// The last epoch of another host that had the volume, as long as no lease was acquired for this
+    /// attachment: a journal that this host has is older.
     pub fenced: Option<u32>,
     /// Whether a lease was acquired for it: its journal may be newer than the head.
     pub leased: bool,
@@ -43,9 +44,9 @@ pub struct Assignment {
     pub lineage: Lineage,
     /// Read-only: the version that is shown; `None` for an empty volume.
     pub version: Option<VersionKey>,
-    /// Snapshots whose consistency points are to be taken.
-    pub cuts: Vec<SnapshotId>,
-    /// The filters that it is to be served through, if there are any.
+    /// Snapshots whose consistency points should be taken.
+    pub snapshots: Vec<SnapshotId>,
+    /// The chain that it should be served through, if there is one.
     pub chain: Option<DesiredChain>,
     /// The nearest base image at or above it, if there is one.
     pub image: Option<BaseImage>,
@@ -55,7 +56,7 @@ pub struct Assignment {
     pub cache_max_bytes: Option<u64>,
 }
 
-/// A chain of filters, as it is desired.
+/// The desired chain of filters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredChain {
     /// The chain and its revision.
@@ -71,30 +72,30 @@ pub struct DesiredChain {
 /// A revision of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainKey {
-    /// Its id.
+    /// The id.
     pub id: ChainId,
     /// Grows by one with every change.
     pub revision: u64,
 }
 
-/// The state of an attachment, as its host reports it.
+/// The observed state of an attachment, as its host reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachmentReport {
-    /// The generation that this is about.
+    /// The generation of the desired state that the report is about.
     pub generation: u64,
     /// The state.
     pub state: AttachmentState,
-    /// Why it is in this state, if that needs a reason.
-    pub reason: Option<String>,
-    /// A text for operators that is no error.
-    pub note: Option<String>,
+    /// What keeps it from the desired state, or what was lost when it was detached.
+    pub problem: Option<Message>,
+    /// What the user should know although nothing is wrong. It is kept until the next one.
+    pub notice: Option<Message>,
     /// The serial by which the VM knows the disk.
     pub device: Option<String>,
     /// The size that it is served with, in bytes.
     pub size_bytes: Option<u64>,
     /// The chain that it is served through, if there is one.
     pub chain: Option<ChainKey>,
-    /// Why it is not served through the desired one.
+    /// Why it is not served through the desired chain.
     pub chain_problem: Option<String>,
     /// The URI for a client on that host.
     pub uri: Option<String>,

@@ -4,12 +4,12 @@ use base::{AuditId, BlockSize, UnitId, VolumeId};
 use catalog::VersionKey;
 use serde::{Deserialize, Serialize};
 
-use crate::types::AuditFound;
+use crate::types::AuditResult;
 
-/// An audit that a host is to run.
+/// An audit that a host should run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredAudit {
-    /// Its id.
+    /// The id.
     pub id: AuditId,
     /// The volume.
     pub volume: VolumeId,
@@ -21,7 +21,7 @@ pub struct DesiredAudit {
     pub block_size: BlockSize,
     /// The units that are assumed to be compromised.
     pub units: Vec<UnitId>,
-    /// Whether files are to be listed.
+    /// Whether files are listed.
     pub files: bool,
 }
 
@@ -34,5 +34,5 @@ pub struct AuditReport {
     pub end: Option<AuditOutcome>,
 }
 
-/// The outcome of an audit: the findings, or why there are none.
-pub type AuditOutcome = Result<AuditFound, String>;
+/// The outcome of an audit: the result, or why it failed.
+pub type AuditOutcome = Result<AuditResult, String>;

@@ -1,4 +1,4 @@
-//! The calls of the host RPC. Each may be repeated: what is already done stays done.
+//! The calls of the host RPC. Each is idempotent.
 
 #![expect(missing_docs, reason = "a field is what its call's sentence names")]
 
@@ -24,21 +24,21 @@ calls! {
     /// A call that the controller itself answers.
     enum ControllerCall;
 
-    /// Reports that nothing is open on this host (any more), and asks about the cluster.
+    /// Reports that no volume is open on this host. Returns the cluster's configuration.
     Begin = "begin" {} -> Cluster;
-    /// Asks for the desired state of this host, as soon as its serial is not `after`, or after
-    /// `wait_seconds`, [`FOLLOW_SECONDS_MAX`] at most.
+    /// Returns the desired state of this host, as soon as its serial is not `after`, or after
+    /// `wait_seconds`, at most [`FOLLOW_SECONDS_MAX`].
     FollowAssignments = "follow-assignments" {
         after: Option<u64>,
         wait_seconds: u64,
     } -> Assignments [IS_READ_ONLY: bool = true];
-    /// Reports how this host is doing.
+    /// Reports the state of this host.
     ReportHost = "report-host" { report: Report } -> ()
         [BODY_BYTES_MAX: usize = REPORT_BYTES_MAX];
     /// Reports that this host is alive, and renews the leases that it has.
     RenewLeases = "renew-leases" { renewal: Renewal } -> Renewed;
-    /// Reports the state of an attachment. The answer is `false` if something else is desired by
-    /// now.
+    /// Reports the state of an attachment. The answer is `false` if the report is for an older
+    /// generation.
     ReportAttachment = "report-attachment" {
         attachment: AttachmentId,
         report: AttachmentReport,
@@ -58,15 +58,15 @@ calls! {
     RegisterKey = "register-key" { name: String, parameters: Value } -> WrappingKey;
     /// Registers folders that this host has made units.
     RegisterUnits = "register-units" { units: Vec<HostUnit> } -> ();
-    /// Asks what may be removed. The `busy` volumes were written to just now, and can wait.
+    /// Returns what may be removed. The `busy` volumes are being written, and can wait.
     PlanCleaning = "plan-cleaning" { busy: Vec<VolumeId> } -> Cleaning;
     /// Reports that a unit knows of this many leases, more than the database. The answer says
     /// whether the database was moved ahead of them.
     MoveAhead = "move-ahead" { leases: u64 } -> bool;
-    /// Asks for a certificate that unit daemons accept, for the key of a request in PEM.
+    /// Returns a certificate that unit daemons accept, for the key of a signing request in PEM.
     SignCertificate = "sign-certificate" { request_pem: String } -> Certificate;
-    /// Asks for capabilities on unit daemons, [`WANTS_MAX`](super::WANTS_MAX) at most, for the
-    /// holder of the public key with this SHA-256.
+    /// Returns capabilities on unit daemons, at most [`WANTS_MAX`](super::WANTS_MAX), for the holder
+    /// of the public key with this SHA-256.
     SignCapabilities = "sign-capabilities" {
         holder: [u8; 32],
         wants: Vec<Want>,
@@ -84,7 +84,7 @@ pub enum HostCall {
 }
 
 impl HostCall {
-    /// The name of the call that `name` is, if there is one.
+    /// The known call with this name, if there is one.
     #[must_use]
     pub fn known_name(name: &str) -> Option<&'static str> {
         let mut names = ControllerCall::NAMES.iter().chain(CatalogCall::NAMES);

@@ -43,8 +43,8 @@ pub enum Want {
     },
 }
 
-/// For each [`Want`], in their order: the capabilities that allow it together; or why this host may
-/// not do it (any more).
+/// For each [`Want`], in order: the capabilities that together allow it, or why this host does not
+/// have the right.
 pub type Capabilities = Vec<Result<Vec<SignedBytes>, String>>;
 
 /// A capability and its signature, as docs/internals/unit-protocol.md draws them.

@@ -28,8 +28,8 @@ pub const FREES_MAX: u32 = 16;
 /// The largest number of rows in the answer to [`WrappedBy`].
 pub const ROWS_MAX: u32 = 1024;
 
-/// The longest call, in bytes. What makes it long is the plan of what a removed version frees: up
-/// to a bit for each slot of its segments, and a third more in base64. This is enough for 6 TiB
+/// The longest call, in bytes. The longest part is the free plan of a removed version: up to a
+/// bit for each slot of its segments, and a third more in base64. This is enough for 6 TiB
 /// that are scattered as badly as possible, and for far more otherwise.
 const PLAN_BYTES_MAX: usize = 256 << 20;
 
@@ -70,7 +70,7 @@ calls! {
         before: WrappedKey,
         after: WrappedKey,
     } -> CatalogAnswer<bool>;
-    /// Counts the leases that were ever given.
+    /// Counts the leases that were ever granted.
     Leases = "leases" {} -> CatalogAnswer<u64>;
     Commit = "commit" { commit: VersionCommit } -> CatalogAnswer<()>
         [BODY_BYTES_MAX: usize = PLAN_BYTES_MAX];
@@ -79,17 +79,17 @@ calls! {
         epoch: u32,
         count: u32,
     } -> CatalogAnswer<Range<u64>>;
-    /// Takes a copyset that needs repair, if there is one. It is this host's for
+    /// Takes a copyset that needs repair, if there is one. This host keeps it for
     /// [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS).
     TakeRepair = "repair-take" {} -> CatalogAnswer<Option<RepairJob>>;
-    /// Reports the progress of a repair, and asks for its state. The copyset stays this host's for
-    /// another [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS); the answer is `None` if it is another's.
+    /// Reports the progress of a repair. Returns its state, or `None` if another host has the
+    /// copyset. This host keeps it for another [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS).
     LookAtRepair = "repair-look" {
         copyset: CopysetId,
         progress: RepairProgress,
     } -> CatalogAnswer<Option<RepairJob>>;
-    /// Gives a copyset back, with the outcome of its repair. The answer is `false` if it was
-    /// another host's.
+    /// Releases a copyset with the outcome of its repair. The answer is `false` if another host had
+    /// it.
     EndRepair = "repair-end" { copyset: CopysetId, end: RepairOutcome } -> CatalogAnswer<bool>;
     /// Reports a rejoined unit. The answer is `false` if this host has reported it before and some
     /// copyset of the unit is not in sync since: then it has to be reported again.
@@ -97,10 +97,10 @@ calls! {
         unit: UnitId,
         suspicion: Suspicion,
     } -> CatalogAnswer<bool>;
-    /// Reports the lease counts that this host has noted on units, durably; of [`NOTED_MAX`] at
-    /// most.
+    /// Reports the lease counts that this host has durably recorded on units, at most
+    /// [`NOTED_MAX`].
     NoteLeases = "note-leases" { units: Vec<(UnitId, u64)> } -> CatalogAnswer<()>;
-    /// Lists the lease counts that hosts have noted on units.
+    /// Lists the lease counts that hosts have recorded on units.
     NotedLeases = "noted-leases" {} -> CatalogAnswer<Vec<(UnitId, u64)>>;
     Swept = "swept" { volume: VolumeId, epoch: u32 } -> CatalogAnswer<()>;
     Version = "version" { key: VersionKey } -> CatalogAnswer<StoredVersion>;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_has_a_name_of_its_own_and_a_limit() {
+    fn each_call_has_a_unique_name_and_a_size_limit() {
         let names = ControllerCall::NAMES.iter().chain(CatalogCall::NAMES);
         let mut seen = std::collections::HashSet::new();
         for name in names {
@@ -176,10 +176,10 @@ mod tests {
         assert_eq!(HostCall::body_bytes_max(Commit::NAME), Some(256 << 20));
     }
 
-    /// It was read into memory as a tree, of 256 MiB by whoever sent that.
+    /// A call of 256 MiB was once read into memory as a tree of values.
     #[test]
-    fn fields_that_a_call_does_not_have_are_ignored() {
-        // A number that no type holds: only keeping it would find that out.
+    fn unknown_fields_of_a_call_are_ignored() {
+        // A number that no type holds: only parsing it would fail.
         let json = br#"{"x":[[0],[1e999]],"id":7,"joined":0}"#;
         let call = CatalogCall::read("freed", json)
             .expect("a call")

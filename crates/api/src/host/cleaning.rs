@@ -1,4 +1,4 @@
-//! Cleaning: versions that may be removed, and what deleted volumes have left.
+//! Cleaning: versions that may be removed, and leftovers of deleted volumes.
 
 use base::VolumeId;
 use catalog::{Leftovers, VersionKey};
@@ -8,11 +8,11 @@ use world::Millis;
 /// What a host may remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleaning {
-    /// Versions that nothing needs, in the order in which they are to be removed.
+    /// Versions that nothing needs, in the order of removal.
     pub remove: Vec<VersionKey>,
-    /// Their slots are not freed before this moment.
+    /// Their slots are not freed before this time.
     pub not_before: Option<Millis>,
-    /// Deleted volumes whose last leases have left something.
+    /// Deleted volumes with leftovers of their last leases.
     pub deleted: Vec<Deleted>,
 }
 
@@ -21,6 +21,6 @@ pub struct Cleaning {
 pub struct Deleted {
     /// The volume.
     pub volume: VolumeId,
-    /// What is to be swept before the volume is forgotten.
+    /// The segments to sweep before the volume is removed.
     pub leftovers: Leftovers,
 }

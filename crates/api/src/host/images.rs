@@ -13,7 +13,7 @@ pub struct BaseImage {
     pub is_pinned: bool,
 }
 
-/// An image that a host is to read into its cache.
+/// An image that a host should read into its cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredPreload {
     /// The image.
@@ -33,12 +33,12 @@ pub struct DesiredPreload {
 /// The progress of a preload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreloadReport {
-    /// The generation that this is about.
+    /// The generation of the desired state that the report is about.
     pub generation: u64,
     /// How much was read, in bytes.
     pub done_bytes: u64,
-    /// How much there is to be read, in bytes.
-    pub all_bytes: u64,
+    /// How much there is to read, in bytes.
+    pub total_bytes: u64,
     /// The outcome; `None` while it runs.
     pub end: Option<PreloadOutcome>,
     /// Whether it has failed because the host's cache has no file.

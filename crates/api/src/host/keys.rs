@@ -1,4 +1,4 @@
-//! Wrapping keys, as hosts and controllers know them: never what they open.
+//! Wrapping keys as hosts and controllers know them: their names and parameters, never the keys.
 
 use base::{KeyId, Lineage};
 use catalog::WrappedKey;
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use crate::words::KeyState;
 
-/// The name of the wrapping key that a new cluster begins with.
+/// The name of the first wrapping key of a new cluster.
 pub const FIRST_KEY: &str = "main";
 
-/// A wrapping key, as all hosts know it. Each host knows by itself where the key is.
+/// A wrapping key, as all hosts know it. Each host has its own configuration of where the key is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappingKey {
     /// Its id.
     pub id: KeyId,
     /// Its name.
     pub name: String,
-    /// How it is reached, and recognized: written by agents, and not secret.
+    /// How it is derived and verified. Agents write it; it is not secret.
     pub parameters: Value,
     /// Its state.
     pub state: KeyState,

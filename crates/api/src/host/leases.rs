@@ -1,4 +1,4 @@
-//! Renewal of leases: a host renews those that it has, and learns which it has lost.
+//! Renewal of leases: a host renews its leases, and learns of those that it has lost.
 
 use base::{AttachmentId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,14 @@ pub const LEASES_MAX: usize = 16_384;
 /// The largest number of journals that one renewal asks about.
 pub const JOURNALS_MAX: usize = 256;
 
-/// A host reports that it is alive, and renews its leases. This is apart from its report, which
-/// waits for its volumes and units.
+/// A sign of life of a host, which renews its leases. It is separate from the report, which waits for
+/// volumes and units.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewal {
-    /// The leases it has, [`LEASES_MAX`] at most.
+    /// The leases of the host, at most [`LEASES_MAX`].
     pub leases: Vec<HeldLease>,
-    /// Volumes without an attachment of which it has a journal, or files of filters: some of them,
-    /// [`JOURNALS_MAX`] at most.
+    /// Some of the volumes without an attachment of which it has a journal or files of filters, at
+    /// most [`JOURNALS_MAX`].
     pub journals: Vec<VolumeId>,
 }
 
@@ -32,11 +32,11 @@ pub struct HeldLease {
 /// The answer to a renewal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewed {
-    /// Leases that the host has lost. It has all others.
+    /// The leases that the host has lost. It keeps all others.
     pub lost: Vec<HeldLease>,
-    /// Of the volumes that were asked about, those that were taken from the host.
+    /// Of the requested volumes, those that were taken from the host.
     pub fenced: Vec<Fenced>,
-    /// Of the volumes that were asked about, those that are deleted.
+    /// Of the requested volumes, those that are deleted.
     pub deleted: Vec<VolumeId>,
 }
 

@@ -1,9 +1,7 @@
-//! What an agent asks of a controller, and reports to it (docs/internals/desired-state.md), in the
-//! name of the host
-//! that asks.
+//! The requests and reports of an agent to a controller (docs/internals/desired-state.md).
 //!
-//! There is one way: the RPC. Each [`Call`] is a type with a typed answer; [`ControllerCall`] and
-//! [`CatalogCall`] are all of them. The rest of this module is what they carry.
+//! They are calls of one RPC. Each [`Call`] is a type with a typed answer; [`ControllerCall`] and
+//! [`CatalogCall`] are all of them. The rest of this module is the content of calls and answers.
 
 mod attachments;
 mod audits;
@@ -41,14 +39,14 @@ pub use tasks::{EventLines, JobKind, JobOutput, JobResult, Refusal, Task};
 /// The cluster, as all hosts know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Its id.
+    /// The id.
     pub id: ClusterId,
-    /// The owner in whose name hosts use its units.
+    /// The owner as which hosts use its units.
     pub owner: Owner,
-    /// Whether the operator has said that any other owner of the units is gone.
+    /// Whether the operator has confirmed that any previous owner of the units is gone.
     pub takes_over: bool,
-    /// The key with which hosts authenticate lease counts on units, 32 bytes. It opens nothing.
-    pub vouch: WrappedKey,
+    /// The key with which hosts authenticate lease counts on units, 32 bytes. It decrypts nothing.
+    pub lease_count_key: WrappedKey,
     /// The term of a lease after its host was last heard of, in milliseconds; `None` if leases do
     /// not end, as there is only one host.
     pub lease_ms: Option<u64>,
@@ -61,10 +59,10 @@ pub struct Cluster {
 pub struct Owner {
     /// The copy of the database.
     pub database: DatabaseId,
-    /// The time in seconds at which the operator last said that the others are gone.
+    /// The time in seconds at which the operator last confirmed that the other copies are gone.
     pub generation: u32,
-    /// Where that copy is, as text for operators.
-    pub place: String,
+    /// The location of that copy, as text for operators.
+    pub location: String,
 }
 
 /// The desired state of a host.
@@ -80,17 +78,17 @@ pub struct Assignments {
     pub copysets: Vec<Copyset>,
     /// The wrapping keys, in the order in which they were created.
     pub keys: Vec<WrappingKey>,
-    /// Jobs that are to be run once.
+    /// Jobs that should be run once.
     pub tasks: Vec<Task>,
-    /// A report with this number, or a later one, is waited for.
-    pub look: u64,
+    /// The number of the last request for a report.
+    pub report_number: u64,
     /// When this changes, there may be something to clean.
     pub clean: u64,
-    /// The number of copysets that are to be compared, also if their members are in sync.
+    /// The number of copysets that should be compared even if their members are in sync.
     pub compare: u64,
-    /// The images that are to be read into its cache.
+    /// The images that it should read into its cache.
     pub preloads: Vec<DesiredPreload>,
-    /// The audits that it is to run.
+    /// The audits that it should run.
     pub audits: Vec<DesiredAudit>,
     /// When this changes, an image was unpinned.
     pub unpins: u64,
@@ -99,9 +97,9 @@ pub struct Assignments {
 /// A unit, as hosts reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostUnit {
-    /// Its id.
+    /// The id.
     pub id: UnitId,
-    /// Its URL.
+    /// The URL.
     pub url: String,
     /// Whether its daemon is disabled: it is read, and nothing more is put there.
     pub is_disabled: bool,

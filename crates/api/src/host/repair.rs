@@ -6,29 +6,29 @@ use base::UnitId;
 use catalog::{Copyset, OpenSegment};
 use serde::{Deserialize, Serialize};
 
-/// How long a copyset stays one host's after its last report, in milliseconds.
+/// How long a host keeps a copyset after its last report, in milliseconds.
 pub const REPAIR_TERM_MS: u64 = 60_000;
 
-/// A copyset that needs repair, as it is at one moment.
+/// A copyset that needs repair, with its state at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepairJob {
     /// The copyset.
     pub copyset: Copyset,
     /// How many writes each member has missed: it is in sync only if it has missed none since.
     pub missed: Vec<(UnitId, u64)>,
-    /// Its segments that leases have open, with the number of slots that belong to versions.
+    /// Its segments that are open under a lease, with the number of slots that belong to versions.
     pub open: Vec<OpenSegment>,
     /// Serials that no version names yet. Those from [`RepairJob::serial_next`] on are
     /// not handed out yet.
     pub uncommitted: Vec<Range<u64>>,
     /// No segment has this serial, or a later one.
     pub serial_next: u64,
-    /// Members that are rebuilt, with the serials of the segments that may not be as they were put.
-    /// Of members that are not listed, any segment may not be.
+    /// Rebuilding members, with the serials of the segments that may be wrong. Any segment of a member
+    /// that is not listed may be wrong.
     pub suspect: Vec<(UnitId, Vec<Range<u64>>)>,
-    /// Whether members that are in sync are compared, too.
+    /// Whether members that are in sync are compared as well.
     pub compare: bool,
-    /// Whether every slot is read, too.
+    /// Whether every slot is read as well.
     pub scrub: bool,
 }
 
@@ -46,19 +46,19 @@ pub struct RepairProgress {
 pub struct RepairOutcome {
     /// Members to which the last pass had nothing to copy, with the number of writes that each had
     /// missed when the pass began.
-    pub whole: Vec<(UnitId, u64)>,
-    /// Members that were taken for in sync, and are not.
-    pub lacking: Vec<UnitId>,
-    /// Members to which any pass has copied something, or was to; `None` if no pass was made.
-    pub brought: Option<Vec<UnitId>>,
+    pub in_sync: Vec<(UnitId, u64)>,
+    /// Members that counted as in sync, and are not.
+    pub out_of_sync: Vec<UnitId>,
+    /// Members to which a pass copied, or should have copied, something; `None` if no pass was made.
+    pub copied_to: Option<Vec<UnitId>>,
     /// Whether all members were compared.
     pub compared: bool,
     /// Whether every slot was read.
     pub scrubbed: bool,
-    /// Members without room for what they are missing.
+    /// Members without free space for what they are missing.
     pub full: Vec<UnitId>,
     /// The number of slots without an intact copy.
-    pub rotten: u64,
+    pub damaged: u64,
     /// Why it did not succeed, if it did not.
     pub problem: Option<String>,
 }
@@ -69,8 +69,8 @@ pub struct RepairOutcome {
 pub enum Suspicion {
     /// Nothing: it was only unavailable.
     Rejoined,
-    /// What was not synced: it has restarted.
+    /// Writes that were not synced: the unit has restarted.
     Restarted,
-    /// What was put since an earlier state, to which it was restored.
+    /// Everything since an earlier state to which the unit was restored.
     Older,
 }

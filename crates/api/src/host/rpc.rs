@@ -1,4 +1,4 @@
-//! The shape of the host RPC: one [`Call`] is one `POST /v1/host/rpc/NAME`, whose body is the call
+//! The form of the host RPC: one [`Call`] is one `POST /v1/host/rpc/NAME`, whose body is the call
 //! and whose answer is its [`Call::Answer`], both as JSON.
 //!
 //! The name is in the path, so that a controller can choose the limits of a call before it reads
@@ -6,15 +6,15 @@
 //! built, which would be many times as long as they are. Fields that a call does not have are
 //! ignored.
 //!
-//! Must not know: who makes a call, and what it leads to.
+//! It must not know who makes a call, and what it does.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The path of the RPC; the name of a call follows it.
+/// The path of the RPC, to which the name of a call is appended.
 pub const RPC_PATH: &str = "/v1/host/rpc/";
 
-/// The body of most calls has at most this many bytes.
+/// The largest body of most calls, in bytes.
 pub const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// A call that a host makes of a controller.

@@ -1,31 +1,31 @@
-//! Jobs that a host is to run once, and their results.
+//! Jobs that a host should run once, and their results.
 
 use base::AttachmentId;
 use serde::{Deserialize, Serialize};
 
 use super::{HostUnit, WrappingKey};
 
-/// A job that is to be run once.
+/// A job that should be run once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Its number.
+    /// The job's number.
     pub id: i64,
     /// The kind, with its parameters.
-    pub what: JobKind,
+    pub kind: JobKind,
 }
 
 /// The kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "kebab-case")]
 pub enum JobKind {
-    /// To make a unit of a backend.
+    /// Create a unit in an empty folder, bucket or pool.
     AddUnit {
         /// Its URL, as the requester wrote it.
         url: String,
         /// The unit's zone, which the controller stores when the job is done.
         zone: Option<String>,
     },
-    /// To read the events of an attachment's filters.
+    /// Read the events of an attachment's filters.
     ReadEvents {
         /// The attachment.
         attachment: AttachmentId,
@@ -36,7 +36,7 @@ pub enum JobKind {
         /// How long to wait for a line, in milliseconds.
         wait_ms: u64,
     },
-    /// To create the wrapping key that the host's `keys.toml` has under a name.
+    /// Create the wrapping key with this name in the host's `keys.toml`.
     AddKey {
         /// The name.
         name: String,
@@ -74,6 +74,6 @@ pub struct EventLines {
 pub struct Refusal {
     /// The field of the request that is wrong, if one is.
     pub field: Option<String>,
-    /// Why, and what to do.
-    pub reason: String,
+    /// What was wrong, and what to do.
+    pub message: String,
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::described::VmSchema;
+use crate::message::Message;
 use crate::words::AttachmentState;
 
 /// The largest number of read-only attachments of one user on one host, including those that are
@@ -35,10 +36,9 @@ pub struct Attachment {
     /// The attachment's state.
     #[schema(value_type = AttachmentState)]
     pub state: String,
-    /// In states `error` and `busy`: why, and what would help.
-    pub reason: Option<String>,
-    /// What else the user should know; not an error.
-    pub note: Option<String>,
+    /// In states `error` and `busy`: why, and what would help. In other states: what else the user
+    /// should know.
+    pub message: Option<Message>,
     /// The NBD URI for clients on the same host.
     pub uri: Option<String>,
     /// The id of the chain of filters that is active, if there is one.
@@ -54,7 +54,7 @@ pub struct Attachment {
     pub chain_problem: Option<String>,
     /// The id of the user who requested it.
     #[schema(pattern = "^party-[0-9a-f]{17}$")]
-    pub asked_by: Option<String>,
+    pub requested_by: Option<String>,
     /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,
@@ -64,12 +64,12 @@ pub struct Attachment {
     /// The attachment that replaces this one when it is detached, or that has replaced it; left out
     /// if it is not moved.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub follower: Option<Follower>,
+    pub successor: Option<Successor>,
 }
 
 /// The attachment that replaces one that is moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Follower {
+pub struct Successor {
     /// `att-…`; it exists once the moved attachment is detached.
     pub id: String,
     /// The name of its host.

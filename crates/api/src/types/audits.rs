@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::message::Message;
 use crate::words::AuditState;
 
 /// The largest number of units in one request.
@@ -64,10 +65,10 @@ pub struct Audit {
     /// How much of the volume it has covered, in bytes.
     pub done_bytes: u64,
     /// How much there is to cover, in bytes.
-    pub all_bytes: u64,
+    pub total_bytes: u64,
     /// In state `error`: why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub message: Option<Message>,
     /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,
@@ -77,7 +78,7 @@ pub struct Audit {
     pub ended: Option<String>,
     /// In state `done`: the result. Shown to those who may read the volume; lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub found: Option<AuditFound>,
+    pub result: Option<AuditResult>,
     /// The wrapped data key that decrypts the sealed part of the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<AuditKey>,
@@ -105,24 +106,24 @@ pub struct AuditPlacement {
 
 /// How much of something the compromised units hold, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct AuditHeld {
+pub struct AuditBytes {
     /// The total.
-    pub all: u64,
+    pub total: u64,
     /// Readable on those units.
     pub readable: u64,
     /// Present on those units, but sealed.
     pub sealed: u64,
-    /// Replaced by something else: damaged, or not what was written to the unit.
-    pub other: u64,
+    /// Present, but not as it was written: damaged, or replaced by something else.
+    pub altered: u64,
 }
 
 /// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct AuditFound {
+pub struct AuditResult {
     /// All blocks of the volume that are on units.
-    pub blocks: AuditHeld,
+    pub blocks: AuditBytes,
     /// The pages that locate blocks: leaves of the map, and tail pages.
-    pub map: AuditHeld,
+    pub map: AuditBytes,
     /// Regular files with content on units.
     pub files: AuditFiles,
     /// Details of files. Empty for an encrypted volume.
@@ -160,7 +161,7 @@ pub struct AuditSealed {
     /// The sealed JSON of an `AuditListing`: base64.
     #[serde(with = "catalog::bytes")]
     #[schema(value_type = String)]
-    pub letter: Vec<u8>,
+    pub sealed_report: Vec<u8>,
 }
 
 /// A wrapped data key, and the wrapping key that unwraps it.
@@ -210,15 +211,15 @@ pub struct AuditFileSystem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditFiles {
     /// The number of files that are readable in full.
-    pub whole: u64,
+    pub readable: u64,
     /// Total length of those in bytes.
-    pub whole_bytes: u64,
+    pub readable_bytes: u64,
     /// The number of files that are readable in part.
-    pub part: u64,
+    pub partly_readable: u64,
     /// The number of files of which nothing is readable.
-    pub none: u64,
+    pub unreadable: u64,
     /// The content of all files together.
-    pub content: AuditHeld,
+    pub content: AuditBytes,
 }
 
 /// A file of which the compromised units hold a part.
@@ -232,5 +233,5 @@ pub struct AuditFile {
     /// Index of its file system, from 0.
     pub file_system: u32,
     /// The file's content.
-    pub content: AuditHeld,
+    pub content: AuditBytes,
 }

@@ -23,7 +23,7 @@ pub struct Join {
     /// The token that an administrator handed out.
     pub token: String,
     /// A signing request (PKCS #10 in PEM) for the party's own key.
-    pub request: String,
+    pub signing_request: String,
 }
 
 /// A request to renew the caller's certificate.
@@ -31,7 +31,7 @@ pub struct Join {
 #[serde(deny_unknown_fields)]
 pub struct Renew {
     /// A signing request (PKCS #10 in PEM), for the same key or a new one.
-    pub request: String,
+    pub signing_request: String,
 }
 
 /// A certificate that was issued.

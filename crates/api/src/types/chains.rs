@@ -42,9 +42,9 @@ pub struct ChainFilter {
     /// The kind of filter.
     pub kind: String,
     /// Where it runs: `inline`, in the agent; `process`, `external` or `remote`.
-    pub runs: String,
+    pub placement: String,
     /// The program of an external filter, or the address of a remote one.
-    pub at: Option<String>,
+    pub target: Option<String>,
     /// What happens if a filter that does not run inline fails: `fail-closed` or `bypass`.
     pub on_failure: Option<String>,
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::message::Message;
 use crate::words::{Health, KeyKind, KeyState, UnitState};
 
 /// A storage unit.
@@ -30,7 +31,7 @@ pub struct Unit {
     /// Bytes of blocks written to it since the hosts' processes started.
     pub written_bytes: u64,
     /// What is wrong, if it is not healthy.
-    pub reason: Option<String>,
+    pub message: Option<Message>,
     /// The failure zone it is in, such as a rack, if one was set.
     pub zone: Option<String>,
     /// Properties of its storage that were probed when it was added. Empty if none were, or the host
@@ -41,13 +42,13 @@ pub struct Unit {
 /// A property of a unit's storage that was probed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnitFact {
-    /// The property.
+    /// The property's name.
     #[schema(example = "holes")]
-    pub what: String,
+    pub name: String,
     /// Whether the storage has it.
-    pub holds: bool,
+    pub present: bool,
     /// The consequence if the storage does not have it.
-    pub otherwise: String,
+    pub consequence: String,
 }
 
 /// A request to set the zone of a unit.
@@ -67,8 +68,8 @@ pub struct UnitZone {
     pub unit: String,
     /// The unit's zone; null for a zone of its own.
     pub zone: Option<String>,
-    /// What the operator should know about it.
-    pub notice: Option<String>,
+    /// What the operator should know about copysets that do not respect it.
+    pub message: Option<Message>,
 }
 
 /// A request to add a unit.
@@ -119,7 +120,7 @@ pub struct RemoveUnit {
 
 /// The result of draining or removing a unit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct UnitMoved {
+pub struct UnitChange {
     /// `unit-…`.
     #[schema(pattern = "^unit-[0-9a-f]{17}$", example = "unit-0f3c5b7d9e1a2b4c6")]
     pub unit: String,
@@ -129,7 +130,7 @@ pub struct UnitMoved {
     pub removed: bool,
     /// The number of copysets in which no other available unit had everything: what only this unit
     /// held there is lost.
-    pub given_up: u64,
+    pub copysets_lost: u64,
 }
 
 /// A request to scrub: to read and compare every slot.
@@ -143,7 +144,7 @@ pub struct Scrub {
 
 /// The result of a request to scrub or repair.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct UnitsWanted {
+pub struct QueuedCopysets {
     /// The number of copysets that were queued.
     pub copysets: u64,
 }
@@ -153,10 +154,10 @@ pub struct UnitsWanted {
 pub struct RepairJob {
     /// The copyset's number.
     pub copyset: u16,
-    /// The units that may be missing something.
-    pub filling: Vec<String>,
+    /// The units that may be missing something and are being filled.
+    pub rebuilding: Vec<String>,
     /// The units that are being replaced.
-    pub leaving: Vec<String>,
+    pub draining: Vec<String>,
     /// The name of the host that repairs it now.
     pub host: Option<String>,
     /// The number of segments that were compared so far.
@@ -165,8 +166,8 @@ pub struct RepairJob {
     pub segments: u64,
     /// Whether members that are in sync are compared as well, or all slots are read.
     pub compares: bool,
-    /// Slots of which the last scrub found no intact copy.
-    pub rotten: u64,
+    /// The number of slots of which the last scrub found no intact copy.
+    pub damaged: u64,
     /// Why the last attempt failed.
     pub problem: Option<String>,
 }

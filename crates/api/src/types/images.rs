@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::message::Message;
 use crate::words::PreloadState;
 
 /// A base image.
@@ -36,9 +37,9 @@ pub struct Preload {
     /// How much was read, in bytes.
     pub done_bytes: u64,
     /// How much there is to read, in bytes, once that is known.
-    pub all_bytes: Option<u64>,
+    pub total_bytes: Option<u64>,
     /// In states `error` and `skipped`: why it was not done.
-    pub reason: Option<String>,
+    pub message: Option<Message>,
     /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,

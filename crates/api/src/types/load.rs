@@ -11,7 +11,7 @@ pub const CACHE_BLOCK_BYTES: u64 = 4096;
 /// Lookups of 4 KiB blocks, by where the block was found. Reads that a unit on the host itself
 /// answers are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct Asked {
+pub struct CacheLookups {
     /// Found in the cache's memory.
     pub memory: u64,
     /// Found in the cache's file.
@@ -22,26 +22,26 @@ pub struct Asked {
 
 /// Lookups by area of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct AskedByArea {
+pub struct LookupsByArea {
     /// Pages of maps.
-    pub metadata: Asked,
+    pub metadata: CacheLookups,
     /// Base images.
-    pub image: Asked,
+    pub image: CacheLookups,
     /// Everything else.
-    pub active: Asked,
+    pub active: CacheLookups,
 }
 
 /// Cache statistics of a volume since it was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct VolumeCache {
     /// Lookups.
-    pub asked: AskedByArea,
+    pub lookups: LookupsByArea,
     /// 4 KiB blocks that were read ahead.
-    pub ahead_brought: u64,
+    pub read_ahead_blocks: u64,
     /// Blocks that were read ahead and then used.
-    pub ahead_used: u64,
+    pub read_ahead_used: u64,
     /// Blocks that were read ahead and evicted unused.
-    pub ahead_unread: u64,
+    pub read_ahead_unused: u64,
 }
 
 /// An area of a cache's file, in 4 KiB blocks.
@@ -52,7 +52,7 @@ pub struct CacheArea {
     /// The largest number of cached blocks.
     pub capacity: u64,
     /// Blocks inserted since the host's process started.
-    pub brought: u64,
+    pub inserted: u64,
     /// Blocks evicted since the host's process started.
     pub evicted: u64,
 }
@@ -73,16 +73,16 @@ pub struct CacheFile {
     /// Blocks that failed verification and were read from units.
     pub damaged: u64,
     /// Blocks that were not inserted because too many writes were pending.
-    pub refused: u64,
+    pub rejected: u64,
     /// I/O errors of the file.
-    pub failures: u64,
+    pub io_errors: u64,
 }
 
 /// A host's cache since its process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct HostCache {
     /// Lookups.
-    pub asked: AskedByArea,
+    pub lookups: LookupsByArea,
     /// 4 KiB blocks in memory.
     pub memory_blocks: u64,
     /// The largest number of blocks in memory.
@@ -115,7 +115,7 @@ pub struct HostLoad {
     pub volumes: Vec<VolumeLoad>,
 }
 
-impl Asked {
+impl CacheLookups {
     /// The share of lookups that the cache answered, from 0 to 1; `None` if there were none.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
@@ -136,16 +136,16 @@ impl Asked {
     }
 }
 
-impl AskedByArea {
+impl LookupsByArea {
     /// All areas together.
     #[must_use]
-    pub fn all(&self) -> Asked {
+    pub fn all(&self) -> CacheLookups {
         let areas = [self.metadata, self.image, self.active];
-        let sum = |of: fn(&Asked) -> u64| areas.iter().map(of).sum();
-        Asked {
-            memory: sum(|asked| asked.memory),
-            file: sum(|asked| asked.file),
-            units: sum(|asked| asked.units),
+        let sum = |of: fn(&CacheLookups) -> u64| areas.iter().map(of).sum();
+        CacheLookups {
+            memory: sum(|lookups| lookups.memory),
+            file: sum(|lookups| lookups.file),
+            units: sum(|lookups| lookups.units),
         }
     }
 }

@@ -17,25 +17,26 @@ mod volumes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use crate::message::Message;
 use crate::words::ProblemCode;
 
 pub use attachments::{
-    Attachment, CreateAttachment, Follower, MoveAttachment, READ_ONLY_ATTACHMENTS_MAX,
+    Attachment, CreateAttachment, MoveAttachment, READ_ONLY_ATTACHMENTS_MAX, Successor,
 };
 pub use audits::{
-    AUDIT_FILES_MAX, AUDIT_UNITS_MAX, Audit, AuditFile, AuditFileSystem, AuditFiles, AuditFound,
-    AuditHeld, AuditKey, AuditLength, AuditListing, AuditPlacement, AuditSealed, AuditVolume,
+    AUDIT_FILES_MAX, AUDIT_UNITS_MAX, Audit, AuditBytes, AuditFile, AuditFileSystem, AuditFiles,
+    AuditKey, AuditLength, AuditListing, AuditPlacement, AuditResult, AuditSealed, AuditVolume,
 };
 pub use certificates::{AuthorityView, Certificate, Join, Renew, Token};
 pub use chains::{ApplyChain, Chain, ChainFilter, ChainUse, Events};
 pub use cluster::{
-    AddKey, AddUnit, DrainUnits, Key, RemoveUnit, RepairJob, RotateKey, Scrub, SetZone, Status,
-    Unit, UnitFact, UnitMoved, UnitZone, UnitsWanted,
+    AddKey, AddUnit, DrainUnits, Key, QueuedCopysets, RemoveUnit, RepairJob, RotateKey, Scrub,
+    SetZone, Status, Unit, UnitChange, UnitFact, UnitZone,
 };
 pub use images::{Image, MarkImage, Preload, PreloadImage};
 pub use load::{
-    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, CacheFile, HostCache, HostLoad, VolumeCache,
-    VolumeLoad,
+    CACHE_BLOCK_BYTES, CacheArea, CacheFile, CacheLookups, HostCache, HostLoad, LookupsByArea,
+    VolumeCache, VolumeLoad,
 };
 pub use parties::{AddGrant, AddParty, AddProject, AuditEntry, Grant, Party, Project, Quota};
 pub use snapshots::{CreateSnapshot, Snapshot};
@@ -60,8 +61,8 @@ pub struct Problem {
     /// A URI for the kind of problem.
     #[serde(rename = "type")]
     #[schema(
-        pattern = "^urn:scree:problem:[a-z-]+$",
-        example = "urn:scree:problem:not-found"
+        pattern = "^urn:scree:problem:[a-z_]+$",
+        example = "urn:scree:problem:not_found"
     )]
     pub kind: String,
     /// The kind of problem in words.

@@ -98,7 +98,7 @@ pub struct Grant {
     #[schema(pattern = "^grant-[0-9a-f]{17}$", example = "grant-0f3c5b7d9e1a2b4c6")]
     pub id: String,
     /// The id of the volume, snapshot or host.
-    pub on: String,
+    pub object: String,
     /// The object's name, if it still exists.
     pub name: Option<String>,
     /// The name of the user who owns the volume or snapshot.
@@ -150,7 +150,7 @@ pub struct AuditEntry {
     #[schema(format = DateTime)]
     pub time: String,
     /// The party: `scree://user/…`, or the origin of an unauthenticated request.
-    pub who: String,
+    pub principal: String,
     /// The fingerprint of the party's key.
     pub key: Option<String>,
     /// The address that the request came from.

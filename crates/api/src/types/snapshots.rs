@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::Tags;
 use crate::described::TagsSchema;
+use crate::message::Message;
 use crate::words::SnapshotState;
 
 /// A snapshot.
@@ -36,7 +37,7 @@ pub struct Snapshot {
     /// slow to answer, that happens after the request has returned.
     pub taken: bool,
     /// In state `error`: what went wrong.
-    pub reason: Option<String>,
+    pub message: Option<Message>,
     /// When it was requested.
     #[schema(format = DateTime)]
     pub created: String,

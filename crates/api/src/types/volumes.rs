@@ -7,13 +7,14 @@ use utoipa::ToSchema;
 
 use super::{Tags, VolumeCache};
 use crate::described::{BlockSizeSchema, TagsSchema};
+use crate::message::Message;
 use crate::words::{Encryption, ImageMark, VolumeState};
 
 /// The largest number of copies of a segment. The database schema checks the same limit.
 pub const REPLICAS_MAX: u8 = 4;
 
 /// A volume.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Volume {
     /// `vol-…`.
     #[schema(pattern = "^vol-[0-9a-f]{17}$", example = "vol-0f3c5b7d9e1a2b4c6")]
@@ -63,11 +64,9 @@ pub struct Volume {
     pub from: Option<String>,
     /// Where it is served, if it is.
     pub export: Option<Export>,
-    /// In state `error`: what is wrong.
-    pub reason: Option<String>,
-    /// What its owner should know after it was created or grown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub notice: Option<String>,
+    /// In state `error`: what is wrong. In the answer to a request that created or grew the volume:
+    /// what its owner should know.
+    pub message: Option<Message>,
     /// The state of its engine while it is attached. Lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
@@ -105,7 +104,7 @@ pub struct DamagedVolume {
     #[schema(value_type = VolumeState)]
     pub state: String,
     /// What is wrong with the row.
-    pub reason: String,
+    pub message: Message,
 }
 
 /// The state of an attached volume's engine.

@@ -8,7 +8,7 @@ use crate::capability::{Capability, Fence, Scope};
 
 const FORMAT: u16 = 1;
 
-/// A capability names no more than this, of whatever it names.
+/// The largest number of items in each list of a capability.
 pub const ITEMS_MAX: usize = 1024;
 
 const LEASE: u16 = 1;
@@ -17,31 +17,31 @@ const FREE: u16 = 3;
 const REPAIR: u16 = 4;
 const COUNT: u16 = 5;
 
-/// Why bytes are no capability.
+/// Why bytes are not a valid capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadCapability {
-    /// They end early, or go on.
+    /// The length is wrong.
     #[error("the capability is {0} bytes long, and should have another length")]
     Length(usize),
-    /// A newer controller made it.
+    /// A newer controller signed it.
     #[error("the capability has format {0}; this program knows format 1")]
     Format(u16),
-    /// It is of no kind that there is, or of a newer one.
+    /// The kind is unknown, and may be newer than this program.
     #[error("there is no capability of kind {0}")]
     Kind(u16),
-    /// It names too much, or what cannot be.
-    #[error("the capability names what cannot be")]
+    /// A list is too long, or an item is invalid.
+    #[error("the capability has invalid items")]
     Items,
-    /// The key that should have signed it has not.
+    /// It is not signed by the expected key.
     #[error("the capability is not signed by this cluster's controllers")]
     Signature,
 }
 
 impl Capability {
-    /// Its bytes, not signed.
+    /// Encodes the capability, without a signature.
     ///
     /// # Panics
-    /// If it names more than [`ITEMS_MAX`].
+    /// If a list has more than [`ITEMS_MAX`] items.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut items = Vec::new();
@@ -89,7 +89,7 @@ impl Capability {
         bytes.put_u32(count as u32);
         bytes.put_u128(self.cluster.as_u128());
         bytes.put_bytes(&self.holder);
-        // Two's complement, as Rust casts.
+        // Two's complement.
         bytes.put_u64(self.made.0 as u64);
         bytes.put_u64(self.ends.0 as u64);
         bytes.put_u64(lineage_tag.0);
@@ -100,7 +100,7 @@ impl Capability {
         bytes
     }
 
-    /// Reads one. Says nothing of who made it.
+    /// Decodes a capability without verifying its signature.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadCapability> {
         let mut reader = Reader::new(bytes);
         let capability = Self::read(&mut reader)

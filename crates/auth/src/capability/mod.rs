@@ -1,13 +1,12 @@
-//! Floor 2: capabilities, by which a unit daemon knows what a host may do.
+//! Capabilities: what a host may do on unit daemons, signed by controllers.
 //!
-//! A controller makes a [`Capability`] for one host and signs it
-//! ([`SigningKey`]); a daemon verifies it ([`VerifyingKey`]) and heeds it.
-//! docs/internals/capabilities.md says which there are and why,
-//! docs/internals/unit-protocol.md how they are written.
+//! A controller signs a [`Capability`] for one host ([`SigningKey`]); a daemon verifies it
+//! ([`VerifyingKey`]) and allows what it covers. docs/internals/capabilities.md lists the kinds,
+//! docs/internals/unit-protocol.md their encoding.
 //!
-//! Nothing here names a volume or a lineage: [`LineageTag`](base::LineageTag) and [`Fence`] are hashes
-//! of them, which say to a unit what belongs together and nothing else. It must
-//! not know: who asks for a capability and why, sockets, clocks.
+//! A capability names no volume and no lineage: [`LineageTag`](base::LineageTag) and [`Fence`] are
+//! hashes, from which a unit learns only what belongs together. This module must not know who requests
+//! a capability and why, sockets, or clocks.
 
 mod bytes;
 mod scope;
@@ -23,16 +22,16 @@ use world::Millis;
 /// What one host may do for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// On units of this cluster.
+    /// The cluster of the units.
     pub cluster: ClusterId,
     /// The SHA-256 of the public key in the host's certificate.
     pub holder: [u8; 32],
-    /// When it was made, by the controller's clock.
+    /// When it was signed, by the controller's clock.
     pub made: Millis,
-    /// When it ends, by the controller's clock.
+    /// When it expires, by the controller's clock.
     pub ends: Millis,
     /// The generation of the database that it was made from.
     pub generation: u32,
-    /// What.
+    /// The allowed operations.
     pub scope: Scope,
 }

@@ -1,12 +1,12 @@
-//! What a capability is good for.
+//! The scope of a capability.
 
 use std::ops::Range;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base::{ClusterId, CopysetId, Lineage, LineageTag, SegmentId, UnitId, VolumeId};
 
-/// What the leases of one volume have in common: 64 bits of a hash of the volume, from
-/// which a unit learns nothing else.
+/// The number by which a unit tells leases of one volume from those of others: 64 bits of a hash of
+/// the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
@@ -17,14 +17,14 @@ pub fn lineage_tag_of(cluster: ClusterId, lineage: Lineage) -> LineageTag {
 }
 
 impl Fence {
-    /// That of a volume.
+    /// The fence of a volume.
     #[must_use]
     pub fn of(cluster: ClusterId, volume: VolumeId) -> Self {
         Self(hash("fence", cluster, volume.as_u128()))
     }
 }
 
-/// Never 0.
+/// A hash of 64 bits that is never 0.
 fn hash(what: &str, cluster: ClusterId, number: u128) -> u64 {
     let mut text = b"scree ".to_vec();
     text.extend(what.as_bytes());
@@ -35,43 +35,42 @@ fn hash(what: &str, cluster: ClusterId, number: u128) -> u64 {
     u64::from_le_bytes(*first).max(1)
 }
 
-/// What a capability is good for. Each list has at most
+/// The operations that a capability allows. Each list has at most
 /// [`ITEMS_MAX`](crate::capability::ITEMS_MAX) items.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// To write a volume under a lease: to put, sync, free, delete and list
-    /// segments by their serials.
+    /// Write a volume under a lease: put, sync, free, delete and list segments by their serials.
     Lease {
-        /// What is put belongs to it.
+        /// The lineage tag of the segments that are put.
         lineage_tag: LineageTag,
-        /// The volume, as leases know it.
+        /// The fence of the volume.
         fence: Fence,
-        /// The lease's number.
+        /// The lease's epoch.
         epoch: u32,
-        /// The serials that were reserved under it, and those of segments that
-        /// earlier leases left open. None is empty.
+        /// The serials that were reserved under it, and those of segments that earlier leases left
+        /// open. No range is empty.
         serials: Vec<Range<u64>>,
     },
-    /// To read what belongs to any of them.
+    /// Read segments of these lineages.
     Read {
-        /// A lineage, and those above it.
+        /// The tags of a lineage and of all lineages above it.
         lineage_tags: Vec<LineageTag>,
     },
-    /// To free slots in these, or delete them.
+    /// Free slots in segments, or delete the segments.
     Free {
-        /// In order.
+        /// The segments, in order.
         segments: Vec<SegmentId>,
     },
-    /// To compare copies, and put what one lacks.
+    /// Compare copies, and put what a copy is missing.
     Repair {
-        /// Whose segments.
+        /// The copysets of the segments.
         copysets: Vec<CopysetId>,
-        /// On which units they may be changed; on the others they are read.
+        /// The units on which segments may be changed. On other units they are read.
         units: Vec<UnitId>,
     },
-    /// To note on units how many leases were given: so many, and no more.
+    /// Record the lease count on units, up to this number.
     Count {
-        /// As the database has it.
+        /// The lease count of the database.
         leases: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Signing and verifying.
+//! Signing and verifying capabilities.
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
@@ -9,18 +9,18 @@ use crate::capability::{BadCapability, Capability};
 /// The length of a signature, in bytes.
 pub const SIGNATURE_BYTES: usize = 64;
 
-/// Signed with every capability and not sent: nothing else that this key signs
-/// can be taken for one.
+/// A prefix that is signed with every capability and not sent, so that nothing else that this key
+/// signs can pass for a capability.
 const DOMAIN: &[u8; 16] = b"scree capability";
 
-/// A capability and its signature, as it is sent. Nothing is known of it yet.
+/// An encoded capability with its signature. It is not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedCapability(pub Vec<u8>);
 
-/// What controllers sign with.
+/// The key with which controllers sign.
 pub struct SigningKey(Ed25519KeyPair);
 
-/// What daemons verify with: 32 bytes.
+/// The key with which daemons verify, 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyingKey(pub [u8; 32]);
 
@@ -34,8 +34,8 @@ impl KeyType for Seed {
 }
 
 impl SigningKey {
-    /// The key that belongs to a secret of the cluster's controllers, of any
-    /// length: all that have the secret sign with the same key.
+    /// Derives the key from a secret of the cluster's controllers, of any length. All holders of the
+    /// secret derive the same key.
     #[must_use]
     pub fn derive(secret: &[u8]) -> Self {
         let mut seed = Zeroizing::new([0; 32]);
@@ -48,7 +48,7 @@ impl SigningKey {
         Self(pair.expect("any 32 bytes are a seed"))
     }
 
-    /// The other half.
+    /// The public key.
     ///
     /// # Panics
     /// Never: an Ed25519 key has 32 bytes.
@@ -61,13 +61,13 @@ impl SigningKey {
     /// Signs a capability.
     ///
     /// # Panics
-    /// If it names more than [`ITEMS_MAX`](crate::capability::ITEMS_MAX) things.
+    /// If a list has more than [`ITEMS_MAX`](crate::capability::ITEMS_MAX) items.
     #[must_use]
     pub fn sign(&self, capability: &Capability) -> SignedCapability {
         self.sign_bytes(&capability.encode())
     }
 
-    /// Signs what may be no capability: for tests.
+    /// Signs any bytes, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn sign_bytes(&self, bytes: &[u8]) -> SignedCapability {
@@ -77,7 +77,7 @@ impl SigningKey {
 }
 
 impl VerifyingKey {
-    /// Reads a capability that the other half has signed.
+    /// Verifies and decodes a capability.
     ///
     /// # Errors
     /// [`BadCapability`].
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_signed_is_read_back_and_nothing_else(
+        fn signed_capabilities_round_trip_and_altered_ones_are_refused(
             scope in scopes(),
             flip in any::<prop::sample::Index>(),
             bit in 0..8_u32,
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_anybody_signed_are_read_without_harm(
+        fn arbitrary_signed_bytes_are_parsed_safely(
             bytes in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             let key = SigningKey::derive(b"secret");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_capabilities_are_refused_with_their_reason() {
+    fn malformed_capabilities_are_refused_with_a_reason() {
         let key = SigningKey::derive(b"secret");
         let read = of(Scope::Read {
             lineage_tags: vec![LineageTag(1)],

@@ -7,14 +7,14 @@
 //! display.
 //!
 //! ```text
-//!  1. token     an administrator hands it out; the controllers keep its hash
+//!  1. token     an administrator creates it; the controllers store its hash
 //!  2. request   the party makes a key pair and requests a certificate with the token
 //!  3. sign      the authority signs the key for the token's subject
-//!  4. present   the party shows the certificate in every TLS handshake
-//!  5. renew     before it ends, over a connection that it authenticates
+//!  4. present   the party presents the certificate in every TLS handshake
+//!  5. renew     before it expires, over a connection that it authenticates
 //! ```
 //!
-//! Must not know: users, what they may do, or where files lie.
+//! It must not know users, what they may do, or where files are.
 
 mod authority;
 mod peer;

@@ -13,7 +13,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use crate::identity::Subject;
 
 /// The SHA-256 of a public key (its SubjectPublicKeyInfo). It identifies a party, whichever
-/// certificate the party shows.
+/// certificate the party presents.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyFingerprint(pub [u8; 32]);
 

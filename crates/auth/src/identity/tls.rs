@@ -1,4 +1,4 @@
-//! TLS configurations in which both sides show a certificate.
+//! TLS configurations in which both sides present a certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Credentials<'_> {
     }
 }
 
-/// A server of TLS 1.3 whose clients may show a certificate that is signed by one of the
+/// A server of TLS 1.3 whose clients may present a certificate that is signed by one of the
 /// authorities. Clients without a certificate are accepted, so that they can join.
 ///
 /// # Errors
@@ -171,12 +171,12 @@ impl ServerTls {
         Arc::clone(&self.config)
     }
 
-    /// The peer that has shown this chain in a handshake, at the time `now`; `None` for an empty
+    /// The peer that has presented this chain in a handshake, at the time `now`; `None` for an empty
     /// chain. The two kinds of authorities are tried separately, since the kind decides how the
     /// peer is identified.
     ///
     /// # Errors
-    /// [`PeerError`]; [`PeerError::Unsigned`] if the certificate has ended since the handshake.
+    /// [`PeerError`]; [`PeerError::Unsigned`] if the certificate has expired since the handshake.
     pub fn peer(
         &self,
         chain: &[CertificateDer<'_>],
@@ -210,7 +210,7 @@ fn verifier(authorities_pem: &[&str]) -> Result<Arc<dyn ClientCertVerifier>, Tls
     )
 }
 
-/// A client of TLS 1.3 that trusts servers which are signed by one of the authorities, and shows
+/// A client of TLS 1.3 that trusts servers which are signed by one of the authorities, and presents
 /// `credentials` if there are any.
 ///
 /// # Errors
@@ -257,7 +257,7 @@ fn client_by_key(
         .with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-/// A client of TLS 1.3 that trusts the server with this key, and shows `credentials`.
+/// A client of TLS 1.3 that trusts the server with this key, and presents `credentials`.
 ///
 /// # Errors
 /// [`TlsError`].

@@ -1,5 +1,4 @@
-//! `fault`: errors, delays and a sudden end, by chance: to find out what a guest, or
-//! another filter, makes of them.
+//! `fault`: injects errors, delays and torn writes at random, to test guests and other filters.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,14 +13,14 @@ use world::simulated::SimulatedRandom;
 
 use crate::Filter;
 
-/// A write is torn at a multiple of this, in bytes: disks write sectors whole.
+/// A write is torn at a multiple of this many bytes: disks write whole sectors.
 const SECTOR_BYTES: usize = 512;
 
-/// So many requests wait at most to be offered again. The oldest are forgotten: whoever
-/// asked them has gone.
+/// The largest number of busy requests that are remembered. The oldest are dropped: their requester
+/// no longer retries them.
 const OFFERED_MAX: usize = 1024;
 
-/// What a request is recognized by when it is offered again: its token may be another one then.
+/// Identifies a request that is retried after `Busy`, possibly with another token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Offer {
     kind: OpKind,
@@ -37,49 +36,56 @@ impl Offer {
     }
 }
 
-/// What chance has in store for a request.
+/// The faults of one request.
 #[derive(Clone, Copy)]
 struct Fate {
     fails: bool,
-    /// Only so many sectors of it are written, and nothing after it.
+    /// Only this number of its sectors are written, and nothing after it.
     torn: Option<usize>,
     is_slow: bool,
 }
 
-/// An answer that is kept back.
-struct Kept {
+/// A request with the faults that were drawn for it.
+#[derive(Clone, Copy)]
+struct Draw {
+    offer: Offer,
+    fate: Fate,
+}
+
+/// A completion that is delayed.
+struct Delayed {
     due: Duration,
     completion: Completion,
 }
 
-/// See the module's head.
+/// The `fault` filter of a chain.
 pub struct Fault {
     config: FaultConfig,
     random: SimulatedRandom,
     clock: Arc<dyn Clock>,
-    kept: VecDeque<Kept>,
-    /// Requests that found the device busy, with what they meet when they do not.
-    offered: VecDeque<(Offer, Fate)>,
-    /// Tokens of requests below whose answers are to be kept back.
+    delayed: VecDeque<Delayed>,
+    /// Requests that found the device busy, with the faults that they get when they are retried.
+    offered: VecDeque<Draw>,
+    /// Tokens of pending requests whose completions will be delayed.
     slow: Vec<Token>,
-    /// The request that was torn, whose answer is nobody's.
+    /// The torn write, whose completion is dropped.
     torn: Option<Token>,
-    has_ended: bool,
+    has_stopped: bool,
 }
 
 impl Fault {
-    /// With these chances.
+    /// A filter that injects these faults.
     #[must_use]
     pub fn new(config: FaultConfig, clock: Arc<dyn Clock>) -> Self {
         Self {
             random: SimulatedRandom::new(config.seed),
             config,
             clock,
-            kept: VecDeque::new(),
+            delayed: VecDeque::new(),
             offered: VecDeque::new(),
             slow: Vec::new(),
             torn: None,
-            has_ended: false,
+            has_stopped: false,
         }
     }
 
@@ -87,13 +93,13 @@ impl Fault {
         Duration::from_millis(self.config.delay_ms)
     }
 
-    /// What a request meets: drawn once, however often it is offered.
+    /// The faults of a request: drawn once, however often it is retried.
     fn fate(&mut self, offer: Offer) -> Fate {
         let mut offered = self.offered.iter();
-        if let Some(at) = offered.position(|(one, _)| *one == offer)
-            && let Some((_, fate)) = self.offered.remove(at)
+        if let Some(at) = offered.position(|one| one.offer == offer)
+            && let Some(draw) = self.offered.remove(at)
         {
-            return fate;
+            return draw.fate;
         }
         let (config, random) = (&self.config, &self.random);
         let is_write = offer.kind == OpKind::Write;
@@ -111,34 +117,34 @@ impl Fault {
         }
     }
 
-    /// It could not begin, and will be offered again.
-    fn is_busy(&mut self, offer: Offer, fate: Fate) -> Started {
+    /// Remembers the faults of a request that found the device busy.
+    fn remember(&mut self, draw: Draw) -> Started {
         if self.offered.len() == OFFERED_MAX {
             self.offered.pop_front();
         }
-        self.offered.push_back((offer, fate));
+        self.offered.push_back(draw);
         Started::Busy
     }
 
-    /// Keeps an answer back, if chance wants it.
+    /// Delays the completion of a request that was started, if it is slow.
     fn answer(
         &mut self,
         token: Token,
-        (offer, fate): (Offer, Fate),
+        draw: Draw,
         started: Started,
         done: impl FnOnce() -> Outcome,
     ) -> Started {
         match started {
-            Started::Busy => self.is_busy(offer, fate),
-            Started::Done if fate.is_slow => {
+            Started::Busy => self.remember(draw),
+            Started::Done if draw.fate.is_slow => {
                 let completion = Completion {
                     token,
                     result: Ok(done()),
                 };
-                self.keep(completion);
+                self.delay_completion(completion);
                 Started::Pending
             }
-            Started::Pending if fate.is_slow => {
+            Started::Pending if draw.fate.is_slow => {
                 self.slow.push(token);
                 Started::Pending
             }
@@ -146,45 +152,40 @@ impl Fault {
         }
     }
 
-    /// Writes what is left of a torn write, and ends: nothing is carried out after it.
-    fn tear(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        part: Request<'_>,
-        (offer, fate): (Offer, Fate),
-    ) -> Started {
+    /// Writes a part of a torn write, and fails every request after it.
+    fn tear(&mut self, below: &mut dyn BlockDevice, part: Request<'_>, draw: Draw) -> Started {
         let token = part.token;
         if part.op.range().length > 0 {
             match below.start(part) {
-                Started::Busy => return self.is_busy(offer, fate),
+                Started::Busy => return self.remember(draw),
                 Started::Pending => self.torn = Some(token),
                 Started::Done | Started::Failed(_) => {}
             }
         }
-        self.has_ended = true;
-        Started::Failed(ended())
+        self.has_stopped = true;
+        Started::Failed(stopped())
     }
 
-    fn keep(&mut self, completion: Completion) {
+    fn delay_completion(&mut self, completion: Completion) {
         let due = self.clock.monotonic() + self.delay();
-        self.kept.push_back(Kept { due, completion });
+        self.delayed.push_back(Delayed { due, completion });
     }
 }
 
 fn failed(kind: OpKind) -> Started {
-    let words = format!("the fault filter fails this {kind}");
-    Started::Failed(IoError::Unavailable(words))
+    let message = format!("the fault filter fails this {kind}");
+    Started::Failed(IoError::Unavailable(message))
 }
 
-fn ended() -> IoError {
-    IoError::Stopped("a fault filter has ended it".to_owned())
+fn stopped() -> IoError {
+    IoError::Stopped("the fault filter has torn a write and stopped the disk".to_owned())
 }
 
 impl Filter for Fault {
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         let Request { token, mut op } = request;
-        if self.has_ended && op.kind() != OpKind::Prefetch {
-            return Started::Failed(ended());
+        if self.has_stopped && op.kind() != OpKind::Prefetch {
+            return Started::Failed(stopped());
         }
         if !matches!(op, Op::Read { .. } | Op::Write { .. }) {
             return below.start(Request { token, op });
@@ -196,13 +197,13 @@ impl Filter for Fault {
         }
         if let (Some(sectors), Op::Write { data, .. }) = (fate.torn, &mut op) {
             *data = data.part(0..sectors * SECTOR_BYTES);
-            return self.tear(below, Request { token, op }, (offer, fate));
+            return self.tear(below, Request { token, op }, Draw { offer, fate });
         }
         let started = below.start(Request {
             token,
             op: op.reborrow(),
         });
-        self.answer(token, (offer, fate), started, || op.outcome())
+        self.answer(token, Draw { offer, fate }, started, || op.outcome())
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
@@ -220,21 +221,25 @@ impl Filter for Fault {
                     Some(slow) => {
                         self.slow.swap_remove(slow);
                         let completion = completions.remove(at);
-                        self.keep(completion);
+                        self.delay_completion(completion);
                     }
                     None => at += 1,
                 }
             }
         }
         let now = self.clock.monotonic();
-        while self.kept.front().is_some_and(|kept| kept.due <= now) {
-            completions.extend(self.kept.pop_front().map(|kept| kept.completion));
+        while self
+            .delayed
+            .front()
+            .is_some_and(|delayed| delayed.due <= now)
+        {
+            completions.extend(self.delayed.pop_front().map(|delayed| delayed.completion));
         }
     }
 
     fn next_timer(&self) -> Option<Duration> {
         let now = self.clock.monotonic();
-        let first = self.kept.front()?;
+        let first = self.delayed.front()?;
         Some(first.due.saturating_sub(now))
     }
 }
@@ -265,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_so_many_fails_and_is_not_carried_out() {
+    fn requests_fail_at_the_configured_rate_and_are_not_carried_out() {
         let (mut fault, _) = with(FaultConfig {
             read_errors_one_in: 10,
             write_errors_one_in: 5,
@@ -291,9 +296,10 @@ mod tests {
         assert!((60..140).contains(&reads), "{reads}");
     }
 
-    /// Chance was drawn for each offer: what found the device busy failed the more often.
+    /// The faults were drawn again for each retry, so a request that found the device busy failed more
+    /// often.
     #[test]
-    fn a_request_that_is_offered_again_meets_no_other_fate() {
+    fn a_retried_request_keeps_its_faults() {
         let config = FaultConfig {
             write_errors_one_in: 10,
             read_errors_one_in: 10,
@@ -313,7 +319,7 @@ mod tests {
             for number in 0..500 {
                 fails.push(loop {
                     offers += 1;
-                    // Whoever asks may choose another token each time.
+                    // The requester may choose another token each time.
                     let started = match number % 2 {
                         0 => {
                             let data = [1; 4096];
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delayed_is_answered_once_and_late() {
+    fn a_delayed_request_completes_once_and_after_the_delay() {
         for pending_one_in in [0, 1] {
             let (mut fault, clock) = with(FaultConfig {
                 delays_one_in: 1,
@@ -359,18 +365,18 @@ mod tests {
             assert_eq!(write(&mut fault, &mut below, 3, 9), Started::Pending);
             let read = fault.start(&mut below, Request::read(4, 4096 * 3, &mut [0; 512]));
             assert_eq!(read, Started::Pending);
-            let mut answers = Vec::new();
-            fault.poll(&mut below, &mut answers);
-            assert_eq!(answers, []);
+            let mut completions = Vec::new();
+            fault.poll(&mut below, &mut completions);
+            assert_eq!(completions, []);
             assert_eq!(fault.next_timer(), Some(Duration::from_millis(30)));
             clock.advance(Duration::from_millis(30));
-            fault.poll(&mut below, &mut answers);
-            answers.sort_by_key(|answer| answer.token);
-            let read = answers.pop().expect("two answers");
+            fault.poll(&mut below, &mut completions);
+            completions.sort_by_key(|one| one.token);
+            let read = completions.pop().expect("two completions");
             assert_eq!(read.result, Ok(Outcome::Data(vec![9; 512])));
-            assert_eq!(answers.len(), 1);
-            fault.poll(&mut below, &mut answers);
-            assert_eq!(answers.len(), 1, "each is answered once");
+            assert_eq!(completions.len(), 1);
+            fault.poll(&mut below, &mut completions);
+            assert_eq!(completions.len(), 1, "each completes once");
         }
     }
 
@@ -395,9 +401,9 @@ mod tests {
             assert!(below.bytes()[..written].iter().all(|byte| *byte == 5));
             let flushed = fault.start(&mut below, Request::flush(1));
             assert!(matches!(flushed, Started::Failed(_)), "{flushed:?}");
-            let mut answers = Vec::new();
-            fault.poll(&mut below, &mut answers);
-            assert_eq!(answers, [], "nobody was promised one");
+            let mut completions = Vec::new();
+            fault.poll(&mut below, &mut completions);
+            assert_eq!(completions, [], "no request is pending");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `rate`: so many requests, and so many bytes, a second.
+//! `rate`: limits requests and bytes per second.
 //!
-//! What comes too early is answered `Busy`, and offered again when it may begin: so it
-//! waits where it is counted, and takes no memory here.
+//! A request that comes too early is answered `Busy` and retried by its requester, so waiting
+//! requests take no memory here and count against the limits of their connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use world::Clock;
 
 use crate::Filter;
 
-/// What was not used of so long may be used at once.
+/// The unused share of this time may be used at once.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Lets so much through a second. One request may be larger than that: what comes after
-/// it pays.
+/// A token bucket. One request may be larger than the limit of a second: later requests then wait
+/// longer.
 #[derive(Debug)]
 struct Bucket {
     per_second: u64,
-    /// All that was let through is paid for then, by the monotonic clock.
+    /// The time from which the next request may start, by the monotonic clock.
     paid: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Bucket {
         }
     }
 
-    /// How long until more may come.
+    /// The time until the next request may start.
     fn wait(&self, now: Duration) -> Duration {
         self.paid.saturating_sub(now)
     }
@@ -43,17 +43,17 @@ impl Bucket {
     }
 }
 
-/// See the module's head.
+/// The `rate` filter of a chain.
 pub struct Rate {
     requests: Option<Bucket>,
     bytes: Option<Bucket>,
-    /// Something waits until then.
+    /// The earliest time at which a refused request may start.
     awaited: Option<Duration>,
     clock: Arc<dyn Clock>,
 }
 
 impl Rate {
-    /// With these limits, from now on.
+    /// A filter with these limits.
     #[must_use]
     pub fn new(config: &RateConfig, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -64,9 +64,10 @@ impl Rate {
         }
     }
 
-    /// Asks below, if that may be now; what is begun there counts. Of one that moves nothing
-    /// the request alone counts, and it does not pay for what others have moved.
-    fn pace(&mut self, bytes: Option<u64>, ask: impl FnOnce() -> Started) -> Started {
+    /// Starts a request if the limits allow it now, and counts it once it is started. A request that
+    /// moves no data (`bytes` is `None`) counts as a request only, and does not wait for the limit on
+    /// bytes.
+    fn pace(&mut self, bytes: Option<u64>, start: impl FnOnce() -> Started) -> Started {
         let now = self.clock.monotonic();
         let moved = self.bytes.as_ref().filter(|_| bytes.is_some());
         let waits = self.requests.iter().chain(moved).map(|one| one.wait(now));
@@ -76,7 +77,7 @@ impl Rate {
             self.awaited = Some(self.awaited.map_or(until, |other| other.min(until)));
             return Started::Busy;
         }
-        let started = ask();
+        let started = start();
         if matches!(started, Started::Done | Started::Pending) {
             if let Some(requests) = &mut self.requests {
                 requests.take(1, now);
@@ -92,9 +93,9 @@ impl Rate {
 impl Filter for Rate {
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         let moved = match request.op.kind() {
-            // What is prefetched is moved to this host, as what is read.
+            // Prefetched data is moved to this host, as data that is read.
             OpKind::Read | OpKind::Write | OpKind::Prefetch => Some(request.op.range().length),
-            // Of what moves no data the request alone counts.
+            // These move no data.
             OpKind::Flush | OpKind::Trim | OpKind::WriteZeroes | OpKind::Extents => None,
         };
         self.pace(moved, || below.start(request))
@@ -106,7 +107,7 @@ impl Filter for Rate {
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        // Whoever was refused offers it again after this.
+        // The refused requests are retried after this.
         let now = self.clock.monotonic();
         self.awaited.take_if(|until| *until <= now);
         below.poll(completions);
@@ -129,7 +130,7 @@ mod tests {
         (rate, MemoryDevice::new(1 << 20), clock)
     }
 
-    /// Asks as fast as may be for `time`; how often it was done.
+    /// The number of reads that complete in `time` at the highest rate.
     fn reads(config: &RateConfig, length: usize, time: Duration) -> u64 {
         let (mut rate, mut below, clock) = limited(config);
         let end = clock.monotonic() + time;
@@ -138,8 +139,8 @@ mod tests {
             match rate.start(&mut below, Request::read(1, 0, &mut out)) {
                 Started::Done => done += 1,
                 Started::Busy => {
-                    let wait = rate.next_timer().expect("something waits");
-                    assert!(!wait.is_zero(), "it would be asked for ever");
+                    let wait = rate.next_timer().expect("a request waits");
+                    assert!(!wait.is_zero(), "it would be retried forever");
                     clock.advance(wait);
                     rate.poll(&mut below, &mut Vec::new());
                 }
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_requests_and_so_many_bytes_a_second_pass() {
+    fn requests_and_bytes_per_second_are_limited() {
         let time = Duration::from_secs(10);
         let iops = RateConfig {
             iops: Some(500),
@@ -166,24 +167,24 @@ mod tests {
         // 64 KiB each: 16 a second.
         let done = reads(&bytes, 65_536, time);
         assert!((160..=164).contains(&done), "{done}");
-        // One that is larger than a second's worth is let through, and paid for.
+        // A request that is larger than the limit of a second passes, and later ones wait longer.
         let one = RateConfig {
             iops: None,
             bytes_per_second: Some(1 << 19),
         };
-        // A tenth of a second's worth comes on top.
+        // The burst of a tenth of a second adds one.
         assert_eq!(reads(&one, 1 << 20, time), 6);
     }
 
-    /// They passed at once, and as many as anybody asked for.
+    /// Requests that move no data passed without a limit.
     #[test]
-    fn what_moves_nothing_is_a_request_too() {
+    fn requests_that_move_no_data_count_as_requests() {
         let config = RateConfig {
             iops: Some(100),
             bytes_per_second: Some(1 << 20),
         };
-        type Ask = fn(&mut Rate, &mut MemoryDevice) -> Started;
-        let asks: [(Ask, u64); 3] = [
+        type Start = fn(&mut Rate, &mut MemoryDevice) -> Started;
+        let starts: [(Start, u64); 3] = [
             (|rate, below| rate.start(below, Request::flush(1)), 100),
             (
                 |rate, below| rate.start(below, Request::extents(1, 0, 4096, &mut Vec::new())),
@@ -194,17 +195,17 @@ mod tests {
                 16,
             ),
         ];
-        for (ask, per_second) in asks {
+        for (start, per_second) in starts {
             let (mut rate, mut below, clock) = limited(&config);
-            // A burst is paid for first.
+            // The burst comes on top.
             let end = clock.monotonic() + Duration::from_secs(10);
             let mut done = 0;
             while clock.monotonic() < end {
-                match ask(&mut rate, &mut below) {
+                match start(&mut rate, &mut below) {
                     Started::Done | Started::Pending => done += 1,
                     Started::Busy => {
-                        let wait = rate.next_timer().expect("something waits");
-                        assert!(!wait.is_zero(), "it would be asked for ever");
+                        let wait = rate.next_timer().expect("a request waits");
+                        assert!(!wait.is_zero(), "it would be retried forever");
                         clock.advance(wait);
                         rate.poll(&mut below, &mut Vec::new());
                     }
@@ -216,9 +217,9 @@ mod tests {
         }
     }
 
-    /// An exchange of filters begins with one, and takes no longer than ten seconds.
+    /// A hot swap begins with a flush, and fails after ten seconds.
     #[test]
-    fn a_flush_does_not_wait_for_what_others_have_moved() {
+    fn a_flush_does_not_wait_for_the_limit_on_bytes() {
         let (mut rate, mut below, _) = limited(&RateConfig {
             iops: None,
             bytes_per_second: Some(1),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_limited_does_not_wait() {
+    fn unlimited_and_failed_requests_do_not_wait() {
         let (mut rate, mut below, _) = limited(&RateConfig::default());
         for _ in 0..1000 {
             let written = rate.start(

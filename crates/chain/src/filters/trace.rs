@@ -1,122 +1,129 @@
-//! `trace`: records each request that passes (docs/internals/filter-formats.md).
+//! `trace`: records every request that passes (docs/internals/filter-formats.md).
 //!
 //! ```text
-//!  request ─▶ begun ─▶ ended ─▶ batch ── full, or a second old ─▶ queue ─▶ job ─▶ file
-//!             (the disk's thread, which never waits)                └ full: lost, and counted
+//!  request ─▶ started ─▶ completed ─▶ batch ── full or a second old ─▶ queue ─▶ job ─▶ file
+//!             (in the disk's thread, which never blocks)              └ full: lost and counted
 //! ```
 //!
-//! It passes on tokens as they are. What it costs is a look at the clock for each request and
-//! each turn, and forty bytes.
+//! The filter forwards tokens unchanged. It costs one reading of the clock per request and per loop
+//! turn, and 40 bytes per request.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ::trace::{Batch, BatchHead, Outcome, Record, Verb};
+use ::trace::{Batch, BatchHead, Outcome, Record};
 use base::{BlockDevice, Completion, Durability, IoError, Op, OpKind, Request, Started, Token};
 use chain_policy::TraceConfig;
+use parking_lot::Mutex;
 use world::RollingFile;
 
-use crate::{Filter, Opening, StateFolder, Surroundings};
+use crate::{Filter, FilterContext, Opening, StateFolder};
 
-/// A batch has as many records at most, and is as old at most when it is written.
+/// The largest number of records in a batch.
 const BATCH_RECORDS: usize = 1024;
+
+/// The largest age of a batch when it is written.
 const BATCH_AGE: Duration = Duration::from_secs(1);
 
-/// So many wait to be written at most: 5 MiB.
+/// The largest number of batches that wait to be written: 5 MiB.
 const QUEUE_MAX: usize = 128;
 
-/// A trace has so many older files beside the newest one.
+/// The number of older files of a trace besides the newest one.
 const OLD_FILES: u32 = 7;
 
-/// How the name of a filter's trace ends in its folder; of older files a number follows.
+/// The suffix of the name of a trace's file. In the names of older files a number follows.
 pub const TRACE_SUFFIX: &str = ".trace";
 
-/// With less no trace is kept, in bytes.
+/// With a smaller limit on disk space the filter refuses to open, in bytes.
 const BYTES_MIN: u64 = 1 << 20;
 
-/// What is handed to the job that writes.
+/// The batches that wait for the job that writes.
 #[derive(Default)]
 struct Queue {
     batches: VecDeque<Batch>,
-    is_written: bool,
+    /// A job is running or scheduled.
+    has_job: bool,
+    /// The last write failed, which was logged.
     is_failing: bool,
 }
 
-/// The queue, and the file, which only the job has.
+/// The queue, and the file, which only the job uses.
 struct Writer {
     queue: Mutex<Queue>,
     file: Mutex<RollingFile>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Writer {
-    /// Writes what there is, and what comes meanwhile.
+    /// Writes batches until the queue is empty.
     fn write(&self) {
-        let mut file = lock(&self.file);
+        let mut file = self.file.lock();
         loop {
             let batch = {
-                let mut queue = lock(&self.queue);
+                let mut queue = self.queue.lock();
                 let next = queue.batches.pop_front();
-                queue.is_written = next.is_some();
+                queue.has_job = next.is_some();
                 next
             };
             let Some(batch) = batch else { return };
-            // What is not there is missed by its numbers.
+            // A reader notices a missing batch by its sequence.
             let written = file.append(&batch.encode());
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             if let Err(error) = &written
                 && !queue.is_failing
             {
-                tracing::warn!(%error, "a trace is not written");
+                tracing::warn!(%error, "filter cannot write its trace");
             }
             queue.is_failing = written.is_err();
         }
     }
 }
 
-/// See the module's head.
+/// The `trace` filter of a chain.
 pub struct Trace {
     name: Arc<str>,
-    surroundings: Surroundings,
+    context: FilterContext,
     writer: Arc<Writer>,
+    /// The largest size of the trace that this host allows, in bytes.
     bytes_max: u64,
-    wanted_bytes: u64,
-    /// Of the batch that comes next.
+    /// The size that the policy requests, in bytes.
+    requested_bytes: u64,
+    /// The head of the next batch.
     head: BatchHead,
+    /// The start of the trace, by the monotonic clock.
     began: Duration,
-    /// Answered later.
-    under_way: HashMap<Token, Record>,
-    /// Answered at once: told with the next commit.
+    /// Pending requests.
+    pending: HashMap<Token, Record>,
+    /// Requests that were answered at once, and complete with the next commit.
     done: Vec<Record>,
-    /// The batch.
+    /// The records of the next batch.
     records: Vec<Record>,
+    /// The time of the first of these records, by the monotonic clock.
     since: Duration,
 }
 
 impl Trace {
-    /// As `config` says; its files are in `state`.
+    /// A filter whose files are in `state`.
     #[must_use]
     pub fn new(
         name: &str,
         config: &TraceConfig,
-        surroundings: Surroundings,
+        context: FilterContext,
         state: StateFolder,
     ) -> Self {
-        let bytes_max = config.bytes_max.min(surroundings.room.trace_bytes);
+        let bytes_max = config
+            .bytes_max
+            .min(context.attachment.disk_limits.trace_bytes);
         let path = state.path.join(format!("{name}{TRACE_SUFFIX}"));
         let file_bytes = bytes_max / u64::from(OLD_FILES + 1);
-        // One of before may be written to its end still.
+        // The job of an earlier filter may still write to the newest file.
         let file = RollingFile::new(state.disk, path, file_bytes, OLD_FILES).in_new_file();
         let mut trace = [0; 8];
-        surroundings.random.fill(&mut trace);
-        let wall_ms = surroundings.clock.wall().0.cast_unsigned();
+        context.host.random.fill(&mut trace);
+        let wall_ms = context.host.clock.wall().0.cast_unsigned();
         Self {
             name: name.into(),
             writer: Arc::new(Writer {
@@ -124,7 +131,7 @@ impl Trace {
                 file: Mutex::new(file),
             }),
             bytes_max,
-            wanted_bytes: config.bytes_max,
+            requested_bytes: config.bytes_max,
             head: BatchHead {
                 began_us: wall_ms.saturating_mul(1000),
                 trace: u64::from_le_bytes(trace),
@@ -133,9 +140,9 @@ impl Trace {
                 lost: 0,
                 disk_bytes: 0,
             },
-            began: surroundings.clock.monotonic(),
-            surroundings,
-            under_way: HashMap::new(),
+            began: context.host.clock.monotonic(),
+            context,
+            pending: HashMap::new(),
             done: Vec::new(),
             records: Vec::new(),
             since: Duration::ZERO,
@@ -143,45 +150,40 @@ impl Trace {
     }
 
     fn now(&self) -> u64 {
-        let since = self.surroundings.clock.monotonic() - self.began;
+        let since = self.context.host.clock.monotonic() - self.began;
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A request was started below, with this answer.
+    /// Records how a request was started.
     fn note(&mut self, token: Token, started: &Started, mut record: Record) {
         match started {
             Started::Pending => {
-                self.under_way.insert(token, record);
+                self.pending.insert(token, record);
             }
             Started::Done => self.done.push(record),
             Started::Failed(_) => {
                 record.outcome = Outcome::Failed;
                 self.done.push(record);
             }
-            // It is asked again, and begun then.
+            // The request is retried, and recorded then.
             Started::Busy => {}
         }
     }
 
-    /// The record of a request that begins now; none of one that is not recorded.
-    fn begun(&self, op: &Op<'_>) -> Option<Record> {
-        let verb = match op.kind() {
-            OpKind::Read => Verb::Read,
-            OpKind::Write => Verb::Write,
-            OpKind::Flush => Verb::Flush,
-            OpKind::Trim => Verb::Trim,
-            OpKind::WriteZeroes => Verb::WriteZeroes,
-            OpKind::Prefetch => Verb::Prefetch,
-            OpKind::Extents => return None,
-        };
+    /// The record of a request that starts now; `None` if its kind is not recorded.
+    fn record_of(&self, op: &Op<'_>) -> Option<Record> {
+        let kind = op.kind();
+        if kind == OpKind::Extents {
+            return None;
+        }
         let range = op.range();
-        let mut record = Record::plain(verb, self.now(), (range.offset, range.length));
+        let mut record = Record::plain(kind, self.now(), range);
         record.is_fua = op.durability() == Durability::Durable;
         record.may_punch = matches!(op, Op::WriteZeroes { mode, .. } if mode.may_punch);
         Some(record)
     }
 
-    /// What was answered at once has ended.
+    /// Completes the requests that were answered at once.
     fn end_done(&mut self) {
         if self.done.is_empty() {
             return;
@@ -201,18 +203,18 @@ impl Trace {
         }
         self.records.push(record);
         if self.records.len() >= BATCH_RECORDS {
-            self.hand_over();
+            self.queue_batch();
         }
     }
 
-    /// The batch goes to the job that writes, if there is room.
-    fn hand_over(&mut self) {
+    /// Moves the batch to the queue; if that is full, the batch is lost.
+    fn queue_batch(&mut self) {
         if self.records.is_empty() {
             return;
         }
         let records = std::mem::replace(&mut self.records, Vec::with_capacity(BATCH_RECORDS));
         let count = records.len() as u64;
-        let mut queue = lock(&self.writer.queue);
+        let mut queue = self.writer.queue.lock();
         if queue.batches.len() >= QUEUE_MAX {
             self.head.lost += count;
             return;
@@ -221,25 +223,25 @@ impl Trace {
             head: self.head,
             records,
         });
-        let is_written = std::mem::replace(&mut queue.is_written, true);
+        let has_job = std::mem::replace(&mut queue.has_job, true);
         drop(queue);
         self.head.sequence += 1;
         self.head.before += count;
-        if !is_written {
+        if !has_job {
             let writer = Arc::clone(&self.writer);
-            self.surroundings.pool.run(Box::new(move || writer.write()));
+            self.context.host.pool.run(Box::new(move || writer.write()));
         }
     }
 
     fn is_old(&self) -> bool {
-        let now = self.surroundings.clock.monotonic();
+        let now = self.context.host.clock.monotonic();
         !self.records.is_empty() && now >= self.since + BATCH_AGE
     }
 }
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        self.hand_over();
+        self.queue_batch();
     }
 }
 
@@ -247,21 +249,22 @@ impl Filter for Trace {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         self.head.disk_bytes = below.geometry().size_bytes;
         if self.bytes_max < BYTES_MIN {
-            return Opening::Failed("this host keeps no traces (--filter-trace)".to_owned());
+            return Opening::Failed("this host stores no traces (--filter-trace)".to_owned());
         }
-        if self.bytes_max < self.wanted_bytes {
-            let (is, wanted) = (self.bytes_max >> 20, self.wanted_bytes >> 20);
-            let note = format!(
-                "it keeps {is} MiB, and not {wanted}: this host keeps no more (--filter-trace)"
+        if self.bytes_max < self.requested_bytes {
+            let (limit, requested) = (self.bytes_max >> 20, self.requested_bytes >> 20);
+            let message = format!(
+                "the trace is limited to {limit} MiB instead of {requested} MiB by this host \
+                 (--filter-trace)"
             );
-            self.surroundings.note(&self.name, note);
+            self.context.report(&self.name, message);
         }
         Opening::Ready
     }
 
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         let token = request.token;
-        let record = self.begun(&request.op);
+        let record = self.record_of(&request.op);
         let started = below.start(request);
         if let Some(record) = record {
             self.note(token, &started, record);
@@ -285,8 +288,8 @@ impl Filter for Trace {
         if completions.len() > before {
             let now = self.now();
             for Completion { token, result } in &completions[before..] {
-                // What is asked of extents is not recorded.
-                if let Some(mut record) = self.under_way.remove(token) {
+                // Requests for extents have no record.
+                if let Some(mut record) = self.pending.remove(token) {
                     if result.is_err() {
                         record.outcome = Outcome::Failed;
                     }
@@ -296,18 +299,18 @@ impl Filter for Trace {
         }
         if self.is_old() {
             self.head.disk_bytes = below.geometry().size_bytes;
-            self.hand_over();
+            self.queue_batch();
         }
     }
 
     fn next_timer(&self) -> Option<Duration> {
-        let now = self.surroundings.clock.monotonic();
-        let is_any = !self.records.is_empty();
-        is_any.then(|| (self.since + BATCH_AGE).saturating_sub(now))
+        let now = self.context.host.clock.monotonic();
+        let has_records = !self.records.is_empty();
+        has_records.then(|| (self.since + BATCH_AGE).saturating_sub(now))
     }
 
-    fn rest(&mut self) -> bool {
-        self.hand_over();
+    fn quiesce(&mut self) -> bool {
+        self.queue_batch();
         true
     }
 }

@@ -20,12 +20,21 @@ const PLACES_MAX: usize = 16;
 
 /// An access to the disk.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Access {
     /// An event of a file in the area with this index.
     File(usize, extfs::Event),
     /// An access to blocks of no known file system, in bytes of the disk, with the number of the
     /// partition.
     Blocks(Option<u32>, Operation, Range<u64>),
+}
+
+/// A block whose content is needed to follow a file system, and unknown.
+pub struct WantedBlock {
+    /// The index of the area.
+    pub area: usize,
+    pub block: u64,
+    /// The range of the block on the disk, in bytes.
+    pub range: Range<u64>,
 }
 
 /// The known state of a disk.
@@ -41,7 +50,7 @@ pub struct Disk {
     laid_out: Vec<Range<u64>>,
 }
 
-/// The part of `range` that lies in `place`.
+/// The part of `range` that is in `place`.
 fn common(range: &Range<u64>, place: &Range<u64>) -> Option<Range<u64>> {
     let (start, end) = (range.start.max(place.start), range.end.min(place.end));
     (start < end).then_some(start..end)
@@ -116,7 +125,7 @@ impl Disk {
     }
 
     /// Appends the accesses of a read of `range`.
-    pub fn was_read(&self, range: &Range<u64>, seen: &mut Vec<Seen>) {
+    pub fn was_read(&self, range: &Range<u64>, seen: &mut Vec<Access>) {
         let mut events = Vec::new();
         self.each(range, |at, part| {
             let area = at.map(|at| (at, &self.areas[at]));
@@ -124,11 +133,11 @@ impl Disk {
                 Some((at, area, live)) => {
                     let offset = part.start - area.place.offset;
                     live.was_read(offset, part.end - part.start, &mut events);
-                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                    seen.extend(events.drain(..).map(|event| Access::File(at, event)));
                 }
                 None => {
                     let number = area.and_then(|(_, area)| area.number);
-                    seen.push(Seen::Blocks(number, Operation::Read, part));
+                    seen.push(Access::Blocks(number, Operation::Read, part));
                 }
             }
         });
@@ -136,7 +145,7 @@ impl Disk {
 
     /// Handles a write of `data` at `offset`. Returns whether it may have created another file
     /// system, so that the disk has to be read again.
-    pub fn was_written(&mut self, offset: u64, data: &[u8], seen: &mut Vec<Seen>) -> bool {
+    pub fn was_written(&mut self, offset: u64, data: &[u8], seen: &mut Vec<Access>) -> bool {
         let range = offset..offset + data.len() as u64;
         let mut parts = Vec::new();
         self.each(&range, |at, part| parts.push((at, part)));
@@ -147,9 +156,9 @@ impl Disk {
         for (at, part) in parts {
             let content = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             let Some(at) = at else {
-                // Partition tables lie between areas.
+                // Partition tables are between areas.
                 is_new = true;
-                seen.push(Seen::Blocks(None, Operation::Write, part));
+                seen.push(Access::Blocks(None, Operation::Write, part));
                 continue;
             };
             let Some(area) = self.area(at) else {
@@ -170,11 +179,11 @@ impl Disk {
                     changed.extend(live.changed().iter().map(|inode| (at, *inode)));
                     has_moved |= live.has_moved();
                     is_new |= give_up_if_large(area);
-                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                    seen.extend(events.drain(..).map(|event| Access::File(at, event)));
                 }
                 Err(_) => {
                     is_new |= begin < BEGINNING_BYTES;
-                    seen.push(Seen::Blocks(area.number, Operation::Write, part));
+                    seen.push(Access::Blocks(area.number, Operation::Write, part));
                 }
             }
         }
@@ -186,7 +195,7 @@ impl Disk {
 
     /// Handles a trim of `range`, which counts as a write of content. Returns whether it affected
     /// metadata or a partition table, so that the disk has to be read again.
-    pub fn was_trimmed(&self, range: &Range<u64>, seen: &mut Vec<Seen>) -> bool {
+    pub fn was_trimmed(&self, range: &Range<u64>, seen: &mut Vec<Access>) -> bool {
         let mut is_new = false;
         let mut events = Vec::new();
         self.each(range, |at, part| {
@@ -195,32 +204,35 @@ impl Disk {
             match area.map(|(at, area)| (at, area, &area.found)) {
                 Some((at, _, Ok(live))) => {
                     is_new |= live.was_trimmed(begin, part.end - part.start, &mut events);
-                    seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+                    seen.extend(events.drain(..).map(|event| Access::File(at, event)));
                 }
                 Some((_, area, Err(_))) => {
                     is_new |= begin < BEGINNING_BYTES;
-                    seen.push(Seen::Blocks(area.number, Operation::Write, part));
+                    seen.push(Access::Blocks(area.number, Operation::Write, part));
                 }
                 None => {
-                    // Partition tables lie between areas.
+                    // Partition tables are between areas.
                     is_new = true;
-                    seen.push(Seen::Blocks(None, Operation::Write, part));
+                    seen.push(Access::Blocks(None, Operation::Write, part));
                 }
             }
         });
         is_new
     }
 
-    /// Takes the blocks whose content is needed and unknown: the area, the block and its range on
-    /// the disk, in bytes.
-    pub fn take_wanted(&mut self) -> Vec<(usize, u64, Range<u64>)> {
+    /// Takes the blocks whose content is needed and unknown.
+    pub fn take_wanted(&mut self) -> Vec<WantedBlock> {
         let mut wanted = Vec::new();
         for (at, area) in self.areas.iter_mut().enumerate() {
             let Ok(live) = &mut area.found else { continue };
             let block_bytes = u64::from(live.view().superblock().block_bytes);
             for block in live.take_wanted() {
                 let start = area.place.offset + block * block_bytes;
-                wanted.push((at, block, start..start + block_bytes));
+                wanted.push(WantedBlock {
+                    area: at,
+                    block,
+                    range: start..start + block_bytes,
+                });
             }
         }
         wanted
@@ -232,7 +244,7 @@ impl Disk {
         &mut self,
         at: usize,
         blocks: BTreeMap<u64, Vec<u8>>,
-        seen: &mut Vec<Seen>,
+        seen: &mut Vec<Access>,
     ) -> bool {
         let Some(area) = self.area(at) else {
             return false;
@@ -243,7 +255,7 @@ impl Disk {
             live.were_found(blocks, &mut events);
             changed.extend(live.changed().iter().map(|inode| (at, *inode)));
             has_moved = live.has_moved();
-            seen.extend(events.drain(..).map(|event| Seen::File(at, event)));
+            seen.extend(events.drain(..).map(|event| Access::File(at, event)));
         }
         let is_large = give_up_if_large(area);
         self.changed.append(&mut changed);
@@ -352,7 +364,7 @@ mod tests {
         assert!(is_new, "a table may lie between");
         let mut end = (2 << 20) - 512;
         for seen in &seen {
-            let Seen::Blocks(_, Operation::Write, range) = seen else {
+            let Access::Blocks(_, Operation::Write, range) = seen else {
                 panic!("{seen:?}");
             };
             assert_eq!(range.start, end);
@@ -360,8 +372,8 @@ mod tests {
         }
         assert_eq!(end, (4 << 20) + 7680);
         let numbers = seen.iter().map(|seen| match seen {
-            Seen::Blocks(number, ..) => *number,
-            Seen::File(..) => None,
+            Access::Blocks(number, ..) => *number,
+            Access::File(..) => None,
         });
         assert_eq!(
             numbers.collect::<Vec<_>>(),

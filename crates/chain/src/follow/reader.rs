@@ -33,21 +33,21 @@ impl Area {
 }
 
 /// A range that the reader requests from the filter.
-pub struct Ask {
+pub struct ReaderRequest {
     pub offset: u64,
     pub length: usize,
     pub answer: Sender<Result<Vec<u8>, IoError>>,
 }
 
-/// A read of a disk that is under way. After it is dropped, its thread ends with the next request.
+/// A read of a disk in a thread. After it is dropped, its thread ends with the next request.
 pub struct Reader {
-    asks: Receiver<Ask>,
+    requests: Receiver<ReaderRequest>,
     found: Receiver<Result<Vec<Area>, IoError>>,
 }
 
 /// A part of the disk, as the reader's thread reads it.
 struct PartSource {
-    asks: Sender<Ask>,
+    requests: Sender<ReaderRequest>,
     wake: Wake,
     place: Partition,
 }
@@ -56,15 +56,15 @@ impl Source for PartSource {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
         let offset = self.place.on_disk(offset, out.len() as u64)?;
         let gone = || IoError::Stopped("the filter does not need the result any more".to_owned());
-        let (answer, answered) = mpsc::channel();
-        let ask = Ask {
+        let (answer, result) = mpsc::channel();
+        let request = ReaderRequest {
             offset,
             length: out.len(),
             answer,
         };
-        self.asks.send(ask).map_err(|_| gone())?;
+        self.requests.send(request).map_err(|_| gone())?;
         self.wake.wake();
-        let content = answered.recv().map_err(|_| gone())??;
+        let content = result.recv().map_err(|_| gone())??;
         out.copy_from_slice(&content);
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Reader {
     /// # Errors
     /// If no thread can be started.
     pub fn start(disk_bytes: u64, bytes_max: u64, wake: &Wake) -> std::io::Result<Self> {
-        let (asks, asked) = mpsc::channel();
+        let (requests, receiver) = mpsc::channel();
         let (tell, found) = mpsc::channel();
         let wake = wake.clone();
         #[expect(
@@ -88,7 +88,7 @@ impl Reader {
             .name("follow".to_owned())
             .spawn(move || {
                 let disk = PartSource {
-                    asks,
+                    requests,
                     wake: wake.clone(),
                     place: whole(disk_bytes),
                 };
@@ -96,12 +96,15 @@ impl Reader {
                 let _ = tell.send(read(disk, disk_bytes, bytes_max));
                 wake.wake();
             })?;
-        Ok(Self { asks: asked, found })
+        Ok(Self {
+            requests: receiver,
+            found,
+        })
     }
 
     /// The next range that the thread requests, if any.
-    pub fn next(&self) -> Option<Ask> {
-        self.asks.try_recv().ok()
+    pub fn next(&self) -> Option<ReaderRequest> {
+        self.requests.try_recv().ok()
     }
 
     /// The areas that were found, when the thread has ended.

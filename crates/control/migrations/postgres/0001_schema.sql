@@ -460,7 +460,7 @@ CREATE TABLE snapshots (
     version_volume TEXT,
     version_number BIGINT,
     -- In state `error`: what went wrong.
-    reason         TEXT,
+    message        TEXT,
     created_ms     BIGINT NOT NULL,
     FOREIGN KEY (version_volume, version_number) REFERENCES versions (volume, number)
 );
@@ -494,9 +494,12 @@ CREATE TABLE attachments (
     state                  TEXT    NOT NULL DEFAULT 'attaching' CHECK (state IN ('attaching',
                                'attached', 'detaching', 'detached', 'busy', 'error')),
     reported_generation    BIGINT NOT NULL DEFAULT 0,
-    -- Why it is in state `error` or `busy`; and what else the user should know.
-    reason                 TEXT,
-    note                   TEXT,
+    -- What keeps it from the desired state, or what was lost; and what the user should know
+    -- although nothing is wrong. Each text has the code of an API message.
+    problem                TEXT,
+    problem_code           TEXT,
+    notice                 TEXT,
+    notice_code            TEXT,
     -- The last lease that was granted for it: the host's journal may be newer than the head. Null:
     -- none was.
     epoch                  BIGINT,
@@ -605,8 +608,8 @@ CREATE TABLE preloads (
     version_number BIGINT NOT NULL,
     state          TEXT NOT NULL,
     done_bytes     BIGINT NOT NULL DEFAULT 0,
-    all_bytes      BIGINT,
-    reason         TEXT,
+    total_bytes      BIGINT,
+    message        TEXT,
     created_ms     BIGINT NOT NULL,
     ended_ms       BIGINT,
     PRIMARY KEY (volume, host)
@@ -636,9 +639,9 @@ CREATE TABLE volume_audits (
     journal_bytes  BIGINT,
     state          TEXT NOT NULL,
     done_bytes     BIGINT NOT NULL DEFAULT 0,
-    reason         TEXT,
-    -- What was found, as JSON.
-    found          TEXT,
+    message        TEXT,
+    -- The result, as JSON.
+    result         TEXT,
     -- When the host last reported progress. A host that reports none has stopped.
     reported_ms    BIGINT NOT NULL DEFAULT 0,
     created_ms     BIGINT NOT NULL,

@@ -9,7 +9,7 @@
 //! the volume; the result is not shown to them then.
 
 use api::host::{AuditReport, DesiredAudit};
-use api::types::{AuditFound, AuditPlacement};
+use api::types::{AuditPlacement, AuditResult};
 use api::words::AuditState;
 use base::{AuditId, PartyId, SnapshotId, UnitId, VolumeId};
 use catalog::VersionKey;
@@ -41,20 +41,21 @@ const KEPT_MAX: i64 = 16;
 /// report.
 const KEPT_OF_OWNER_MAX: i64 = 64;
 
-/// An audit to be inserted.
+/// A new audit.
 #[derive(Debug, Clone)]
 pub struct NewAudit {
     /// The id.
     pub id: AuditId,
-    /// The units that are taken for compromised.
+    /// The units that are assumed to be compromised.
     pub units: Vec<UnitId>,
     /// The snapshot that was named, if one was.
     pub snapshot: Option<SnapshotId>,
-    /// Files are to be listed.
+    /// Whether files are listed.
     pub files: bool,
-    /// How blocks come to lie on units now.
+    /// How blocks are placed on units now.
     pub placement: AuditPlacement,
-    /// What the journal of the volume's host holds, in bytes, if that is known and matters.
+    /// How much the journal of the volume's host holds that is in no version, in bytes; `None` if it
+    /// is unknown or irrelevant.
     pub journal_bytes: Option<u64>,
     /// The host that runs it, and whether that host has the volume attached: then the principal
     /// needs no right on the host.
@@ -66,7 +67,7 @@ pub struct NewAudit {
 pub struct AuditOfVolume {
     /// The id.
     pub id: AuditId,
-    /// Of which volume.
+    /// The volume.
     pub volume: VolumeId,
     /// The snapshot that was named, if one was.
     pub snapshot: Option<SnapshotId>,
@@ -78,18 +79,18 @@ pub struct AuditOfVolume {
     pub version: VersionKey,
     /// The name of the host that runs it.
     pub host_name: String,
-    /// The units that are taken for compromised.
+    /// The units that are assumed to be compromised.
     pub units: Vec<UnitId>,
-    /// How far it is.
+    /// The state.
     pub state: AuditState,
     /// How much of the volume was covered, in bytes.
     pub done_bytes: u64,
-    /// How large the volume is, in bytes.
+    /// The size of the version, in bytes.
     pub size_bytes: u64,
-    /// Why it has come to nothing.
-    pub reason: Option<String>,
+    /// Why it failed.
+    pub message: Option<String>,
     /// The result, for those who may read the volume. Lists leave it out.
-    pub found: Option<AuditFound>,
+    pub result: Option<AuditResult>,
     /// How blocks were placed on units when it was requested.
     pub placement: Option<AuditPlacement>,
     /// See [`NewAudit::journal_bytes`].
@@ -100,7 +101,7 @@ pub struct AuditOfVolume {
     pub ended: Option<Millis>,
 }
 
-/// What is audited: the snapshot that is named, or the newest version.
+/// The audited version: that of the named snapshot, or the newest one.
 async fn version_of(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -195,7 +196,9 @@ async fn check_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), D
             .await?;
         if under_way >= count_max {
             return Err(DatabaseError::Refused {
-                reason: format!("{under_way} audits of {what} are under way; wait for one of them"),
+                reason: format!(
+                    "{under_way} audits of {what} are running; wait until one has ended"
+                ),
             });
         }
     }
@@ -269,7 +272,7 @@ impl Audits<'_> {
     /// An audit of a volume that the principal may read.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`], also if it was kept for long enough;
+    /// [`DatabaseError::NotFound`], also if its result has expired;
     /// [`DatabaseError::Forbidden`].
     pub async fn find(
         self,
@@ -286,8 +289,7 @@ impl Audits<'_> {
         Ok((row, seen(audit, &rights, principal)))
     }
 
-    /// All audits of a volume that the principal may read, the newest one first, without what was
-    /// found.
+    /// All audits of a volume that the principal may read, newest first, without their results.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`].
@@ -301,9 +303,9 @@ impl Audits<'_> {
         let need = Need::Have(Right::Read);
         let row = rights::volume_for(&mut moment, principal, volume, need).await?;
         let rights = rights::volume_rights(&mut moment, principal, &row).await?;
-        // Together what was found may have more than what a controller has memory for.
+        // All results together may exceed the memory of a controller.
         let statement = format!(
-            "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS found FROM {TABLES} \
+            "SELECT {COLUMNS}, CAST(NULL AS TEXT) AS result FROM {TABLES} \
              WHERE a.volume = $1 AND COALESCE(a.ended_ms, $2) >= $2 \
              ORDER BY a.created_ms DESC, a.id DESC"
         );
@@ -322,8 +324,8 @@ impl Audits<'_> {
     /// result if the principal may read the volume.
     ///
     /// # Errors
-    /// As [`Self::find`]; but [`DatabaseError::Forbidden`] for somebody who neither has asked
-    /// for it nor administers the volume.
+    /// As [`Self::find`], but [`DatabaseError::Forbidden`] for a principal who neither requested it
+    /// nor administers the volume.
     pub async fn delete(
         self,
         principal: &Principal,
@@ -334,7 +336,7 @@ impl Audits<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                // Cluster administrators may not read it, and a right may have been taken away.
+                // Cluster administrators may not read it, and a right may have been revoked.
                 let need = Need::SeeToChange;
                 let row = rights::volume_for(&mut change, principal, volume, need).await?;
                 let rights = rights::volume_rights(&mut change, principal, &row).await?;
@@ -355,7 +357,7 @@ impl Audits<'_> {
             .await
     }
 
-    /// What a host is to audit.
+    /// The audits that a host should run.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -383,7 +385,7 @@ impl Audits<'_> {
         report: &AuditReport,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
-        let (state, reason, found) = match &report.end {
+        let (state, message, found) = match &report.end {
             None => (AuditState::Running, None, None),
             Some(Ok(found)) => (AuditState::Done, None, Some(json(found)?)),
             Some(Err(why)) => (AuditState::Error, Some(why.as_str()), None),
@@ -392,11 +394,11 @@ impl Audits<'_> {
         let found = &found;
         self.database.transaction().notify().run(|mut change| async move {
             let kept = sqlx::query(
-                "UPDATE volume_audits SET state = $1, reason = $2, found = $3, ended_ms = $4, \
+                "UPDATE volume_audits SET state = $1, message = $2, result = $3, ended_ms = $4, \
                  done_bytes = $5, reported_ms = $8 WHERE id = $6 AND host = $7 AND ended_ms IS NULL",
             )
             .bind(state.as_str())
-            .bind(reason)
+            .bind(message)
             .bind(found.as_deref())
             .bind(ended)
             .bind(report.done_bytes.cast_signed())
@@ -412,7 +414,7 @@ impl Audits<'_> {
         }).await
     }
 
-    /// Forgets what was found long enough ago; returns of how many audits.
+    /// Deletes expired results. Returns the number of audits.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -443,22 +445,22 @@ impl Audits<'_> {
 fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
     let is_own = audit.principal == Some(principal.party.id);
     let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
-    let sees_found = rights.allow(Need::Have(Right::Read));
+    let sees_result = rights.allow(Need::Have(Right::Read));
     AuditOfVolume {
         principal_name: audit.principal_name.filter(|_| sees_principal),
-        found: audit.found.filter(|_| sees_found),
+        result: audit.result.filter(|_| sees_result),
         ..audit
     }
 }
 
-/// What is read of one besides what was found, and from where.
+/// The columns of an audit except its result, and the tables that they are read from.
 const COLUMNS: &str = "a.id, a.volume, a.snapshot, a.principal, a.version_volume, a.version_number, \
-    a.units, a.state, a.done_bytes, a.size_bytes, a.reason, a.created_ms, a.ended_ms, \
+    a.units, a.state, a.done_bytes, a.size_bytes, a.message, a.created_ms, a.ended_ms, \
     a.placement, a.journal_bytes, h.name AS host_name, p.name AS principal_name";
 const TABLES: &str = "volume_audits a JOIN parties h ON h.id = a.host \
     LEFT JOIN parties p ON p.id = a.principal";
 
-/// One that has not ended, or not long ago.
+/// An audit that is running or whose result has not expired.
 async fn one(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -466,7 +468,7 @@ async fn one(
     now: Millis,
 ) -> Result<AuditOfVolume, DatabaseError> {
     let statement = format!(
-        "SELECT {COLUMNS}, a.found FROM {TABLES} \
+        "SELECT {COLUMNS}, a.result FROM {TABLES} \
          WHERE a.id = $1 AND a.volume = $2 AND COALESCE(a.ended_ms, $3) >= $3"
     );
     let row = sqlx::query(&statement)
@@ -480,7 +482,7 @@ async fn one(
 }
 
 fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
-    let found: Option<&str> = row.try_get("found")?;
+    let found: Option<&str> = row.try_get("result")?;
     let placement: Option<&str> = row.try_get("placement")?;
     let journal_bytes: Option<i64> = row.try_get("journal_bytes")?;
     Ok(AuditOfVolume {
@@ -495,8 +497,8 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
         state: rows::spelt(row, "state")?,
         done_bytes: rows::number(row, "done_bytes")?,
         size_bytes: rows::number(row, "size_bytes")?,
-        reason: row.try_get("reason")?,
-        found: found.map(read).transpose()?,
+        message: row.try_get("message")?,
+        result: found.map(read).transpose()?,
         placement: placement.map(read).transpose()?,
         journal_bytes: journal_bytes.map(i64::cast_unsigned),
         created: Millis(row.try_get("created_ms")?),
@@ -529,7 +531,7 @@ fn wanted(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
 
 fn json(of: &impl serde::Serialize) -> Result<String, DatabaseError> {
     serde_json::to_string(of).map_err(|error| DatabaseError::Refused {
-        reason: format!("what is said of an audit cannot be kept: {error}"),
+        reason: format!("the report on an audit cannot be stored: {error}"),
     })
 }
 

@@ -26,7 +26,7 @@ pub struct Counts {
 /// The same rules as in `VolumeView::state`.
 const VOLUMES: &str = "SELECT CASE WHEN v.deleting = 1 THEN 'deleting' \
      WHEN EXISTS (SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached' \
-     AND a.reason IS NOT NULL) THEN 'error' \
+     AND a.problem IS NOT NULL) THEN 'error' \
      WHEN EXISTS (SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached') \
      THEN 'in-use' ELSE 'available' END AS state, COUNT(*) AS count FROM volumes v GROUP BY 1";
 

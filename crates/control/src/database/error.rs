@@ -1,11 +1,11 @@
-//! What the database may answer instead.
+//! Errors of the database.
 
 use std::fmt;
 
 use base::VolumeId;
 use catalog::CatalogError;
 
-/// What there may be, or not.
+/// The kinds of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
     /// A volume.
@@ -34,16 +34,16 @@ pub enum ObjectKind {
     Controller,
     /// A unit daemon.
     Unit,
-    /// Something that a host has to do.
+    /// A job of a host.
     Task,
-    /// A plan of what is to be freed.
+    /// A free plan.
     Plan,
     /// An audit of a volume.
     Audit,
 }
 
 impl fmt::Display for ObjectKind {
-    /// What stands before its name.
+    /// The noun before the object's name.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Volume => "volume",
@@ -77,12 +77,12 @@ pub enum DatabaseError {
         /// What was found.
         reason: String,
     },
-    /// What was flushed last is in a journal that the caller does not reach.
+    /// The last flushed writes are in a journal that the caller does not reach.
     #[error("the journal of {volume} is out of reach: {reason}")]
     JournalAway {
         /// The volume.
         volume: VolumeId,
-        /// Where it is, and what to do.
+        /// The journal's location, and what to do.
         reason: String,
     },
     /// The object does not exist, or the principal may not see it.
@@ -93,10 +93,10 @@ pub enum DatabaseError {
         /// The name or id in the request.
         name: String,
     },
-    /// The name belongs to something else.
+    /// The name is taken.
     #[error("{what} exists already")]
     Taken {
-        /// What has the name.
+        /// The kind of object and the name.
         what: String,
     },
     /// The principal does not have the right.
@@ -105,14 +105,14 @@ pub enum DatabaseError {
         /// Who has the right, or what to do.
         reason: String,
     },
-    /// The project has no room for it.
+    /// The project's quota is exhausted.
     #[error("{reason}")]
     Quota {
-        /// What is full, and what to do.
+        /// Which limit was reached, and what to do.
         reason: String,
     },
     /// An idempotency key was used for another request.
-    #[error("the idempotency key {key:?} was used for another request; take a new one")]
+    #[error("the idempotency key {key:?} was used for another request; use a new one")]
     OtherRequest {
         /// The idempotency key.
         key: String,
@@ -123,16 +123,16 @@ pub enum DatabaseError {
         /// Why, and what to do.
         reason: String,
     },
-    /// It was done on units that were members, and others are now.
+    /// The operation was carried out on members that have been replaced since.
     #[error("members have changed: {reason}")]
     MembersChanged {
-        /// Where, and what was found.
+        /// The place, and what was found.
         reason: String,
     },
-    /// A field holds what this program never writes there.
+    /// A column has a value that this program never writes.
     #[error("the database is damaged: {what}; restore scree.db from a backup")]
     Damaged {
-        /// Where, and what was found.
+        /// The place, and what was found.
         what: String,
     },
     /// The database was made by a newer Scree.
@@ -153,13 +153,13 @@ pub enum DatabaseError {
          changed, ask again; if this goes on, look at what holds PostgreSQL's locks (pg_locks)"
     )]
     Busy(sqlx::Error),
-    /// It takes no changes.
+    /// The database is read-only.
     #[error(
-        "the database takes no changes: {0}; let it be written again (see its file's mode and file \
+        "the database is read-only: {0}; make it writable again (see its file's mode and file \
          system; PostgreSQL's default_transaction_read_only, and whether it is a standby)"
     )]
     ReadOnly(sqlx::Error),
-    /// Its disk has no room for a change. Nothing was changed.
+    /// The disk of the database is full. Nothing was changed.
     #[error(
         "the database has no room for a change: {0}; nothing was changed: make room where it lies \
          (the file system of scree.db, or PostgreSQL's), and ask again"
@@ -217,8 +217,8 @@ fn is_read_only(code: &str) -> bool {
     }
 }
 
-/// Of PostgreSQL: a connection failed, or the server ends, starts or has no
-/// room for one more.
+/// PostgreSQL's codes of a failed connection, and of a server that stops, starts, or has no free
+/// connection.
 fn is_ending(code: &str) -> bool {
     const CODES: [&str; 4] = ["57P01", "57P02", "57P03", "53300"];
     code.len() == 5 && (code.starts_with("08") || CODES.contains(&code))
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_database_without_room_says_where_to_make_some() {
+    async fn a_full_database_names_where_to_free_space() {
         sqlx::any::install_default_drivers();
         let mut connection = AnyConnection::connect("sqlite::memory:")
             .await

@@ -8,7 +8,7 @@
 //! * `tenancy`: parties, projects, grants, rights, the audit log
 //! * `volumes`, `snapshots`, `images`, `chains`, `audits`
 //! * `attach`: attachments, from the request to the host's report
-//! * `catalog`: what the engine asks of its catalog: leases, versions, frees
+//! * `catalog`: the engine's catalog: leases, versions, frees
 //! * `keys`: wrapping keys, and the data keys of lineages
 //! * `hosts`, `units`, `repair`, `cluster`
 //! * `transaction`: how a change is made; `open`: connections and the schema
@@ -49,8 +49,9 @@ mod units;
 mod volumes;
 
 pub use api::words::Right;
-pub use attach::attachments::{AttachmentRow, Attachments};
-pub use attach::moves::Follower;
+pub use attach::attachments::{
+    AttachmentRow, Attachments, DesiredAttachment, ObservedAttachment, Successor,
+};
 pub use attach::requests::NewAttachment;
 pub use audits::{AuditOfVolume, Audits, NewAudit};
 pub use catalog::calls::{Answer, Catalog};
@@ -76,12 +77,14 @@ pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::{NewSnapshot, Snapshots};
 pub use tenancy::audit_log::{AuditRow, Origin};
 pub use tenancy::grants::{GrantRow, Grants, NewGrant, Object};
-pub use tenancy::parties::{Membership, Parties, PartyRow};
+pub use tenancy::parties::{Membership, Parties};
+pub use tenancy::party_rows::PartyRow;
 pub(crate) use tenancy::principal::why_gone;
 pub use tenancy::principal::{Idempotency, Principal};
 pub use tenancy::projects::{NewProject, ProjectRow, Projects, Quota};
 pub use tenancy::rights::Need;
-pub use units::draining::{Moved, Removal};
+pub use units::decide::Removal;
+pub use units::draining::DrainResult;
 pub use units::{Claimed, ClusterRow, Heard, UnitRow, Units};
 pub use volumes::create::NewVolume;
 pub use volumes::settings::VolumeSettings;
@@ -94,7 +97,7 @@ use sqlx::AnyPool;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
-/// Which kind of database it is.
+/// The kind of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backend {
     Sqlite,
@@ -111,13 +114,12 @@ pub struct Database {
     reader: AnyPool,
     /// Counts changes of the state of a volume, a snapshot or a host.
     changes: watch::Sender<u64>,
-    /// Where the PostgreSQL server has this database, once that is known: a connection that leads
-    /// elsewhere is not used.
+    /// The PostgreSQL server and database, once known: a connection to another one is not used.
     place: Arc<OnceLock<ServerPlace>>,
     _listener: Option<Arc<open::Listening>>,
 }
 
-/// How many connections are tried until one can begin a transaction.
+/// The largest number of connections that are tried to begin a transaction.
 const BEGINS_MAX: u32 = 16;
 
 /// A transaction that has begun. Dropping it rolls it back.
@@ -137,7 +139,7 @@ impl Database {
         Audits { database: self }
     }
 
-    /// What the engine asks of its catalog.
+    /// The engine's catalog.
     #[must_use]
     pub fn catalog(&self) -> Catalog<'_> {
         Catalog { database: self }
@@ -155,7 +157,7 @@ impl Database {
         Cluster { database: self }
     }
 
-    /// Rights that were granted.
+    /// Grants.
     #[must_use]
     pub fn grants(&self) -> Grants<'_> {
         Grants { database: self }
@@ -246,7 +248,7 @@ impl Database {
         }
     }
 
-    /// Closes it; SQLite's log is written back into its file.
+    /// Closes the database. SQLite's log is written back into its file.
     pub async fn close(&self) {
         if self.backend == Backend::Sqlite {
             self.reader.close().await;
@@ -260,8 +262,8 @@ impl Database {
 
 /// Begins a transaction on some connection.
 ///
-/// It runs in a task of its own, which ends even if the caller is canceled: sqlx would put a
-/// connection that is half-way into a transaction back into its pool.
+/// It runs in its own task, which completes even if the caller is canceled: sqlx would put a
+/// connection in the middle of a transaction back into its pool.
 ///
 /// SQLite rolls back by itself after some errors, a full disk among them; sqlx
 /// then counts a transaction that will never end, and the connection is closed.
@@ -314,7 +316,7 @@ mod tests {
         let path = folder.path().join("scree.db");
         let database = Database::open(&path).await.expect("a new database");
         let mut change = database.begin(Turn::Shared).await.expect("begun");
-        // What SQLite does by itself when it cannot write.
+        // SQLite does the same when it cannot write.
         sqlx::query("ROLLBACK")
             .execute(&mut *change)
             .await

@@ -18,10 +18,10 @@ use super::schema::{self, Schema};
 use super::{Backend, Database, DatabaseError, PostgresUrl, ServerPlace};
 use world::host;
 
-/// A reader never waits for the writer, so these are few.
+/// The number of connections for reading. A reader never waits for the writer, so few are enough.
 const READERS_MAX: u32 = 4;
 
-/// Connections to PostgreSQL: as many changes at a time.
+/// The number of connections to PostgreSQL, which is the number of concurrent changes.
 const CONNECTIONS_MAX: u32 = 16;
 
 /// How long a change on SQLite waits for those before it.
@@ -66,11 +66,10 @@ impl Database {
     /// schema is not newer than this program.
     ///
     /// # Errors
-    /// [`DatabaseError::Newer`], [`DatabaseError::Damaged`], or what SQLite
-    /// says.
+    /// [`DatabaseError::Newer`], [`DatabaseError::Damaged`], or an error of SQLite.
     pub async fn open(path: &Path) -> Result<Self, DatabaseError> {
         install_default_drivers();
-        // Readable by its owner only. SQLite gives its other files the same mode.
+        // Only the owner may read it. SQLite gives its other files the same mode.
         host::open_private(path).map_err(|error| {
             let kind = error.kind();
             let error = sqlx::Error::Io(error);
@@ -83,7 +82,7 @@ impl Database {
             }
         })?;
         let options = SqliteConnectOptions::new().filename(path);
-        // A pool would try again and again.
+        // A pool would retry again and again.
         let mut first = AnyConnection::connect(options.to_url_lossy().as_str()).await?;
         first
             .execute(SQLITE_SETTINGS)
@@ -110,8 +109,8 @@ impl Database {
     /// Controllers that do so at the same time do it one after the other.
     ///
     /// # Errors
-    /// [`DatabaseError::Away`] if nobody answers there,
-    /// [`DatabaseError::Newer`], or what PostgreSQL says.
+    /// [`DatabaseError::Away`] if no server answers,
+    /// [`DatabaseError::Newer`], or an error of PostgreSQL.
     pub async fn connect(url: &PostgresUrl) -> Result<Self, DatabaseError> {
         install_default_drivers();
         let options: AnyConnectOptions = url.reveal().parse()?;
@@ -155,8 +154,7 @@ fn timed_out() -> std::io::Error {
     ErrorKind::TimedOut.into()
 }
 
-/// Refuses a connection to another database than before: a name that leads to a
-/// copy by now.
+/// Refuses a connection to another database than before: the name may lead to a copy by now.
 async fn check_place(
     connection: &mut AnyConnection,
     expected: Option<&ServerPlace>,
@@ -171,7 +169,7 @@ async fn check_place(
     }
     tracing::error!(
         %found, %expected,
-        "the database's address leads to another database than before; it is not used"
+        "the database's address leads to another database than before, which is not used"
     );
     let why = "another database than before";
     Err(sqlx::Error::Configuration(why.into()))
@@ -192,8 +190,8 @@ async fn sqlite_pool(options: &SqliteConnectOptions, size: u32) -> Result<AnyPoo
         .await
 }
 
-/// The task that listens for other instances. It ends with the last copy of
-/// the database's handle.
+/// The task that listens for changes of other controllers. It ends with the last handle of the
+/// database.
 #[derive(Debug)]
 pub(super) struct Listening(JoinHandle<()>);
 
@@ -203,7 +201,7 @@ impl Drop for Listening {
     }
 }
 
-/// Rings `changes` whenever an instance has changed something.
+/// Notifies `changes` of every change by any controller.
 async fn listen(
     url: &PostgresUrl,
     changes: watch::Sender<u64>,
@@ -212,8 +210,7 @@ async fn listen(
     listener.listen(CHANNEL).await?;
     Ok(tokio::spawn(async move {
         let ring = || changes.send_modify(|count| *count += 1);
-        // The listener connects again by itself; until it has, the ticks do its
-        // work.
+        // The listener reconnects by itself. Until then, the timer replaces it.
         let listening = async {
             let mut is_deaf = false;
             loop {

@@ -29,7 +29,7 @@ pub struct Page {
 }
 
 impl Default for Page {
-    /// The first one.
+    /// The first page.
     fn default() -> Self {
         Self {
             after: String::new(),
@@ -43,29 +43,28 @@ impl Default for Page {
 pub struct Filter {
     /// The name.
     pub name: Option<String>,
-    /// Of the user of this name.
+    /// The owner's name.
     pub owner: Option<String>,
-    /// On the account of the project of this name. (VolumeRows.)
+    /// The name of the project that it is charged to. (Volumes.)
     pub project: Option<String>,
-    /// In this state, one of those that there are.
+    /// The state, which the caller has validated.
     pub state: Option<String>,
-    /// Of this volume. (Snapshots.)
+    /// The volume. (Snapshots.)
     pub volume: Option<VolumeId>,
-    /// With all of these tags; none has one key with two values.
+    /// Tags, all of which it must have.
     pub tags: Vec<(String, String)>,
-    /// Only base images. (VolumeRows.)
+    /// Only base images. (Volumes.)
     pub is_image: bool,
 }
 
-/// A page of volumes, with what is shown of each.
+/// A page of volumes with their attachments and tags.
 #[derive(Debug, Clone, Default)]
 pub struct VolumePage {
     /// The volumes.
     pub volumes: VolumeRows,
-    /// Those that are attached, or not yet detached.
+    /// The volumes that are attached, or not detached yet.
     pub attached: BTreeSet<VolumeId>,
-    /// Their attachments that are not detached, as far as the principal may see
-    /// them.
+    /// Their attachments that are not detached and that the principal may see.
     pub attachments: Vec<AttachmentRow>,
     /// Their tags, by id.
     pub tags: BTreeMap<String, Tags>,
@@ -144,7 +143,7 @@ impl Condition {
     }
 }
 
-/// What is not detached of the volume of a row.
+/// A query for the attachments of volume `v` that are not detached.
 const OPEN: &str = "SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.state <> 'detached'";
 
 /// An SQL condition: the principal may see attachment `a` of volume `v`, because it is their own or
@@ -194,13 +193,13 @@ impl Volumes<'_> {
             Some("deleting") => " AND v.deleting = 1".to_owned(),
             Some("available") => format!(" AND v.deleting = 0 AND NOT EXISTS ({OPEN})"),
             Some("error") => format!(
-                " AND v.deleting = 0 AND EXISTS ({OPEN} AND a.reason IS NOT NULL AND {SEEN})"
+                " AND v.deleting = 0 AND EXISTS ({OPEN} AND a.problem IS NOT NULL AND {SEEN})"
             ),
             Some("in-use") => format!(
                 " AND v.deleting = 0 AND EXISTS ({OPEN}) \
-                 AND NOT EXISTS ({OPEN} AND a.reason IS NOT NULL AND {SEEN})"
+                 AND NOT EXISTS ({OPEN} AND a.problem IS NOT NULL AND {SEEN})"
             ),
-            // `creating`: it is over when it is answered.
+            // No volume is in another state.
             Some(_) => " AND 1 = 0".to_owned(),
         };
         let mut moment = self.database.moment().await?;
@@ -220,8 +219,8 @@ impl Volumes<'_> {
 }
 
 impl Attachments<'_> {
-    /// Whether a volume is attached, or not yet detached; and its attachments,
-    /// as far as `principal` may see them.
+    /// Whether a volume is attached, or not detached yet; and its attachments that `principal` may
+    /// see.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -344,8 +343,8 @@ impl Chains<'_> {
     }
 }
 
-/// Of the volumes with ids from `first` to `last`, those that are attached, or
-/// not yet detached; and what `principal` may see of their attachments.
+/// The volumes with ids from `first` to `last` that are attached, or not detached yet; and their
+/// attachments that `principal` may see.
 async fn not_detached(
     connection: &mut AnyConnection,
     principal: &Principal,

@@ -4,9 +4,9 @@
 //!   postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE
 //! ```
 //!
-//! Invariant: nothing that prints a [`PostgresUrl`], and no error about one,
-//! says more of it than server, database and user. So a text in which the
-//! password may have spilt into another part is refused.
+//! Invariant: neither the printed form of a [`PostgresUrl`] nor an error about one has more of it
+//! than server, database and user. So a text in which part of the password may be taken for another
+//! part is refused.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ use sqlx::postgres::PgConnectOptions;
 use world::{World, host};
 use zeroize::Zeroizing;
 
-/// A longer file holds no URL.
+/// The largest file with a URL, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// The parameters that a URL may have. Others would be ignored silently, and their values logged.
@@ -46,12 +46,12 @@ pub struct PostgresUrl {
     has_password: bool,
 }
 
-/// Why there is no URL. It quotes nothing.
+/// Why a URL cannot be used. It quotes nothing of it.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// The text is not such a URL.
+    /// The text is not a PostgreSQL URL.
     #[error(
-        "the database's URL is none: {why}; write it as postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+        "the database's URL is invalid: {why}; write it as postgres://USER:PASSWORD@HOST:PORT/DATABASE"
     )]
     Bad {
         /// What is wrong with it.
@@ -65,7 +65,7 @@ pub enum AddressError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Others than its owner can read the file.
+    /// Other users than its owner can read the file.
     #[error(
         "{path} can be read by others (mode {mode:03o}), and may hold a password; run `chmod 600 \
          {path}`, and consider the password known",
@@ -103,7 +103,7 @@ impl PostgresUrl {
         &self.text
     }
 
-    /// Whether a password is in it.
+    /// Whether it has a password.
     #[must_use]
     pub fn has_password(&self) -> bool {
         self.has_password
@@ -127,7 +127,7 @@ impl FromStr for PostgresUrl {
         if names.any(|name| !PARAMETERS.contains(&name)) {
             let known = PARAMETERS.join(", ");
             return Err(bad(&format!(
-                "one of its parameters is not known (known are {known}), or a '?' or '&' is not \
+                "it has an unknown parameter (known are {known}), or a '?' or '&' is not \
                  written as %3F or %26"
             )));
         }
@@ -137,8 +137,7 @@ impl FromStr for PostgresUrl {
                        or %3A";
             return Err(bad(why));
         }
-        // What it says of a URL that is none quotes no more than a parameter's
-        // value, none of which is secret here.
+        // The error quotes at most the value of a parameter, none of which is secret here.
         let options = PgConnectOptions::from_str(text).map_err(|error| bad(&error.to_string()))?;
         let Some(database) = options.get_database() else {
             return Err(bad("it names no database"));

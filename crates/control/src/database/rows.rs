@@ -14,8 +14,7 @@ use world::Millis;
 use super::{DatabaseError, VolumeSettings};
 use api::types::REPLICAS_MAX;
 
-/// Volumes as they are read, with what follows `FROM`: their owners' and
-/// projects' names are part of them.
+/// The query for volumes with the names of their owners and projects, followed by conditions.
 macro_rules! volumes {
     ($($rest:tt)*) => {
         concat!(
@@ -26,7 +25,7 @@ macro_rules! volumes {
     };
 }
 
-/// As [`volumes!`], snapshots.
+/// The query for snapshots with the names of their owners, followed by conditions.
 macro_rules! snapshots {
     ($($rest:tt)*) => {
         concat!(
@@ -298,7 +297,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         }
         "error" => SnapshotState::Error {
             reason: row
-                .try_get::<Option<String>, _>("reason")?
+                .try_get::<Option<String>, _>("message")?
                 .unwrap_or_default(),
         },
         other => {

@@ -14,7 +14,7 @@ use crate::database::tenancy::{grants, principal};
 use crate::database::volumes::tags::{self, Tags};
 use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, hosts};
 
-/// A snapshot to be taken.
+/// A new snapshot.
 #[derive(Debug, Clone)]
 pub struct NewSnapshot {
     /// The id.
@@ -30,13 +30,13 @@ pub struct NewSnapshot {
 }
 
 /// Fails the snapshots of `volume` whose consistency point will never be taken.
-pub(in crate::database) async fn give_up(
+pub(in crate::database) async fn fail_pending(
     connection: &mut AnyConnection,
     volume: VolumeId,
     reason: &str,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE snapshots SET state = 'error', reason = $1 WHERE volume = $2 AND state = 'pending'",
+        "UPDATE snapshots SET state = 'error', message = $1 WHERE volume = $2 AND state = 'pending'",
     )
     .bind(reason)
     .bind(volume.to_string())
@@ -46,12 +46,12 @@ pub(in crate::database) async fn give_up(
 }
 
 /// Resets the snapshots of `volume` whose consistency point was lost with the process that took it.
-pub(in crate::database) async fn lose_cuts(
+pub(in crate::database) async fn fail_taken(
     connection: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE snapshots SET state = 'error', reason = \
+        "UPDATE snapshots SET state = 'error', message = \
          'Scree ended before the snapshot was completed; take it again' \
          WHERE volume = $1 AND state = 'pending' AND is_cut = 1",
     )
@@ -75,7 +75,12 @@ pub(in crate::database) async fn settle(
     .bind(volume.to_string())
     .execute(&mut *connection)
     .await?;
-    give_up(connection, volume, "the volume was closed before its cut").await
+    fail_pending(
+        connection,
+        volume,
+        "the volume was closed before its consistency point was taken",
+    )
+    .await
 }
 
 /// Snapshots.
@@ -106,7 +111,7 @@ impl Snapshots<'_> {
             }
             let need = Need::Have(Right::Snapshot);
             let of = check_volume(&mut change, principal, volume, need).await?;
-            // The volume's owner owns it, whoever takes it.
+            // The volume's owner owns it, not the user who takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
             let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
                 .bind(&new.name)
@@ -158,7 +163,7 @@ impl Snapshots<'_> {
     /// The snapshot with this id, name or `owner/name`, if `principal` has the needed right.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`], also if they may not see it;
+    /// [`DatabaseError::NotFound`], also if the principal may not see it;
     /// [`DatabaseError::Forbidden`].
     pub async fn find(
         self,
@@ -209,7 +214,7 @@ impl Snapshots<'_> {
             .collect()
     }
 
-    /// How many snapshots there are.
+    /// The number of snapshots.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -243,7 +248,7 @@ impl Snapshots<'_> {
             .await
     }
 
-    /// Forgets a snapshot. The version it held may go now.
+    /// Deletes a snapshot. The version that it held may be removed then.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].

@@ -1,7 +1,8 @@
-//! Transactions: all of a change or nothing, as if no other one ran at the same time.
+//! Transactions: a change is applied completely or not at all, as if no other one ran at the same
+//! time.
 //!
-//! PostgreSQL gives up one of two transactions that cannot be put in an order, and guarantees no
-//! progress: one that is tried again may be given up again, any number of times. So every
+//! PostgreSQL aborts one of two transactions that cannot be serialized, and guarantees no progress: a
+//! retried one may be aborted again, any number of times. So every
 //! transaction begins by sharing the lock of the empty table `turns`, and after [`SHARED_MAX`]
 //! attempts takes the lock exclusively: it waits for those that have begun, later ones wait for
 //! it, and nothing can come in between. The lock is taken before the first read, so a transaction
@@ -21,20 +22,20 @@ use world::host;
 use crate::database::tenancy::principal;
 use crate::database::{Backend, Database, DatabaseError, OpenTransaction, Principal, begun, open};
 
-/// How many times a transaction is tried beside others.
+/// The number of attempts at a transaction beside others.
 const SHARED_MAX: u32 = 6;
 
-/// How many times it is tried in all. Alone, the first attempt succeeds, except beside a program
-/// that does not take the lock, such as an administrator's `psql`.
+/// The number of all attempts. Alone, the first attempt succeeds, except beside a program that does
+/// not take the lock, such as an administrator's `psql`.
 const ATTEMPTS_MAX: u32 = SHARED_MAX + 2;
 
 /// The longest pause between two attempts, in milliseconds.
 const PAUSE_MS_MAX: u64 = 64;
 
-/// A transaction that is to be run. It commits when its work returns `Ok`, and rolls back when it
+/// A transaction. It commits when its work returns `Ok`, and rolls back when it
 /// returns an error.
 ///
-/// The work may run several times on PostgreSQL, and must have no effect but on rows.
+/// The work may run several times on PostgreSQL, so it may change nothing but rows.
 #[must_use]
 pub(in crate::database) struct Transaction<'a> {
     database: &'a Database,
@@ -55,7 +56,7 @@ impl Database {
     }
 
     /// A transaction on behalf of `principal`, which notifies waiting requests. If the principal
-    /// asked for a dry run, everything is checked and the changes are taken back.
+    /// requested a dry run, everything is checked and the changes are rolled back.
     pub(in crate::database) fn transaction_for<'a>(
         &'a self,
         principal: &'a Principal,
@@ -72,7 +73,7 @@ impl Database {
         turn: Turn,
     ) -> Result<OpenTransaction, DatabaseError> {
         let (begin, lock) = match (self.backend, turn) {
-            // Nothing else can change until it ends.
+            // No other transaction can change anything until it ends.
             (Backend::Sqlite, _) => ("BEGIN IMMEDIATE", None),
             (Backend::Postgres, Turn::Shared) => (
                 "BEGIN ISOLATION LEVEL SERIALIZABLE",
@@ -101,7 +102,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Runs beside no other transaction: every number that a sequence has handed out is then in
+    /// Runs alone: every number that a sequence has handed out is then in
     /// the tables, or never will be.
     pub(in crate::database) fn alone(self) -> Self {
         Self {
@@ -110,7 +111,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Runs it: calls `work` with a connection in the transaction, once for each attempt.
+    /// Runs the transaction: calls `work` with a connection in the transaction, once for each attempt.
     ///
     /// # Errors
     /// Those of the work, and of the database.
@@ -207,21 +208,21 @@ impl Database {
 #[derive(Default)]
 struct Attempts {
     count: u32,
-    /// One of them found a name taken.
+    /// Whether an attempt found a name taken.
     was_taken: bool,
 }
 
 /// How an attempt takes the lock of the table `turns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::database) enum Turn {
-    /// Beside any number of others.
+    /// Beside any number of other transactions.
     Shared,
-    /// Beside none.
+    /// Alone.
     Alone,
 }
 
 impl Attempts {
-    /// Each of which is made alone.
+    /// Attempts that all run alone.
     fn alone() -> Self {
         Self {
             count: SHARED_MAX,
@@ -245,7 +246,7 @@ impl Attempts {
         };
         match Conflict::of(error) {
             Some(Conflict::Serialization) => self.count >= ATTEMPTS_MAX,
-            // The next attempt finds the name taken by itself. If not, none ever will.
+            // The next attempt finds the name taken by itself. Otherwise no attempt will.
             Some(Conflict::Name) => std::mem::replace(&mut self.was_taken, true),
             None => true,
         }

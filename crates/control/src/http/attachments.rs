@@ -1,7 +1,8 @@
 //! `/v1/attachments`.
 
 use api::host::{Access, AttachmentState};
-use api::types::{Attachment, CreateAttachment, Follower, MoveAttachment, Page};
+use api::types::Message;
+use api::types::{Attachment, CreateAttachment, MoveAttachment, Page, Successor};
 use axum::Json;
 use axum::http::StatusCode;
 use base::AttachmentId;
@@ -10,7 +11,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Paging;
+use super::principal::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::attachments::{AttachmentFilter, AttachmentRequest, AttachmentView, MoveRequest};
 use crate::authorized_request::AuthorizedRequest;
@@ -18,7 +19,7 @@ use crate::control::Control;
 use crate::database::VolumeName;
 use crate::error::ControlError;
 use crate::parse;
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 type Answer = Result<(StatusCode, Json<Attachment>), ApiError>;
 
@@ -38,7 +39,7 @@ struct AttachmentFilterQuery {
     volume: Option<String>,
     /// On this host (name or id).
     host: Option<String>,
-    /// In this state; without it, all that have not ended.
+    /// In this state; by default, all that are not detached.
     #[param(value_type = Option<AttachmentState>)]
     state: Option<String>,
 }
@@ -49,13 +50,13 @@ struct AttachmentFilterQuery {
     responses((status = 200, body = Page<Attachment>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<AttachmentFilterQuery>,
+    Query(filter): Query<AttachmentFilterQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Attachment>>, ApiError> {
-    let state = which.state.map(|state| parse::word("state", &state));
+    let state = filter.state.map(|state| parse::word("state", &state));
     let filter = AttachmentFilter {
-        volume: which.volume,
-        host: which.host,
+        volume: filter.volume,
+        host: filter.host,
         state: state.transpose()?,
     };
     let (views, next) = authorized
@@ -70,7 +71,7 @@ async fn list(
 #[utoipa::path(post, path = "/v1/attachments", operation_id = "create_attachment",
     tag = "attachments", params(Wait), request_body = CreateAttachment,
     responses((status = 201, description = "It is attached", body = Attachment),
-        (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
+        (status = 202, description = "It is under way, or not possible now", body = Attachment)))]
 async fn create(
     authorized: AuthorizedRequest,
     Query(wait): Query<Wait>,
@@ -83,7 +84,7 @@ async fn create(
         read_only: new.read_only,
     };
     let asked = authorized
-        .to_its_end(|authorized| async move { authorized.attachments().attach(request).await })
+        .to_completion(|authorized| async move { authorized.attachments().attach(request).await })
         .await?;
     if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
@@ -92,7 +93,7 @@ async fn create(
         .attachments()
         .get(asked.row.id, wait.duration())
         .await?;
-    Ok(match view.row.state {
+    Ok(match view.row.observed.state {
         AttachmentState::Attached => (StatusCode::CREATED, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
     })
@@ -114,12 +115,13 @@ async fn show(
     Ok(Json(shown(view)))
 }
 
-/// How it is to end.
+/// How to detach.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
 struct Detach {
-    /// Even if the guest does not release the disk, and without the host if that is dead.
+    /// Detach even if the guest does not release the disk, and without the host if that is
+    /// unresponsive.
     force: bool,
 }
 
@@ -128,7 +130,7 @@ struct Detach {
     tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Detach, Wait),
     responses((status = 200, description = "It is detached", body = Attachment),
-        (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
+        (status = 202, description = "It is under way, or not possible now", body = Attachment)))]
 async fn detach(
     authorized: AuthorizedRequest,
     Name(id): Name,
@@ -137,13 +139,13 @@ async fn detach(
 ) -> Answer {
     let (id, force) = (parse(&id)?, how.force);
     let asked = authorized
-        .to_its_end(|authorized| async move { authorized.attachments().detach(id, force).await })
+        .to_completion(|authorized| async move { authorized.attachments().detach(id, force).await })
         .await?;
     if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
     }
     let view = authorized.attachments().get(id, wait.duration()).await?;
-    Ok(match view.row.state {
+    Ok(match view.row.observed.state {
         AttachmentState::Detached => (StatusCode::OK, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
     })
@@ -159,7 +161,7 @@ async fn detach(
     params(("attachment" = String, Path, description = "Its id"), Wait),
     request_body = MoveAttachment,
     responses((status = 200, description = "It is attached there", body = Attachment),
-        (status = 202, description = "It is on its way, or cannot be now", body = Attachment)))]
+        (status = 202, description = "It is under way, or not possible now", body = Attachment)))]
 async fn move_on(
     authorized: AuthorizedRequest,
     Name(id): Name,
@@ -172,7 +174,9 @@ async fn move_on(
         vm: to.vm,
     };
     let asked = authorized
-        .to_its_end(|authorized| async move { authorized.attachments().move_to(id, request).await })
+        .to_completion(
+            |authorized| async move { authorized.attachments().move_to(id, request).await },
+        )
         .await?;
     if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
@@ -190,11 +194,11 @@ async fn move_on(
     operation_id = "cancel_move", tag = "attachments",
     params(("attachment" = String, Path, description = "Its id"), Wait),
     responses((status = 200, description = "It is attached where it was", body = Attachment),
-        (status = 202, description = "It will be, or cannot be now", body = Attachment)))]
+        (status = 202, description = "It is under way, or not possible now", body = Attachment)))]
 async fn cancel(authorized: AuthorizedRequest, Name(id): Name, Query(wait): Query<Wait>) -> Answer {
     let id = parse(&id)?;
     let asked = authorized
-        .to_its_end(|authorized| async move { authorized.attachments().cancel_move(id).await })
+        .to_completion(|authorized| async move { authorized.attachments().cancel_move(id).await })
         .await?;
     if authorized.is_dry_run() {
         return Ok((StatusCode::ACCEPTED, Json(shown(asked))));
@@ -205,7 +209,7 @@ async fn cancel(authorized: AuthorizedRequest, Name(id): Name, Query(wait): Quer
 }
 
 fn attached(view: AttachmentView) -> (StatusCode, Json<Attachment>) {
-    match view.row.state {
+    match view.row.observed.state {
         AttachmentState::Attached => (StatusCode::OK, Json(shown(view))),
         _ => (StatusCode::ACCEPTED, Json(shown(view))),
     }
@@ -214,13 +218,13 @@ fn attached(view: AttachmentView) -> (StatusCode, Json<Attachment>) {
 pub(super) fn parse(id: &str) -> Result<AttachmentId, ControlError> {
     id.parse().map_err(|_| ControlError::NotFound {
         what: format!("attachment {id:?}"),
-        hint: "`scree attachment list` shows those there are".into(),
+        hint: "`scree attachment list` lists the attachments".into(),
     })
 }
 
 fn shown(view: AttachmentView) -> Attachment {
     let row = view.row;
-    let next = row.follower.zip(view.next_host);
+    let next = row.desired.successor.zip(view.next_host);
     let (volume, owner) = match view.volume {
         Some(VolumeName { name, owner }) => (name, owner),
         None => (row.volume.to_string(), None),
@@ -232,19 +236,18 @@ fn shown(view: AttachmentView) -> Attachment {
         volume_id: row.volume.to_string(),
         host: view.host,
         vm: row.vm,
-        device: row.device,
+        device: row.observed.device,
         read_only: row.access == Access::ReadOnly,
-        state: row.state.to_string(),
-        reason: row.reason,
-        note: row.note,
-        uri: row.uri,
-        chain: row.chain.map(|chain| chain.id.to_string()),
-        chain_revision: row.chain.map(|chain| chain.revision),
-        chain_problem: row.chain_problem,
-        asked_by: row.asked_by.map(|user| user.to_string()),
-        created: spell_time(row.created),
-        ended: row.ended.map(spell_time),
-        follower: next.map(|(next, host)| Follower {
+        state: row.observed.state.to_string(),
+        message: Message::joined(row.observed.problem.into_iter().chain(row.observed.notice)),
+        uri: row.observed.uri,
+        chain: row.observed.chain.map(|chain| chain.id.to_string()),
+        chain_revision: row.observed.chain.map(|chain| chain.revision),
+        chain_problem: row.observed.chain_problem,
+        requested_by: row.requested_by.map(|user| user.to_string()),
+        created: rfc3339(row.created),
+        ended: row.ended.map(rfc3339),
+        successor: next.map(|(next, host)| Successor {
             id: next.id.to_string(),
             host,
             vm: next.vm,

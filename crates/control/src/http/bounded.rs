@@ -1,8 +1,8 @@
-//! Every request is answered in bounded time, whatever the database and its network do: at last
-//! with `unavailable`. What it had begun may still be carried out.
+//! Every request is answered in bounded time, whatever the database and its network do: with
+//! `unavailable` when the time is over. The request may still be carried out.
 //!
-//! A dead connection to PostgreSQL (its machine lost power, the network is cut) blocks what waits
-//! for it until the operating system gives it up, which takes a quarter of an hour.
+//! A dead connection to PostgreSQL (its machine lost power, the network is cut) blocks its
+//! users until the operating system closes it, which takes a quarter of an hour.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::error::ControlError;
 
 /// The limit for requests that involve no host, and for those of hosts, which wait longer than
 /// that.
-const BRIEF: Duration = Duration::from_secs(25);
+const TIME_MAX: Duration = Duration::from_secs(25);
 
-/// What waits for a host's part may take as long as that may, and some.
-const WITH_HOST: Duration = Duration::from_secs(130);
+/// The limit for requests that wait for a host.
+const TIME_WITH_HOST_MAX: Duration = Duration::from_secs(130);
 
 /// How long a request may take.
 fn bound_of(method: &Method, path: &str, query: &str) -> Duration {
@@ -33,9 +33,14 @@ fn bound_of(method: &Method, path: &str, query: &str) -> Duration {
         Some(FollowAssignments::NAME) => Duration::from_secs(FOLLOW_SECONDS_MAX),
         _ => Duration::from_secs(waits.unwrap_or(0)).min(WAIT_MAX),
     };
-    let is_machines = path.starts_with("/v1/host/") || path.starts_with("/v1/unit/");
-    let is_brief = method == Method::GET || is_machines;
-    waits + if is_brief { BRIEF } else { WITH_HOST }
+    let is_of_machine = path.starts_with("/v1/host/") || path.starts_with("/v1/unit/");
+    let is_without_host = method == Method::GET || is_of_machine;
+    waits
+        + if is_without_host {
+            TIME_MAX
+        } else {
+            TIME_WITH_HOST_MAX
+        }
 }
 
 /// Computes the limit of a request.
@@ -61,8 +66,8 @@ pub(super) async fn answer_in_time(
         .await
         .ok_or_else(|| {
             let reason = format!(
-                "no answer from the database in {seconds} s; what was asked for may still be done: \
-             look before asking again"
+                "no answer from the database in {seconds} s; the request may still be carried out: \
+                 check before repeating it"
             );
             ControlError::Unavailable { reason }.into()
         })
@@ -78,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_may_take_what_it_waits_for_and_no_more_than_its_principal_waits() {
+    fn the_time_limit_includes_the_wait_of_the_request() {
         let bound = |method, path, query| bound_of(&method, path, query).as_secs();
         assert_eq!(bound(Method::GET, "/v1/volumes", ""), 25);
         assert_eq!(bound(Method::PUT, "/v1/volumes/a/export", ""), 130);
@@ -90,14 +95,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_never_answers_is_given_up() {
+    async fn a_request_without_an_answer_is_unavailable_after_its_time_limit() {
         let forever = get(|| async { std::future::pending::<()>().await });
         let bound: Bound = |_, _, _| Duration::from_millis(20);
         let mut router = Router::new()
             .route("/", forever)
             .layer(middleware::from_fn_with_state(bound, answer_in_time));
         let request = Request::new(Body::empty());
-        let response = router.call(request).await.expect("answered");
+        let response = router.call(request).await.expect("a response");
         assert_eq!(response.status().as_u16(), 503);
     }
 }

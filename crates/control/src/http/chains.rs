@@ -10,14 +10,14 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Paging;
+use super::principal::Paging;
 use super::{ApiError, Body, Name, Query, Wait, attachments};
 use crate::authorized_request::AuthorizedRequest;
 use crate::chains::ChainView;
 use crate::control::Control;
 use crate::database::VolumeName;
 use crate::error::ControlError;
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
@@ -40,10 +40,10 @@ struct ChainFilterQuery {
     params(ChainFilterQuery, Paging), responses((status = 200, body = Page<Chain>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<ChainFilterQuery>,
+    Query(filter): Query<ChainFilterQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Chain>>, ApiError> {
-    let volume = which.volume.as_deref();
+    let volume = filter.volume.as_deref();
     let (views, next) = authorized.chains().list(volume, &paging.page()?).await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
@@ -114,7 +114,7 @@ async fn delete(
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct WhichEvents {
+struct EventsQuery {
     /// Events after this one; by default, events from now on.
     after: Option<u64>,
     /// The largest number of events.
@@ -122,7 +122,7 @@ struct WhichEvents {
     limit: Option<u32>,
 }
 
-/// How long a host is asked to wait for events. A short wait soon detects a client that went away.
+/// How long a host is asked to wait for events. A short wait soon detects a client that has disconnected.
 const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u32 = 1000;
 const EVENTS: u32 = 500;
@@ -132,15 +132,15 @@ const EVENTS: u32 = 500;
 /// With `wait`, the answer is held back until there are events, for 10 seconds at most.
 #[utoipa::path(get, path = "/v1/attachments/{attachment}/events",
     operation_id = "read_events", tag = "chains",
-    params(("attachment" = String, Path, description = "Its id"), WhichEvents, Wait),
+    params(("attachment" = String, Path, description = "Its id"), EventsQuery, Wait),
     responses((status = 200, body = Events)))]
 async fn events(
     authorized: AuthorizedRequest,
     Name(id): Name,
-    Query(which): Query<WhichEvents>,
+    Query(filter): Query<EventsQuery>,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Events>, ApiError> {
-    let count_max = which.limit.unwrap_or(EVENTS);
+    let count_max = filter.limit.unwrap_or(EVENTS);
     if !(1..=EVENTS_MAX).contains(&count_max) {
         let reason = format!("limit is 1 to {EVENTS_MAX}");
         return Err(ControlError::invalid("limit", reason).into());
@@ -148,12 +148,12 @@ async fn events(
     let wait = wait.duration().min(EVENTS_WAIT_MAX);
     let read = authorized
         .chains()
-        .events(attachments::parse(&id)?, which.after, count_max, wait)
+        .events(attachments::parse(&id)?, filter.after, count_max, wait)
         .await?;
     let items = read.lines.iter().map(|line| serde_json::from_str(line));
     let items = items.collect::<Result<_, _>>();
     let items = items.map_err(|error| ControlError::Internal {
-        reason: format!("the host has sent what is no event: {error}"),
+        reason: format!("the host sent an event that is not JSON: {error}"),
     })?;
     Ok(Json(Events {
         items,
@@ -165,7 +165,7 @@ async fn events(
 fn parse(id: &str) -> Result<ChainId, ControlError> {
     id.parse().map_err(|_| ControlError::NotFound {
         what: format!("chain {id:?}"),
-        hint: "`scree chain list` shows those there are".into(),
+        hint: "`scree chain list` lists the chains".into(),
     })
 }
 
@@ -176,15 +176,16 @@ fn shown(view: ChainView) -> Chain {
         None => (row.volume.to_string(), None),
     };
     let uses = view.attachments.into_iter().map(|one| {
-        let served = one.chain.filter(|chain| chain.id == row.id);
+        let served = one.observed.chain.filter(|chain| chain.id == row.id);
         ChainUse {
             attachment: one.id.to_string(),
             vm: one.vm,
             revision: served.map(|chain| chain.revision),
-            // One that is not served at all is not served through it.
-            problem: one
-                .chain_problem
-                .or(one.reason.filter(|_| served.is_none())),
+            // A volume that is not served is not served through the chain.
+            problem: one.observed.chain_problem.or_else(|| {
+                let problem = one.observed.problem.filter(|_| served.is_none());
+                problem.map(|problem| problem.text)
+            }),
         }
     });
     Chain {
@@ -194,19 +195,19 @@ fn shown(view: ChainView) -> Chain {
         volume_id: row.volume.to_string(),
         vm: row.vm,
         revision: row.revision,
-        // One that a later controller has taken may have what this one does not know.
+        // A policy that a newer controller accepted may have filters that this one does not know.
         filters: chain_policy::outline(&row.policy)
             .into_iter()
             .map(|one| ChainFilter {
                 name: one.name,
                 kind: one.kind,
-                runs: one.runs,
-                at: one.at,
+                placement: one.runs,
+                target: one.at,
                 on_failure: one.on_failure.map(|does| does.as_str().to_owned()),
             })
             .collect(),
         policy: row.policy,
-        changed: spell_time(row.changed),
+        changed: rfc3339(row.changed),
         attachments: uses.collect(),
     }
 }

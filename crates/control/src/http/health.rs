@@ -18,8 +18,8 @@ pub(super) fn router() -> Router<Control> {
         .route("/metrics", get(metrics))
 }
 
-/// Whether this is answered also while owners are not served.
-pub(super) fn is_for_watchers(path: &str) -> bool {
+/// Whether a path is served even while requests of users are refused.
+pub(super) fn is_monitoring(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics")
 }
 

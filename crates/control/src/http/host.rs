@@ -1,13 +1,13 @@
-//! The host RPC (`api::host`): `POST /v1/host/rpc/NAME`, in the name of the host that asks.
+//! The host RPC (`api::host`): `POST /v1/host/rpc/NAME`, in the name of the calling host.
 //!
 //! ```text
-//!  1. who     the certificate, or D's socket, says which host asks
-//!  2. turn    one host's calls wait for each other ([`crate::turns`]), and only then is
-//!  3. body    read, as long as the call of this name may be
-//!  4. answer  carried out to its end, whether or not the host still waits for it
+//!  1. authenticate  by the certificate, or by the socket in the data directory
+//!  2. wait          for this host's other calls ([`crate::turns`])
+//!  3. read          the body, up to the limit of the call of this name
+//!  4. answer        the call runs to completion even if the host disconnects
 //! ```
 //!
-//! Must not know: what a call does to the database.
+//! It must not know what a call does to the database.
 
 use std::time::Duration;
 
@@ -24,42 +24,45 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use base::PartyId;
 
-use super::asking::nowhere;
 use super::extract::{bytes_of, read_json};
+use super::principal::caller_missing;
 use super::{ApiError, Caller, Name};
 use crate::control::Control;
 use crate::database::Answer;
 use crate::error::ControlError;
 use crate::turns::Turn;
 
-/// The path of the RPC, as routes are written.
+/// The route of the RPC.
 pub(super) const ROUTE: &str = "/v1/host/rpc/{call}";
 
-/// A longer body, in bytes, makes a call a long one: those are few.
+/// A call with a longer body, in bytes, is a long call, of which few run at a time.
 const LONG_BYTES: u64 = 1 << 20;
 
-/// The host that is asking.
-struct Asking(PartyId);
+/// The calling host.
+struct CallingHost(PartyId);
 
-impl FromRequestParts<Control> for Asking {
+impl FromRequestParts<Control> for CallingHost {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
+        let caller = parts
+            .extensions
+            .get::<Caller>()
+            .ok_or_else(caller_missing)?;
         if matches!(caller, Caller::Local) {
             return Ok(Self(control.local_host()));
         }
         let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Host {
-            let reason = "this is for hosts only".to_owned();
+            let reason = "this request is for hosts only".to_owned();
             return Err(ControlError::Forbidden { reason }.into());
         }
         Ok(Self(party.id))
     }
 }
 
-/// The turns of a call; they end when this is dropped.
-#[expect(dead_code, reason = "they are only kept")]
+/// The turns of a call. They end when this is dropped.
+#[expect(dead_code, reason = "dropping them ends the turns")]
 struct Turns {
     call: Turn,
     /// The turn of a long call.
@@ -74,7 +77,7 @@ impl Turns {
             return None;
         }
         let turns = &control.inner.turns;
-        // First: those that wait for it must not keep the others waiting.
+        // First, so that a long call that waits does not hold up short ones.
         let long = match is_long(headers) {
             true => Some(turns.long(host).await),
             false => None,
@@ -84,7 +87,7 @@ impl Turns {
     }
 }
 
-/// Whether a body is long, or does not say how long it is.
+/// Whether a body is long, or of unknown length.
 fn is_long(headers: &HeaderMap) -> bool {
     let length = headers.get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -97,7 +100,7 @@ pub(super) fn router() -> Router<Control> {
 
 async fn answer(
     State(control): State<Control>,
-    Asking(host): Asking,
+    CallingHost(host): CallingHost,
     Name(name): Name,
     mut request: Request,
 ) -> Result<Response, ApiError> {
@@ -106,16 +109,16 @@ async fn answer(
     DefaultBodyLimit::max(bytes_max).apply(&mut request);
     let call = read(&name, &bytes_of(request).await?)?;
     let answer = match call {
-        // A host that hangs up waits for nothing.
+        // A host that disconnects needs no answer.
         HostCall::Controller(call @ ControllerCall::FollowAssignments(_)) => {
             answer_host(&control, host, call).await
         }
         call => {
-            let answer = control.to_its_end(|control| async move {
+            let answer = control.to_completion(|control| async move {
                 let _turns = turns;
                 Ok(match call {
                     HostCall::Controller(call) => answer_host(&control, host, call).await,
-                    HostCall::Catalog(call) => Ok(control.answer(host, call).await),
+                    HostCall::Catalog(call) => Ok(control.host(host).answer(call).await),
                 })
             });
             answer.await?
@@ -128,7 +131,8 @@ async fn answer(
 fn no_such_call(name: &str) -> ApiError {
     // A name may be of any length.
     let name: String = name.chars().take(32).collect();
-    let detail = format!("no call of hosts is named {name:?}; the agent may be newer than this");
+    let detail =
+        format!("no host call is named {name:?}; the agent may be newer than this controller");
     ApiError::mistake(StatusCode::NOT_FOUND, detail)
 }
 
@@ -141,7 +145,7 @@ fn read(name: &str, body: &Bytes) -> Result<HostCall, ApiError> {
     read?.ok_or_else(|| no_such_call(name))
 }
 
-/// The answer to a call, as JSON. That it is the one of this call is what `C` is for.
+/// The answer to a call of type `C`, as JSON.
 fn json<C: Call>(_: &C, answer: Result<C::Answer, ControlError>) -> Result<Answer, ApiError> {
     Ok(Answer::new::<C>(&answer?))
 }
@@ -153,43 +157,57 @@ async fn answer_host(
     call: ControllerCall,
 ) -> Result<Answer, ApiError> {
     match call {
-        ControllerCall::Begin(call) => json(&call, control.begin(host).await),
+        ControllerCall::Begin(call) => json(&call, control.host(host).begin().await),
         ControllerCall::FollowAssignments(call) => {
             let wait = Duration::from_secs(call.wait_seconds.min(FOLLOW_SECONDS_MAX));
-            json(&call, control.assignments(host, call.after, wait).await)
+            json(
+                &call,
+                control.host(host).assignments(call.after, wait).await,
+            )
         }
         ControllerCall::ReportHost(call) => {
-            json(&call, control.keep_report(host, &call.report).await)
+            json(&call, control.host(host).keep_report(&call.report).await)
         }
         ControllerCall::RenewLeases(call) => {
             let _turn = control.inner.turns.renewal(host).await;
-            json(&call, control.renew(host, &call.renewal).await)
+            json(&call, control.host(host).renew(&call.renewal).await)
         }
         ControllerCall::ReportAttachment(call) => {
             let (id, report) = (call.attachment, &call.report);
-            json(&call, control.attachment_reported(host, id, report).await)
+            json(
+                &call,
+                control.host(host).attachment_reported(id, report).await,
+            )
         }
         ControllerCall::ReportSnapshot(call) => {
-            json(&call, control.cut_taken(host, call.snapshot).await)
+            json(&call, control.host(host).cut_taken(call.snapshot).await)
         }
         ControllerCall::ReportJob(call) => json(
             &call,
-            control.task_done(host, call.task, &call.answer).await,
+            control.host(host).task_done(call.task, &call.answer).await,
         ),
         ControllerCall::ReportPreload(call) => {
             let (volume, report) = (call.volume, &call.report);
-            json(&call, control.preload_reported(host, volume, report).await)
+            json(
+                &call,
+                control.host(host).preload_reported(volume, report).await,
+            )
         }
         ControllerCall::ReportAudit(call) => {
             let (id, report) = (call.audit, &call.report);
-            json(&call, control.audit_reported(host, id, report).await)
+            json(&call, control.host(host).audit_reported(id, report).await)
         }
         ControllerCall::RegisterKey(call) => json(&call, control.key_created(&call).await),
-        ControllerCall::RegisterUnits(call) => {
-            json(&call, control.register_units(&call.units).await)
+        ControllerCall::RegisterUnits(call) => json(
+            &call,
+            control.unit_registry().register_all(&call.units).await,
+        ),
+        ControllerCall::PlanCleaning(call) => {
+            json(&call, control.host(host).cleaning(&call.busy).await)
         }
-        ControllerCall::PlanCleaning(call) => json(&call, control.cleaning(host, &call.busy).await),
-        ControllerCall::MoveAhead(call) => json(&call, control.move_ahead(host, call.leases).await),
+        ControllerCall::MoveAhead(call) => {
+            json(&call, control.host(host).move_ahead(call.leases).await)
+        }
         ControllerCall::SignCertificate(call) => {
             let parties = control.parties();
             let issued = parties.sign_for_daemons(host, &call.request_pem).await;
@@ -197,7 +215,7 @@ async fn answer_host(
             json(&call, issued)
         }
         ControllerCall::SignCapabilities(call) => {
-            json(&call, control.capabilities(host, &call).await)
+            json(&call, control.host(host).capabilities(&call).await)
         }
     }
 }
@@ -206,9 +224,9 @@ async fn answer_host(
 mod tests {
     use super::*;
 
-    /// One that said too little, or nothing, would have been read beside another.
+    /// A call of unknown length was once read beside another long one.
     #[test]
-    fn a_call_is_long_unless_it_says_that_it_is_not() {
+    fn a_call_without_a_short_content_length_is_long() {
         let long = |length: Option<&str>| {
             let length = length.map(|length| (CONTENT_LENGTH, length.parse().expect("a value")));
             is_long(&HeaderMap::from_iter(length))

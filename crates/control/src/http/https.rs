@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  1. accept     no more connections than CONNECTIONS_MAX
-//!  2. look       at the first byte: who speaks in the clear is told so
-//!  3. handshake  within HANDSHAKE_MAX; a certificate that is shown must be
-//!                signed by an authority and in date, or there is no connection
-//!  4. serve      every request carries the Peer; none if none was shown
+//!  2. peek       at the first byte: a client without TLS gets a problem document
+//!  3. handshake  within HANDSHAKE_MAX; a certificate that is presented must be
+//!                signed by an authority and not expired
+//!  4. serve      every request carries the Peer of the certificate, if there is one
 //! ```
 //!
-//! Each connection is a task of its own, and an idle one is closed.
+//! Each connection has its own task. Idle connections are closed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,29 +31,28 @@ use world::{Clock, host};
 
 use super::Caller;
 
-/// Connections at a time; further ones wait in the system's queue.
+/// The largest number of connections. Further ones wait in the kernel's accept queue.
 const CONNECTIONS_MAX: usize = 4096;
 
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// How long the head of a request may take, and how long a connection may be
-/// idle between two.
+/// How long the head of a request may take, and how long a connection may be idle.
 const HEAD_MAX: Duration = Duration::from_secs(60);
 
 /// How long running requests have to end when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// What a TLS record that begins a handshake begins with.
+/// The first byte of a TLS handshake record.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
 /// The answer to a client that speaks HTTP without TLS.
-const IN_THE_CLEAR: &str = "{\"type\":\"urn:scree:problem:invalid-argument\",\
+const PLAINTEXT_ANSWER: &str = "{\"type\":\"urn:scree:problem:invalid_argument\",\
     \"title\":\"invalid argument\",\"status\":400,\
-    \"detail\":\"this port speaks HTTPS only; ask for https:// instead\",\
-    \"code\":\"invalid-argument\"}";
+    \"detail\":\"this port serves HTTPS only; use an https:// URL\",\
+    \"code\":\"invalid_argument\"}";
 
-/// A port on which the API is served over TLS.
+/// A TCP port on which the API is served over TLS.
 pub struct HttpsListener {
     listener: TcpListener,
     address: SocketAddr,
@@ -97,8 +96,8 @@ impl HttpsListener {
             let (stream, address, slot) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of descriptors, most likely: some will end.
-                    tracing::warn!(%error, "no connection could be taken");
+                    // Most likely out of file descriptors, until some connections end.
+                    tracing::warn!(%error, "connection was not accepted");
                     host::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -107,15 +106,21 @@ impl HttpsListener {
             let (tls, clock) = (Arc::clone(&tls.borrow()), Arc::clone(&clock));
             tokio::spawn(async move {
                 let _slot = slot;
-                let served = serve_one(stream, address, (tls, clock), router, watcher).await;
+                let connection = Connection {
+                    stream,
+                    address,
+                    tls,
+                    clock,
+                };
+                let served = connection.serve(router, watcher).await;
                 if let Err(error) = served {
-                    tracing::debug!(%address, error, "a connection ended");
+                    tracing::debug!(%address, error, "connection ended with an error");
                 }
             });
         }
         drop(self.listener);
         if host::timeout(STOP_MAX, graceful.shutdown()).await.is_none() {
-            tracing::warn!("some requests were cut off by the end of the server");
+            tracing::warn!("server stopped before some requests were answered");
         }
     }
 
@@ -132,54 +137,68 @@ impl HttpsListener {
     }
 }
 
-/// Steps 2 to 4.
-async fn serve_one(
+/// An accepted connection.
+struct Connection {
     stream: TcpStream,
     address: SocketAddr,
-    (tls, clock): (Arc<ServerTls>, Arc<dyn Clock>),
-    router: Router,
-    watcher: hyper_util::server::graceful::Watcher,
-) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    stream.set_nodelay(true).map_err(|error| text(&error))?;
-    let handshake = async {
-        let mut first = [0];
-        stream.peek(&mut first).await?;
-        if first[0] != HANDSHAKE_RECORD {
-            tell_in_the_clear(stream).await?;
-            return Err(io::Error::other("it spoke in the clear"));
-        }
-        TlsAcceptor::from(tls.config()).accept(stream).await
-    };
-    let stream = host::timeout(HANDSHAKE_MAX, handshake)
-        .await
-        .ok_or("its handshake took too long")?
-        .map_err(|error| text(&error))?;
-    let chain = stream.get_ref().1.peer_certificates();
-    let peer = tls.peer(chain.unwrap_or_default(), clock.wall());
-    let peer = peer.map_err(|error| text(&error))?;
-    let caller = Caller::Remote { address, peer };
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(caller.clone());
-        router.clone().call(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    watcher
-        .watch(connection)
-        .await
-        .map_err(|error| text(&error))
+    tls: Arc<ServerTls>,
+    clock: Arc<dyn Clock>,
 }
 
-/// Answers, and hears the rest: a connection that is closed with something
-/// unread in it takes the answer away with it.
-async fn tell_in_the_clear(mut stream: TcpStream) -> io::Result<()> {
-    let length = IN_THE_CLEAR.len();
+impl Connection {
+    /// Serves the connection: steps 2 to 4.
+    async fn serve(
+        self,
+        router: Router,
+        watcher: hyper_util::server::graceful::Watcher,
+    ) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let Self {
+            stream,
+            address,
+            tls,
+            clock,
+        } = self;
+        stream.set_nodelay(true).map_err(|error| text(&error))?;
+        let handshake = async {
+            let mut first = [0];
+            stream.peek(&mut first).await?;
+            if first[0] != HANDSHAKE_RECORD {
+                answer_plaintext(stream).await?;
+                return Err(io::Error::other("the client does not use TLS"));
+            }
+            TlsAcceptor::from(tls.config()).accept(stream).await
+        };
+        let stream = host::timeout(HANDSHAKE_MAX, handshake)
+            .await
+            .ok_or("the TLS handshake took too long")?
+            .map_err(|error| text(&error))?;
+        let chain = stream.get_ref().1.peer_certificates();
+        let peer = tls.peer(chain.unwrap_or_default(), clock.wall());
+        let peer = peer.map_err(|error| text(&error))?;
+        let caller = Caller::Remote { address, peer };
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(caller.clone());
+            router.clone().call(request)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        watcher
+            .watch(connection)
+            .await
+            .map_err(|error| text(&error))
+    }
+}
+
+/// Answers, and reads the rest of the request: closing a connection with unread data would discard
+/// the answer.
+async fn answer_plaintext(mut stream: TcpStream) -> io::Result<()> {
+    let length = PLAINTEXT_ANSWER.len();
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
-         content-length: {length}\r\nconnection: close\r\n\r\n{IN_THE_CLEAR}"
+         content-length: {length}\r\nconnection: close\r\n\r\n{PLAINTEXT_ANSWER}"
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await?;

@@ -1,18 +1,21 @@
 //! `/v1/images`, and the image mark of a volume.
 
+use api::types::Message;
 use api::types::{Image, MarkImage, Page, Preload, PreloadImage};
+use api::words::MessageCode;
+use api::words::PreloadState;
 use axum::Json;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Paging;
+use super::principal::Paging;
 use super::{ApiError, Body, Name, Query};
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::PreloadRow;
 use crate::images::ImageView;
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -77,7 +80,7 @@ async fn preload(
     Ok((StatusCode::ACCEPTED, Json(shown(view))))
 }
 
-/// Call off what hosts read of a base image; what was read stays in their caches
+/// Cancel the preloads of a base image; what was read stays in the caches
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/image/preloads",
     operation_id = "end_preloads", tag = "images",
     params(("volume" = String, Path, description = "Name or id")),
@@ -107,9 +110,15 @@ fn shown_preload(row: PreloadRow) -> Preload {
         host: row.host_name,
         state: row.state.as_str().to_owned(),
         done_bytes: row.done_bytes,
-        all_bytes: row.all_bytes,
-        reason: row.reason,
-        created: spell_time(row.created),
-        ended: row.ended.map(spell_time),
+        total_bytes: row.total_bytes,
+        message: row.message.map(|why| {
+            let code = match row.state {
+                PreloadState::Skipped => MessageCode::CacheFileMissing,
+                _ => MessageCode::PreloadFailed,
+            };
+            Message::new(code, why)
+        }),
+        created: rfc3339(row.created),
+        ended: row.ended.map(rfc3339),
     }
 }

@@ -7,11 +7,11 @@ use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Administrator;
+use super::principal::Administrator;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::control::Control;
 use crate::database::KeyRow;
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
@@ -39,7 +39,7 @@ async fn show(
     Ok(Json(shown(authorized.key(&key).await?)))
 }
 
-/// Have a host found a wrapping key
+/// Create a wrapping key on a host
 #[utoipa::path(post, path = "/v1/keys", operation_id = "add_key", tag = "keys",
     request_body = AddKey, responses((status = 201, body = Key)))]
 async fn add(
@@ -68,7 +68,7 @@ async fn rotate(
     Ok((StatusCode::ACCEPTED, Json(shown(key))))
 }
 
-/// Forget a wrapping key that is retired
+/// Delete a retired wrapping key
 #[utoipa::path(delete, path = "/v1/keys/{key}", operation_id = "delete_key", tag = "keys",
     params(("key" = String, Path, description = "Name or id")),
     responses((status = 200, body = Key)))]
@@ -88,7 +88,7 @@ fn shown(row: KeyRow) -> Key {
         state: row.key.state.to_string(),
         lineages: row.lineages,
         replaced_by: row.key.replaced_by.map(|id| id.to_string()),
-        created: spell_time(row.created),
+        created: rfc3339(row.created),
         name: row.key.name,
     }
 }

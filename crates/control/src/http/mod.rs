@@ -12,7 +12,6 @@
 //! a state (`pending`, `deleting`, `retiring`); `wait` says how long to hold back the answer until
 //! that state has ended.
 
-mod asking;
 mod attachments;
 mod bounded;
 mod chains;
@@ -25,6 +24,7 @@ mod keys;
 mod metered;
 mod openapi;
 mod parties;
+mod principal;
 mod problem;
 mod projects;
 mod queries;
@@ -36,12 +36,10 @@ mod volume_audits;
 mod volumes;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-use auth::Peer;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -58,8 +56,8 @@ use world::real::Listener;
 use crate::control::Control;
 use crate::error::ControlError;
 
+pub use crate::parties::Caller;
 pub use extract::{Body, Name, Query};
-pub(crate) use metered::Requests;
 pub use problem::ApiError;
 
 /// The longest `wait`.
@@ -88,29 +86,15 @@ fn wait_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     if seconds > WAIT_MAX.as_secs() {
         let longest = WAIT_MAX.as_secs();
         return Err(D::Error::custom(format!(
-            "wait={seconds} is too long; ask for up to {longest} seconds, and again"
+            "wait={seconds} is too long; wait for up to {longest} seconds, and repeat the request"
         )));
     }
     Ok(seconds)
 }
 
-/// The origin of a request.
-#[derive(Debug, Clone)]
-pub enum Caller {
-    /// From D's socket, which only one user of this machine can open.
-    Local,
-    /// Over TLS.
-    Remote {
-        /// The address.
-        address: SocketAddr,
-        /// The certificate's holder, if one was shown.
-        peer: Option<Peer>,
-    },
-}
-
 /// The routes of users, with their description.
 fn users() -> OpenApiRouter<Control> {
-    OpenApiRouter::with_openapi(openapi::beginning())
+    OpenApiRouter::with_openapi(openapi::base_document())
         .merge(volumes::router())
         .merge(snapshots::router())
         .merge(attachments::router())
@@ -138,7 +122,7 @@ async fn describe() -> Json<utoipa::openapi::OpenApi> {
 /// All routes. The server adds the [`Caller`] of each request.
 pub fn router(control: Control) -> Router {
     let (users, document) = users().split_for_parts();
-    let known = queries::Known::of(&openapi::complete(document));
+    let known = queries::KnownParameters::of(&openapi::complete(document));
     let users = users.route_layer(middleware::from_fn_with_state(
         known,
         queries::refuse_unknown,
@@ -152,7 +136,7 @@ pub fn router(control: Control) -> Router {
         .with_state(control.clone())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(middleware::from_fn(asking::note_idempotency))
+        .layer(middleware::from_fn(principal::note_idempotency))
         .layer(middleware::from_fn(problem::refuse_long_urls))
         .layer(middleware::from_fn_with_state(
             control.clone(),
@@ -162,7 +146,7 @@ pub fn router(control: Control) -> Router {
 }
 
 /// Limits the time of every request, and counts it. Counting is outermost, so that requests that
-/// were given up count, too.
+/// exceed their limit count, too.
 fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) -> Router {
     router
         .layer(middleware::from_fn_with_state(
@@ -181,15 +165,15 @@ async fn refuse_unless_open(
     let path = request.uri().path();
     let is_always = path.starts_with("/v1/host/")
         || path.starts_with("/v1/unit/")
-        || health::is_for_watchers(path);
+        || health::is_monitoring(path);
     if !control.is_open() && !is_always {
-        let reason = "`scree` is starting or ending; ask again when it is ready".to_owned();
+        let reason = "`scree` is starting or stopping; try again when it is ready".to_owned();
         return Err(ControlError::Unavailable { reason }.into());
     }
     Ok(next.run(request).await)
 }
 
-/// A listening socket, whose file is removed with it.
+/// A listening Unix socket. Its file is removed when it is dropped.
 pub struct ApiListener {
     listener: UnixListener,
     _name: Listener,

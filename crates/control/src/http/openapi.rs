@@ -18,10 +18,10 @@ use utoipa::openapi::{
     Response, ResponseBuilder,
 };
 
-use super::asking::{IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_BYTES_MAX};
+use super::principal::{IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_BYTES_MAX};
 use super::volumes::TagFilter;
 
-/// Creations of which something can be shown again.
+/// Creations whose answer can be repeated under an idempotency key.
 const REPEATABLE: [&str; 9] = [
     "create_volume",
     "create_snapshot",
@@ -34,9 +34,9 @@ const REPEATABLE: [&str; 9] = [
     "add_key",
 ];
 
-/// Changes without a dry run: only a host or unit knows whether they are possible, or they are not
-/// of that kind.
-const NEVER_DRY: [&str; 9] = [
+/// Changes without a dry run: only a host or a unit knows whether they are possible, or nothing can
+/// be checked in advance.
+const NO_DRY_RUN: [&str; 9] = [
     "join",
     "renew_certificate",
     "add_unit",
@@ -49,13 +49,13 @@ const NEVER_DRY: [&str; 9] = [
 ];
 
 /// Operations that need no certificate.
-const FOR_ANYBODY: [&str; 2] = ["authority", "join"];
+const PUBLIC: [&str; 2] = ["authority", "join"];
 
-/// What takes room on units.
-const TAKES_ROOM: [&str; 2] = ["create_volume", "grow_volume"];
+/// Operations that fail if the units do not have enough free space.
+const NEEDS_SPACE: [&str; 2] = ["create_volume", "grow_volume"];
 
-/// What only reads, and yet meets a state in which it cannot be done.
-const READS_WHAT_RUNS: [&str; 1] = ["read_events"];
+/// Reads that fail with a conflict if the object is in the wrong state.
+const CONFLICTING_READS: [&str; 1] = ["read_events"];
 
 /// The name of the authentication scheme.
 const CERTIFICATE: &str = "client certificate";
@@ -87,7 +87,7 @@ const TAGS: [(&str, &str); 14] = [
     ),
     (
         "audits",
-        "What some units alone hold of a volume, byte by byte: what an attacker who has them reads.",
+        "Which bytes of a volume an attacker reads who has compromised some units.",
     ),
     (
         "projects",
@@ -120,7 +120,7 @@ const TAGS: [(&str, &str); 14] = [
     ),
 ];
 
-/// What holds of each text in a request: it has no NUL character.
+/// The pattern of every text in a request: no NUL characters.
 const TEXT: &str = r"^[^\u0000]*$";
 
 /// The failures of a request: the name of the response, its status, and its meaning.
@@ -128,7 +128,7 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
     (
         "BadRequest",
         "400",
-        "`invalid-argument`: the request is invalid; `field` names the field.",
+        "`invalid_argument`: the request is invalid; `field` names the field.",
     ),
     (
         "Unauthenticated",
@@ -138,65 +138,65 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
     (
         "Forbidden",
         "403",
-        "`forbidden`: the one who asks may not; `quota-exceeded`: the project has as much as it \
-         may have.",
+        "`forbidden`: the caller does not have the right; `quota_exceeded`: the project's quota \
+         is exhausted.",
     ),
     (
         "NotFound",
         "404",
-        "`not-found`: there is no such thing, or none that the one who asks may see.",
+        "`not_found`: the object does not exist, or the caller may not see it.",
     ),
     (
         "Conflict",
         "409",
-        "`already-exists`: the name is taken; `conflict`: the thing is in a state in which this \
-         cannot be done; `idempotency-conflict`: the key was used for another request.",
+        "`already_exists`: the name is taken; `conflict`: the object's state does not allow the \
+         request; `idempotency_conflict`: the key was used for another request.",
     ),
     (
         "BodyTooLong",
         "413",
-        "`invalid-argument`: the body has more than 2 MiB.",
+        "`invalid_argument`: the body has more than 2 MiB.",
     ),
     (
         "UrlTooLong",
         "414",
-        "`invalid-argument`: the URL has more than 8192 bytes.",
+        "`invalid_argument`: the URL has more than 8192 bytes.",
     ),
     (
         "NotJson",
         "415",
-        "`invalid-argument`: the body is not said to be `application/json`.",
+        "`invalid_argument`: the content type is not `application/json`.",
     ),
     (
         "NotTheType",
         "422",
-        "`invalid-argument`: the body is JSON, but not of the fields and types that are described.",
+        "`invalid_argument`: the body is JSON with other fields or types than described.",
     ),
     (
         "Internal",
         "500",
-        "`internal`: a fault of Scree, which is in the controller's log as well.",
+        "`internal`: a bug in Scree; the controller's log has the details.",
     ),
     (
         "Unavailable",
         "503",
-        "`unavailable`: something that is needed does not answer, such as the host. What was asked \
-         for may have been done, or be done later: look before asking again.",
+        "`unavailable`: a needed component, such as the host, does not answer. The request may \
+         have been carried out, or may still be: check before repeating it.",
     ),
     (
         "NoCapacity",
         "507",
-        "`no-capacity`: the units have no room for what is asked.",
+        "`no_capacity`: the units do not have enough free space.",
     ),
     (
         "NoSuchMethod",
         "405",
-        "`invalid-argument`: the path does not have that method; `Allow` says which it has.",
+        "`invalid_argument`: the path does not support the method; `Allow` lists those it supports.",
     ),
 ];
 
-/// Where the description begins: what the handlers do not bring themselves.
-pub(super) fn beginning() -> OpenApi {
+/// The part of the description that no handler adds.
+pub(super) fn base_document() -> OpenApi {
     #[derive(utoipa::OpenApi)]
     #[openapi(components(schemas(Problem, TagFilter)))]
     struct Scree;
@@ -204,7 +204,7 @@ pub(super) fn beginning() -> OpenApi {
     Scree::openapi()
 }
 
-/// Adds what is true of every operation.
+/// Adds what all operations have in common.
 pub(super) fn complete(mut document: OpenApi) -> OpenApi {
     document.info = InfoBuilder::new()
         .title("Scree")
@@ -216,10 +216,10 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
                 .build(),
         ))
         .description(Some(
-            "Virtual disks for virtual machines. A client shows a certificate of the cluster's \
-             authority (TLS 1.3). Names may be written OWNER/NAME; ids serve as well. A failure is \
-             a problem document (RFC 9457) with a stable `code`. Parameters and fields that are \
-             not described are refused; fields and words may be added to answers.",
+            "Virtual disks for virtual machines. A client presents a certificate of the cluster's \
+             authority (TLS 1.3). Objects are named by NAME, OWNER/NAME or id. A failure is a \
+             problem document (RFC 9457) with a stable `code`. Unknown parameters and fields of a \
+             request are refused; fields and enum values may be added to answers.",
         ))
         .build();
     document.servers = None;
@@ -236,9 +236,9 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
             extensions: None,
         },
     );
-    name_items_of_pages(&mut components.schemas);
-    spell_texts(&mut components.schemas);
-    ask_for_one(&mut components.schemas, "RestoreVolume");
+    reference_page_items(&mut components.schemas);
+    describe_texts(&mut components.schemas);
+    require_one_field(&mut components.schemas, "RestoreVolume");
     for (name, _, description) in PROBLEMS {
         let response = RefOr::T(problem(description));
         components.responses.insert(name.to_owned(), response);
@@ -254,7 +254,7 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
 
 /// Requires at least one field of an object. (utoipa 5.5 writes `max_properties` for
 /// `min_properties`.)
-fn ask_for_one(schemas: &mut BTreeMap<String, RefOr<Schema>>, name: &str) {
+fn require_one_field(schemas: &mut BTreeMap<String, RefOr<Schema>>, name: &str) {
     if let Some(RefOr::T(Schema::Object(object))) = schemas.get_mut(name) {
         object.min_properties = Some(1);
     }
@@ -262,7 +262,7 @@ fn ask_for_one(schemas: &mut BTreeMap<String, RefOr<Schema>>, name: &str) {
 
 /// Describes each text in a request body as [`TEXT`] unless it has a more precise description.
 /// Request bodies are the schemas without unknown fields.
-fn spell_texts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+fn describe_texts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     for schema in schemas.values_mut() {
         let RefOr::T(Schema::Object(body)) = schema else {
             continue;
@@ -272,12 +272,12 @@ fn spell_texts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
             Some(AdditionalProperties::FreeForm(false))
         );
         if is_closed {
-            body.properties.values_mut().for_each(spell_text);
+            body.properties.values_mut().for_each(describe_text);
         }
     }
 }
 
-fn spell_text(schema: &mut RefOr<Schema>) {
+fn describe_text(schema: &mut RefOr<Schema>) {
     let RefOr::T(Schema::Object(object)) = schema else {
         return;
     };
@@ -292,7 +292,7 @@ fn spell_text(schema: &mut RefOr<Schema>) {
 }
 
 /// Replaces the inlined items of pages by references to their schemas.
-fn name_items_of_pages(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+fn reference_page_items(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
     for (name, schema) in schemas {
         let (Some(item), RefOr::T(Schema::Object(page))) = (name.strip_prefix("Page_"), schema)
         else {
@@ -300,7 +300,7 @@ fn name_items_of_pages(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
         };
         let items = ArrayBuilder::new()
             .items(Ref::from_schema_name(item))
-            .description(Some("What is on it."));
+            .description(Some("The items of this page."));
         page.properties.insert("items".to_owned(), items.into());
     }
 }
@@ -347,11 +347,11 @@ fn problem(description: &str) -> Response {
         .build()
 }
 
-/// With what statuses an operation may fail.
-fn failures(path: &str, method: &str, operation: &Operation) -> Vec<&'static str> {
+/// The statuses that an operation may fail with.
+fn failure_statuses(path: &str, method: &str, operation: &Operation) -> Vec<&'static str> {
     let id = operation.operation_id.as_deref().unwrap_or_default();
     let mut statuses = vec!["400", "414", "500", "503"];
-    if !FOR_ANYBODY.contains(&id) {
+    if !PUBLIC.contains(&id) {
         statuses.extend(["401", "403"]);
     } else if operation.request_body.is_some() {
         statuses.push("401");
@@ -365,10 +365,10 @@ fn failures(path: &str, method: &str, operation: &Operation) -> Vec<&'static str
     if operation.request_body.is_some() {
         statuses.extend(["413", "415", "422"]);
     }
-    if method != "GET" || READS_WHAT_RUNS.contains(&id) {
+    if method != "GET" || CONFLICTING_READS.contains(&id) {
         statuses.push("409");
     }
-    if TAKES_ROOM.contains(&id) {
+    if NEEDS_SPACE.contains(&id) {
         statuses.push("507");
     }
     statuses
@@ -376,22 +376,22 @@ fn failures(path: &str, method: &str, operation: &Operation) -> Vec<&'static str
 
 fn complete_operation(path: &str, method: &str, operation: &mut Operation) {
     let id = operation.operation_id.clone().unwrap_or_default();
-    for status in failures(path, method, operation) {
+    for status in failure_statuses(path, method, operation) {
         let (name, ..) = PROBLEMS
             .iter()
             .find(|(_, one, _)| *one == status)
-            .expect("each status that is used has a line");
+            .expect("PROBLEMS has every status");
         let response = RefOr::Ref(Ref::from_response_name(*name));
         let responses = &mut operation.responses.responses;
         responses.insert(status.to_owned(), response);
     }
-    if FOR_ANYBODY.contains(&id.as_str()) {
+    if PUBLIC.contains(&id.as_str()) {
         operation.security = Some(Vec::new());
     }
     let parameters = operation.parameters.get_or_insert_with(Vec::new);
     let schemas = parameters.iter_mut().filter_map(|one| one.schema.as_mut());
-    schemas.for_each(spell_text);
-    if method != "GET" && !NEVER_DRY.contains(&id.as_str()) {
+    schemas.for_each(describe_text);
+    if method != "GET" && !NO_DRY_RUN.contains(&id.as_str()) {
         parameters.push(parameter(
             "dry_run",
             ParameterIn::Query,
@@ -403,8 +403,8 @@ fn complete_operation(path: &str, method: &str, operation: &mut Operation) {
         parameters.push(parameter(
             IDEMPOTENCY_KEY,
             ParameterIn::Header,
-            "The same request under the same key, within a day, makes nothing twice. Another \
-             request is `idempotency-conflict`.",
+            "A request that is repeated with the same key within a day is carried out once. \
+             Another request with the key fails with `idempotency_conflict`.",
             ObjectBuilder::new()
                 .schema_type(Type::String)
                 .pattern(Some("^[!-~]+$"))
@@ -416,13 +416,13 @@ fn complete_operation(path: &str, method: &str, operation: &mut Operation) {
 
 fn parameter(
     name: &str,
-    place: ParameterIn,
+    location: ParameterIn,
     description: &str,
     schema: ObjectBuilder,
 ) -> Parameter {
     ParameterBuilder::new()
         .name(name)
-        .parameter_in(place)
+        .parameter_in(location)
         .required(Required::False)
         .description(Some(description))
         .schema(Some(schema.build()))

@@ -24,17 +24,17 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::{Administrator, Paging, page_of};
+use super::principal::{Administrator, Paging, page_of};
 use super::{ApiError, Body, Caller, Name, Query};
 use crate::control::Control;
 use crate::database::{AuditRow, PartyRow, Principal};
 use crate::error::ControlError;
 use crate::parties::{Issued, Parties, local};
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 /// The largest and the default number of entries on a page of the audit log.
-const LINES_MAX: u32 = 1000;
-const LINES: u32 = 100;
+const ENTRIES_MAX: u32 = 1000;
+const ENTRIES: u32 = 100;
 
 /// All routes.
 pub(super) fn router() -> OpenApiRouter<Control> {
@@ -67,7 +67,9 @@ async fn join(
     Body(join): Body<Join>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
     let parties = control.parties();
-    let issued = parties.join(&caller, &join.token, &join.request).await?;
+    let issued = parties
+        .join(&caller, &join.token, &join.signing_request)
+        .await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
@@ -78,7 +80,7 @@ async fn me(principal: Principal) -> Json<Party> {
     Json(shown(principal.party))
 }
 
-/// Have one's certificate renewed
+/// Renew the caller's certificate
 #[utoipa::path(post, path = "/v1/me/certificate", operation_id = "renew_certificate",
     tag = "identity", request_body = Renew, responses((status = 201, body = Certificate)))]
 async fn renew(
@@ -87,7 +89,7 @@ async fn renew(
     Body(renew): Body<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
     let parties = control.parties();
-    let issued = parties.renew(&principal, &renew.request).await?;
+    let issued = parties.renew(&principal, &renew.signing_request).await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }
 
@@ -132,7 +134,7 @@ macro_rules! party_routes {
                 Ok(Json(shown(authorized.parties().one(&subject).await?)))
             }
 
-            #[doc = concat!("Make a ", $one)]
+            #[doc = concat!("Create a ", $one)]
             #[utoipa::path(post, path = $path, operation_id = $create, tag = $tag,
                                 request_body = AddParty, responses((status = 201, body = Party)))]
             async fn create(
@@ -142,7 +144,7 @@ macro_rules! party_routes {
                 super::create(administrator, $kind, new).await
             }
 
-            #[doc = concat!("Hand out a token with which a ", $one, " can join, once")]
+            #[doc = concat!("Create a token with which a ", $one, " joins once")]
             #[utoipa::path(post, path = concat!($path, "/{name}/token"), operation_id = $token,
                                 tag = $tag, params(("name" = String, Path, description = "Its name",
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
@@ -154,7 +156,7 @@ macro_rules! party_routes {
                 super::invite(administrator, &subject($kind, &name)?).await
             }
 
-            #[doc = concat!("Refuse the requests of a ", $one, ", from the next one on")]
+            #[doc = concat!("Disable a ", $one, ": further requests are refused")]
             #[utoipa::path(post, path = concat!($path, "/{name}/disable"), operation_id = $disable,
                                 tag = $tag, params(("name" = String, Path, description = "Its name",
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
@@ -166,7 +168,7 @@ macro_rules! party_routes {
                 super::set_disabled(administrator, &subject($kind, &name)?, true).await
             }
 
-            #[doc = concat!("Refuse the requests of a ", $one, " no longer")]
+            #[doc = concat!("Enable a disabled ", $one)]
             #[utoipa::path(post, path = concat!($path, "/{name}/enable"), operation_id = $enable,
                                 tag = $tag, params(("name" = String, Path, description = "Its name",
                                     pattern = "^[a-z0-9][a-z0-9._-]{0,62}$")),
@@ -283,7 +285,7 @@ async fn invite(
     let (token, expires) = parties.invite(authorized.principal(), subject).await?;
     let token = Token {
         token: token.reveal().to_string(),
-        expires: spell_time(expires),
+        expires: rfc3339(expires),
         authority: parties.authority_fingerprint()?,
     };
     Ok((StatusCode::CREATED, Json(token)))
@@ -305,36 +307,36 @@ async fn set_disabled(
     Ok(Json(shown(row)))
 }
 
-/// Which lines of the log.
+/// The entries of the audit log to return.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct Lines {
-    /// Only lines with smaller numbers.
+struct AuditLogQuery {
+    /// Only entries with smaller numbers.
     before: i64,
     /// The largest number of entries.
     #[param(minimum = 1, maximum = 1000)]
     limit: u32,
 }
 
-impl Default for Lines {
+impl Default for AuditLogQuery {
     fn default() -> Self {
         Self {
             before: i64::MAX,
-            limit: LINES,
+            limit: ENTRIES,
         }
     }
 }
 
 /// List the audit log, newest entry first
-#[utoipa::path(get, path = "/v1/audit", operation_id = "audit", tag = "identity", params(Lines),
+#[utoipa::path(get, path = "/v1/audit", operation_id = "audit", tag = "identity", params(AuditLogQuery),
     responses((status = 200, body = Vec<AuditEntry>)))]
 async fn audit(
     Administrator(authorized): Administrator,
-    Query(lines): Query<Lines>,
+    Query(lines): Query<AuditLogQuery>,
 ) -> Result<Json<Vec<AuditEntry>>, ApiError> {
-    if !(1..=LINES_MAX).contains(&lines.limit) {
-        let reason = format!("a page has 1 to {LINES_MAX} lines, not {}", lines.limit);
+    if !(1..=ENTRIES_MAX).contains(&lines.limit) {
+        let reason = format!("a page has 1 to {ENTRIES_MAX} entries, not {}", lines.limit);
         return Err(ControlError::invalid("limit", reason).into());
     }
     let lines = authorized
@@ -353,7 +355,7 @@ pub(super) fn certificate(parties: &Parties, issued: Issued) -> Certificate {
         subject: issued.subject.to_string(),
         certificate: issued.certificate_pem,
         authority: parties.authority_pem().to_owned(),
-        expires: spell_time(issued.ends),
+        expires: rfc3339(issued.ends),
     }
 }
 
@@ -364,15 +366,15 @@ fn shown(row: PartyRow) -> Party {
         name: row.subject.name().to_owned(),
         administrator: row.is_administrator,
         disabled: row.is_disabled,
-        created: spell_time(row.created),
+        created: rfc3339(row.created),
     }
 }
 
 fn line(row: AuditRow) -> AuditEntry {
     AuditEntry {
         id: row.id,
-        time: spell_time(row.at),
-        who: row.who,
+        time: rfc3339(row.at),
+        principal: row.who,
         key: row.key,
         address: row.address,
         action: row.action,

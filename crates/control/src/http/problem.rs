@@ -62,7 +62,7 @@ impl IntoResponse for ApiError {
         let code = self.code.as_str();
         let problem = Problem {
             kind: format!("urn:scree:problem:{code}"),
-            title: code.replace('-', " "),
+            title: code.replace('_', " "),
             status: self.status.as_u16(),
             detail: self.detail,
             code: code.to_owned(),

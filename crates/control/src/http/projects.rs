@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::{Administrator, Paging, page_of};
+use super::principal::{Administrator, Paging, page_of};
 use super::{ApiError, Body, Name, Query};
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
@@ -17,7 +17,7 @@ use crate::database::{GrantRow, Object, ProjectRow, Quota};
 use crate::error::ControlError;
 use crate::parse;
 use crate::projects::{GrantRequest, GrantTarget};
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -31,7 +31,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(delete_grant))
 }
 
-/// List the projects that the caller is in; all, for an administrator
+/// List the caller's projects; for an administrator, all projects
 #[utoipa::path(get, path = "/v1/projects", operation_id = "list_projects", tag = "projects",
     params(Paging), responses((status = 200, body = Page<Project>)))]
 async fn list(
@@ -46,7 +46,7 @@ async fn list(
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), shown)))
 }
 
-/// Show a project: its quota, and how much of it is used
+/// Show a project with its quota and usage
 #[utoipa::path(get, path = "/v1/projects/{project}", operation_id = "show_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id")),
     responses((status = 200, body = Project)))]
@@ -68,7 +68,7 @@ async fn create(
     Ok((StatusCode::CREATED, Json(shown(project))))
 }
 
-/// Set how much a project may have
+/// Set the quota of a project
 #[utoipa::path(put, path = "/v1/projects/{project}/quota", operation_id = "set_quota",
     tag = "projects", params(("project" = String, Path, description = "Name or id")),
     request_body = api::types::Quota, responses((status = 200, body = Project)))]
@@ -131,7 +131,7 @@ async fn leave(Administrator(authorized): Administrator, member: Member) -> Answ
     Ok(Json(shown(project)))
 }
 
-/// Delete a project that has nothing
+/// Delete an empty project
 #[utoipa::path(delete, path = "/v1/projects/{project}", operation_id = "delete_project",
     tag = "projects", params(("project" = String, Path, description = "Name or id")),
     responses((status = 200, body = Project)))]
@@ -139,47 +139,47 @@ async fn delete(Administrator(authorized): Administrator, Name(project): Name) -
     Ok(Json(shown(authorized.projects().delete(&project).await?)))
 }
 
-/// On what: at most one of them.
+/// The object of a grant: at most one of the three.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct On {
-    /// On this volume (name or id).
+struct GrantObject {
+    /// This volume (name or id).
     volume: Option<String>,
-    /// On this snapshot (name or id).
+    /// This snapshot (name or id).
     snapshot: Option<String>,
-    /// On this host (name or id).
+    /// This host (name or id).
     host: Option<String>,
 }
 
-impl On {
+impl GrantObject {
     fn named(self) -> Result<Option<GrantTarget>, ControlError> {
         match (self.volume, self.snapshot, self.host) {
             (None, None, None) => Ok(None),
             (Some(volume), None, None) => Ok(Some(GrantTarget::Volume(volume))),
             (None, Some(snapshot), None) => Ok(Some(GrantTarget::Snapshot(snapshot))),
             (None, None, Some(host)) => Ok(Some(GrantTarget::Host(host))),
-            _ => Err(on_one()),
+            _ => Err(object_required()),
         }
     }
 }
 
-fn on_one() -> ControlError {
+fn object_required() -> ControlError {
     ControlError::invalid("volume", "name one of `volume`, `snapshot` and `host`")
 }
 
 /// List the rights that the caller has or can revoke
 #[utoipa::path(get, path = "/v1/grants", operation_id = "list_grants", tag = "grants",
-    params(On, Paging), responses((status = 200, body = Page<Grant>)))]
+    params(GrantObject, Paging), responses((status = 200, body = Page<Grant>)))]
 async fn list_grants(
     authorized: AuthorizedRequest,
-    Query(on): Query<On>,
+    Query(object): Query<GrantObject>,
     Query(paging): Query<Paging>,
 ) -> Answer<Page<Grant>> {
-    let (page, on) = (paging.page()?, on.named()?);
+    let (page, object) = (paging.page()?, object.named()?);
     let rows = authorized
         .grants()
-        .list(on.as_ref(), &page.after, page.count_max + 1)
+        .list(object.as_ref(), &page.after, page.count_max + 1)
         .await?;
     Ok(Json(page_of(rows, &page, |row| row.id.to_string(), grant)))
 }
@@ -191,13 +191,13 @@ async fn create_grant(
     authorized: AuthorizedRequest,
     Body(new): Body<AddGrant>,
 ) -> Result<(StatusCode, Json<Grant>), ApiError> {
-    let on = On {
+    let object = GrantObject {
         volume: new.volume,
         snapshot: new.snapshot,
         host: new.host,
     };
     let request = GrantRequest {
-        on: on.named()?.ok_or_else(on_one)?,
+        object: object.named()?.ok_or_else(object_required)?,
         user: new.user,
         right: parse::word("right", &new.right)?,
         vm: new.vm,
@@ -206,7 +206,7 @@ async fn create_grant(
     Ok((StatusCode::CREATED, Json(grant(row))))
 }
 
-/// Take a right away; what is attached stays so
+/// Revoke a right; existing attachments stay
 #[utoipa::path(delete, path = "/v1/grants/{grant}", operation_id = "delete_grant", tag = "grants",
     params(("grant" = String, Path, description = "Its id")),
     responses((status = 200, body = Grant)))]
@@ -235,14 +235,14 @@ fn shown(row: ProjectRow) -> Project {
         snapshots: row.snapshots,
         bytes: row.bytes,
         members: row.members,
-        created: spell_time(row.created),
+        created: rfc3339(row.created),
     }
 }
 
 fn grant(row: GrantRow) -> Grant {
     Grant {
         id: row.id.to_string(),
-        on: match row.object {
+        object: match row.object {
             Object::Volume(id) => id.to_string(),
             Object::Snapshot(id) => id.to_string(),
             Object::Host(id) => id.to_string(),
@@ -252,6 +252,6 @@ fn grant(row: GrantRow) -> Grant {
         user: row.user,
         right: row.right.to_string(),
         vm: Some(row.vm).filter(|vm| !vm.is_empty()),
-        created: spell_time(row.created),
+        created: rfc3339(row.created),
     }
 }

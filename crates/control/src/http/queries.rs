@@ -15,12 +15,12 @@ use utoipa::openapi::{OpenApi, RefOr};
 use super::{ApiError, openapi};
 use crate::error::ControlError;
 
-/// The parameters of each call, by path and method, and whether each may be empty.
+/// The query parameters of each operation, by path and method, and whether each may be empty.
 #[derive(Clone)]
-pub(super) struct Known(Arc<BTreeMap<(String, String), BTreeMap<String, bool>>>);
+pub(super) struct KnownParameters(Arc<BTreeMap<(String, String), BTreeMap<String, bool>>>);
 
-impl Known {
-    /// Those that are described.
+impl KnownParameters {
+    /// The parameters that the description lists.
     pub(super) fn of(document: &OpenApi) -> Self {
         let mut known = BTreeMap::new();
         for (path, item) in &document.paths.paths {
@@ -37,7 +37,7 @@ impl Known {
     }
 }
 
-/// A text may be; a number or one of several words is none then.
+/// Whether the value of a parameter may be empty: a text may, a number or an enum value may not.
 fn may_be_empty(parameter: &Parameter) -> bool {
     match &parameter.schema {
         Some(RefOr::T(Schema::Object(object))) => match &object.schema_type {
@@ -51,7 +51,7 @@ fn may_be_empty(parameter: &Parameter) -> bool {
 
 /// Refuses unknown query parameters.
 pub(super) async fn refuse_unknown(
-    State(Known(known)): State<Known>,
+    State(KnownParameters(known)): State<KnownParameters>,
     path: MatchedPath,
     request: Request,
     next: Next,
@@ -61,29 +61,29 @@ pub(super) async fn refuse_unknown(
         &Method::HEAD => "GET",
         method => method.as_str(),
     };
-    // A method that there is not is refused as such.
+    // An unknown method is refused by the router.
     if let Some(names) = known.get(&(path.as_str().to_owned(), method.to_owned())) {
         let given: Vec<(String, String)> = super::extract::query(text)?;
         for (name, value) in given {
             match names.get(&name) {
                 Some(false) if value.is_empty() => {
-                    let reason = format!("{name:?} is empty; say what it is, or leave it out");
+                    let reason = format!("{name:?} is empty; give it a value or leave it out");
                     return Err(ControlError::invalid("query", reason).into());
                 }
                 Some(_) => continue,
                 None => {}
             }
             if name == "dry_run" {
-                let reason = "this cannot be tried; ask without `dry_run`";
+                let reason = "this request has no dry run; leave `dry_run` out";
                 return Err(ControlError::invalid("dry_run", reason).into());
             }
             let list: Vec<&str> = names.keys().map(String::as_str).collect();
             let list = match list.is_empty() {
-                true => "takes none".to_owned(),
-                false => format!("takes {}", list.join(", ")),
+                true => "has no parameters".to_owned(),
+                false => format!("has the parameters {}", list.join(", ")),
             };
             let reason = format!(
-                "{name:?} is no parameter of {method} {}, which {list}",
+                "{name:?} is not a parameter of {method} {}, which {list}",
                 path.as_str()
             );
             return Err(ControlError::invalid("query", reason).into());

@@ -1,6 +1,6 @@
-//! `/v1/units/…`: units that go, and what is repaired.
+//! `/v1/units/…`: draining, removal, scrubs and repair of units.
 
-use api::types::{DrainUnits, RemoveUnit, RepairJob, Scrub, UnitMoved, UnitsWanted};
+use api::types::{DrainUnits, QueuedCopysets, RemoveUnit, RepairJob, Scrub, UnitChange};
 use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
@@ -8,10 +8,10 @@ use base::UnitId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Administrator;
+use super::principal::Administrator;
 use super::{ApiError, Body};
 use crate::control::Control;
-use crate::database::{Moved, Removal, RepairRow};
+use crate::database::{DrainResult, Removal, RepairRow};
 use crate::error::ControlError;
 
 /// The largest number of units in one request to drain.
@@ -27,20 +27,20 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(tasks))
 }
 
-/// Have other units take over what some hold, and remove these then; or end that
+/// Drain units, so that they are removed once others hold their data; or cancel draining
 #[utoipa::path(post, path = "/v1/units/drain", operation_id = "drain_units", tag = "units",
-    request_body = DrainUnits, responses((status = 202, body = Vec<UnitMoved>)))]
+    request_body = DrainUnits, responses((status = 202, body = Vec<UnitChange>)))]
 async fn drain(
     Administrator(authorized): Administrator,
-    Body(which): Body<DrainUnits>,
-) -> Result<(StatusCode, Json<Vec<UnitMoved>>), ApiError> {
-    if !(1..=DRAINED_MAX).contains(&which.units.len()) {
-        let reason = format!("from 1 to {DRAINED_MAX} units are drained at a time");
+    Body(request): Body<DrainUnits>,
+) -> Result<(StatusCode, Json<Vec<UnitChange>>), ApiError> {
+    if !(1..=DRAINED_MAX).contains(&request.units.len()) {
+        let reason = format!("drain 1 to {DRAINED_MAX} units at a time");
         return Err(ControlError::invalid("units", reason).into());
     }
-    let moved = match which.cancel {
-        false => authorized.units().drain(&which.units).await?,
-        true => authorized.units().cancel_drain(&which.units).await?,
+    let moved = match request.cancel {
+        false => authorized.units().drain(&request.units).await?,
+        true => authorized.units().cancel_drain(&request.units).await?,
     };
     let moved = moved.into_iter().map(shown).collect();
     Ok((StatusCode::ACCEPTED, Json(moved)))
@@ -50,56 +50,58 @@ async fn drain(
 #[utoipa::path(post, path = "/v1/units/{unit}/remove", operation_id = "remove_unit",
     tag = "units", request_body = RemoveUnit,
     params(("unit" = String, Path, description = "Its id, its URL, or its daemon's name.")),
-    responses((status = 200, body = UnitMoved)))]
+    responses((status = 200, body = UnitChange)))]
 async fn remove(
     Administrator(authorized): Administrator,
     Path(unit): Path<String>,
-    Body(how): Body<RemoveUnit>,
-) -> Result<Json<UnitMoved>, ApiError> {
-    let how = match (how.lost, how.accept_data_loss) {
+    Body(request): Body<RemoveUnit>,
+) -> Result<Json<UnitChange>, ApiError> {
+    let removal = match (request.lost, request.accept_data_loss) {
         (false, false) => Removal::Empty,
         (true, false) => Removal::Lost,
-        (true, true) => Removal::GivenUp,
+        (true, true) => Removal::DataLossAccepted,
         (false, true) => {
             let reason = "`accept_data_loss` is for lost units; set `lost` as well";
             return Err(ControlError::invalid("accept_data_loss", reason).into());
         }
     };
-    Ok(Json(shown(authorized.units().remove(&unit, how).await?)))
+    Ok(Json(shown(
+        authorized.units().remove(&unit, removal).await?,
+    )))
 }
 
-/// Let units take over from those that have more
+/// Rebalance: move copysets from units that have more to units that have fewer
 #[utoipa::path(post, path = "/v1/units/rebalance", operation_id = "rebalance_units",
-    tag = "units", responses((status = 202, body = UnitsWanted)))]
+    tag = "units", responses((status = 202, body = QueuedCopysets)))]
 async fn rebalance(
     Administrator(authorized): Administrator,
-) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
+) -> Result<(StatusCode, Json<QueuedCopysets>), ApiError> {
     let copysets = authorized.units().rebalance().await?;
-    Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
+    Ok((StatusCode::ACCEPTED, Json(QueuedCopysets { copysets })))
 }
 
-/// Have every slot read and compared
+/// Scrub: read and compare every slot
 #[utoipa::path(post, path = "/v1/units/scrub", operation_id = "scrub_units", tag = "units",
-    request_body = Scrub, responses((status = 202, body = UnitsWanted)))]
+    request_body = Scrub, responses((status = 202, body = QueuedCopysets)))]
 async fn scrub(
     Administrator(authorized): Administrator,
-    Body(what): Body<Scrub>,
-) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
-    let copysets = authorized.units().scrub(what.unit.as_deref()).await?;
-    Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
+    Body(request): Body<Scrub>,
+) -> Result<(StatusCode, Json<QueuedCopysets>), ApiError> {
+    let copysets = authorized.units().scrub(request.unit.as_deref()).await?;
+    Ok((StatusCode::ACCEPTED, Json(QueuedCopysets { copysets })))
 }
 
-/// Compare all units now, and copy what is missing
+/// Repair: compare all units now, and copy what is missing
 #[utoipa::path(post, path = "/v1/units/repair", operation_id = "repair_units", tag = "units",
-    responses((status = 202, body = UnitsWanted)))]
+    responses((status = 202, body = QueuedCopysets)))]
 async fn repair(
     Administrator(authorized): Administrator,
-) -> Result<(StatusCode, Json<UnitsWanted>), ApiError> {
+) -> Result<(StatusCode, Json<QueuedCopysets>), ApiError> {
     let copysets = authorized.units().repair().await?;
-    Ok((StatusCode::ACCEPTED, Json(UnitsWanted { copysets })))
+    Ok((StatusCode::ACCEPTED, Json(QueuedCopysets { copysets })))
 }
 
-/// List what is repaired, or waits for it
+/// List the copysets that are being repaired or wait for repair
 #[utoipa::path(get, path = "/v1/units/tasks", operation_id = "list_unit_tasks", tag = "units",
     responses((status = 200, body = Vec<RepairJob>)))]
 async fn tasks(Administrator(authorized): Administrator) -> Result<Json<Vec<RepairJob>>, ApiError> {
@@ -107,12 +109,12 @@ async fn tasks(Administrator(authorized): Administrator) -> Result<Json<Vec<Repa
     Ok(Json(tasks.into_iter().map(task).collect()))
 }
 
-fn shown((unit, moved): (UnitId, Moved)) -> UnitMoved {
-    UnitMoved {
+fn shown((unit, moved): (UnitId, DrainResult)) -> UnitChange {
+    UnitChange {
         unit: unit.to_string(),
         copysets: moved.copysets,
         removed: moved.is_removed,
-        given_up: moved.given_up,
+        copysets_lost: moved.copysets_lost,
     }
 }
 
@@ -123,13 +125,13 @@ fn task(row: RepairRow) -> RepairJob {
     };
     RepairJob {
         copyset: row.copyset.number(),
-        filling: members("rebuilding"),
-        leaving: members("draining"),
+        rebuilding: members("rebuilding"),
+        draining: members("draining"),
         host: row.repairer,
         segments_done: row.progress.done,
         segments: row.progress.all,
         compares: row.is_scrub,
-        rotten: row.rotten,
+        damaged: row.damaged,
         problem: row.problem,
     }
 }

@@ -1,6 +1,8 @@
 //! `/v1/snapshots`.
 
+use api::types::Message;
 use api::types::{CreateSnapshot, Page, SetTags, Snapshot};
+use api::words::MessageCode;
 use api::words::SnapshotState as Stage;
 use axum::Json;
 use axum::http::StatusCode;
@@ -9,13 +11,13 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Paging;
+use super::principal::Paging;
 use super::volumes::{TagFilter, parse_tags, refuse_unknown_state};
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Filter, SnapshotRow, SnapshotState, Tags};
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
@@ -48,21 +50,21 @@ struct SnapshotFilter {
     params(SnapshotFilter, Paging), responses((status = 200, body = Page<Snapshot>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<SnapshotFilter>,
+    Query(filter): Query<SnapshotFilter>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Snapshot>>, ApiError> {
-    let volume = match &which.volume {
+    let volume = match &filter.volume {
         Some(volume) => Some(authorized.volume_id(volume).await?),
         None => None,
     };
-    refuse_unknown_state::<Stage>(which.state.as_deref())?;
+    refuse_unknown_state::<Stage>(filter.state.as_deref())?;
     let filter = Filter {
-        name: which.name,
-        owner: which.owner,
+        name: filter.name,
+        owner: filter.owner,
         project: None,
-        state: which.state,
+        state: filter.state,
         volume,
-        tags: parse_tags(&which.tag)?,
+        tags: parse_tags(&filter.tag)?,
         is_image: false,
     };
     let mut page = authorized
@@ -153,10 +155,13 @@ async fn delete(
 
 fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
     let taken = row.is_cut || row.state != SnapshotState::Pending;
-    let (state, reason) = match row.state {
+    let (state, message) = match row.state {
         SnapshotState::Pending => (Stage::Pending, None),
         SnapshotState::Completed(_) => (Stage::Completed, None),
-        SnapshotState::Error { reason } => (Stage::Error, Some(reason)),
+        SnapshotState::Error { reason } => {
+            let message = Message::new(MessageCode::ConsistencyPointLost, reason);
+            (Stage::Error, Some(message))
+        }
     };
     Snapshot {
         id: row.id.to_string(),
@@ -168,7 +173,7 @@ fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
         size: row.size_bytes,
         state: state.as_str().to_owned(),
         taken,
-        reason,
-        created: spell_time(row.created),
+        message,
+        created: rfc3339(row.created),
     }
 }

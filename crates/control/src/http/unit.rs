@@ -8,7 +8,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use base::PartyId;
 
-use super::asking::nowhere;
+use super::principal::caller_missing;
 use super::{ApiError, Body, Caller};
 use crate::control::Control;
 use crate::error::ControlError;
@@ -20,7 +20,10 @@ impl FromRequestParts<Control> for Asking {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let caller = parts.extensions.get::<Caller>().ok_or_else(nowhere)?;
+        let caller = parts
+            .extensions
+            .get::<Caller>()
+            .ok_or_else(caller_missing)?;
         let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Unit {
             let reason = "this is for unit daemons only".to_owned();

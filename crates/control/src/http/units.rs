@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Administrator;
+use super::principal::Administrator;
 use super::{ApiError, Body, Name};
 use crate::control::Control;
 use crate::units::UnitView;
@@ -21,16 +21,16 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(load))
 }
 
-/// List the units, and how they are
+/// List the units with their states
 #[utoipa::path(get, path = "/v1/units", operation_id = "list_units", tag = "units",
     responses((status = 200, body = Vec<Unit>)))]
 async fn list(Administrator(authorized): Administrator) -> Result<Json<Vec<Unit>>, ApiError> {
-    let mut units = authorized.all_units().await?;
-    units.extend(authorized.expected_units().await?);
+    let mut units = authorized.unit_registry().all().await?;
+    units.extend(authorized.unit_registry().expected().await?);
     Ok(Json(units.into_iter().map(shown).collect()))
 }
 
-/// Show a unit, and what was found out of the place that it is
+/// Show a unit with the probed properties of its storage
 #[utoipa::path(get, path = "/v1/units/{unit}", operation_id = "show_unit", tag = "units",
     params(("unit" = String, Path, description = "Id, or the name of its daemon")),
     responses((status = 200, body = Unit)))]
@@ -46,21 +46,21 @@ async fn show(
 /// Copies of a segment are placed in different zones, if there are enough.
 #[utoipa::path(put, path = "/v1/units/{unit}/zone", operation_id = "set_unit_zone", tag = "units",
     params(("unit" = String, Path,
-        description = "Id, or the name of its daemon, which need not have begun")),
+        description = "Id, or the name of its daemon, which may not have started yet")),
     request_body = SetZone, responses((status = 200, body = UnitZone)))]
 async fn set_zone(
     Administrator(authorized): Administrator,
     Name(unit): Name,
     Body(new): Body<SetZone>,
 ) -> Result<Json<UnitZone>, ApiError> {
-    let (id, notice) = authorized
+    let (id, message) = authorized
         .units()
         .set_zone(&unit, new.zone.as_deref())
         .await?;
     Ok(Json(UnitZone {
         unit: id.to_string(),
         zone: new.zone,
-        notice,
+        message,
     }))
 }
 
@@ -121,7 +121,8 @@ async fn load(Administrator(control): Administrator) -> Result<Json<Vec<HostLoad
 }
 
 fn shown(unit: UnitView) -> Unit {
-    let (state, reason) = (unit.state().to_string(), unit.reason());
+    let message = unit.message();
+    let state = unit.state().to_string();
     let report = unit.report.as_ref();
     Unit {
         id: unit.row.id.to_string(),
@@ -132,7 +133,7 @@ fn shown(unit: UnitView) -> Unit {
         read_bytes: unit.read_bytes,
         written_bytes: unit.written_bytes,
         facts: report.map_or_else(Vec::new, |report| report.facts.clone()),
-        reason,
+        message,
         zone: unit.row.zone,
         url: unit.row.url,
         daemon: unit.row.daemon,

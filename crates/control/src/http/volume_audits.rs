@@ -1,6 +1,8 @@
 //! `/v1/volumes/{volume}/audits`.
 
+use api::types::Message;
 use api::types::{Audit, AuditVolume};
+use api::words::MessageCode;
 use axum::Json;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
@@ -13,8 +15,8 @@ use super::{ApiError, Body, Name, Query, Wait};
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::error::ControlError;
+use crate::timestamp::rfc3339;
 use crate::volume_audits::AuditView;
-use crate::volumes::spell_time;
 
 pub(super) fn router() -> OpenApiRouter<Control> {
     OpenApiRouter::new()
@@ -67,7 +69,7 @@ impl AuditPath {
     fn id(&self) -> Result<AuditId, ControlError> {
         self.audit.parse().map_err(|_| ControlError::NotFound {
             what: format!("audit {:?}", self.audit),
-            hint: "`scree privacy audits VOLUME` shows those there are".into(),
+            hint: "`scree privacy audits VOLUME` lists the audits".into(),
         })
     }
 }
@@ -92,12 +94,12 @@ impl<S: Send + Sync> FromRequestParts<S> for AuditPath {
     responses((status = 200, body = Audit)))]
 async fn show(
     authorized: AuthorizedRequest,
-    which: AuditPath,
+    path: AuditPath,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Audit>, ApiError> {
     let found = authorized
         .audits()
-        .get(&which.volume, which.id()?, wait.duration());
+        .get(&path.volume, path.id()?, wait.duration());
     Ok(Json(shown(found.await?)))
 }
 
@@ -110,8 +112,8 @@ async fn show(
     params(("volume" = String, Path, description = "Name or id"),
         ("audit" = String, Path, description = "Its id")),
     responses((status = 200, body = Audit)))]
-async fn delete(authorized: AuthorizedRequest, which: AuditPath) -> Result<Json<Audit>, ApiError> {
-    let deleted = authorized.audits().delete(&which.volume, which.id()?);
+async fn delete(authorized: AuthorizedRequest, path: AuditPath) -> Result<Json<Audit>, ApiError> {
+    let deleted = authorized.audits().delete(&path.volume, path.id()?);
     Ok(Json(shown(deleted.await?)))
 }
 
@@ -129,11 +131,13 @@ fn shown(view: AuditView) -> Audit {
         host: row.host_name,
         state: row.state.as_str().to_owned(),
         done_bytes: row.done_bytes,
-        all_bytes: row.size_bytes,
-        reason: row.reason,
-        created: spell_time(row.created),
-        ended: row.ended.map(spell_time),
-        found: row.found,
+        total_bytes: row.size_bytes,
+        message: row
+            .message
+            .map(|why| Message::new(MessageCode::AuditFailed, why)),
+        created: rfc3339(row.created),
+        ended: row.ended.map(rfc3339),
+        result: row.result,
         key: view.key,
     }
 }

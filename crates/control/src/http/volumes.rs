@@ -15,14 +15,15 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::asking::Paging;
+use super::principal::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{Filter, Tags, VolumeSettings};
 use crate::error::ControlError;
 use crate::parse;
-use crate::volumes::{RestoreTo, spell_time};
+use crate::timestamp::rfc3339;
+use crate::volumes::RestoreTo;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -96,18 +97,18 @@ pub(super) fn refuse_unknown_state<W: FromStr<Err = String>>(
     params(VolumeFilter, Paging), responses((status = 200, body = Page<ListedVolume>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(which): Query<VolumeFilter>,
+    Query(filter): Query<VolumeFilter>,
     Query(paging): Query<Paging>,
 ) -> Answer<Page<ListedVolume>> {
-    let state = which.state.as_deref();
+    let state = filter.state.as_deref();
     refuse_unknown_state::<VolumeState>(state)?;
     let filter = Filter {
-        name: which.name,
-        owner: which.owner,
-        project: which.project,
-        state: which.state,
+        name: filter.name,
+        owner: filter.owner,
+        project: filter.project,
+        state: filter.state,
         volume: None,
-        tags: parse_tags(&which.tag)?,
+        tags: parse_tags(&filter.tag)?,
         is_image: false,
     };
     let list = authorized.volumes().list(&filter, &paging.page()?).await?;
@@ -255,7 +256,7 @@ async fn versions(authorized: AuthorizedRequest, Name(volume): Name) -> Answer<V
     let (row, versions) = authorized.volumes().versions(&volume).await?;
     let shown = versions.into_iter().map(|version| Version {
         version: version.key.number,
-        created: spell_time(version.created),
+        created: rfc3339(version.created),
         head: row.head == Some(version.key),
         snapshots: version.snapshots,
     });

@@ -1,6 +1,8 @@
-//! How much may be promised: volumes take room only as they are written, so
+//! The limit on the total size of all volumes. Volumes take space only as they are written, so
 //! together they may be larger than the units.
 
+use api::types::Message;
+use api::words::MessageCode;
 use std::fmt;
 
 use base::size::about_bytes;
@@ -11,17 +13,17 @@ use crate::database::VolumeRow;
 use crate::error::ControlError;
 use crate::volumes::Volumes;
 
-/// What guards a volume from the loss of units.
+/// The redundancy of a volume against the loss of units.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Redundancy {
-    /// Copies of each segment; 1 with `erasure`.
+    /// The number of copies of each segment; 1 with `erasure`.
     pub replicas: u8,
-    /// Parity in their place.
+    /// Erasure coding in place of copies.
     pub erasure: Option<Erasure>,
 }
 
 impl Redundancy {
-    /// How many units a copyset for it has.
+    /// The number of members of a copyset for it.
     pub fn members(self) -> u8 {
         self.erasure.map_or(self.replicas, Erasure::members)
     }
@@ -39,7 +41,7 @@ impl Redundancy {
 }
 
 impl VolumeRow {
-    /// What guards it from the loss of units.
+    /// The redundancy against the loss of units.
     pub(crate) fn redundancy(&self) -> Redundancy {
         Redundancy {
             replicas: self.replicas,
@@ -64,20 +66,22 @@ impl Volumes<'_> {
         self,
         size_bytes: u64,
         redundancy: Redundancy,
-    ) -> Result<Option<String>, ControlError> {
+    ) -> Result<Option<Message>, ControlError> {
         let needed = redundancy.taken(size_bytes);
         let free = self
             .request
+            .unit_registry()
             .free_bytes()
             .await?
             .filter(|free| *free < needed);
         Ok(free.map(|free| {
-            format!(
+            let text = format!(
                 "full, it would take {} ({redundancy}), and the units have {} free; an \
                  administrator should add units before that",
                 about_bytes(needed),
                 about_bytes(free)
-            )
+            );
+            Message::new(MessageCode::SpaceOvercommitted, text)
         }))
     }
 
@@ -88,7 +92,7 @@ impl Volumes<'_> {
         size_bytes: u64,
         redundancy: Redundancy,
     ) -> Result<(), ControlError> {
-        let Some(free) = self.request.free_bytes().await? else {
+        let Some(free) = self.request.unit_registry().free_bytes().await? else {
             return Ok(());
         };
         let promised = self

@@ -1,5 +1,7 @@
 //! Changing a volume's tags, settings, owner and size; deleting a volume.
 
+use api::types::Message;
+use api::words::MessageCode;
 use std::time::Duration;
 
 use api::host::Access;
@@ -19,10 +21,10 @@ impl Volumes<'_> {
     /// Replaces the tags of a volume.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a tag is none ([`parse::tags`]);
+    /// [`ControlError::Invalid`] for an invalid tag ([`parse::tags`]);
     /// [`ControlError::NotFound`] and [`ControlError::Forbidden`] if the principal may not
     /// see or not administer the volume; [`ControlError::Conflict`] if it is being
-    /// deleted, or the name is not clear.
+    /// deleted, or the name is ambiguous.
     pub async fn set_tags(self, name: &str, tags: Tags) -> Result<VolumeView, ControlError> {
         parse::tags(&tags)?;
         let database = &self.request.inner.database;
@@ -40,16 +42,16 @@ impl Volumes<'_> {
     /// the next attachment.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a size is none; [`ControlError::NotFound`];
-    /// [`ControlError::Forbidden`] if the principal does not administer the volume, or is no
-    /// administrator of the cluster and its journal is to be of another length;
-    /// [`ControlError::Conflict`] if it is being deleted, or the name is not clear.
+    /// [`ControlError::Invalid`] for an invalid size; [`ControlError::NotFound`];
+    /// [`ControlError::Forbidden`] if the principal does not administer the volume, or changes
+    /// the journal's length without being an administrator of the cluster;
+    /// [`ControlError::Conflict`] if it is being deleted, or the name is ambiguous.
     pub async fn set_settings(
         self,
         name: &str,
         settings: VolumeSettings,
     ) -> Result<VolumeView, ControlError> {
-        parse::settings(settings)?;
+        settings.check()?;
         let database = &self.request.inner.database;
         let row = database
             .volumes()
@@ -67,8 +69,8 @@ impl Volumes<'_> {
     /// [`ControlError::Forbidden`] if the principal neither owns it nor is an
     /// administrator; [`ControlError::Exists`] if the user has a volume or snapshot of
     /// that name; [`ControlError::QuotaExceeded`] of the project;
-    /// [`ControlError::Conflict`] if it is being deleted, attached and not the user's
-    /// already, or no project is named or shared on whose account it could be.
+    /// [`ControlError::Conflict`] if it is being deleted or attached, or no project is named that it
+    /// could be charged to.
     pub async fn transfer(
         self,
         name: &str,
@@ -87,16 +89,16 @@ impl Volumes<'_> {
     /// Grows a volume. Existing connections see the new size when they ask for it.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if the size is none that a volume can have, or not
-    /// larger than it is; [`ControlError::NotFound`], [`ControlError::Forbidden`] (also
-    /// if its owner has left its project); [`ControlError::QuotaExceeded`];
-    /// [`ControlError::NoCapacity`] if the units could never be enough;
-    /// [`ControlError::Conflict`] if it is being deleted. That its host has not said
-    /// yet that clients see the new size is a notice, and no error.
+    /// [`ControlError::Invalid`] if the size is invalid or not larger than the current one;
+    /// [`ControlError::NotFound`], [`ControlError::Forbidden`] (also if its owner has left its
+    /// project); [`ControlError::QuotaExceeded`];
+    /// [`ControlError::NoCapacity`] if it would exceed the limit on the total size;
+    /// [`ControlError::Conflict`] if it is being deleted. If its host has not
+    /// reported yet that clients see the new size, the answer has a notice.
     pub async fn grow(self, name: &str, size_bytes: u64) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(|authorized| async move {
+            .to_completion(|authorized| async move {
                 authorized.volumes().grow_now(&name, size_bytes).await
             })
             .await
@@ -107,7 +109,7 @@ impl Volumes<'_> {
         parse::volume_size(size_bytes, row.block_size)?;
         if size_bytes <= row.size_bytes {
             let reason = format!(
-                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: make a \
+                "volume {:?} has {}; the new size must be larger (a volume is never shrunk: create a \
                  smaller one and copy)",
                 row.name,
                 exact_bytes(row.size_bytes)
@@ -129,7 +131,7 @@ impl Volumes<'_> {
         let seen = self.request.until(GROWN_WITHIN, || async {
             let view = self.seen(row.id).await?;
             let is_smaller = |one: &AttachmentRow| {
-                one.access == Access::ReadWrite && one.size_bytes.unwrap_or(0) < size_bytes
+                one.access == Access::ReadWrite && one.observed.size_bytes.unwrap_or(0) < size_bytes
             };
             let waits = view.served().is_some_and(is_smaller);
             Ok((!waits).then_some(view))
@@ -141,7 +143,10 @@ impl Volumes<'_> {
             ),
             None => (
                 self.seen(row.id).await?,
-                Some("its host has not said yet that clients see the new size".to_owned()),
+                Some(Message::new(
+                    MessageCode::GrowthPending,
+                    "its host has not reported yet that clients see the new size",
+                )),
             ),
         };
         view.notice = notice;
@@ -157,7 +162,7 @@ impl Volumes<'_> {
     pub async fn delete(self, name: &str) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(|authorized| async move { authorized.volumes().delete_now(&name).await })
+            .to_completion(|authorized| async move { authorized.volumes().delete_now(&name).await })
             .await
     }
 
@@ -176,7 +181,7 @@ impl Volumes<'_> {
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
         match self.seen(row.id).await {
             Ok(view) => Ok(view),
-            // The cleaner was faster.
+            // It was cleaned and removed meanwhile.
             Err(ControlError::NotFound { .. }) => {
                 let projects = self.projects_known().await?;
                 let row = VolumeRow {
@@ -192,7 +197,7 @@ impl Volumes<'_> {
     /// Waits until a volume that is being deleted is removed, or `wait` has passed.
     ///
     /// # Errors
-    /// Only those of the database: that it is still there is none.
+    /// Only those of the database. A volume that still exists is not an error.
     pub async fn wait_deleted(self, id: VolumeId, wait: Duration) -> Result<(), ControlError> {
         let gone = self.request.until(wait, || async {
             match self.request.inner.database.volumes().get(id).await {
@@ -213,7 +218,10 @@ impl Volumes<'_> {
             .of_volume(row.id)
             .await?;
         let name = row.name_for(self.request.principal().party.id);
-        match attachments.iter().find(|attachment| attachment.is_wanted) {
+        match attachments
+            .iter()
+            .find(|attachment| attachment.desired.is_attached)
+        {
             None => Ok(()),
             Some(attachment) => Err(ControlError::conflict(match &attachment.vm {
                 None => {

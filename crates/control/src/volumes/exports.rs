@@ -10,7 +10,7 @@ use crate::database::{AttachmentRow, DatabaseError, Need, NewAttachment, Right};
 use crate::error::ControlError;
 use crate::volumes::Volumes;
 
-/// A host that is well opens or closes a volume in less.
+/// The time within which a responsive host opens or closes a volume.
 const HOST_WITHIN: Duration = Duration::from_secs(100);
 
 impl Volumes<'_> {
@@ -18,11 +18,11 @@ impl Volumes<'_> {
     /// be used.
     ///
     /// # Errors
-    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if neither the volume nor
-    /// the host is for the principal; [`ControlError::Conflict`] if it is attached in another
+    /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal may
+    /// not use the volume or the host; [`ControlError::Conflict`] if it is attached in another
     /// way, or being deleted; [`ControlError::QuotaExceeded`] of read-only attachments;
     /// [`ControlError::Unavailable`] if it cannot be opened now, or its host does not
-    /// answer: then its host goes on trying.
+    /// answer: then its host keeps trying.
     pub async fn export(
         self,
         name: &str,
@@ -51,12 +51,13 @@ impl Volumes<'_> {
             .attach(self.request.principal(), &new)
             .await?;
         let now = self.wait_exported(&asked).await?;
-        match now.state {
+        match now.observed.state {
             AttachmentState::Attached => Ok(now),
             state => Err(ControlError::Unavailable {
-                reason: now
-                    .reason
-                    .unwrap_or_else(|| format!("volume {:?} is {state}", row.name)),
+                reason: now.observed.problem.map_or_else(
+                    || format!("volume {:?} is {state}", row.name),
+                    |why| why.text,
+                ),
             }),
         }
     }
@@ -67,7 +68,7 @@ impl Volumes<'_> {
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the principal has it
     /// exported nowhere; [`ControlError::Unavailable`] if it cannot be closed now, or
-    /// its host does not answer: then its host goes on trying.
+    /// its host does not answer: then its host keeps trying.
     pub async fn unexport(self, name: &str) -> Result<VolumeView, ControlError> {
         let database = &self.request.inner.database;
         let need = Need::SeeToChange;
@@ -84,7 +85,7 @@ impl Volumes<'_> {
                 .await
             {
                 Ok(seen) => attachments.push(seen),
-                // Another user's.
+                // It belongs to another user.
                 Err(DatabaseError::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -108,11 +109,12 @@ impl Volumes<'_> {
                 .detach(self.request.principal(), attachment.id, false)
                 .await?;
             let now = self.wait_exported(&asked).await?;
-            if now.state != AttachmentState::Detached {
+            if now.observed.state != AttachmentState::Detached {
                 return Err(ControlError::Unavailable {
-                    reason: now.reason.unwrap_or_else(|| {
-                        format!("the host of volume {:?} does not answer", row.name)
-                    }),
+                    reason: now.observed.problem.map_or_else(
+                        || format!("the host of volume {:?} does not answer", row.name),
+                        |why| why.text,
+                    ),
                 });
             }
         }
@@ -121,14 +123,15 @@ impl Volumes<'_> {
 
     /// The attachment, as soon as its host has reported on `asked`.
     async fn wait_exported(self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
-        // No host would hear of it.
-        debug_assert!(!self.request.is_dry_run(), "an export is not tried");
+        // A dry run changes nothing that a host could report on.
+        debug_assert!(!self.request.is_dry_run(), "exports have no dry run");
         let database = &self.request.inner.database;
         let said = self.request.until(HOST_WITHIN, || async {
             let now = database.attachments().get(asked.id).await?;
-            let is_said = now.generation != asked.generation || now.reported == now.generation;
+            let is_said = now.desired.generation != asked.desired.generation
+                || now.observed.generation == now.desired.generation;
             let is_over = !matches!(
-                now.state,
+                now.observed.state,
                 AttachmentState::Attaching | AttachmentState::Detaching
             );
             Ok((is_said && is_over).then_some(now))

@@ -1,5 +1,6 @@
 //! Creating a volume, empty or from a snapshot.
 
+use api::types::Message;
 use std::str::FromStr;
 
 use api::host::Encryption;
@@ -18,16 +19,18 @@ impl Volumes<'_> {
     /// Creates a volume.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is none, or
-    /// does not fit the snapshot; [`ControlError::NotFound`] (the snapshot, the
+    /// [`ControlError::Invalid`] if a name, tag, size or number of replicas is invalid, or does not
+    /// match the snapshot; [`ControlError::NotFound`] (the snapshot, the
     /// project); [`ControlError::Exists`]; [`ControlError::QuotaExceeded`];
-    /// [`ControlError::NoCapacity`] if the units could never be enough;
-    /// [`ControlError::Conflict`] if the snapshot is not completed, it is not clear on
-    /// whose account it should be, or what was made under the idempotency key is gone;
-    /// [`ControlError::IdempotencyConflict`] if that was another request.
+    /// [`ControlError::NoCapacity`] if it would exceed the limit on the total size;
+    /// [`ControlError::Conflict`] if the snapshot is not completed, it is ambiguous which
+    /// project it is charged to, or the object of the idempotency key was deleted;
+    /// [`ControlError::IdempotencyConflict`] if the key was used for another request.
     pub async fn create(self, request: CreateVolume) -> Result<VolumeView, ControlError> {
         self.request
-            .to_its_end(|authorized| async move { authorized.volumes().create_now(request).await })
+            .to_completion(
+                |authorized| async move { authorized.volumes().create_now(request).await },
+            )
             .await
     }
 
@@ -44,7 +47,7 @@ impl Volumes<'_> {
         let name = parse::name(&request.name)?.to_owned();
         parse::tags(&request.tags)?;
         let settings = VolumeSettings::from(&request);
-        parse::settings(settings)?;
+        settings.check()?;
         let encryption = word("encryption", request.encryption.as_deref())?;
         let erasure: Option<Erasure> = word("erasure", request.erasure.as_deref())?;
         let origin = match &request.from {
@@ -61,13 +64,13 @@ impl Volumes<'_> {
         };
         let (size_bytes, block_size, encryption) = shape_of(&request, encryption, origin.as_ref())?;
         if request.replicas.is_some() && erasure.is_some() {
-            let reason = "a volume has replicas or erasure, and not both";
+            let reason = "give `replicas` or `erasure`, not both";
             return Err(ControlError::invalid("erasure", reason.to_owned()));
         }
         let replicas = match (request.replicas, erasure) {
             (Some(replicas), _) => replicas,
             (None, Some(_)) => 1,
-            (None, None) => self.request.default_replicas().await?,
+            (None, None) => self.request.unit_registry().default_replicas().await?,
         };
         let redundancy = Redundancy { replicas, erasure };
         if !(1..=REPLICAS_MAX).contains(&replicas) {
@@ -75,15 +78,20 @@ impl Volumes<'_> {
             return Err(ControlError::invalid("replicas", reason));
         }
         self.refuse_beyond_capacity(size_bytes, redundancy).await?;
-        let zones = self.request.missing_zones(redundancy).await?;
+        let zones = self
+            .request
+            .unit_registry()
+            .missing_zones(redundancy)
+            .await?;
         if let Some(missing) = zones.as_ref().filter(|_| request.strict_zones) {
             let field = match erasure {
                 Some(_) => "erasure",
                 None => "replicas",
             };
-            return Err(ControlError::invalid(field, missing.clone()));
+            return Err(ControlError::invalid(field, missing.text.clone()));
         }
         self.request
+            .unit_registry()
             .ensure_copysets(redundancy, self.request.is_dry_run())
             .await?;
         let world = &self.request.inner.world;
@@ -98,7 +106,7 @@ impl Volumes<'_> {
             encryption,
             replicas,
             erasure,
-            // By its name the wrapped key is bound to the volume.
+            // The wrapped key is bound to the volume by its lineage's number.
             lineage: Lineage::from_u128(id.as_u128()),
             settings,
             origin: origin.map(|snapshot| snapshot.id),
@@ -115,8 +123,7 @@ impl Volumes<'_> {
             self.seen(row.id).await?
         };
         let notices = [self.overcommitted(size_bytes, redundancy).await?, zones];
-        let notices: Vec<String> = notices.into_iter().flatten().collect();
-        view.notice = (!notices.is_empty()).then(|| notices.join("; "));
+        view.notice = Message::joined(notices.into_iter().flatten());
         Ok(view)
     }
 }

@@ -22,7 +22,6 @@ mod versions;
 mod view;
 
 use crate::authorized_request::AuthorizedRequest;
-use world::Millis;
 
 pub(crate) use capacity::Redundancy;
 pub use versions::RestoreTo;
@@ -34,9 +33,10 @@ pub struct Volumes<'a> {
     pub(crate) request: &'a AuthorizedRequest,
 }
 
-/// A time in RFC 3339.
-#[must_use]
-pub fn spell_time(time: Millis) -> String {
-    jiff::Timestamp::from_millisecond(time.0)
-        .map_or_else(|_| format!("{} ms", time.0), |time| time.to_string())
+impl AuthorizedRequest {
+    /// Volumes.
+    #[must_use]
+    pub fn volumes(&self) -> Volumes<'_> {
+        Volumes { request: self }
+    }
 }

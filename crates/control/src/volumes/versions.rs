@@ -1,17 +1,18 @@
-//! The kept versions of a volume, and going back to one.
+//! The kept versions of a volume, and restoring one.
 
 use catalog::VersionKey;
 use world::Millis;
 
-use super::{VolumeView, spell_time};
+use super::VolumeView;
 use crate::database::{Need, Right, VersionRow, VolumeRow};
 use crate::error::ControlError;
+use crate::timestamp::rfc3339;
 use crate::volumes::Volumes;
 
-/// Where to go back to.
+/// The state to restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreTo {
-    /// The newest version that is not younger.
+    /// The newest version that existed at this time.
     Time(Millis),
     /// The version with this number.
     Version(u64),
@@ -22,13 +23,13 @@ impl Volumes<'_> {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, a version from then);
-    /// [`ControlError::Forbidden`]; [`ControlError::Invalid`] if the moment is to come;
+    /// [`ControlError::Forbidden`]; [`ControlError::Invalid`] for a time in the future;
     /// [`ControlError::Conflict`] if the volume is in use, still being closed, or being
     /// deleted.
     pub async fn restore(self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
         let name = name.to_owned();
         self.request
-            .to_its_end(
+            .to_completion(
                 |authorized| async move { authorized.volumes().restore_now(&name, to).await },
             )
             .await
@@ -37,8 +38,7 @@ impl Volumes<'_> {
     async fn restore_now(self, name: &str, to: RestoreTo) -> Result<VolumeView, ControlError> {
         let row = self.request.living(name, Right::Administer).await?;
         self.refuse_if_attached_to(&row).await?;
-        // What a journal still has becomes a version first, so that going back
-        // can itself be undone.
+        // What the journal holds becomes a version first, so that restoring can itself be undone.
         self.refuse_if_attached(&row).await?;
         let line = self
             .request
@@ -67,7 +67,7 @@ impl Volumes<'_> {
             RestoreTo::Version(number) => line.iter().find(|version| version.key.number == number),
             RestoreTo::Time(time) => {
                 if time.0 > self.request.inner.world.clock.wall().0 {
-                    let reason = "that moment lies in the future".to_owned();
+                    let reason = "that time is in the future".to_owned();
                     return Err(ControlError::invalid("time", reason));
                 }
                 line.iter().rev().find(|version| version.created <= time)
@@ -83,7 +83,7 @@ impl Volumes<'_> {
                     (RestoreTo::Time(_), Some(oldest)) => format!(
                         "a version of {name:?} from then (the oldest kept is {} of {})",
                         oldest.key.number,
-                        spell_time(oldest.created)
+                        rfc3339(oldest.created)
                     ),
                     (RestoreTo::Time(_), None) => format!("any version of {name:?}"),
                 },
@@ -102,15 +102,15 @@ impl Volumes<'_> {
         let name = &row.name;
         match attachments.first() {
             None => Ok(()),
-            Some(attachment) => Err(ControlError::conflict(match &attachment.reason {
+            Some(attachment) => Err(ControlError::conflict(match &attachment.observed.problem {
                 Some(why) => format!("volume {name:?} is still being closed: {why}"),
-                None => format!("volume {name:?} is still being closed; ask again soon"),
+                None => format!("volume {name:?} is still being closed; try again soon"),
             })),
         }
     }
 
-    /// The kept versions that were ever a volume's state, oldest first, and
-    /// which of them is its head.
+    /// The kept versions that were ever a volume's state, oldest first, with the volume's row, which
+    /// names its head.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the name could mean

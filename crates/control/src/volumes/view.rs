@@ -1,21 +1,22 @@
 //! Volumes as the API shows them. Where other users have a volume attached, and which project it is
 //! charged to, is not shown to everyone who may see it.
 //!
-//! All conversions between a volume's row and the API's types are here.
+//! [`VolumeSettings`](crate::database::VolumeSettings) convert themselves, so that a new setting is
+//! added in one place.
 
 use std::collections::BTreeSet;
 
 use api::host::{Access, AttachmentState};
-use api::types::{CreateVolume, Engine, Export, ListedVolume, SetSizes, Volume};
-use api::words::VolumeState;
+use api::types::{Engine, Export, ListedVolume, Message, Volume};
+use api::words::{MessageCode, VolumeState};
 use base::{ProjectId, VolumeId};
 
 use crate::database::{
-    AttachmentRow, DamagedVolume, Filter, Need, Page, Tags, VolumePage, VolumeRow, VolumeSettings,
+    AttachmentRow, DamagedVolume, Filter, Need, Page, Tags, VolumePage, VolumeRow,
 };
 use crate::error::ControlError;
+use crate::timestamp::rfc3339;
 use crate::volumes::Volumes;
-use crate::volumes::spell_time;
 
 /// A volume as the API shows it.
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ pub struct VolumeView {
     /// The last reported state of its engine, if the principal may see the attachment.
     pub engine: Option<Engine>,
     /// What its owner should know after it was created or grown.
-    pub notice: Option<String>,
+    pub notice: Option<Message>,
 }
 
 /// A page of volumes.
@@ -52,7 +53,7 @@ impl VolumeView {
     pub fn state(&self) -> VolumeState {
         if self.row.deleting {
             VolumeState::Deleting
-        } else if self.reason().is_some() {
+        } else if self.problem().is_some() {
             VolumeState::Error
         } else if self.is_attached {
             VolumeState::InUse
@@ -63,16 +64,16 @@ impl VolumeView {
 
     /// What is wrong with it.
     #[must_use]
-    pub fn reason(&self) -> Option<&str> {
+    pub fn problem(&self) -> Option<&Message> {
         let mut attachments = self.attachments.iter();
-        attachments.find_map(|attachment| attachment.reason.as_deref())
+        attachments.find_map(|attachment| attachment.observed.problem.as_ref())
     }
 
     /// The attachment that is active, if there is one.
     #[must_use]
     pub fn served(&self) -> Option<&AttachmentRow> {
         let mut attachments = self.attachments.iter();
-        attachments.find(|attachment| attachment.state == AttachmentState::Attached)
+        attachments.find(|attachment| attachment.observed.state == AttachmentState::Attached)
     }
 
     /// A detached volume.
@@ -205,9 +206,14 @@ impl From<VolumeView> for Volume {
         let state = view.state();
         let export = view.served().filter(|one| one.vm.is_none());
         let export = export.map(Export::from);
-        let reason = view.reason().map(str::to_owned);
+        let messages = view
+            .problem()
+            .cloned()
+            .into_iter()
+            .chain(view.notice.clone());
+        let message = Message::joined(messages);
         let row = view.row;
-        Self {
+        let mut volume = Self {
             id: row.id.to_string(),
             name: row.name,
             owner: row.owner_name,
@@ -219,16 +225,16 @@ impl From<VolumeView> for Volume {
             encryption: row.encryption.to_string(),
             replicas: row.replicas,
             erasure: row.erasure.map(|erasure| erasure.to_string()),
-            journal_size: row.settings.journal_bytes,
-            cache_max: row.settings.cache_max_bytes,
             image: row.image.map(|mark| mark.as_str().to_owned()),
-            created: spell_time(row.created),
+            created: rfc3339(row.created),
             from: row.origin.map(|origin| origin.to_string()),
             export,
-            reason,
-            notice: view.notice,
+            message,
             engine: view.engine,
-        }
+            ..Self::default()
+        };
+        row.settings.show(&mut volume);
+        volume
     }
 }
 
@@ -244,7 +250,7 @@ impl From<DamagedVolume> for ListedVolume {
             id: volume.id,
             name: volume.name,
             state: VolumeState::Error.as_str().to_owned(),
-            reason: volume.reason,
+            message: Message::new(MessageCode::DatabaseDamaged, volume.reason),
         })
     }
 }
@@ -252,27 +258,9 @@ impl From<DamagedVolume> for ListedVolume {
 impl From<&AttachmentRow> for Export {
     fn from(attachment: &AttachmentRow) -> Self {
         Self {
-            uri: attachment.uri.clone().unwrap_or_default(),
-            tcp_uri: attachment.tcp_uri.clone(),
+            uri: attachment.observed.uri.clone().unwrap_or_default(),
+            tcp_uri: attachment.observed.tcp_uri.clone(),
             read_only: attachment.access == Access::ReadOnly,
-        }
-    }
-}
-
-impl From<&CreateVolume> for VolumeSettings {
-    fn from(new: &CreateVolume) -> Self {
-        Self {
-            journal_bytes: new.journal_size,
-            cache_max_bytes: new.cache_max,
-        }
-    }
-}
-
-impl From<&SetSizes> for VolumeSettings {
-    fn from(set: &SetSizes) -> Self {
-        Self {
-            journal_bytes: set.journal_size,
-            cache_max_bytes: set.cache_max,
         }
     }
 }

@@ -3,6 +3,8 @@
 use api::host::{
     Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Report,
 };
+use api::types::Message;
+use api::words::MessageCode;
 use auth::Kind;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::{CatalogError, Lease, LeaseSalt};
@@ -114,7 +116,7 @@ impl Rows {
             .get(asked.id)
             .await
             .expect("there");
-        row.reason.expect("a reason")
+        row.observed.problem.expect("a problem").text
     }
 
     async fn note(&self, asked: &AttachmentRow) -> Option<String> {
@@ -124,7 +126,7 @@ impl Rows {
             .get(asked.id)
             .await
             .expect("there");
-        row.note
+        row.observed.notice.map(|notice| notice.text)
     }
 
     async fn report(&self, asked: &AttachmentRow, state: AttachmentState) -> bool {
@@ -138,7 +140,7 @@ impl Rows {
         reason: Option<&str>,
     ) -> bool {
         let report = AttachmentReport {
-            reason: reason.map(str::to_owned),
+            problem: reason.map(|why| Message::new(MessageCode::CloseFailed, why)),
             ..fresh::report(asked, state)
         };
         let kept =
@@ -150,13 +152,13 @@ impl Rows {
 }
 
 #[test]
-fn vms_share_a_volume_read_only_and_one_that_writes_is_alone() {
-    on_sqlite(claims::vms_share_a_volume_read_only_and_one_that_writes_is_alone);
+fn readers_share_a_volume_and_a_writer_excludes_them() {
+    on_sqlite(claims::readers_share_a_volume_and_a_writer_excludes_them);
 }
 
 #[test]
-fn a_late_word_about_an_older_wish_changes_nothing() {
-    on_sqlite(claims::a_late_word_about_an_older_wish_changes_nothing);
+fn a_report_on_an_older_generation_changes_nothing() {
+    on_sqlite(claims::a_report_on_an_older_generation_changes_nothing);
 }
 
 #[test]
@@ -170,35 +172,35 @@ fn a_journal_is_out_of_reach_until_its_lease_is_ended_by_force() {
 }
 
 #[test]
-fn a_volume_that_was_closed_has_no_journal() {
-    on_sqlite(claims::a_volume_that_was_closed_has_no_journal);
+fn a_closed_volume_has_no_named_journal() {
+    on_sqlite(claims::a_closed_volume_has_no_named_journal);
 }
 
 #[test]
-fn a_host_that_gives_a_journal_up_leaves_word_of_it() {
-    on_sqlite(claims::a_host_that_gives_a_journal_up_leaves_word_of_it);
+fn a_host_that_gives_up_a_journal_reports_what_was_lost() {
+    on_sqlite(claims::a_host_that_gives_up_a_journal_reports_what_was_lost);
 }
 
 #[test]
-fn what_was_ended_by_force_is_not_so_after_the_next_restore() {
-    on_sqlite(claims::what_was_ended_by_force_is_not_so_after_the_next_restore);
+fn a_forced_detachment_does_not_outlast_the_next_restore() {
+    on_sqlite(claims::a_forced_detachment_does_not_outlast_the_next_restore);
 }
 
 #[test]
-fn the_room_that_a_host_sees_is_known_without_its_report() {
-    on_sqlite(claims::the_room_that_a_host_sees_is_known_without_its_report);
+fn the_free_space_of_a_host_is_stored_beside_its_report() {
+    on_sqlite(claims::the_free_space_of_a_host_is_stored_beside_its_report);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
         &server,
-        claims::vms_share_a_volume_read_only_and_one_that_writes_is_alone,
+        claims::readers_share_a_volume_and_a_writer_excludes_them,
     );
     on_postgres(
         &server,
-        claims::a_late_word_about_an_older_wish_changes_nothing,
+        claims::a_report_on_an_older_generation_changes_nothing,
     );
     on_postgres(
         &server,
@@ -208,18 +210,18 @@ fn all_of_it_is_so_on_postgresql() {
         &server,
         claims::a_journal_is_out_of_reach_until_its_lease_is_ended_by_force,
     );
-    on_postgres(&server, claims::a_volume_that_was_closed_has_no_journal);
+    on_postgres(&server, claims::a_closed_volume_has_no_named_journal);
     on_postgres(
         &server,
-        claims::a_host_that_gives_a_journal_up_leaves_word_of_it,
+        claims::a_host_that_gives_up_a_journal_reports_what_was_lost,
     );
     on_postgres(
         &server,
-        claims::what_was_ended_by_force_is_not_so_after_the_next_restore,
+        claims::a_forced_detachment_does_not_outlast_the_next_restore,
     );
     on_postgres(
         &server,
-        claims::the_room_that_a_host_sees_is_known_without_its_report,
+        claims::the_free_space_of_a_host_is_stored_beside_its_report,
     );
     on_postgres(&server, |rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await.expect("asked");
@@ -239,7 +241,7 @@ fn leases_on_sqlite_are_measured_by_this_machines_clock() {
 mod claims {
     use super::*;
 
-    pub async fn vms_share_a_volume_read_only_and_one_that_writes_is_alone(rows: Rows) {
+    pub async fn readers_share_a_volume_and_a_writer_excludes_them(rows: Rows) {
         let one = rows.attach(Some("libvirt:one"), Access::ReadOnly).await;
         let one = one.expect("asked");
         let two = rows.attach(Some("libvirt:two"), Access::ReadOnly).await;
@@ -271,7 +273,7 @@ mod claims {
         }
     }
 
-    pub async fn a_late_word_about_an_older_wish_changes_nothing(rows: Rows) {
+    pub async fn a_report_on_an_older_generation_changes_nothing(rows: Rows) {
         let asked = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         let asked = asked.expect("asked");
         let ended = rows
@@ -282,19 +284,19 @@ mod claims {
             .expect("there");
         assert!(!rows.report(&asked, AttachmentState::Attached).await);
         assert!(rows.report(&ended, AttachmentState::Busy).await);
-        // Asked again, the guest is asked again; until then it is not busy.
+        // CacheLookups again, the guest is asked again; until then it is not busy.
         let again = rows
             .database
             .attachments()
             .detach(&rows.principal, asked.id, false)
             .await
             .expect("there");
-        assert_eq!(again.state, AttachmentState::Detaching);
+        assert_eq!(again.observed.state, AttachmentState::Detaching);
         assert!(!rows.report(&ended, AttachmentState::Detached).await);
         // It may be wanted once more instead.
         let wanted = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         let wanted = wanted.expect("the same");
-        assert!(wanted.id == asked.id && wanted.is_wanted && !wanted.is_forced);
+        assert!(wanted.id == asked.id && wanted.desired.is_attached && !wanted.desired.is_forced);
         assert!(!rows.report(&again, AttachmentState::Detached).await);
         assert!(rows.report(&wanted, AttachmentState::Attached).await);
     }
@@ -321,7 +323,7 @@ mod claims {
         let renewed = renewed.expect("heard");
         assert!(renewed.lost.is_empty() && renewed.fenced.is_empty());
 
-        // Nobody asked for it: nothing is taken, however unresponsive the host is.
+        // Without a request by force nothing is taken, however unresponsive the host is.
         let late = Millis(heard.0 + 100 * LEASE_MS);
         let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
@@ -330,15 +332,15 @@ mod claims {
             .detach(&rows.principal, asked.id, true)
             .await
             .expect("there");
-        assert_eq!(forced.state, AttachmentState::Detaching);
+        assert_eq!(forced.observed.state, AttachmentState::Detaching);
         for (after, taken) in [(LEASE_MS - 1, vec![]), (LEASE_MS, vec![asked.id])] {
             let now = Millis(heard.0 + after);
             let ended = database.hosts().end_forced(LEASE_MS, now).await;
             assert_eq!(ended.expect("looked"), taken);
         }
         let row = database.attachments().get(asked.id).await.expect("there");
-        assert_eq!(row.state, AttachmentState::Detached);
-        let reason = row.reason.expect("a reason");
+        assert_eq!(row.observed.state, AttachmentState::Detached);
+        let reason = row.observed.problem.expect("a problem").text;
         assert!(reason.contains("the volume is empty"), "{reason}");
         assert!(!rows.report(&forced, AttachmentState::Attached).await);
 
@@ -360,13 +362,16 @@ mod claims {
         let refused = calls::answer(database, &reach, call).await;
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
-        // Whoever has it next is told what it opens with.
+        // The next attachment says which version it opens with.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        assert_eq!(next.note, Some(reason));
+        assert_eq!(
+            next.observed.notice.clone().map(|notice| notice.text),
+            Some(reason)
+        );
         assert_ne!(next.id, asked.id);
     }
 
-    pub async fn the_room_that_a_host_sees_is_known_without_its_report(rows: Rows) {
+    pub async fn the_free_space_of_a_host_is_stored_beside_its_report(rows: Rows) {
         let database = &rows.database;
         let host = async || {
             let of = database.hosts().all().await.expect("read").into_iter();
@@ -376,7 +381,7 @@ mod claims {
         assert_eq!((host().await.free_bytes, host().await.heard), (None, None));
         for (heard, free_bytes) in [(1, Some(u64::MAX)), (2, Some(0)), (3, None), (4, Some(7))] {
             let report = Report {
-                look: 9,
+                report_number: 9,
                 free_bytes,
                 problems: vec!["one".to_owned()],
                 ..Report::default()
@@ -403,7 +408,7 @@ mod claims {
     /// Both restores make a row of the same id. The second one kept that the
     /// first was to end by force: a host that was unresponsive for ten seconds lost
     /// the volume again, and with it what was in its journal.
-    pub async fn what_was_ended_by_force_is_not_so_after_the_next_restore(rows: Rows) {
+    pub async fn a_forced_detachment_does_not_outlast_the_next_restore(rows: Rows) {
         let database = &rows.database;
         let restore = async || {
             let moved = database.catalog().move_ahead(1, rows.host, Millis(7));
@@ -419,17 +424,21 @@ mod claims {
         let first = restore().await;
         rows.take(&first).await;
         let taken = database.attachments().get(first.id).await.expect("there");
-        assert!(taken.ended.is_some() && taken.is_forced);
+        assert!(taken.ended.is_some() && taken.desired.is_forced);
 
         let again = restore().await;
         assert_eq!(again.id, first.id);
-        assert_eq!(again.state, AttachmentState::Detaching);
-        assert!(!again.is_forced && again.ended.is_none() && again.reason.is_none());
+        assert_eq!(again.observed.state, AttachmentState::Detaching);
+        assert!(
+            !again.desired.is_forced && again.ended.is_none() && again.observed.problem.is_none()
+        );
         let late = Millis(100 * LEASE_MS);
         let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
         // What was said of the wishes before counts for nothing.
-        assert!(again.generation > taken.generation && again.reported == 0);
+        assert!(
+            again.desired.generation > taken.desired.generation && again.observed.generation == 0
+        );
         for late in [&first, &taken] {
             assert!(!rows.report(late, AttachmentState::Detached).await);
         }
@@ -458,10 +467,11 @@ mod claims {
             "{reason}"
         );
 
-        // Whoever has it next is told what becomes of that: by which folder
+        // The next attachment says what happens to the journal: by which folder
         // it has as it opens, and not before.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
-        assert_eq!(next.note, Some(reason.clone()));
+        let notice = next.observed.notice.clone().map(|notice| notice.text);
+        assert_eq!(notice, Some(reason.clone()));
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         assert_eq!(lease.journal.map(|named| named.epoch), Some(1));
         let note = Some(format!("{reason} and is replayed"));
@@ -481,7 +491,7 @@ mod claims {
         assert!(reason.contains("that host's journal only"), "{reason}");
     }
 
-    pub async fn a_volume_that_was_closed_has_no_journal(rows: Rows) {
+    pub async fn a_closed_volume_has_no_named_journal(rows: Rows) {
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
@@ -500,7 +510,7 @@ mod claims {
             .acquire_with(None)
             .await
             .expect("nothing is in the way");
-        assert_eq!((lease.journal, &next.note), (None, &None));
+        assert_eq!((lease.journal, &next.observed.notice), (None, &None));
 
         // One that takes no lease leaves the journal as it is.
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
@@ -514,7 +524,7 @@ mod claims {
         assert!(lease.journal.is_some());
     }
 
-    pub async fn a_host_that_gives_a_journal_up_leaves_word_of_it(rows: Rows) {
+    pub async fn a_host_that_gives_up_a_journal_reports_what_was_lost(rows: Rows) {
         let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
@@ -528,7 +538,14 @@ mod claims {
         assert!(kept.await);
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let note = "it is gone: the volume is empty, as it was created";
-        assert_eq!(next.note.as_deref(), Some(note));
+        assert_eq!(
+            next.observed
+                .notice
+                .clone()
+                .map(|notice| notice.text)
+                .as_deref(),
+            Some(note)
+        );
         let lease = rows
             .acquire_with(None)
             .await

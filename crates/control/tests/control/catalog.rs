@@ -101,10 +101,10 @@ impl Called {
                 .await
                 .expect("there");
             let report = AttachmentReport {
-                generation: asked.generation,
+                generation: asked.desired.generation,
                 state: AttachmentState::Detached,
-                reason: None,
-                note: None,
+                problem: None,
+                notice: None,
                 device: None,
                 chain: None,
                 chain_problem: None,
@@ -425,7 +425,7 @@ impl Fixture for Sqlite {
                 .detach(&self.catalog.principal, of[0].id, true);
             asked.await.expect("there");
             let ended = self.database.hosts().end_forced(1, Millis(1)).await;
-            assert_eq!(ended.expect("nobody was heard of"), [of[0].id]);
+            assert_eq!(ended.expect("no host reported"), [of[0].id]);
         });
     }
 }
@@ -449,7 +449,7 @@ fn the_database_is_a_catalog_on_postgresql_too() {
 
 /// Two instances of the controller, and many threads in each, on the same rows.
 #[test]
-fn instances_on_one_database_never_give_the_same_twice() {
+fn controllers_of_one_database_never_grant_the_same_number_twice() {
     const THREADS: usize = 8;
     const TURNS: usize = 15;
     let server = Postgres::start();
@@ -577,7 +577,7 @@ impl Fixture for Memory {
 }
 
 #[test]
-fn the_simulators_catalog_keeps_the_same_promises() {
+fn the_catalog_in_memory_passes_the_conformance_suite() {
     for (name, claim) in CLAIMS {
         println!("{name}");
         claim(&Memory::default());
@@ -586,7 +586,7 @@ fn the_simulators_catalog_keeps_the_same_promises() {
 
 /// What a journal has does not follow the version that was gone back to.
 #[test]
-fn a_volume_that_goes_back_leaves_its_journal_behind() {
+fn restoring_a_volume_discards_its_journal() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     let held = sqlite.write(volume);
@@ -610,7 +610,7 @@ fn a_volume_that_goes_back_leaves_its_journal_behind() {
 /// A clone could be taken back to versions from before it was made, and then
 /// not to what it had been: its line was that of what it had gone back to.
 #[test]
-fn a_clone_goes_back_to_its_origin_and_no_further() {
+fn a_clone_is_restored_to_its_origin_and_no_earlier_version() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     sqlite.write(volume);
@@ -654,7 +654,7 @@ fn a_clone_goes_back_to_its_origin_and_no_further() {
 }
 
 #[test]
-fn names_are_taken_until_their_volume_is_deleted() {
+fn a_name_is_free_when_its_volume_is_deleted() {
     let sqlite = Sqlite::new();
     let first = sqlite.insert("disk", None).expect("a new name");
     assert!(matches!(
@@ -698,7 +698,7 @@ fn a_snapshot_of_a_detached_volume_holds_its_head_at_once() {
 }
 
 #[test]
-fn a_pending_snapshot_ends_and_never_stays() {
+fn a_pending_snapshot_is_completed_or_fails() {
     let sqlite = Sqlite::new();
     let is_error = |snapshot| matches!(sqlite.state(snapshot), SnapshotState::Error { .. });
     let cut = |snapshot| {
@@ -785,7 +785,7 @@ fn deleting_a_volume_leaves_its_snapshots_and_their_clones() {
 
 /// One call after another took all that the cluster will ever have.
 #[test]
-fn no_host_takes_more_segment_serials_than_it_needs() {
+fn segment_serials_are_reserved_in_small_numbers() {
     let server = Postgres::start();
     for fixture in [Sqlite::new(), Sqlite::postgres(&server)] {
         let volume = fixture.create();
@@ -803,7 +803,7 @@ fn no_host_takes_more_segment_serials_than_it_needs() {
 
 /// Every volume of a cluster was looked at, at each turn of each host.
 #[test]
-fn only_volumes_with_versions_that_may_go_are_looked_at() {
+fn only_volumes_with_removable_versions_are_examined() {
     let server = Postgres::start();
     for fixture in [Sqlite::new(), Sqlite::postgres(&server)] {
         let [busy, idle, gone] = [(); 3].map(|()| fixture.create());
@@ -892,7 +892,7 @@ fn a_key_is_erased_when_nothing_sealed_with_it_is_left() {
 }
 
 #[test]
-fn going_back_fences_the_owner_and_needs_a_closed_volume() {
+fn restoring_fences_the_owner_and_needs_a_closed_volume() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     let old = sqlite.write(volume);
@@ -935,7 +935,7 @@ fn a_volume_in_use_is_not_deleted() {
 
 /// The answer to a commit was lost, and the host made it once more.
 #[test]
-fn a_commit_that_was_made_is_made() {
+fn a_repeated_commit_succeeds() {
     let sqlite = Sqlite::new();
     let volume = sqlite.create();
     let lease = sqlite.catalog.acquire(volume, SALT, None).expect("a lease");
@@ -995,7 +995,7 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
     };
     assert_eq!(due(4, 0, 9), []);
     let first = due(5, 0, 2);
-    // Nobody is given more at once, whatever is asked for.
+    // No answer has more, whatever count the call names.
     let more = due(5, first[1].id, u32::MAX);
     let rest = due(5, more[15].id, u32::MAX);
     assert_eq!((first.len(), more.len(), rest.len()), (2, 16, 2));
@@ -1009,7 +1009,7 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
 /// An operator put back the database of a day before, as the handbook said:
 /// the next lease had an epoch that had been used, and with it nonces.
 #[test]
-fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
+fn a_database_that_was_moved_ahead_grants_no_number_twice() {
     let sqlite = Sqlite::new();
     let leases = || {
         sqlite
@@ -1052,7 +1052,7 @@ fn a_database_that_was_moved_ahead_hands_out_nothing_twice() {
         .block_on(sqlite.database.attachments().of_volume(volume));
     let of = of.expect("read");
     assert!(
-        of[0].epoch.is_some() && !of[0].is_wanted,
+        of[0].epoch.is_some() && !of[0].desired.is_attached,
         "its journal may be younger"
     );
 }
@@ -1081,7 +1081,7 @@ fn a_database_from_a_newer_program_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_as_damaged() {
+fn a_file_that_is_not_a_database_is_refused_as_damaged() {
     let sqlite = Sqlite::new();
     let path = sqlite._folder.path().join("other.db");
     world::World::real(1)

@@ -101,7 +101,7 @@ async fn refusal(scene: &Scene, party: &Party, request: &str, status: u16) -> St
 }
 
 #[tokio::test]
-async fn tls_refuses_what_is_ended_early_foreign_or_for_another_purpose() {
+async fn tls_refuses_expired_future_foreign_and_misused_certificates() {
     let scene = Scene::new().await;
     let now = RealClock::default().wall();
     let key_pem = std::fs::read_to_string(scene.folder.path().join("authority.key"));
@@ -146,7 +146,7 @@ async fn tls_refuses_what_is_ended_early_foreign_or_for_another_purpose() {
 }
 
 #[tokio::test]
-async fn the_api_refuses_whom_it_does_not_know_any_more_or_in_that_role() {
+async fn the_api_refuses_unknown_parties_and_wrong_roles() {
     let scene = Scene::new().await;
     let root = Some(&scene.root);
     for (path, kind) in [("users", "user"), ("hosts", "host")] {
@@ -169,7 +169,7 @@ async fn the_api_refuses_whom_it_does_not_know_any_more_or_in_that_role() {
         let said = refusal(&scene, &known, "GET /v1/me", 401).await;
         assert!(said.contains("join with a new token"), "{kind}: {said}");
 
-        // The authority has signed it, and nobody has joined with its key.
+        // The authority has signed it, and no party has joined with its key.
         let stranger = signed(
             &scene.server.authority,
             &format!("scree://{kind}/known"),
@@ -227,7 +227,7 @@ impl Kept {
 /// TLS looks at the dates as a connection begins, and connections are kept: for
 /// days, by an agent.
 #[tokio::test]
-async fn a_certificate_that_runs_out_is_nobodys_at_the_next_request() {
+async fn an_expired_certificate_is_refused_at_the_next_request() {
     let scene = Scene::new().await;
     for (path, kind) in [("users", "user"), ("hosts", "host")] {
         scene.member(path, "brief").await;
@@ -260,14 +260,14 @@ async fn a_certificate_that_runs_out_is_nobodys_at_the_next_request() {
         let (head, body) = ended.await.expect("it ends");
         assert!(head.starts_with("http/1.1 401"), "{head}{body}");
         assert!(body.contains("the certificate has ended at"), "{body}");
-        // Whoever has a newer one shows it on a new connection.
+        // A client presents a newer certificate on a new connection.
         assert!(head.contains("connection: close"), "{head}");
     }
 }
 
 /// It once went on with connections that had shown the old one, until that ended.
 #[tokio::test]
-async fn a_client_with_a_new_certificate_shows_it_at_the_next_request() {
+async fn a_client_presents_its_new_certificate_at_the_next_request() {
     let scene = Scene::new().await;
     let (alice, bob) = (
         scene.member("users", "alice").await,
@@ -292,7 +292,7 @@ async fn a_client_with_a_new_certificate_shows_it_at_the_next_request() {
 }
 
 #[tokio::test]
-async fn whom_a_named_authority_has_signed_is_known_by_the_one_uri_that_it_names() {
+async fn a_party_of_a_named_authority_is_known_by_its_single_uri() {
     let named = Foreign::new();
     let scene = Scene::naming(&[&named.pem]).await;
     let root = Some(&scene.root);
@@ -308,7 +308,7 @@ async fn whom_a_named_authority_has_signed_is_known_by_the_one_uri_that_it_names
         assert_eq!((&me["kind"], &me["name"]), (&json!(kind), &json!("new")));
         // It is that one's to renew.
         let key = KeyRequest::generate().expect("a key");
-        let ask = json!({ "request": key.request_pem });
+        let ask = json!({ "signing_request": key.request_pem });
         let said = scene.ask(Some(&party), "POST /v1/me/certificate", ask, 409);
         let said = said.await["detail"].to_string();
         assert!(said.contains("another authority's"), "{said}");
@@ -326,7 +326,7 @@ async fn whom_a_named_authority_has_signed_is_known_by_the_one_uri_that_it_names
 }
 
 #[tokio::test]
-async fn a_named_authoritys_certificate_that_names_nobody_or_several_is_nobodys() {
+async fn a_named_authoritys_certificate_must_name_exactly_one_party() {
     let named = Foreign::new();
     let scene = Scene::naming(&[&named.pem]).await;
     for (path, name) in [("users", "alice"), ("users", "bob"), ("hosts", "alice")] {
@@ -378,17 +378,17 @@ async fn a_named_authoritys_certificate_that_names_nobody_or_several_is_nobodys(
 /// Each authority's certificates are known in one way only: otherwise a key that
 /// was forgotten would be known by its name, and one that leaked by its key.
 #[tokio::test]
-async fn what_one_authority_has_signed_is_not_known_in_the_others_way() {
+async fn a_certificate_identifies_only_in_the_way_of_its_authority() {
     let named = Foreign::new();
     let scene = Scene::naming(&[&named.pem]).await;
     let alice = scene.member("users", "alice").await;
     scene
         .ask(Some(&alice), "GET /v1/me", Value::Null, 200)
         .await;
-    // Her key, with a name that nobody has.
+    // Her key, with a name that no party has.
     let key = KeyPair::from_pem(&alice.key_pem).expect("a key");
     let purpose = ExtendedKeyUsagePurpose::ClientAuth;
-    let other = named.signed(&["scree://user/nobody"], "alice", &key, purpose);
+    let other = named.signed(&["scree://user/unknown"], "alice", &key, purpose);
     let said = refusal(&scene, &other, "GET /v1/me", 401).await;
     assert!(said.contains("does not exist"), "{said}");
     // Her name, with a key that is forgotten.

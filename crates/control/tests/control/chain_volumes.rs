@@ -36,7 +36,7 @@ async fn volumes(scene: &Scene, of: &Party, names: &[&str]) {
     }
 }
 
-async fn no_chains_are_in_a_circle_and_a_replica_is_of_one(scene: Scene) {
+async fn chains_have_no_cycle_and_a_replica_belongs_to_one_volume(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     volumes(&scene, &alice, &["a", "b", "c", "d"]).await;
     let refused = replicate(&scene, &alice, "a", "a", 409).await;
@@ -59,7 +59,7 @@ async fn no_chains_are_in_a_circle_and_a_replica_is_of_one(scene: Scene) {
     replicate(&scene, &alice, "d", "c", 200).await;
 }
 
-async fn a_replica_has_the_owner_of_what_it_is_of(scene: Scene) {
+async fn a_replica_has_the_same_owner_as_its_volume(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     volumes(&scene, &alice, &["a", "b", "c"]).await;
@@ -87,7 +87,7 @@ async fn a_replica_has_the_owner_of_what_it_is_of(scene: Scene) {
     assert_eq!(after["revision"], json!(4), "{after}");
 }
 
-async fn a_place_in_the_network_has_one_replica(scene: Scene) {
+async fn an_address_holds_at_most_one_replica(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     volumes(&scene, &alice, &["a", "b"]).await;
@@ -106,7 +106,7 @@ async fn a_place_in_the_network_has_one_replica(scene: Scene) {
     for volume in ["a", "b"] {
         replicate(&scene, &alice, volume, "nbd+unix:///x?socket=s", 200).await;
     }
-    // A volume may say anew what it has, and what nobody has any more is free.
+    // A chain may be applied again with other replicas; released addresses are free.
     replicate(&scene, &alice, "a", place, 200).await;
     let id = first["id"].as_str().expect("an id");
     let delete = format!("DELETE /v1/chains/{id}");
@@ -119,7 +119,7 @@ async fn a_place_in_the_network_has_one_replica(scene: Scene) {
 }
 
 on_both!(
-    no_chains_are_in_a_circle_and_a_replica_is_of_one
-    a_replica_has_the_owner_of_what_it_is_of
-    a_place_in_the_network_has_one_replica
+    chains_have_no_cycle_and_a_replica_belongs_to_one_volume
+    a_replica_has_the_same_owner_as_its_volume
+    an_address_holds_at_most_one_replica
 );

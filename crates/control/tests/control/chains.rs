@@ -109,55 +109,58 @@ impl Rows {
 }
 
 #[test]
-fn a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none() {
-    on_sqlite(claims::a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none);
+fn a_changed_chain_is_a_new_desired_state_and_an_equal_one_is_not() {
+    on_sqlite(claims::a_changed_chain_is_a_new_desired_state_and_an_equal_one_is_not);
 }
 
 #[test]
-fn a_vms_own_chain_is_before_the_one_for_all() {
-    on_sqlite(claims::a_vms_own_chain_is_before_the_one_for_all);
+fn the_chain_of_a_vm_takes_precedence_over_the_general_one() {
+    on_sqlite(claims::the_chain_of_a_vm_takes_precedence_over_the_general_one);
 }
 
 #[test]
-fn a_chain_ends_with_its_volume_and_a_volume_has_not_any_number() {
-    on_sqlite(claims::a_chain_ends_with_its_volume_and_a_volume_has_not_any_number);
+fn a_chain_is_deleted_with_its_volume_and_their_number_is_limited() {
+    on_sqlite(claims::a_chain_is_deleted_with_its_volume_and_their_number_is_limited);
 }
 
 #[test]
-fn the_same_chain_again_says_where_its_replicas_are() {
-    on_sqlite(claims::the_same_chain_again_says_where_its_replicas_are);
+fn reapplying_a_chain_records_its_addresses() {
+    on_sqlite(claims::reapplying_a_chain_records_its_addresses);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
         &server,
-        claims::a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none,
-    );
-    on_postgres(&server, claims::a_vms_own_chain_is_before_the_one_for_all);
-    on_postgres(
-        &server,
-        claims::a_chain_ends_with_its_volume_and_a_volume_has_not_any_number,
+        claims::a_changed_chain_is_a_new_desired_state_and_an_equal_one_is_not,
     );
     on_postgres(
         &server,
-        claims::the_same_chain_again_says_where_its_replicas_are,
+        claims::the_chain_of_a_vm_takes_precedence_over_the_general_one,
     );
+    on_postgres(
+        &server,
+        claims::a_chain_is_deleted_with_its_volume_and_their_number_is_limited,
+    );
+    on_postgres(&server, claims::reapplying_a_chain_records_its_addresses);
 }
 
 /// What is claimed of both.
 mod claims {
     use super::*;
 
-    pub async fn a_change_of_a_chain_is_a_new_wish_and_the_same_again_is_none(rows: Rows) {
+    pub async fn a_changed_chain_is_a_new_desired_state_and_an_equal_one_is_not(rows: Rows) {
         let asked = rows.attach(None).await;
         let before = rows.serial().await;
         let (first, is_news) = rows.apply(None, "one").await.expect("kept");
         assert_eq!((first.revision, is_news), (1, true));
         assert!(rows.serial().await > before, "its host hears of it");
         let wish = rows.row(&asked).await;
-        assert!(wish.generation > asked.generation && wish.state == asked.state);
+        assert!(
+            wish.desired.generation > asked.desired.generation
+                && wish.observed.state == asked.observed.state
+        );
         let late = report(&asked, AttachmentState::Attached);
         let database = &rows.database;
         let late = database
@@ -174,8 +177,8 @@ mod claims {
             .record_report(rows.host, asked.id, &said, NOW);
         assert!(kept.await.expect("heard"));
         let shown = rows.row(&asked).await;
-        assert_eq!(shown.chain, Some(first.key()));
-        assert_eq!(shown.chain_problem.as_deref(), Some("none"));
+        assert_eq!(shown.observed.chain, Some(first.key()));
+        assert_eq!(shown.observed.chain_problem.as_deref(), Some("none"));
 
         let before = rows.serial().await;
         let (again, is_news) = rows.apply(None, "one").await.expect("kept");
@@ -188,20 +191,20 @@ mod claims {
         assert_eq!(gone.expect("deleted").policy, "two");
         assert_eq!(rows.wanted(None).await, None);
         assert!(rows.serial().await > before);
-        // One that is made anew is another one, with a revision of its own.
+        // A chain that is created again is another one, with its own revision.
         let (other, _) = rows.apply(None, "one").await.expect("kept");
         assert!(other.id != first.id && other.revision == 1);
 
-        // What a host said of what it had open is over when it begins anew.
+        // The reports of a host no longer hold when it starts again.
         rows.database
             .attachments()
             .nothing_open(rows.host)
             .await
             .expect("kept");
-        assert_eq!(rows.row(&asked).await.chain, None);
+        assert_eq!(rows.row(&asked).await.observed.chain, None);
     }
 
-    pub async fn a_vms_own_chain_is_before_the_one_for_all(rows: Rows) {
+    pub async fn the_chain_of_a_vm_takes_precedence_over_the_general_one(rows: Rows) {
         let (one, two) = (Some("libvirt:one"), Some("libvirt:two"));
         rows.attach(one).await;
         let (all, _) = rows.apply(None, "all").await.expect("kept");
@@ -214,7 +217,7 @@ mod claims {
         assert_eq!(rows.wanted(one).await, Some(all.key()));
     }
 
-    pub async fn a_chain_ends_with_its_volume_and_a_volume_has_not_any_number(rows: Rows) {
+    pub async fn a_chain_is_deleted_with_its_volume_and_their_number_is_limited(rows: Rows) {
         let mut last = None;
         for number in 0..64 {
             let vm = format!("libvirt:vm-{number}");
@@ -246,7 +249,7 @@ mod claims {
 
     /// A chain from before addresses were kept has none, and got none when it was applied once
     /// more: so another volume's could have its place.
-    pub async fn the_same_chain_again_says_where_its_replicas_are(rows: Rows) {
+    pub async fn reapplying_a_chain_records_its_addresses(rows: Rows) {
         let (here, place) = (rows.volume, ["10.0.0.1:10809/x"]);
         let new = fresh::volume("other", NOW);
         let other = new.id;

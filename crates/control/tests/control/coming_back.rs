@@ -74,7 +74,7 @@ mod claims {
     }
 
     /// A compromised host filled the log.
-    pub async fn what_changes_nothing_is_not_logged(scene: Scene) {
+    pub async fn requests_without_a_change_are_not_logged(scene: Scene) {
         for _ in 0..3 {
             assert!(scene.suspicion(9999, true).await, "there is no such unit");
         }
@@ -115,7 +115,7 @@ mod claims {
     }
 
     /// All that a unit of 10 TB holds was read each time its daemon had been restarted.
-    pub async fn what_was_on_its_way_is_read(scene: Scene) {
+    pub async fn in_flight_slots_are_suspect(scene: Scene) {
         let first = scene.attach().await.serial();
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
@@ -126,7 +126,7 @@ mod claims {
         }
         // It goes on to be known as long as nothing was brought.
         let end = RepairOutcome {
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             problem: Some("it is away".to_owned()),
             ..RepairOutcome::default()
         };
@@ -135,7 +135,7 @@ mod claims {
         assert_eq!(read_of(&task, 1), Some(read));
         // Something was, and it is not whole.
         let end = RepairOutcome {
-            brought: Some(vec![unit(1)]),
+            copied_to: Some(vec![unit(1)]),
             problem: Some("it went away".to_owned()),
             ..RepairOutcome::default()
         };
@@ -146,7 +146,7 @@ mod claims {
 
     /// What a commit names that says of a member that it lacks some of it was on its way
     /// just before.
-    pub async fn what_was_put_long_ago_is_not_read(scene: Scene) {
+    pub async fn slots_put_long_ago_are_not_suspect(scene: Scene) {
         let first = scene.attach().await.serial();
         let used = scene.commit_using(1, (0, 0), None, first + 8).await;
         used.expect("committed");
@@ -165,7 +165,7 @@ mod claims {
         }
     }
 
-    pub async fn all_is_read_after_a_task_that_was_broken_off(scene: Scene) {
+    pub async fn every_slot_is_suspect_after_an_abandoned_repair(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
         assert!(read_of(&task, 1).is_some());
@@ -176,7 +176,7 @@ mod claims {
 
     /// A comparison puts on whole members, too: they went on to be whole, and what it had
     /// put there in part was not read when they came back.
-    pub async fn what_a_comparison_left_is_read_later(scene: Scene) {
+    pub async fn slots_of_an_unfinished_comparison_are_suspect(scene: Scene) {
         let wanted = scene
             .database
             .units()
@@ -191,7 +191,7 @@ mod claims {
             .expect("still to be compared");
         let end = RepairOutcome {
             compared: true,
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             ..RepairOutcome::default()
         };
         assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
@@ -201,7 +201,7 @@ mod claims {
         assert_eq!(read_of(&task, 1), None);
         // When it has been read that is over.
         let end = RepairOutcome {
-            whole: task.missed,
+            in_sync: task.missed,
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, later, end).await);
@@ -210,7 +210,7 @@ mod claims {
         assert!(read_of(&task, 1).is_some());
     }
 
-    pub async fn all_is_read_of_one_that_is_older(scene: Scene) {
+    pub async fn every_slot_of_an_older_member_is_suspect(scene: Scene) {
         scene.suspicion(1, false).await;
         scene.suspect_as(1, 1, true).await;
         let task = scene.take(0, NOW).await.expect("filling");
@@ -224,7 +224,7 @@ mod claims {
 
     /// A compromised host noted more than any unit could ever say; and of what was noted on a
     /// unit that is older something was left, so that every host took it for older for ever.
-    pub async fn counts_are_of_leases_that_were_given(scene: Scene) {
+    pub async fn a_unit_cannot_know_more_leases_than_were_granted(scene: Scene) {
         scene.attach().await;
         scene.note(0, 1).await;
         scene.note(1, u64::MAX).await;
@@ -241,63 +241,69 @@ mod claims {
 }
 
 #[test]
-fn a_host_is_believed_once_until_all_is_whole_again() {
+fn a_suspicion_is_applied_once_until_all_members_are_in_sync_again() {
     on_sqlite(claims::is_taken_once);
 }
 
 #[test]
-fn nothing_is_logged_of_a_unit_that_nobody_knows() {
-    on_sqlite(claims::what_changes_nothing_is_not_logged);
+fn a_suspicion_of_an_unknown_unit_is_not_logged() {
+    on_sqlite(claims::requests_without_a_change_are_not_logged);
 }
 
 #[test]
-fn a_unit_that_has_lost_nothing_is_not_compared() {
+fn a_rejoined_unit_that_lost_nothing_is_not_compared() {
     on_sqlite(claims::is_back_as_it_was);
 }
 
 #[test]
-fn what_was_on_its_way_is_read_until_something_was_brought() {
-    on_sqlite(claims::what_was_on_its_way_is_read);
+fn in_flight_slots_are_suspect_until_something_was_copied() {
+    on_sqlite(claims::in_flight_slots_are_suspect);
 }
 
 #[test]
-fn what_was_put_before_that_is_not_read() {
-    on_sqlite(claims::what_was_put_long_ago_is_not_read);
+fn slots_put_before_that_are_not_suspect() {
+    on_sqlite(claims::slots_put_long_ago_are_not_suspect);
 }
 
 #[test]
-fn nothing_is_known_after_a_task_that_was_broken_off() {
-    on_sqlite(claims::all_is_read_after_a_task_that_was_broken_off);
+fn no_slot_is_known_intact_after_an_abandoned_repair() {
+    on_sqlite(claims::every_slot_is_suspect_after_an_abandoned_repair);
 }
 
 #[test]
-fn what_a_comparison_left_in_part_is_read_when_the_unit_is_back() {
-    on_sqlite(claims::what_a_comparison_left_is_read_later);
+fn slots_of_a_partial_comparison_are_suspect_when_the_unit_rejoins() {
+    on_sqlite(claims::slots_of_an_unfinished_comparison_are_suspect);
 }
 
 #[test]
-fn all_is_read_of_a_unit_that_is_older() {
-    on_sqlite(claims::all_is_read_of_one_that_is_older);
+fn every_slot_of_an_older_unit_is_suspect() {
+    on_sqlite(claims::every_slot_of_an_older_member_is_suspect);
 }
 
 #[test]
-fn no_more_leases_are_noted_on_a_unit_than_were_given() {
-    on_sqlite(claims::counts_are_of_leases_that_were_given);
+fn a_unit_cannot_have_more_leases_recorded_than_were_granted() {
+    on_sqlite(claims::a_unit_cannot_know_more_leases_than_were_granted);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_taken_once);
-    on_postgres(&server, claims::what_changes_nothing_is_not_logged);
+    on_postgres(&server, claims::requests_without_a_change_are_not_logged);
     on_postgres(&server, claims::is_back_as_it_was);
-    on_postgres(&server, claims::what_was_on_its_way_is_read);
-    on_postgres(&server, claims::what_was_put_long_ago_is_not_read);
+    on_postgres(&server, claims::in_flight_slots_are_suspect);
+    on_postgres(&server, claims::slots_put_long_ago_are_not_suspect);
     on_postgres(
         &server,
-        claims::all_is_read_after_a_task_that_was_broken_off,
+        claims::every_slot_is_suspect_after_an_abandoned_repair,
     );
-    on_postgres(&server, claims::what_a_comparison_left_is_read_later);
-    on_postgres(&server, claims::all_is_read_of_one_that_is_older);
-    on_postgres(&server, claims::counts_are_of_leases_that_were_given);
+    on_postgres(
+        &server,
+        claims::slots_of_an_unfinished_comparison_are_suspect,
+    );
+    on_postgres(&server, claims::every_slot_of_an_older_member_is_suspect);
+    on_postgres(
+        &server,
+        claims::a_unit_cannot_know_more_leases_than_were_granted,
+    );
 }

@@ -21,10 +21,12 @@ const BEGIN: &str = "POST /v1/unit/begin";
 on_both!(
     a_daemon_becomes_a_unit_when_it_listens
     a_second_daemon_with_the_same_identity_does_not_take_the_unit_away
-    a_disabled_daemon_is_shown_so_and_gets_nothing_more
-    a_daemon_asks_for_nothing_but_what_is_its_affair
-    a_host_is_given_what_its_lease_allows
-    a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled
+    a_disabled_daemon_is_shown_as_disabled_and_gets_no_copysets
+    a_daemon_may_make_only_its_own_calls
+    a_host_gets_the_capabilities_of_its_lease
+    a_call_for_too_many_or_repeated_capabilities_is_refused
+    a_hosts_certificate_for_daemons_is_refused_by_controllers
+    a_reachable_unit_is_removed_as_lost_only_if_its_daemon_is_disabled
 );
 
 async fn begin(scene: &Scene, daemon: &Party, url: Value) -> UnitCluster {
@@ -74,14 +76,14 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     assert!(sets.iter().any(|set| set.members.contains(&cluster.unit)));
     assert!(again.units.iter().any(|known| known.url == url));
 
-    // Elsewhere it is the same unit, and where it is nobody else is.
+    // At another address it is the same unit, and no other daemon may have its address.
     let moved = "scree://10.0.0.8:7420";
     begin(&scene, &daemon, json!(moved)).await;
     assert_eq!(units(&scene).await.len(), before);
     assert_eq!(units(&scene).await.last().expect("one")["url"], moved);
     let other = scene.member("daemons", "store-2").await;
     let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
-    assert_eq!(taken.await["code"], "already-exists");
+    assert_eq!(taken.await["code"], "already_exists");
     begin(&scene, &other, json!(url)).await;
     let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
     taken.await;
@@ -90,16 +92,16 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
 }
 
 /// It was thrown away with the only copies of what it had.
-async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(scene: Scene) {
+async fn a_reachable_unit_is_removed_as_lost_only_if_its_daemon_is_disabled(scene: Scene) {
     let daemon = scene.member("daemons", "store-1").await;
     let unit = begin(&scene, &daemon, json!("scree://10.0.0.7:7420")).await;
     let host = scene.member("hosts", "h1").await;
     let found = json!({
-        "id": unit.unit.to_string(), "state": "healthy", "reason": null, "segments": null,
+        "id": unit.unit.to_string(), "state": "healthy", "message": null, "segments": null,
         "bytes": null, "free_bytes": null, "read_bytes": 0, "written_bytes": 0, "facts": [],
     });
     let report = json!({"report": {
-        "look": 0, "units": [found], "volumes": [], "free_bytes": null, "problems": [],
+        "report_number": 0, "units": [found], "volumes": [], "free_bytes": null, "problems": [],
     }})
     .to_string();
     let told = scene
@@ -120,7 +122,7 @@ async fn a_unit_that_a_host_finds_is_not_given_up_unless_its_daemon_is_disabled(
     assert!(!said.to_string().contains("finds store-1 there"), "{said}");
 }
 
-async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {
+async fn a_daemon_may_make_only_its_own_calls(scene: Scene) {
     let daemon = scene.member("daemons", "store-1").await;
     let host = scene.member("hosts", "h1").await;
     for (who, request, body) in [
@@ -145,8 +147,8 @@ async fn a_daemon_asks_for_nothing_but_what_is_its_affair(scene: Scene) {
     scene.ask(Some(&daemon), BEGIN, json!({}), 401).await;
 }
 
-fn at(url: &str, place: &str) -> Value {
-    json!({"url": url, "place": place.repeat(32)})
+fn at(url: &str, folder: &str) -> Value {
+    json!({"url": url, "folder": folder.repeat(32)})
 }
 
 /// The two moved it back and forth every 30 s.
@@ -169,7 +171,7 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
         assert!(detail.contains(first), "{detail}");
         let unit = found().await;
         assert_eq!(unit["url"], first);
-        let reason = unit["reason"].as_str().expect("it is shown");
+        let reason = unit["message"]["text"].as_str().expect("it is shown");
         assert!(reason.contains(second), "{reason}");
     }
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
@@ -185,7 +187,7 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
 }
 
 /// It was shown as healthy, and got more and more.
-async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
+async fn a_disabled_daemon_is_shown_as_disabled_and_gets_no_copysets(scene: Scene) {
     let root = Some(&scene.root);
     let (old, new) = (
         scene.member("daemons", "store-1").await,
@@ -231,136 +233,148 @@ async fn a_disabled_daemon_is_shown_so_and_gets_nothing_more(scene: Scene) {
     let enable = "POST /v1/daemons/store-1/enable";
     scene.ask(root, enable, Value::Null, 200).await;
     let taken = scene.ask(Some(&old), BEGIN, json!({"url": url}), 409).await;
-    assert_eq!(taken["code"], "already-exists");
+    assert_eq!(taken["code"], "already_exists");
     begin(&scene, &old, json!("scree://10.0.0.9:7420")).await;
 }
 
-/// What a capability for this says, if there is exactly one, signed as daemons
-/// expect.
+/// The capability in an answer that has exactly one, verified as daemons do.
 fn read(key: VerifyingKey, answer: &Result<Vec<api::host::SignedBytes>, String>) -> Capability {
-    let signed = answer.as_ref().expect("it is this host's");
+    let signed = answer.as_ref().expect("the host has the right");
     assert_eq!(signed.len(), 1);
     key.verify(&signed[0].bytes).expect("signed")
 }
 
-async fn a_host_is_given_what_its_lease_allows(scene: Scene) {
-    let root = Some(&scene.root);
-    let daemon = scene.member("daemons", "store-1").await;
-    let key = VerifyingKey(begin(&scene, &daemon, Value::Null).await.keys[0].0);
-    let (host, other) = (
-        scene.member("hosts", "h1").await,
-        scene.member("hosts", "h2").await,
-    );
-    let new = json!({"name": "disk", "size": 1 << 30});
-    let volume = scene.ask(root, "POST /v1/volumes", new, 201).await;
-    let volume: VolumeId = volume["id"].as_str().expect("one").parse().expect("an id");
-    let attach = json!({"volume": "disk", "host": "h1"});
-    scene.ask(root, "POST /v1/attachments", attach, 202).await;
+/// A daemon's key, and host `h1` with a lease on a volume.
+struct Leased {
+    scene: Scene,
+    key: VerifyingKey,
+    host: Party,
+    volume: VolumeId,
+    epoch: u32,
+}
 
-    let call = async |call: CatalogCall| {
+const SIGN_CAPABILITIES: &str = "POST /v1/host/rpc/sign-capabilities";
+
+impl Leased {
+    async fn new(scene: Scene) -> Self {
+        let root = Some(&scene.root);
+        let daemon = scene.member("daemons", "store-1").await;
+        let key = VerifyingKey(begin(&scene, &daemon, Value::Null).await.keys[0].0);
+        let host = scene.member("hosts", "h1").await;
+        let new = json!({"name": "disk", "size": 1 << 30});
+        let volume = scene.ask(root, "POST /v1/volumes", new, 201).await;
+        let volume = volume["id"].as_str().expect("one").parse().expect("an id");
+        let attach = json!({"volume": "disk", "host": "h1"});
+        scene.ask(root, "POST /v1/attachments", attach, 202).await;
+        let mut leased = Self {
+            scene,
+            key,
+            host,
+            volume,
+            epoch: 0,
+        };
+        let lease = calls::Acquire {
+            volume,
+            salt: LeaseSalt([3; 16]),
+            journals: None,
+        };
+        let lease = leased.call(lease.into()).await;
+        leased.epoch = lease["epoch"].as_u64().expect("a number") as u32;
+        leased
+    }
+
+    async fn call(&self, call: CatalogCall) -> Value {
         let request = format!("POST /v1/host/rpc/{}", call.name());
         let call = serde_json::to_value(&call).expect("JSON");
-        let answer = scene.ask(Some(&host), &request, call, 200);
+        let answer = self.scene.ask(Some(&self.host), &request, call, 200);
         answer.await["Ok"].clone()
-    };
-    let lease = calls::Acquire {
-        volume,
-        salt: LeaseSalt([3; 16]),
-        journals: None,
-    };
-    let lease = call(lease.into());
-    let epoch = lease.await["epoch"].as_u64().expect("a number") as u32;
-    let lineage = Lineage::from_u128(volume.as_u128());
-    let wants = [
-        Want::Lease { volume, epoch },
-        Want::Read { lineage },
-        Want::Lease {
-            volume,
-            epoch: epoch - 1,
-        },
-        Want::Sweep { volume },
-        Want::Free { plan: 1 },
-    ];
-    let asked = |wants: &[Want]| {
-        let (holder, wants) = ([9; 32], wants.to_vec());
-        serde_json::to_value(SignCapabilities { holder, wants }).expect("JSON")
-    };
-    let ask = async |who| {
-        let answer = scene.ask(
-            Some(who),
-            "POST /v1/host/rpc/sign-capabilities",
-            asked(&wants),
-            200,
-        );
-        let answer: Capabilities = serde_json::from_value(answer.await).expect("answers");
-        answer
-    };
-    let serials_of = |capability: &Capability| match &capability.scope {
+    }
+
+    /// Wants of which the first two are allowed.
+    fn wants(&self) -> [Want; 5] {
+        let (volume, epoch) = (self.volume, self.epoch);
+        let lineage = Lineage::from_u128(volume.as_u128());
+        [
+            Want::Lease { volume, epoch },
+            Want::Read { lineage },
+            Want::Lease {
+                volume,
+                epoch: epoch - 1,
+            },
+            Want::Sweep { volume },
+            Want::Free { plan: 1 },
+        ]
+    }
+
+    async fn sign(&self, host: &Party) -> Capabilities {
+        let wants = sign_capabilities(&self.wants());
+        let answer = self.scene.ask(Some(host), SIGN_CAPABILITIES, wants, 200);
+        serde_json::from_value(answer.await).expect("answers")
+    }
+}
+
+/// The body of a call that requests capabilities.
+fn sign_capabilities(wants: &[Want]) -> Value {
+    let (holder, wants) = ([9; 32], wants.to_vec());
+    serde_json::to_value(SignCapabilities { holder, wants }).expect("JSON")
+}
+
+fn serials_of(capability: &Capability) -> Vec<std::ops::Range<u64>> {
+    match &capability.scope {
         Scope::Lease { serials, .. } => serials.clone(),
         other => panic!("{other:?}"),
-    };
+    }
+}
 
-    let answers = ask(&host).await;
-    let lease = read(key, &answers[0]);
+async fn a_host_gets_the_capabilities_of_its_lease(scene: Scene) {
+    let leased = Leased::new(scene).await;
+    let answers = leased.sign(&leased.host).await;
+    let lease = read(leased.key, &answers[0]);
     assert_eq!(lease.holder, [9; 32]);
     assert_eq!(serials_of(&lease), [], "nothing is reserved yet");
     assert_eq!((lease.ends.0 - lease.made.0), 60_000);
-    let Scope::Read { lineage_tags } = read(key, &answers[1]).scope else {
+    let Scope::Read { lineage_tags } = read(leased.key, &answers[1]).scope else {
         panic!("it is for reading");
     };
     assert_eq!(lineage_tags.len(), 1);
     assert!(answers[2..].iter().all(Result::is_err), "{answers:?}");
 
     let reserve = calls::ReserveSerials {
-        volume,
-        epoch,
+        volume: leased.volume,
+        epoch: leased.epoch,
         count: 7,
     };
-    let serials = call(reserve.into());
-    let reserved: std::ops::Range<u64> = serde_json::from_value(serials.await).expect("serials");
-    let answers = ask(&host).await;
-    assert_eq!(serials_of(&read(key, &answers[0])), [reserved]);
-    let others = ask(&other).await;
+    let serials = leased.call(reserve.into()).await;
+    let reserved: std::ops::Range<u64> = serde_json::from_value(serials).expect("serials");
+    let answers = leased.sign(&leased.host).await;
+    assert_eq!(serials_of(&read(leased.key, &answers[0])), [reserved]);
+    let other = leased.scene.member("hosts", "h2").await;
+    let others = leased.sign(&other).await;
     assert!(others.iter().all(Result::is_err), "{others:?}");
+}
 
-    let many = asked(&[wants[1]; 257]);
-    let many = scene.ask(
-        Some(&host),
-        "POST /v1/host/rpc/sign-capabilities",
-        many,
-        400,
-    );
-    assert_eq!(many.await["field"], "wants");
+async fn a_call_for_too_many_or_repeated_capabilities_is_refused(scene: Scene) {
+    let leased = Leased::new(scene).await;
+    let wants = leased.wants();
+    for wants in [vec![wants[1]; 257], vec![wants[0], wants[1], wants[0]]] {
+        let body = sign_capabilities(&wants);
+        let host = Some(&leased.host);
+        let refused = leased.scene.ask(host, SIGN_CAPABILITIES, body, 400).await;
+        assert_eq!(refused["field"], "wants");
+    }
+}
 
-    let twice = scene.ask(
-        Some(&host),
-        "POST /v1/host/rpc/sign-capabilities",
-        asked(&[wants[0], wants[1], wants[0]]),
-        400,
-    );
-    assert_eq!(twice.await["field"], "wants");
-
-    // The certificate for daemons is good for them only.
+async fn a_hosts_certificate_for_daemons_is_refused_by_controllers(scene: Scene) {
+    let host = scene.member("hosts", "h1").await;
     let request = KeyRequest::generate().expect("a key");
     let asked = json!({"request_pem": request.request_pem});
-    let issued = scene.ask(
-        Some(&host),
-        "POST /v1/host/rpc/sign-certificate",
-        asked,
-        200,
-    );
-    let issued = issued.await;
+    let sign = "POST /v1/host/rpc/sign-certificate";
+    let issued = scene.ask(Some(&host), sign, asked, 200).await;
     assert_eq!(issued["subject"], "scree://host/h1");
     let for_daemons = Party {
         chain_pem: issued["certificate"].as_str().expect("PEM").to_owned(),
         key_pem: request.key_pem.to_string(),
     };
-    scene
-        .ask(
-            Some(&for_daemons),
-            "POST /v1/host/rpc/begin",
-            json!({}),
-            401,
-        )
-        .await;
+    let begin = "POST /v1/host/rpc/begin";
+    scene.ask(Some(&for_daemons), begin, json!({}), 401).await;
 }

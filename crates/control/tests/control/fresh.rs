@@ -136,10 +136,10 @@ pub fn attachment(
 /// What a host says that has come so far with what was `asked`.
 pub fn report(asked: &AttachmentRow, state: AttachmentState) -> AttachmentReport {
     AttachmentReport {
-        generation: asked.generation,
+        generation: asked.desired.generation,
         state,
-        reason: None,
-        note: None,
+        problem: None,
+        notice: None,
         device: None,
         chain: None,
         chain_problem: None,

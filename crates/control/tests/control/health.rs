@@ -67,7 +67,7 @@ async fn get(scene: &Scene, party: Option<&Party>, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn anybody_hears_whether_it_is_ready_and_administrators_how_it_is() {
+async fn readiness_is_public_and_metrics_are_for_administrators() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     for (path, said) in [("/healthz", "alive\n"), ("/readyz", "ready\n")] {
@@ -90,7 +90,7 @@ async fn anybody_hears_whether_it_is_ready_and_administrators_how_it_is() {
     assert!(numbers.one("scree_database_latency_seconds", &[]) < 2.0);
 }
 
-/// Whoever makes up paths and methods makes no rows.
+/// Invented paths and methods create no time series.
 #[tokio::test]
 async fn requests_are_counted_by_route_and_never_by_path() {
     let scene = Scene::new().await;
@@ -134,9 +134,9 @@ async fn unready(scene: &Scene) -> Answer {
     told.await.expect("it is noticed")
 }
 
-/// Whoever balances the load asks, and takes no answer for none.
+/// Load balancers probe it, and treat a missing answer as a failure.
 #[test]
-fn a_controller_whose_database_hangs_says_so() {
+fn a_controller_reports_a_hanging_database() {
     let runtime = Runtime::new().expect("a runtime");
     let server = Postgres::start();
     let url = server.database(&runtime);
@@ -152,7 +152,7 @@ fn a_controller_whose_database_hangs_says_so() {
 }
 
 #[tokio::test]
-async fn a_controller_whose_database_is_gone_is_alive_and_not_ready() {
+async fn a_controller_whose_database_is_unavailable_is_alive_and_not_ready() {
     let scene = Scene::new().await;
     assert_eq!(get(&scene, None, "/readyz").await.status, 200);
     scene.control.database().close().await;
@@ -167,7 +167,7 @@ async fn a_controller_whose_database_is_gone_is_alive_and_not_ready() {
 }
 
 #[tokio::test]
-async fn a_controller_that_starts_or_ends_is_not_ready() {
+async fn a_starting_or_stopping_controller_is_not_ready() {
     let scene = Scene::new().await;
     scene.control.set_open(false);
     let answer = get(&scene, None, "/readyz").await;

@@ -20,7 +20,7 @@ async fn who(Extension(caller): Extension<Caller>) -> String {
     };
     match peer {
         Some(peer) => peer.subjects[0].to_string(),
-        None => "nobody".to_owned(),
+        None => "anonymous".to_owned(),
     }
 }
 
@@ -35,7 +35,7 @@ async fn ask(server: &Server, party: Option<&Party>) -> std::io::Result<String> 
 
 /// HTTP/2 was offered and not spoken: curl, which prefers it, got no answers.
 #[tokio::test]
-async fn a_client_that_would_rather_speak_http_2_is_told_what_is_served() {
+async fn a_client_that_offers_http_2_gets_http_1() {
     let server = start().await;
     let pem = server.authority.certificate_pem();
     let mut config = client_config(&[pem], None).expect("a client");
@@ -49,20 +49,20 @@ async fn a_client_that_would_rather_speak_http_2_is_told_what_is_served() {
 }
 
 #[tokio::test]
-async fn a_request_carries_who_is_asking() {
+async fn a_request_carries_the_identity_of_its_caller() {
     let server = start().await;
     for subject in ["scree://user/alice", "scree://host/h1"] {
         let party = signed(&server.authority, subject, &[]);
         assert_eq!(ask(&server, Some(&party)).await.expect("answered"), subject);
     }
-    assert_eq!(ask(&server, None).await.expect("answered"), "nobody");
+    assert_eq!(ask(&server, None).await.expect("answered"), "anonymous");
     let stranger = signed(&authority(), "scree://user/alice", &[]);
     let refused = ask(&server, Some(&stranger)).await;
     assert!(refused.is_err(), "another authority's: {refused:?}");
 }
 
 #[tokio::test]
-async fn who_speaks_in_the_clear_is_told_so_and_who_says_nothing_holds_up_nobody() {
+async fn a_client_without_tls_gets_an_answer_and_a_silent_one_blocks_no_other() {
     let server = start().await;
     let mut unresponsive = Vec::new();
     for _ in 0..50 {
@@ -78,7 +78,7 @@ async fn who_speaks_in_the_clear_is_told_so_and_who_says_nothing_holds_up_nobody
     plain.shutdown().await.expect("shut");
     plain.read_to_string(&mut answer).await.expect("answered");
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    assert!(answer.contains("speaks HTTPS only"), "{answer}");
+    assert!(answer.contains("serves HTTPS only"), "{answer}");
     let mut garbage = TcpStream::connect(server.address).await.expect("taken");
     garbage
         .write_all(&[0x16, 3, 1, 255, 255, 0, 0])
@@ -88,14 +88,14 @@ async fn who_speaks_in_the_clear_is_told_so_and_who_says_nothing_holds_up_nobody
     let mut rest = Vec::new();
     // Closed, or an alert first.
     let _ = garbage.read_to_end(&mut rest).await;
-    assert_eq!(ask(&server, None).await.expect("answered"), "nobody");
+    assert_eq!(ask(&server, None).await.expect("answered"), "anonymous");
     drop(unresponsive);
 }
 
 #[tokio::test]
-async fn a_server_that_stops_takes_no_more_and_ends() {
+async fn a_stopping_server_accepts_no_connections_and_ends() {
     let mut server = start().await;
-    assert_eq!(ask(&server, None).await.expect("answered"), "nobody");
+    assert_eq!(ask(&server, None).await.expect("answered"), "anonymous");
     server.stop.take().expect("once").send(()).expect("it runs");
     let ended = tokio::time::timeout(Duration::from_secs(30), &mut server.ended).await;
     ended.expect("it ends").expect("without a panic");

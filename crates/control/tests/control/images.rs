@@ -192,22 +192,22 @@ fn a_volumes_image_is_the_nearest_one_at_or_above_it() {
 }
 
 #[test]
-fn an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts() {
-    on_sqlite(claims::an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts);
+fn an_unpinned_or_deleted_image_is_released_by_all_hosts() {
+    on_sqlite(claims::an_unpinned_or_deleted_image_is_released_by_all_hosts);
 }
 
 #[test]
-fn a_host_reads_an_image_while_it_is_to_preload_it() {
-    on_sqlite(claims::a_host_reads_an_image_while_it_is_to_preload_it);
+fn a_host_may_read_an_image_while_its_preload_is_desired() {
+    on_sqlite(claims::a_host_may_read_an_image_while_its_preload_is_desired);
 }
 
 #[test]
-fn a_host_that_is_gone_reads_no_image_any_more() {
-    on_sqlite(claims::a_host_that_is_gone_reads_no_image_any_more);
+fn preloads_of_an_unresponsive_host_end() {
+    on_sqlite(claims::preloads_of_an_unresponsive_host_end);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
         &server,
@@ -215,13 +215,13 @@ fn all_of_it_is_so_on_postgresql() {
     );
     on_postgres(
         &server,
-        claims::an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts,
+        claims::an_unpinned_or_deleted_image_is_released_by_all_hosts,
     );
     on_postgres(
         &server,
-        claims::a_host_reads_an_image_while_it_is_to_preload_it,
+        claims::a_host_may_read_an_image_while_its_preload_is_desired,
     );
-    on_postgres(&server, claims::a_host_that_is_gone_reads_no_image_any_more);
+    on_postgres(&server, claims::preloads_of_an_unresponsive_host_end);
 }
 
 /// What is claimed of both.
@@ -258,7 +258,7 @@ mod claims {
         assert_eq!(rows.images().await, [None, Some((2, false))]);
     }
 
-    pub async fn an_image_that_is_pinned_no_more_or_gone_is_let_go_of_by_all_hosts(rows: Rows) {
+    pub async fn an_unpinned_or_deleted_image_is_released_by_all_hosts(rows: Rows) {
         let early = rows.mark("base", Some(false)).await;
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
         rows.mark("base", Some(true)).await.expect("pinned");
@@ -288,7 +288,7 @@ mod claims {
         assert_eq!(rows.images().await, [None, None]);
     }
 
-    pub async fn a_host_reads_an_image_while_it_is_to_preload_it(rows: Rows) {
+    pub async fn a_host_may_read_an_image_while_its_preload_is_desired(rows: Rows) {
         let (database, host) = (&rows.database, rows.hosts[0]);
         let (volume, lineage) = rows.volumes[0];
         let begin = async || {
@@ -329,7 +329,7 @@ mod claims {
             let said = PreloadReport {
                 generation,
                 done_bytes,
-                all_bytes: 100,
+                total_bytes: 100,
                 end,
                 has_no_cache: false,
             };
@@ -342,7 +342,7 @@ mod claims {
             let all = database.images().preloads_of(std::iter::once(volume)).await;
             let all = all.expect("read").remove(&volume).unwrap_or_default();
             let all = all.into_iter();
-            all.map(|one| (one.host_name, one.state, one.done_bytes, one.reason))
+            all.map(|one| (one.host_name, one.state, one.done_bytes, one.message))
                 .collect::<Vec<_>>()
         };
         let is = |state, done_bytes, reason: Option<&str>| {
@@ -379,7 +379,7 @@ mod claims {
     }
 
     /// Its preload went on for ever, and held its version.
-    pub async fn a_host_that_is_gone_reads_no_image_any_more(rows: Rows) {
+    pub async fn preloads_of_an_unresponsive_host_end(rows: Rows) {
         let (database, volume) = (&rows.database, rows.volumes[0].0);
         rows.mark("base", None).await.expect("marked");
         let begin = async |at| {
@@ -393,7 +393,7 @@ mod claims {
             let all = database.images().preloads_of(std::iter::once(volume)).await;
             let all = all.expect("read").remove(&volume).unwrap_or_default();
             let all = all.into_iter();
-            all.map(|one| (one.state, one.reason, one.ended.map(|ended| ended.0)))
+            all.map(|one| (one.state, one.message, one.ended.map(|ended| ended.0)))
                 .collect::<Vec<_>>()
         };
         let wrong = |why: &str, at| (PreloadState::Error, Some(why.to_owned()), Some(at));

@@ -11,7 +11,7 @@ use base::{PartyId, UnitId};
 use catalog::retention::Retention;
 use control::authority::AuthorityFileError;
 use control::database::{Database, DatabaseError, Filter, Page};
-use control::folder::{FolderError, Remains};
+use control::folder::{FolderError, Leftovers};
 use control::{AuthorizedRequest, Control, ControlError, Settings, StartError};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
     Settings {
         folder: folder.to_owned(),
         database: url.map(|url| url.parse().expect("a URL")),
-        remains: Box::new(|| Ok(Remains::default())),
+        remains: Box::new(|| Ok(Leftovers::default())),
         retention: Retention::default(),
         grace: Duration::ZERO,
         lease: Some(Duration::from_secs(10)),
@@ -117,7 +117,7 @@ fn units(count: u128) -> Vec<HostUnit> {
     (1..=count).map(unit).collect()
 }
 
-/// Sends everybody away from a database, and lets nobody in.
+/// Closes all connections to a database and refuses new ones.
 async fn empty(server: &Postgres, database: &str) {
     for statement in [
         format!("ALTER DATABASE {database} ALLOW_CONNECTIONS false"),
@@ -131,17 +131,29 @@ async fn empty(server: &Postgres, database: &str) {
 }
 
 #[test]
-fn controllers_with_folders_of_their_own_are_one_cluster() {
+fn controllers_with_separate_folders_share_one_cluster() {
     run(async |_server, url| {
         let pair = Pair::new(url).await;
         let [first, second] = &pair.controls;
         let (one, other) = (
-            first.begin(first.local_host()).await.expect("answered"),
-            second.begin(second.local_host()).await.expect("answered"),
+            first
+                .host(first.local_host())
+                .begin()
+                .await
+                .expect("answered"),
+            second
+                .host(second.local_host())
+                .begin()
+                .await
+                .expect("answered"),
         );
         assert_eq!(one.id, other.id);
         assert_eq!(one.owner, other.owner, "the same place");
-        first.register_units(&units(1)).await.expect("registered");
+        first
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         first
             .volumes()
             .create(small("disk", 1))
@@ -160,7 +172,11 @@ fn controllers_with_folders_of_their_own_are_one_cluster() {
         let [first, second] = pair.shut_down().await;
         for folder in [&second, &first] {
             let control = start(folder.path(), &url).await.expect("starts");
-            let again = control.begin(control.local_host()).await.expect("answered");
+            let again = control
+                .host(control.local_host())
+                .begin()
+                .await
+                .expect("answered");
             assert_eq!(again.owner, one.owner);
         }
     });
@@ -224,7 +240,7 @@ fn a_controller_without_the_clusters_authority_does_not_start() {
 
 /// Without one place to be second at, each would found a cluster of its own.
 #[test]
-fn controllers_that_start_at_once_on_a_new_database_found_one_cluster() {
+fn controllers_that_start_together_on_a_new_database_create_one_cluster() {
     run(async |_server, url| {
         let folders: Vec<TempDir> = (0..4).map(|_| folder()).collect();
         let starts = folders.iter().map(|folder| {
@@ -248,7 +264,7 @@ fn controllers_that_start_at_once_on_a_new_database_found_one_cluster() {
 }
 
 #[test]
-fn two_that_connect_at_once_to_an_empty_database_create_its_schema_once() {
+fn concurrent_controllers_create_the_schema_of_an_empty_database_once() {
     run(async |_server, url| {
         let connect = || {
             let url = url.parse().expect("a URL");
@@ -265,11 +281,15 @@ fn two_that_connect_at_once_to_an_empty_database_create_its_schema_once() {
 }
 
 #[test]
-fn a_database_that_was_copied_is_not_taken_for_the_original() {
+fn a_copied_database_is_told_from_the_original() {
     run(async |server, url| {
         let folder = folder();
         let control = start(folder.path(), &url).await.expect("starts");
-        let before = control.begin(control.local_host()).await.expect("answered");
+        let before = control
+            .host(control.local_host())
+            .begin()
+            .await
+            .expect("answered");
         control.shut_down().await;
         drop(control);
         empty(&server, "scree0").await;
@@ -290,7 +310,11 @@ fn a_database_that_was_copied_is_not_taken_for_the_original() {
         };
         let control = Control::start(World::real(1), accepted).await;
         let control = control.expect("starts");
-        let after = control.begin(control.local_host()).await.expect("answered");
+        let after = control
+            .host(control.local_host())
+            .begin()
+            .await
+            .expect("answered");
         assert_ne!(after.owner.database, before.owner.database);
         assert!(after.owner.generation > before.owner.generation);
         control.shut_down().await;
@@ -302,7 +326,7 @@ fn a_database_that_was_copied_is_not_taken_for_the_original() {
 
 /// A name that leads to a restored dump, say, while a controller runs.
 #[test]
-fn a_connection_that_leads_to_another_database_is_not_used() {
+fn a_connection_to_another_database_is_refused() {
     run(async |server, url| {
         let folder = folder();
         let control = start(folder.path(), &url).await.expect("starts");
@@ -342,7 +366,7 @@ fn a_connection_that_leads_to_another_database_is_not_used() {
 }
 
 #[test]
-fn a_folder_keeps_to_its_database() {
+fn a_data_directory_is_refused_with_another_database() {
     run(async |_server, url| {
         let (first, second) = (folder(), folder());
         start(first.path(), &url)
@@ -366,14 +390,18 @@ fn a_folder_keeps_to_its_database() {
 }
 
 #[test]
-fn copysets_are_planned_once_whoever_plans() {
+fn copysets_are_planned_once_by_concurrent_controllers() {
     run(async |_server, url| {
         let pair = Pair::new(url).await;
         let mut asked = Vec::new();
         for turn in 0..8 {
             let control = pair.controls[turn % 2].clone();
             asked.push(tokio::spawn(async move {
-                control.register_units(&units(6)).await.expect("registered");
+                control
+                    .unit_registry()
+                    .register_all(&units(6))
+                    .await
+                    .expect("registered");
                 for replicas in 1..=4 {
                     let volume = small(&format!("disk-{turn}-{replicas}"), replicas);
                     control.volumes().create(volume).await.expect("made");
@@ -399,11 +427,12 @@ fn copysets_are_planned_once_whoever_plans() {
 }
 
 #[test]
-fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_back() {
+fn requests_are_answered_while_the_database_is_unavailable_and_carried_out_afterwards() {
     run(async |mut server, url| {
         let pair = Pair::new(url).await;
         pair.controls[0]
-            .register_units(&units(1))
+            .unit_registry()
+            .register_all(&units(1))
             .await
             .expect("registered");
         for (turn, control) in pair.controls.iter().enumerate() {
@@ -433,7 +462,7 @@ fn requests_are_answered_while_the_database_is_away_and_carried_out_when_it_is_b
 }
 
 #[test]
-fn a_database_that_stands_still_holds_nobody_up_for_ever() {
+fn a_hanging_database_blocks_no_caller_forever() {
     run(async |server, url| {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
@@ -460,17 +489,21 @@ fn a_database_that_stands_still_holds_nobody_up_for_ever() {
 /// sqlx gives a connection that is half way into a transaction to the next one:
 /// what that had made was never committed, and what it read was long past.
 #[test]
-fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
+fn a_caller_that_stops_waiting_leaves_no_open_transaction() {
     run(async |_server, url| {
         let pair = Pair::new(url.clone()).await;
         let [control, _] = &pair.controls;
-        control.register_units(&units(1)).await.expect("registered");
+        control
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         let mut other = PgConnection::connect(&url).await.expect("it is ready");
         let alone = "BEGIN; LOCK TABLE turns IN EXCLUSIVE MODE";
-        other.execute(alone).await.expect("nobody has it");
-        let nobody = PartyId::from_u128(1);
+        other.execute(alone).await.expect("no transaction holds it");
+        let unknown = PartyId::from_u128(1);
         for _ in 0..4 {
-            let waits = control.database().hosts().record_heard(nobody, Millis(1));
+            let waits = control.database().hosts().record_heard(unknown, Millis(1));
             let told = host::timeout(Duration::from_millis(200), waits).await;
             assert!(told.is_none(), "{told:?}");
         }
@@ -478,7 +511,7 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
         let told = control
             .database()
             .hosts()
-            .record_heard(nobody, Millis(1))
+            .record_heard(unknown, Millis(1))
             .await;
         assert!(matches!(told, Err(DatabaseError::Busy(_))), "{told:?}");
         assert!(asked.elapsed() < ANSWERED_WITHIN, "{:?}", asked.elapsed());
@@ -507,11 +540,15 @@ fn who_gives_up_waiting_for_a_turn_leaves_no_transaction_behind() {
 }
 
 #[test]
-fn a_controller_whose_connections_are_cut_connects_again() {
+fn a_controller_reconnects_after_its_connections_are_cut() {
     run(async |server, url| {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
-        control.register_units(&units(1)).await.expect("registered");
+        control
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         for turn in 0..5 {
             server
                 .execute(
@@ -527,11 +564,15 @@ fn a_controller_whose_connections_are_cut_connects_again() {
 }
 
 #[test]
-fn a_database_that_takes_no_changes_is_read_and_says_so() {
+fn a_read_only_database_is_read_and_reported() {
     run(async |server, url| {
         let pair = Pair::new(url).await;
         let [control, _] = &pair.controls;
-        control.register_units(&units(1)).await.expect("registered");
+        control
+            .unit_registry()
+            .register_all(&units(1))
+            .await
+            .expect("registered");
         control
             .volumes()
             .create(small("disk", 1))
@@ -576,7 +617,7 @@ async fn refused_start(pair: &Pair) -> StartError {
 }
 
 #[test]
-fn a_controller_whose_database_is_away_does_not_start_and_says_which() {
+fn a_controller_without_its_database_does_not_start_and_names_it() {
     run(async |mut server, url| {
         server.kill();
         let folder = folder();
@@ -592,7 +633,7 @@ fn a_controller_whose_database_is_away_does_not_start_and_says_which() {
 
 /// The system identifier may be kept from a user.
 #[test]
-fn a_database_user_who_may_not_tell_copies_apart_is_told_what_to_grant() {
+fn a_database_user_without_the_right_to_read_the_identity_is_told_the_grant() {
     run(async |server, url| {
         let folder = folder();
         for statements in [

@@ -4,7 +4,7 @@ use api::host::{KeyState, WrappedRow};
 use auth::Kind;
 use base::{KeyId, Lineage, PartyId};
 use catalog::{CatalogError, WrappedKey};
-use control::database::{Database, DatabaseError, Reach};
+use control::database::{Database, DatabaseError, Principal, Reach};
 use serde_json::json;
 use sqlx::{AnyPool, any::install_default_drivers};
 use world::Millis;
@@ -17,7 +17,7 @@ const LINEAGE: Lineage = Lineage::from_u128(7);
 
 /// Adds a key `main`, and two lineages: one whose data key `main` wraps, and one without a data key.
 async fn add_main(database: &Database, url: &str) {
-    let main = KeyId::from_u128(1);
+    let main = MAIN;
     let parameters = json!({});
     let added = database.keys().insert(main, "main", &parameters, Millis(5));
     added.await.expect("added");
@@ -58,117 +58,112 @@ fn a_key_is_deleted_only_after_another_one_has_taken_over_what_it_wraps() {
     });
 }
 
-/// Rewraps as an agent does.
+const MAIN: KeyId = KeyId::from_u128(1);
+const NEW: KeyId = KeyId::from_u128(2);
+const THIRD: KeyId = KeyId::from_u128(3);
+
+/// Rewraps the data key of [`LINEAGE`] as an agent does.
+fn rewrap(to: KeyId, before: u8) -> calls::Rewrap {
+    calls::Rewrap {
+        lineage: LINEAGE,
+        from: MAIN,
+        to,
+        before: WrappedKey(vec![before]),
+        after: WrappedKey(vec![5]),
+    }
+}
+
+/// A key is rotated to a second one, and that to a third one before the data keys are rewrapped.
 async fn rotates(database: &Database) {
     let principal = local(database).await;
     let host = database
         .parties()
         .local(Kind::Host, PartyId::from_u128(1), Millis(5));
-    let host = host.await.expect("there");
-    let main = database.keys().get("main").await.expect("there").key.id;
-    let new = KeyId::from_u128(2);
-    let (parameters, others) = (json!({}), json!({"a": 1}));
-    let added = |parameters| database.keys().insert(new, "new", parameters, Millis(6));
-    for _ in 0..2 {
-        assert_eq!(added(&parameters).await.expect("kept").id, new);
-    }
-    let other = added(&others).await;
-    assert!(matches!(other, Err(DatabaseError::Taken { .. })));
-
-    let rewrap = |before: u8, after: u8| calls::Rewrap {
-        lineage: LINEAGE,
-        from: main,
-        to: new,
-        before: WrappedKey(vec![before]),
-        after: WrappedKey(vec![after]),
-    };
-    let reach = Reach::new(host, Millis(0));
-    let call = |call: api::host::CatalogCall| calls::answer(database, &reach, call);
-    let early = call(rewrap(4, 5).into()).await.expect("answers");
-    assert_eq!(early, json!(false), "nobody asked for it");
-    for refused in [("new", "new"), ("main", "none"), ("none", "new")] {
-        let (old, by) = refused;
-        assert!(
-            database.keys().rotate(&principal, old, by).await.is_err(),
-            "{refused:?}"
-        );
-    }
-    for _ in 0..2 {
-        let begun = database
-            .keys()
-            .rotate(&principal, "main", "new")
-            .await
-            .expect("begun");
-        assert_eq!((begun.key.state, begun.lineages), (KeyState::Retiring, 1));
-    }
-    let back = database.keys().rotate(&principal, "new", "main").await;
-    assert!(matches!(back, Err(DatabaseError::Refused { .. })));
-    for name in ["main", "new"] {
-        let kept = database.keys().delete(&principal, name).await;
-        assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
-    }
-    let fresh = calls::SetKey {
-        volume: base::VolumeId::from_u128(8),
-        lineage: Lineage::from_u128(8),
-        key: main,
-        wrapped: WrappedKey(vec![9]),
-    };
-    let refused = call(fresh.into()).await.expect_err("it wraps nothing new");
-    assert!(matches!(refused, CatalogError::Refused { .. }));
-    let left = |after| calls::WrappedBy {
-        key: main,
-        after,
-        count_max: 9,
-    };
-    let rows = call(left(None).into()).await.expect("answers");
-    let rows: Vec<WrappedRow> = serde_json::from_value(rows).expect("rows");
-    assert_eq!((rows.len(), rows[0].lineage), (1, LINEAGE));
-    let rows = call(left(Some(LINEAGE)).into()).await.expect("answers");
-    assert_eq!(rows, json!([]));
-
-    // A third key takes over what was on its way to the second one.
-    let third = KeyId::from_u128(3);
-    let made = database
-        .keys()
-        .insert(third, "third", &parameters, Millis(7));
-    made.await.expect("kept");
-    let passed_on = database
-        .keys()
-        .rotate(&principal, "new", "third")
-        .await
-        .expect("begun");
-    assert_eq!(passed_on.key.state, KeyState::Retired, "it wraps nothing");
+    let reach = Reach::new(host.await.expect("there"), Millis(0));
+    adding_a_key_is_repeatable(database).await;
+    let early = calls::answer(database, &reach, rewrap(NEW, 4)).await;
     assert_eq!(
-        call(rewrap(4, 5).into()).await.expect("answers"),
-        json!(false)
+        early.expect("answers"),
+        json!(false),
+        "it was not requested"
     );
-    let to_third = |before: u8| calls::Rewrap {
-        lineage: LINEAGE,
-        from: main,
-        to: third,
-        before: WrappedKey(vec![before]),
-        after: WrappedKey(vec![5]),
-    };
-    assert_eq!(
-        call(to_third(6).into()).await.expect("answers"),
-        json!(false)
-    );
-    assert_eq!(
-        call(to_third(4).into()).await.expect("answers"),
-        json!(true)
-    );
-    assert_eq!(
-        call(to_third(4).into()).await.expect("answers"),
-        json!(false)
-    );
+    starts_retiring(database, &principal).await;
+    a_retiring_key_wraps_nothing_new(database, &reach).await;
+    is_replaced_by_the_third_key(database, &principal, &reach).await;
     let main = database.keys().get("main").await.expect("there");
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {
-        database
-            .keys()
-            .delete(&principal, name)
-            .await
-            .expect("retired");
+        let deleted = database.keys().delete(&principal, name).await;
+        deleted.expect("retired");
     }
     assert_eq!(database.keys().all().await.expect("read").len(), 1);
+}
+
+async fn adding_a_key_is_repeatable(database: &Database) {
+    let (parameters, others) = (json!({}), json!({"a": 1}));
+    let added = |parameters| database.keys().insert(NEW, "new", parameters, Millis(6));
+    for _ in 0..2 {
+        assert_eq!(added(&parameters).await.expect("kept").id, NEW);
+    }
+    let other = added(&others).await;
+    assert!(matches!(other, Err(DatabaseError::Taken { .. })));
+}
+
+async fn starts_retiring(database: &Database, principal: &Principal) {
+    let keys = database.keys();
+    for (old, new) in [("new", "new"), ("main", "none"), ("none", "new")] {
+        let refused = keys.rotate(principal, old, new).await;
+        assert!(refused.is_err(), "{old} to {new}");
+    }
+    for _ in 0..2 {
+        let begun = keys.rotate(principal, "main", "new").await.expect("begun");
+        assert_eq!((begun.key.state, begun.lineages), (KeyState::Retiring, 1));
+    }
+    let back = keys.rotate(principal, "new", "main").await;
+    assert!(matches!(back, Err(DatabaseError::Refused { .. })));
+    for name in ["main", "new"] {
+        let kept = keys.delete(principal, name).await;
+        assert!(matches!(kept, Err(DatabaseError::Refused { .. })), "{name}");
+    }
+}
+
+async fn a_retiring_key_wraps_nothing_new(database: &Database, reach: &Reach) {
+    let fresh = calls::SetKey {
+        volume: base::VolumeId::from_u128(8),
+        lineage: Lineage::from_u128(8),
+        key: MAIN,
+        wrapped: WrappedKey(vec![9]),
+    };
+    let refused = calls::answer(database, reach, fresh).await;
+    let refused = refused.expect_err("it is retiring");
+    assert!(matches!(refused, CatalogError::Refused { .. }));
+    let left = async |after| {
+        let left = calls::WrappedBy {
+            key: MAIN,
+            after,
+            count_max: 9,
+        };
+        calls::answer(database, reach, left).await.expect("answers")
+    };
+    let rows: Vec<WrappedRow> = serde_json::from_value(left(None).await).expect("rows");
+    assert_eq!((rows.len(), rows[0].lineage), (1, LINEAGE));
+    assert_eq!(left(Some(LINEAGE)).await, json!([]));
+}
+
+async fn is_replaced_by_the_third_key(database: &Database, principal: &Principal, reach: &Reach) {
+    let keys = database.keys();
+    let made = keys.insert(THIRD, "third", &json!({}), Millis(7)).await;
+    made.expect("kept");
+    let second = keys.rotate(principal, "new", "third").await;
+    let second = second.expect("begun");
+    assert_eq!(second.key.state, KeyState::Retired, "it wraps nothing");
+    for (to, before, is_rewrapped) in [
+        (NEW, 4, false),
+        (THIRD, 6, false),
+        (THIRD, 4, true),
+        (THIRD, 4, false),
+    ] {
+        let answer = calls::answer(database, reach, rewrap(to, before)).await;
+        assert_eq!(answer.expect("answers"), json!(is_rewrapped), "{before}");
+    }
 }

@@ -3,7 +3,7 @@
 use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::{Lease, LeaseSalt};
-use control::database::{AttachmentRow, Database, DatabaseError, Follower, Principal, Reach};
+use control::database::{AttachmentRow, Database, DatabaseError, Principal, Reach, Successor};
 use world::Millis;
 
 use crate::calls;
@@ -13,7 +13,7 @@ use crate::principals::local;
 
 const NOW: Millis = Millis(1_000_000);
 
-/// Who was not heard of since is moved to by nobody.
+/// A host that has not reported since cannot be the target of a move.
 const HEARD_AFTER: Millis = Millis(NOW.0 - 10_000);
 const LEASE_MS: i64 = 10_000;
 
@@ -83,15 +83,15 @@ impl Rows {
         kept.await.expect("asked")
     }
 
-    fn to(&self, host: usize) -> Follower {
-        Follower {
+    fn to(&self, host: usize) -> Successor {
+        Successor {
             id: AttachmentId::from_u128(number()),
             host: self.hosts[host],
             vm: None,
         }
     }
 
-    async fn start(&self, to: &Follower) -> Result<AttachmentRow, DatabaseError> {
+    async fn start(&self, to: &Successor) -> Result<AttachmentRow, DatabaseError> {
         let database = &self.database;
         let id = self.attached.id;
         database
@@ -106,7 +106,7 @@ impl Rows {
         there.expect("read")
     }
 
-    async fn nobody_else_gets_it(&self) {
+    async fn no_other_host_gets_it(&self) {
         for access in [Access::ReadWrite, Access::ReadOnly] {
             let new = attachment(self.volume, self.hosts[2], access, NOW);
             let refused = self
@@ -120,17 +120,17 @@ impl Rows {
 }
 
 #[test]
-fn what_follows_is_there_as_soon_as_the_old_host_has_let_go_and_nobody_in_between() {
+fn the_successor_exists_as_soon_as_the_old_host_detached_and_no_host_gets_in_between() {
     on_sqlite(claims::follows);
 }
 
 #[test]
-fn a_move_is_called_off_until_the_old_host_has_let_go() {
+fn a_move_can_be_canceled_until_the_old_host_has_detached() {
     on_sqlite(claims::is_called_off);
 }
 
 #[test]
-fn a_detachment_of_what_is_moved_is_one_also_by_force() {
+fn detaching_cancels_a_move_also_by_force() {
     on_sqlite(claims::is_detached);
 }
 
@@ -140,18 +140,21 @@ fn what_cannot_be_moved_stays() {
 }
 
 #[test]
-fn nothing_is_moved_to_a_host_that_is_not_heard_of() {
-    on_sqlite(claims::stays_away_from_the_unresponsive);
+fn a_move_to_an_unresponsive_host_is_refused() {
+    on_sqlite(claims::an_unresponsive_hosts_copyset_goes_to_another_host);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::follows);
     on_postgres(&server, claims::is_called_off);
     on_postgres(&server, claims::is_detached);
     on_postgres(&server, claims::stays);
-    on_postgres(&server, claims::stays_away_from_the_unresponsive);
+    on_postgres(
+        &server,
+        claims::an_unresponsive_hosts_copyset_goes_to_another_host,
+    );
 }
 
 /// What is claimed of both.
@@ -161,11 +164,11 @@ mod claims {
     pub async fn follows(rows: Rows) {
         let next = rows.to(1);
         let moving = rows.start(&next).await.expect("asked");
-        assert_eq!(moving.follower.as_ref(), Some(&next));
-        assert!(!moving.is_wanted && moving.state == AttachmentState::Detaching);
+        assert_eq!(moving.desired.successor.as_ref(), Some(&next));
+        assert!(!moving.desired.is_attached && moving.observed.state == AttachmentState::Detaching);
         // The same again changes nothing, and has no other id.
         assert_eq!(rows.start(&rows.to(1)).await.expect("the same"), moving);
-        rows.nobody_else_gets_it().await;
+        rows.no_other_host_gets_it().await;
         let deleted = rows
             .database
             .volumes()
@@ -191,9 +194,9 @@ mod claims {
         let there = rows.there().await;
         assert_eq!(there.len(), 1);
         assert_eq!((there[0].id, there[0].host), (next.id, rows.hosts[1]));
-        assert!(there[0].is_wanted && there[0].epoch.is_none());
-        assert_eq!(there[0].asked_by, Some(rows.principal.party.id));
-        rows.nobody_else_gets_it().await;
+        assert!(there[0].desired.is_attached && there[0].epoch.is_none());
+        assert_eq!(there[0].requested_by, Some(rows.principal.party.id));
+        rows.no_other_host_gets_it().await;
         // Said once more, nothing follows twice.
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
         assert_eq!(rows.there().await.len(), 1);
@@ -207,7 +210,7 @@ mod claims {
         let late = calls::answer(&rows.database, &reach, late).await;
         assert!(late.expect_err("it has let go").is_fenced());
         let done = rows.start(&rows.to(1)).await.expect("it is done");
-        assert_eq!(done.follower, Some(next));
+        assert_eq!(done.desired.successor, Some(next));
     }
 
     pub async fn is_called_off(rows: Rows) {
@@ -222,7 +225,7 @@ mod claims {
         // To another one after all.
         let other = rows.start(&rows.to(2)).await.expect("asked");
         assert_eq!(
-            other.follower.as_ref().map(|next| next.host),
+            other.desired.successor.as_ref().map(|next| next.host),
             Some(rows.hosts[2])
         );
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
@@ -231,7 +234,7 @@ mod claims {
             .cancel_move(&rows.principal, id)
             .await
             .expect("in time");
-        assert!(stays.is_wanted && stays.follower.is_none());
+        assert!(stays.desired.is_attached && stays.desired.successor.is_none());
         assert!(!rows.report(0, &other, AttachmentState::Detached).await);
         assert!(rows.report(0, &stays, AttachmentState::Attached).await);
 
@@ -254,7 +257,7 @@ mod claims {
             .attachments()
             .detach(&rows.principal, id, true)
             .await;
-        assert_eq!(forced.expect("asked").follower, None);
+        assert_eq!(forced.expect("asked").desired.successor, None);
         let late = Millis(NOW.0 + LEASE_MS);
         let ended = database
             .hosts()
@@ -268,7 +271,7 @@ mod claims {
     }
 
     /// Where it is, it is in use.
-    pub async fn stays_away_from_the_unresponsive(rows: Rows) {
+    pub async fn an_unresponsive_hosts_copyset_goes_to_another_host(rows: Rows) {
         let (to, database) = (rows.to(1), &rows.database);
         let moved = database
             .attachments()
@@ -278,7 +281,7 @@ mod claims {
         let [there] = &rows.there().await[..] else {
             panic!("one attachment");
         };
-        assert!(there.is_wanted && there.follower.is_none());
+        assert!(there.desired.is_attached && there.desired.successor.is_none());
     }
 
     pub async fn stays(rows: Rows) {

@@ -8,7 +8,7 @@ use auth::KeyRequest;
 use base::{UnitId, VolumeId};
 use catalog::retention::Retention;
 use catalog::{Neighbours, VersionKey};
-use control::folder::Remains;
+use control::folder::Leftovers;
 use control::{Control, Settings, authority, http};
 use serde_json::{Value, json};
 use world::{Millis, World};
@@ -38,7 +38,7 @@ macro_rules! on_both {
         }
 
         #[test]
-        fn all_of_it_holds_on_postgresql_too() {
+        fn all_claims_hold_on_postgresql() {
             let server = crate::postgres::Postgres::start();
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
             $(
@@ -56,7 +56,7 @@ impl Scene {
         Self::naming(&[]).await
     }
 
-    /// One that is told of these authorities, too.
+    /// A scene whose server also accepts these authorities.
     pub async fn naming(authorities: &[&str]) -> Self {
         Self::with(authorities, None).await
     }
@@ -71,7 +71,7 @@ impl Scene {
         let world = World::real(1);
         let settings = Settings {
             folder: folder.path().to_owned(),
-            remains: Box::new(|| Ok(Remains::default())),
+            remains: Box::new(|| Ok(Leftovers::default())),
             retention: Retention::default(),
             grace: Duration::ZERO,
             lease: None,
@@ -91,7 +91,11 @@ impl Scene {
             url: "file:///unit".to_owned(),
             is_disabled: false,
         };
-        control.register_units(&[unit]).await.expect("taken in");
+        control
+            .unit_registry()
+            .register_all(&[unit])
+            .await
+            .expect("taken in");
         let authority = authority::open(&world, folder.path(), "").expect("founded");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
@@ -155,7 +159,7 @@ impl Scene {
 }
 
 pub async fn try_join(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
-    let body = json!({ "token": token, "request": key.request_pem }).to_string();
+    let body = json!({ "token": token, "signing_request": key.request_pem }).to_string();
     let answer = server.send(None, "POST", "/v1/join", &body).await;
     let answer = answer.expect("answered");
     (
@@ -175,7 +179,7 @@ async fn joined(server: &Server, token: &str) -> Party {
 }
 
 #[tokio::test]
-async fn whoever_has_a_token_becomes_that_party_once() {
+async fn a_token_joins_its_party_once() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let me = scene
@@ -203,12 +207,15 @@ async fn whoever_has_a_token_becomes_that_party_once() {
     };
     let token = scene.token("users", "alice").await;
     let (status, problem) = try_join(&scene.server, &token, &bad).await;
-    assert_eq!((status, &problem["field"]), (400, &json!("request")));
+    assert_eq!(
+        (status, &problem["field"]),
+        (400, &json!("signing_request"))
+    );
     joined(&scene.server, &token).await;
 }
 
 #[tokio::test]
-async fn a_disabled_party_is_nobody_from_the_next_request_on() {
+async fn a_disabled_party_is_refused_from_the_next_request_on() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let ask = async |status| {
@@ -245,7 +252,7 @@ async fn a_certificate_is_renewed_for_the_same_key_and_for_another() {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     let key = KeyRequest::generate().expect("a key");
-    let body = json!({ "request": key.request_pem });
+    let body = json!({ "signing_request": key.request_pem });
     for _ in 0..2 {
         let issued = scene
             .ask(Some(&alice), "POST /v1/me/certificate", body.clone(), 201)
@@ -265,7 +272,7 @@ async fn a_certificate_is_renewed_for_the_same_key_and_for_another() {
         .await;
 }
 
-/// Each call, and what nobody, a host, a user and an administrator get.
+/// Each call, and the statuses for an anonymous caller, a host, a user and an administrator.
 #[tokio::test]
 async fn only_administrators_see_and_change_others() {
     let scene = Scene::new().await;
@@ -333,7 +340,7 @@ async fn only_administrators_see_and_change_others() {
 }
 
 #[tokio::test]
-async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
+async fn changes_are_in_the_audit_log_and_refusals_are_not() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let new = json!({ "name": "mallory" });
@@ -347,7 +354,7 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
         .iter()
         .map(|line| {
             let word = |key: &str| line[key].as_str().expect("text").to_owned();
-            (word("who"), word("action"), word("target"))
+            (word("principal"), word("action"), word("target"))
         })
         .collect();
     let line = |who: &str, action: &str, target: &str| {
@@ -392,11 +399,11 @@ async fn what_was_changed_is_in_the_log_and_what_was_refused_is_not() {
 /// The report of a host with thousands of open volumes was refused, and so was
 /// the removal of a version of more than 3 GiB.
 #[tokio::test]
-async fn what_a_host_says_may_be_long() {
+async fn a_host_may_send_a_long_report() {
     let scene = Scene::new().await;
     let host = scene.member("hosts", "h1").await;
     let long = "x".repeat(4 << 20);
-    let report = |look: Value, problems: &[&str]| json!({"report": {"look": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems}});
+    let report = |look: Value, problems: &[&str]| json!({"report": {"report_number": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems}});
     let tell = "POST /v1/host/rpc/report-host";
     let told = scene.ask(Some(&host), tell, report(json!(0), &[&long]), 200);
     told.await;

@@ -5,7 +5,7 @@ use base::{PartyId, SnapshotId, VolumeId};
 use control::database::{Database, NewSnapshot, Origin, PartyRow, Principal, Tags};
 use world::Millis;
 
-/// Whoever has the database.
+/// The local user, who owns the database.
 pub async fn local(database: &Database) -> Principal {
     let id = PartyId::from_u128(2);
     let made = database.parties().local(Kind::User, id, Millis(0)).await;

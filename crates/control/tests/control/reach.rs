@@ -39,14 +39,14 @@ fn segment() -> SegmentId {
 enum Stage {
     /// Host `has` has it attached.
     Attached,
-    /// Nobody has; host `shows` shows its newest version.
+    /// No host has it attached for writing; host `shows` shows its newest version.
     Detached,
     /// It is on its way out.
     Deleting,
 }
 
 /// The volume has versions 2 and 3, a slot to be freed and one with too few
-/// copies; its key is to be wrapped anew, and host `clone` has a clone of it.
+/// copies; its key is being rewrapped, and host `clone` has a clone of it.
 struct Scene {
     database: Database,
     principal: Principal,
@@ -335,7 +335,7 @@ impl Scene {
 
     /// The plan that is due.
     async fn due(&self, free: calls::DueFrees) -> i64 {
-        // Whoever may see it: the writer, or the last one.
+        // The hosts that may see it: the writer, or the last one.
         let mut due = self.call("last", free.clone()).await;
         if due == json!([]) {
             due = self.call("has", free).await;
@@ -461,7 +461,7 @@ fn table() -> Vec<(&'static str, Stage, &'static [&'static str])> {
 }
 
 #[tokio::test]
-async fn each_call_gives_every_host_what_is_its_affair() {
+async fn each_call_of_the_host_rpc_checks_the_reach_of_its_host() {
     let mut wrong = Vec::new();
     for (name, stage, expected) in table() {
         for host in HOSTS {
@@ -499,7 +499,7 @@ fn it_is_so_on_postgresql_too() {
 }
 
 #[tokio::test]
-async fn after_an_hour_of_silence_any_host_cleans_and_none_before() {
+async fn any_host_cleans_after_an_hour_without_reports_and_none_before() {
     for name in CLEANING.into_iter().chain(["version", "keys"]) {
         let (scene, _folder) = on_sqlite(Stage::Detached).await;
         let before = Millis(NOW.0 + UNRESPONSIVE_FOR_MS - 1);
@@ -516,7 +516,7 @@ async fn after_an_hour_of_silence_any_host_cleans_and_none_before() {
 }
 
 #[tokio::test]
-async fn what_a_deleted_volume_left_is_its_last_hosts_until_nothing_is_left() {
+async fn the_last_host_of_a_deleted_volume_cleans_until_nothing_is_left() {
     let (scene, _folder) = on_sqlite(Stage::Deleting).await;
     assert!(scene.does("finish-delete", "last", NOW).await);
     for name in CLEANING {
@@ -535,7 +535,7 @@ async fn what_a_deleted_volume_left_is_its_last_hosts_until_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
+async fn objects_out_of_reach_are_answered_like_absent_ones() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
     let (absent, no_lineage) = (VolumeId::from_u128(1 << 60), Lineage::from_u128(1 << 61));
     let names = ["version", "neighbours", "keys", "remove-version"];
@@ -561,7 +561,7 @@ async fn what_is_out_of_reach_is_answered_like_what_does_not_exist() {
 /// What a lease leaves open, the next one may delete: a host that named others'
 /// segments so was given them.
 #[tokio::test]
-async fn what_a_lease_leaves_open_was_reserved_for_its_volume() {
+async fn a_lease_leaves_open_only_segments_reserved_for_its_volume() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
     let mut commit = scene.commit(4);
     commit.open_segments = vec![OpenSegment {
@@ -618,10 +618,9 @@ async fn a_version_is_committed_under_its_volumes_own_lineage_only() {
     );
 }
 
-/// Whoever cloned a snapshot and attached the clone nowhere gave the keys of its
-/// parents to every host.
+/// A clone that is attached nowhere once made the keys of its parents available to every host.
 #[tokio::test]
-async fn a_clone_that_nobody_had_opens_its_parents_to_nobody() {
+async fn a_clone_that_no_host_had_gives_no_host_the_keys_of_its_parents() {
     let (scene, _folder) = on_sqlite(Stage::Detached).await;
     let clone = VolumeId::from_u128(number());
     let lineage = Lineage::from_u128(number());

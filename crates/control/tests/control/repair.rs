@@ -47,11 +47,14 @@ mod claims {
             "it may still put"
         );
         let unresponsive = Millis(unresponsive.0 + 30_000);
-        let task = scene.take(1, unresponsive).await.expect("nobody has it");
+        let task = scene
+            .take(1, unresponsive)
+            .await
+            .expect("no host repairs it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
         assert_eq!(scene.look(0, unresponsive).await, None);
         let end = RepairOutcome {
-            whole: task.missed,
+            in_sync: task.missed,
             ..RepairOutcome::default()
         };
         assert!(
@@ -65,7 +68,7 @@ mod claims {
 
     /// A host that is not to be trusted filled the database, or showed what it liked at any
     /// length.
-    pub async fn says_no_more_than_there_can_be(scene: Scene) {
+    pub async fn a_repair_report_names_a_limited_number_of_units(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("a task");
         let call = |end| calls::EndRepair {
@@ -74,7 +77,7 @@ mod claims {
         };
         let many: Vec<UnitId> = (0..2000).map(unit).collect();
         let long = RepairOutcome {
-            brought: Some(many),
+            copied_to: Some(many),
             ..RepairOutcome::default()
         };
         let refused = scene.call(0, NOW, call(long)).await;
@@ -84,7 +87,7 @@ mod claims {
         );
         assert!(scene.look(0, NOW).await.is_some(), "it still has it");
         let wordy = RepairOutcome {
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
             ..RepairOutcome::default()
         };
@@ -150,18 +153,18 @@ mod claims {
         let unresponsive = Millis(NOW.0 + 200_000);
         assert!(
             scene.take(0, unresponsive).await.is_some(),
-            "nobody else is there"
+            "no other host reports"
         );
     }
 
     /// A host committed that members lack something, and was the one to change them.
-    pub async fn is_not_who_committed_that_they_lack_it(scene: Scene) {
+    pub async fn a_host_does_not_repair_members_that_its_own_commit_reported(scene: Scene) {
         let segment = scene.attach().await;
         let all = (u64::MAX, u64::MAX);
-        let nobody = scene.commit(1, all, Some((segment, &[0, 1]))).await;
+        let incomplete = scene.commit(1, all, Some((segment, &[0, 1]))).await;
         assert!(
-            matches!(nobody, Err(CatalogError::MembersChanged { .. })),
-            "somebody has to have it: {nobody:?}"
+            matches!(incomplete, Err(CatalogError::MembersChanged { .. })),
+            "some member must hold it: {incomplete:?}"
         );
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
         let (first, second) = (Some((segment, &[0][..])), Some((segment, &[1][..])));
@@ -193,7 +196,7 @@ mod claims {
     }
 
     /// As the one before, by a table so old that it knows of no member that came since.
-    pub async fn is_not_who_knew_no_new_member(scene: Scene) {
+    pub async fn a_host_that_did_not_know_a_new_member_does_not_repair(scene: Scene) {
         scene.attach().await;
         scene.drain(0, &Scene::others(&[2])).await;
         scene.is_repaired().await;
@@ -204,12 +207,12 @@ mod claims {
         assert!(scene.take(0, later).await.is_some());
     }
 
-    /// Whoever filled one member said that the others lacked something, and got them.
-    pub async fn says_nothing_of_whom_it_does_not_fill(scene: Scene) {
+    /// A host that rebuilt one member once reported the others as incomplete, and got them.
+    pub async fn a_repair_report_on_other_members_is_ignored(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.take(0, NOW).await.expect("filling");
         let end = RepairOutcome {
-            lacking: vec![unit(0), unit(1)],
+            out_of_sync: vec![unit(0), unit(1)],
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
@@ -326,7 +329,7 @@ mod claims {
             refused(scene.commit(4, (0, 2), None).await);
         }
         scene.commit(4, (1, 1), None).await.expect("one is there");
-        // Whoever puts anew knows who is there now.
+        // A host that repeats its puts knows the current members.
         let table = database.units().copysets().await.expect("read");
         let newest = table[0].joined;
         scene.commit(5, (newest, newest), None).await.expect("both");
@@ -377,8 +380,8 @@ mod claims {
     }
 
     /// A unit was whole when a pass began, and was then found to be older than it was:
-    /// whoever was filled from it became whole, and the one that left was dropped.
-    pub async fn is_filled_from_one_that_is_older(scene: Scene) {
+    /// members filled from it became in sync, and the draining one was removed.
+    pub async fn a_member_rebuilt_from_an_older_unit_is_not_in_sync(scene: Scene) {
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
         for (host, is_older) in [(2, true), (1, false)] {
@@ -547,7 +550,7 @@ mod claims {
     }
 
     /// A healthy unit was removed for a dead one, which was counted as the whole copy.
-    /// And where nobody is left that is whole, somebody has to say what is given up.
+    /// Without another member in sync, the operator has to accept the data loss.
     pub async fn a_dead_unit_is_no_copy(scene: Scene) {
         let usable = Scene::others(&[2, 3]);
         let remove = async |number: u128, how, there: &[u128]| {
@@ -578,9 +581,9 @@ mod claims {
         assert!(said.contains("file:///1 (unit-"), "{said}");
         assert!(said.contains("may be missing something"), "{said}");
         assert!(said.contains("since it began to drain"), "{said}");
-        let said = remove(2, Removal::GivenUp, &[0, 1, 3]).await;
+        let said = remove(2, Removal::DataLossAccepted, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
-        assert!(said.contains("given_up: 1"), "{said}");
+        assert!(said.contains("copysets_lost: 1"), "{said}");
         let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
         scene.is_repaired().await;
@@ -589,7 +592,7 @@ mod claims {
 
     /// A cluster that began with one unit has copysets of one: a unit that was lost
     /// could not be removed for what never lay there.
-    pub async fn where_nothing_lies_a_place_is_free(scene: Scene) {
+    pub async fn in_an_empty_copyset_a_unit_is_removed_at_once(scene: Scene) {
         let id = CopysetId::new(1).expect("12 bits");
         let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
         let added = scene.database.units().plan(&[], plan, NOW);
@@ -683,112 +686,127 @@ mod claims {
 }
 
 #[test]
-fn a_copyset_is_one_hosts_until_it_is_unresponsive() {
+fn a_copyset_stays_with_its_repairing_host_until_that_is_unresponsive() {
     on_sqlite(claims::is_one_hosts);
-    on_sqlite(claims::says_no_more_than_there_can_be);
+    on_sqlite(claims::a_repair_report_names_a_limited_number_of_units);
 }
 
 #[test]
-fn who_suspicions_does_not_repair_and_nobody_repairs_two() {
+fn a_host_that_reported_a_suspicion_does_not_repair_and_none_repairs_two() {
     on_sqlite(claims::is_not_who_suspected);
 }
 
 #[test]
-fn who_commits_that_members_lack_something_does_not_repair_them() {
-    on_sqlite(claims::is_not_who_committed_that_they_lack_it);
-    on_sqlite(claims::is_not_who_knew_no_new_member);
+fn the_host_whose_commit_reported_members_does_not_repair_them() {
+    on_sqlite(claims::a_host_does_not_repair_members_that_its_own_commit_reported);
+    on_sqlite(claims::a_host_that_did_not_know_a_new_member_does_not_repair);
 }
 
 #[test]
-fn a_member_that_is_not_filled_is_not_said_to_lack_anything() {
-    on_sqlite(claims::says_nothing_of_whom_it_does_not_fill);
+fn a_host_cannot_report_members_as_incomplete_that_it_does_not_rebuild() {
+    on_sqlite(claims::a_repair_report_on_other_members_is_ignored);
 }
 
 #[test]
-fn a_member_is_whole_only_if_it_has_missed_nothing_since() {
+fn a_member_is_in_sync_only_if_it_has_missed_nothing_since() {
     on_sqlite(claims::missed_nothing_since);
 }
 
 #[test]
-fn of_two_units_that_were_away_one_goes_on_to_count() {
+fn one_of_two_rejoined_units_keeps_counting_as_a_copy() {
     on_sqlite(claims::one_goes_on_to_count);
 }
 
 #[test]
-fn a_drained_unit_is_removed_when_what_replaces_it_is_whole() {
+fn a_drained_unit_is_removed_when_its_replacements_are_in_sync() {
     on_sqlite(claims::is_drained);
 }
 
 #[test]
-fn a_version_that_members_do_not_have_is_refused() {
+fn a_version_without_enough_members_is_refused() {
     on_sqlite(claims::is_put_by_an_old_table);
 }
 
 #[test]
-fn a_free_is_forgotten_by_whoever_knew_all_members() {
+fn a_free_is_done_only_by_a_host_that_knew_all_members() {
     on_sqlite(claims::is_freed_on_all_members);
 }
 
 #[test]
-fn whoever_is_filled_from_an_older_unit_is_not_whole() {
-    on_sqlite(claims::is_filled_from_one_that_is_older);
+fn a_member_filled_from_an_older_unit_is_not_in_sync() {
+    on_sqlite(claims::a_member_rebuilt_from_an_older_unit_is_not_in_sync);
 }
 
 #[test]
-fn no_unit_that_is_drained_takes_a_place() {
+fn a_draining_unit_replaces_no_member() {
     on_sqlite(claims::several_are_drained);
 }
 
 #[test]
-fn a_drain_that_is_ended_gives_places_back() {
+fn a_canceled_drain_restores_the_members() {
     on_sqlite(claims::is_not_drained_after_all);
 }
 
 #[test]
-fn a_database_that_was_put_back_heeds_no_older_table() {
+fn a_restored_database_accepts_no_writes_by_an_older_table() {
     on_sqlite(claims::is_put_back);
 }
 
 #[test]
-fn the_last_whole_copy_is_never_dropped() {
+fn the_last_complete_copy_is_never_removed() {
     on_sqlite(claims::the_last_whole_copy_stays);
 }
 
 #[test]
-fn a_unit_that_is_gone_counts_as_no_copy() {
+fn an_unreachable_unit_does_not_count_as_a_copy() {
     on_sqlite(claims::a_dead_unit_is_no_copy);
 }
 
 #[test]
-fn where_nothing_lies_another_unit_takes_the_place_at_once() {
-    on_sqlite(claims::where_nothing_lies_a_place_is_free);
+fn in_an_empty_copyset_a_member_is_replaced_at_once() {
+    on_sqlite(claims::in_an_empty_copyset_a_unit_is_removed_at_once);
 }
 
 #[test]
-fn a_unit_that_is_missing_for_too_long_is_replaced() {
+fn a_unit_that_has_been_missing_for_too_long_is_replaced() {
     on_sqlite(claims::is_missing_for_too_long);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(&server, claims::is_one_hosts);
-    on_postgres(&server, claims::says_no_more_than_there_can_be);
+    on_postgres(
+        &server,
+        claims::a_repair_report_names_a_limited_number_of_units,
+    );
     on_postgres(&server, claims::is_not_who_suspected);
-    on_postgres(&server, claims::is_not_who_committed_that_they_lack_it);
-    on_postgres(&server, claims::is_not_who_knew_no_new_member);
-    on_postgres(&server, claims::says_nothing_of_whom_it_does_not_fill);
+    on_postgres(
+        &server,
+        claims::a_host_does_not_repair_members_that_its_own_commit_reported,
+    );
+    on_postgres(
+        &server,
+        claims::a_host_that_did_not_know_a_new_member_does_not_repair,
+    );
+    on_postgres(&server, claims::a_repair_report_on_other_members_is_ignored);
     on_postgres(&server, claims::missed_nothing_since);
     on_postgres(&server, claims::one_goes_on_to_count);
     on_postgres(&server, claims::is_drained);
     on_postgres(&server, claims::is_put_back);
     on_postgres(&server, claims::several_are_drained);
     on_postgres(&server, claims::is_not_drained_after_all);
-    on_postgres(&server, claims::is_filled_from_one_that_is_older);
+    on_postgres(
+        &server,
+        claims::a_member_rebuilt_from_an_older_unit_is_not_in_sync,
+    );
     on_postgres(&server, claims::is_freed_on_all_members);
     on_postgres(&server, claims::is_put_by_an_old_table);
     on_postgres(&server, claims::the_last_whole_copy_stays);
     on_postgres(&server, claims::a_dead_unit_is_no_copy);
-    on_postgres(&server, claims::where_nothing_lies_a_place_is_free);
+    on_postgres(
+        &server,
+        claims::in_an_empty_copyset_a_unit_is_removed_at_once,
+    );
     on_postgres(&server, claims::is_missing_for_too_long);
 }

@@ -79,7 +79,7 @@ impl Rows for Scene {
         let end = RepairOutcome {
             compared: true,
             scrubbed: true,
-            brought: Some(Vec::new()),
+            copied_to: Some(Vec::new()),
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
@@ -151,7 +151,7 @@ impl Scene {
     /// All that the task names is found to be there.
     pub async fn ends_well(&self, host: usize, task: &RepairJob) {
         let end = RepairOutcome {
-            whole: task.missed.clone(),
+            in_sync: task.missed.clone(),
             compared: task.compare,
             scrubbed: task.scrub,
             ..RepairOutcome::default()

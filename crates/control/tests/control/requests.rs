@@ -39,7 +39,7 @@ async fn names(scene: &Scene, party: &Party, path: &str) -> Vec<String> {
     }
 }
 
-async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
+async fn a_request_with_the_same_idempotency_key_is_carried_out_once(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     let new = json!({"name": "disk", "size": 1 << 20});
@@ -55,14 +55,14 @@ async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
     let (status, refused) = post(&scene, &alice, "/v1/volumes", "k1", &other).await;
     assert_eq!(
         (status, &refused["code"]),
-        (409, &json!("idempotency-conflict"))
+        (409, &json!("idempotency_conflict"))
     );
     let (status, _) = post(&scene, &bob, "/v1/volumes", "k1", &other).await;
     assert_eq!(status, 201, "a key is its user's own");
     let (status, refused) = post(&scene, &alice, "/v1/snapshots", "k1", &new).await;
     assert_eq!(
         (status, &refused["code"]),
-        (422, &json!("invalid-argument")),
+        (422, &json!("invalid_argument")),
         "{refused}"
     );
 
@@ -122,7 +122,7 @@ async fn the_same_request_under_the_same_key_makes_nothing_twice(scene: Scene) {
 }
 
 /// Of two that come at the same time, one makes it and both are told so.
-async fn two_at_once_under_one_key_make_one(scene: Scene) {
+async fn two_concurrent_requests_with_one_key_create_one_object(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     for turn in 0..8 {
         let new = json!({"name": format!("disk-{turn}"), "size": 1 << 20});
@@ -137,36 +137,9 @@ async fn two_at_once_under_one_key_make_one(scene: Scene) {
     assert_eq!(names(&scene, &alice, "/v1/volumes").await.len(), 8);
 }
 
-async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
-    let alice = scene.member("users", "alice").await;
-    let root = Some(&scene.root);
-    scene.member("hosts", "h1").await;
-    let grant = json!({"user": "alice", "right": "use", "host": "h1"});
-    scene.ask(root, "POST /v1/grants", grant, 201).await;
-    let principal = Some(&alice);
-    let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
-    let request = "POST /v1/volumes?dry_run=true";
-    let tried = scene.ask(principal, request, new.clone(), 201).await;
-    assert_eq!(
-        (&tried["name"], &tried["tags"]["tier"]),
-        (&json!("disk"), &json!("gold"))
-    );
-    assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
-    scene
-        .ask(principal, "POST /v1/volumes", new.clone(), 201)
-        .await;
-    scene.ask(principal, request, new, 409).await;
-    let log = async || {
-        let log = scene.ask(root, "GET /v1/audit", Value::Null, 200).await;
-        log.as_array().expect("lines").len()
-    };
-    let before = (
-        log().await,
-        scene
-            .ask(principal, "GET /v1/volumes/disk", Value::Null, 200)
-            .await,
-    );
-    for (request, body, status) in [
+/// Dry runs of a user who owns the volume `disk`, and the status of each.
+fn dry_runs_of_owner() -> Vec<(&'static str, Value, u16)> {
+    vec![
         (
             "POST /v1/snapshots?dry_run=true",
             json!({"volume": "disk", "name": "noon"}),
@@ -219,7 +192,7 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
         ),
         (
             "POST /v1/me/certificate?dry_run=true",
-            json!({"request": ""}),
+            json!({"signing_request": ""}),
             400,
         ),
         (
@@ -228,22 +201,24 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
             201,
         ),
         ("POST /v1/users?dry_run=true", json!({"name": "carol"}), 403),
-    ] {
-        scene.ask(principal, request, body, status).await;
-    }
-    let signing = json!({"token": "t", "request": "r"});
-    for (request, body) in [
+    ]
+}
+
+/// Changes of administrators that have no dry run.
+fn changes_without_dry_run() -> Vec<(&'static str, Value)> {
+    let signing = json!({"token": "t", "signing_request": "r"});
+    vec![
         ("POST /v1/join", signing),
         ("POST /v1/units", json!({"url": "/srv/unit-9"})),
         ("POST /v1/keys", json!({"name": "second"})),
         ("POST /v1/users/alice/token", Value::Null),
         ("POST /v1/hosts/h1/token", Value::Null),
-    ] {
-        let request = format!("{request}?dry_run=true");
-        let refused = scene.ask(root, &request, body, 400).await;
-        assert_eq!(refused["field"], "dry_run", "{request}: {refused}");
-    }
-    for (request, body) in [
+    ]
+}
+
+/// Dry runs of an administrator, which all succeed.
+fn dry_runs_of_administrator() -> Vec<(&'static str, Value)> {
+    vec![
         ("POST /v1/users?dry_run=true", json!({"name": "carol"})),
         ("POST /v1/users/alice/disable?dry_run=true", Value::Null),
         ("DELETE /v1/users/alice/keys?dry_run=true", Value::Null),
@@ -257,36 +232,67 @@ async fn what_is_only_tried_is_checked_and_not_done(scene: Scene) {
             "POST /v1/volumes/alice%2Fdisk/transfer?dry_run=true",
             json!({"user": "root"}),
         ),
-    ] {
-        let (status, answer) = scene
-            .try_ask(
-                root,
-                request,
-                &match body {
-                    Value::Null => String::new(),
-                    body => body.to_string(),
-                },
-            )
-            .await;
+    ]
+}
+
+/// The number of entries in the audit log, and the volume `disk`.
+async fn state_of_disk(scene: &Scene, owner: &Party) -> (usize, Value) {
+    let log = scene.ask(Some(&scene.root), "GET /v1/audit", Value::Null, 200);
+    let log = log.await.as_array().expect("entries").len();
+    let disk = scene.ask(Some(owner), "GET /v1/volumes/disk", Value::Null, 200);
+    (log, disk.await)
+}
+
+async fn a_dry_run_creates_nothing_and_finds_conflicts(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let principal = Some(&alice);
+    let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
+    let request = "POST /v1/volumes?dry_run=true";
+    let tried = scene.ask(principal, request, new.clone(), 201).await;
+    assert_eq!(
+        (&tried["name"], &tried["tags"]["tier"]),
+        (&json!("disk"), &json!("gold"))
+    );
+    assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
+    scene
+        .ask(principal, "POST /v1/volumes", new.clone(), 201)
+        .await;
+    scene.ask(principal, request, new, 409).await;
+}
+
+async fn dry_runs_are_checked_and_change_nothing(scene: Scene) {
+    let alice = scene.member("users", "alice").await;
+    let (root, principal) = (Some(&scene.root), Some(&alice));
+    scene.member("hosts", "h1").await;
+    let grant = json!({"user": "alice", "right": "use", "host": "h1"});
+    scene.ask(root, "POST /v1/grants", grant, 201).await;
+    let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
+    scene.ask(principal, "POST /v1/volumes", new, 201).await;
+    let before = state_of_disk(&scene, &alice).await;
+    for (request, body, status) in dry_runs_of_owner() {
+        scene.ask(principal, request, body, status).await;
+    }
+    for (request, body) in changes_without_dry_run() {
+        let request = format!("{request}?dry_run=true");
+        let refused = scene.ask(root, &request, body, 400).await;
+        assert_eq!(refused["field"], "dry_run", "{request}: {refused}");
+    }
+    for (request, body) in dry_runs_of_administrator() {
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        let (status, answer) = scene.try_ask(root, request, &body).await;
         assert!((200..300).contains(&status), "{request}: {answer}");
     }
-    let after = (
-        log().await,
-        scene
-            .ask(principal, "GET /v1/volumes/disk", Value::Null, 200)
-            .await,
-    );
-    assert_eq!(before, after);
-    scene
-        .ask(root, "GET /v1/users/carol", Value::Null, 404)
-        .await;
-    scene
-        .ask(root, "GET /v1/projects/red", Value::Null, 404)
-        .await;
+    assert_eq!(before, state_of_disk(&scene, &alice).await);
+    for absent in ["GET /v1/users/carol", "GET /v1/projects/red"] {
+        scene.ask(root, absent, Value::Null, 404).await;
+    }
     assert!(names(&scene, &alice, "/v1/snapshots").await.is_empty());
 }
 
-async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
+async fn lists_are_paged_and_filtered(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let principal = Some(&alice);
     for number in 0..7 {
@@ -374,7 +380,7 @@ async fn lists_come_in_pages_and_only_what_is_asked_for(scene: Scene) {
     }
 }
 
-async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
+async fn a_project_cannot_exceed_its_quota(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let (root, principal) = (Some(&scene.root), Some(&alice));
     let quota = json!({"volumes": 3, "snapshots": 1, "bytes": 4 << 20});
@@ -387,7 +393,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
     };
     make("one", 1 << 20, 201).await;
     let refused = make("large", 4 << 20, 403).await;
-    assert_eq!(refused["code"], "quota-exceeded");
+    assert_eq!(refused["code"], "quota_exceeded");
     make("two", 1 << 20, 201).await;
     let grow = async |size: u64, status| {
         let request = "POST /v1/volumes/two/grow";
@@ -406,7 +412,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
             .await
     };
     snapshot("first", 201).await;
-    assert_eq!(snapshot("second", 403).await["code"], "quota-exceeded");
+    assert_eq!(snapshot("second", 403).await["code"], "quota_exceeded");
     let shown = scene
         .ask(principal, "GET /v1/projects/alice", Value::Null, 200)
         .await;
@@ -416,7 +422,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         .ask(principal, "DELETE /v1/volumes/three", Value::Null, 202)
         .await;
     make("four", 1 << 20, 201).await;
-    // A clone is on the account of whoever makes it.
+    // A clone is charged to the user who creates it.
     let bob = scene.member("users", "bob").await;
     let quota = json!({"volumes": 0});
     scene
@@ -436,7 +442,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
         (&made["owner"], &made["project"]),
         (&json!("bob"), &json!("bob"))
     );
-    // And whoever is given something must have room for it.
+    // The new owner of a transferred volume needs quota for it.
     scene
         .ask(
             root,
@@ -470,7 +476,7 @@ async fn a_project_has_no_more_than_it_may_have(scene: Scene) {
 }
 
 /// One user could fill a host with thousands.
-async fn a_user_has_so_many_read_only_attachments_on_a_host(scene: Scene) {
+async fn the_read_only_attachments_of_a_user_on_a_host_are_limited(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let (root, principal) = (Some(&scene.root), Some(&alice));
     for host in ["h1", "h2"] {
@@ -490,7 +496,7 @@ async fn a_user_has_so_many_read_only_attachments_on_a_host(scene: Scene) {
     }
     let last = READ_ONLY_ATTACHMENTS_MAX;
     let refused = attach(principal, "h1", last, 403).await;
-    assert_eq!(refused["code"], "quota-exceeded");
+    assert_eq!(refused["code"], "quota_exceeded");
     // The same again is no other; another host, or another user, is.
     let again = attach(principal, "h1", 0, 202).await;
     attach(principal, "h2", last, 202).await;
@@ -504,8 +510,8 @@ async fn a_user_has_so_many_read_only_attachments_on_a_host(scene: Scene) {
     attach(principal, "h1", last, 403).await;
 }
 
-/// Whoever had one right on a volume was told its owner's project and limits.
-async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
+/// A user with any right on a volume once saw its owner's project and limits.
+async fn outsiders_learn_of_a_quota_only_that_it_is_exhausted(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     let (root, principal) = (Some(&scene.root), Some(&alice));
@@ -521,7 +527,7 @@ async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
     let requests = [("POST /v1/snapshots", take), (grow_it, grow)];
     for (request, body) in &requests {
         let told = scene.ask(principal, request, body.clone(), 403).await;
-        assert_eq!(told["code"], "quota-exceeded");
+        assert_eq!(told["code"], "quota_exceeded");
         assert!(told["detail"].as_str().expect("text").contains("\"red\""));
     }
     for (right, requests) in [("snapshot", &requests[..1]), ("administer", &requests[..])] {
@@ -529,7 +535,7 @@ async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
         scene.ask(principal, "POST /v1/grants", grant, 201).await;
         for (request, body) in requests {
             let told = scene.ask(Some(&bob), request, body.clone(), 403).await;
-            assert_eq!(told["code"], "quota-exceeded");
+            assert_eq!(told["code"], "quota_exceeded");
             let detail = told["detail"].as_str().expect("text");
             let is_told = detail.contains("red") || detail.contains(char::is_numeric);
             assert!(!is_told, "{detail}");
@@ -559,8 +565,8 @@ async fn of_a_quota_outsiders_learn_only_that_it_is_used_up(scene: Scene) {
     assert!(told["detail"].as_str().expect("text").contains("\"red\""));
 }
 
-/// Whoever had left a project went on adding to its account.
-async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
+/// A former member of a project once still added to its account.
+async fn a_former_member_adds_nothing_to_a_project(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     let bob = scene.member("users", "bob").await;
     scene.member("hosts", "h1").await;
@@ -607,7 +613,7 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
         let detail = refused["detail"].as_str().expect("text");
         assert!(!detail.contains("red"), "{detail}");
     }
-    // Whoever says who is in which project may.
+    // An administrator, who manages members, may.
     add(root, 3 << 20, 201).await;
     let shown = scene
         .ask(principal, "GET /v1/volumes/disk", Value::Null, 200)
@@ -630,7 +636,7 @@ async fn who_has_left_a_project_adds_nothing_to_its_account(scene: Scene) {
 
 /// A misspelt `dry_run` had it done, and a misspelt filter showed everything.
 #[tokio::test]
-async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
+async fn unknown_parameters_and_invalid_values_are_refused() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let principal = Some(&alice);
@@ -650,7 +656,7 @@ async fn what_a_call_does_not_have_or_cannot_mean_is_refused() {
             false => Value::Null,
         };
         let refused = scene.ask(principal, request, body, 400).await;
-        assert_eq!(refused["code"], "invalid-argument", "{request}");
+        assert_eq!(refused["code"], "invalid_argument", "{request}");
     }
     assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
     for request in ["GET /v1/audit?limit=0", "GET /v1/audit?limit=1001"] {
@@ -685,7 +691,7 @@ async fn a_whole_number_may_be_written_with_a_point() {
 
 /// The last of them counted, so that what has the other was shown.
 #[tokio::test]
-async fn nothing_has_two_values_of_one_tag() {
+async fn an_object_has_one_value_for_each_tag() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
@@ -757,19 +763,20 @@ fn each_problem_code_and_state_is_explained_to_programmers() {
 }
 
 on_both!(
-    the_same_request_under_the_same_key_makes_nothing_twice
-    two_at_once_under_one_key_make_one
-    what_is_only_tried_is_checked_and_not_done
-    lists_come_in_pages_and_only_what_is_asked_for
-    a_project_has_no_more_than_it_may_have
-    a_user_has_so_many_read_only_attachments_on_a_host
-    of_a_quota_outsiders_learn_only_that_it_is_used_up
-    who_has_left_a_project_adds_nothing_to_its_account
+    a_request_with_the_same_idempotency_key_is_carried_out_once
+    two_concurrent_requests_with_one_key_create_one_object
+    a_dry_run_creates_nothing_and_finds_conflicts
+    dry_runs_are_checked_and_change_nothing
+    lists_are_paged_and_filtered
+    a_project_cannot_exceed_its_quota
+    the_read_only_attachments_of_a_user_on_a_host_are_limited
+    outsiders_learn_of_a_quota_only_that_it_is_exhausted
+    a_former_member_adds_nothing_to_a_project
 );
 
 /// So that what clients are made from is what the server does.
 #[test]
-fn the_committed_description_is_what_the_handlers_say() {
+fn the_committed_description_matches_the_handlers() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
     let made = control::http::description().to_pretty_json().expect("JSON") + "\n";
     if std::env::var_os("SCREE_WRITE_OPENAPI").is_some() {
@@ -778,6 +785,6 @@ fn the_committed_description_is_what_the_handlers_say() {
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         kept == made,
-        "docs/openapi.json is not what the handlers say; `make openapi` writes it anew"
+        "docs/openapi.json does not match the handlers; run `make openapi`"
     );
 }

@@ -1,18 +1,19 @@
-//! What each of them gets from each call: nobody, a host, a stranger, who has
-//! been given one right, the owner, an administrator.
+//! Rights: the status that each kind of caller gets from each call of the API.
 
 use std::collections::BTreeSet;
 
 use api::host::{AttachmentReport, AttachmentState};
+use api::types::Message;
+use api::words::MessageCode;
 use base::PartyId;
 use serde_json::{Value, json};
 
 use crate::parties::Scene;
 use crate::tls::Party;
 
-/// Who asks, in the order of the columns below.
-const WHO: [&str; 9] = [
-    "nobody",
+/// The callers, in the order of the columns below.
+const CALLERS: [&str; 9] = [
+    "no certificate",
     "a host",
     "a stranger",
     "read",
@@ -23,18 +24,18 @@ const WHO: [&str; 9] = [
     "an administrator",
 ];
 
-/// For whom it exists, that is everybody with a right.
+/// Everyone with a right on the object.
 const SEE: [u16; 9] = [401, 403, 404, 200, 200, 200, 200, 200, 200];
-/// Whoever has the right to administer.
+/// Everyone with the right to administer.
 const MANAGE: [u16; 9] = [401, 403, 404, 403, 403, 403, 200, 200, 200];
-/// The same, for what does not even exist for others.
+/// The same, for objects that do not exist for others.
 const HIDDEN: [u16; 9] = [401, 403, 404, 404, 404, 404, 200, 200, 200];
 /// Administrators of the cluster.
 const ROOT: [u16; 9] = [401, 403, 403, 403, 403, 403, 403, 403, 200];
 /// Every user.
 const ANY: [u16; 9] = [401, 403, 200, 200, 200, 200, 200, 200, 200];
 
-/// The same, where success is another status.
+/// The same row with another status for success.
 const fn with(mut row: [u16; 9], success: u16) -> [u16; 9] {
     let mut column = 0;
     while column < row.len() {
@@ -46,266 +47,364 @@ const fn with(mut row: [u16; 9], success: u16) -> [u16; 9] {
     row
 }
 
-/// A call, its body, and what each gets. `{v}` is a volume of alice's, `{s}` a
-/// snapshot of it, `{a}` an attachment of it that she has asked for, `{g}` a
-/// right on it that she has given to carol, `{c}` the chain of another one; `{n}` is a new
-/// name.
-fn calls() -> Vec<(&'static str, Value, [u16; 9])> {
-    let none = Value::Null;
-    let clone = [401, 403, 404, 201, 201, 403, 201, 201, 403];
-    let take = [401, 403, 404, 403, 403, 201, 201, 201, 201];
-    let read = [401, 403, 404, 202, 202, 403, 202, 202, 403];
-    let write = [401, 403, 404, 403, 202, 403, 202, 202, 403];
-    // Administrators of the cluster would have to be given the use of it.
-    let move_on = [401, 403, 404, 404, 404, 404, 202, 202, 403];
-    let watch = [401, 403, 404, 404, 404, 404, 200, 200, 403];
-    // A filter may send elsewhere what is written: whoever chooses it must be able to read it.
-    let with_filters = [401, 403, 404, 403, 403, 403, 200, 200, 403];
-    let without_filters = [401, 403, 404, 404, 404, 404, 200, 200, 403];
-    // What stays takes room from all others; what a host reads, its users could read there.
-    let pin = [401, 403, 404, 403, 403, 403, 403, 403, 200];
-    let preload = [401, 403, 404, 403, 403, 403, 409, 409, 403];
-    let give = [401, 403, 404, 403, 403, 403, 403, 200, 200];
-    let own_project = [401, 403, 404, 404, 404, 404, 404, 200, 200];
-    let me = [401, 200, 200, 200, 200, 200, 200, 200, 200];
-    let add_right = json!({"user": "carol", "right": "use", "volume": "{v}"});
-    let add_project = json!({"name": "{n}"});
-    let on_host = json!({"user": "carol", "right": "use", "host": "h1"});
-    // Only an administrator says who may use a host.
-    let host_right = [401, 403, 403, 403, 403, 403, 403, 403, 201];
+/// Clone a snapshot.
+const CLONE: [u16; 9] = [401, 403, 404, 201, 201, 403, 201, 201, 403];
+/// Take a snapshot.
+const TAKE_SNAPSHOT: [u16; 9] = [401, 403, 404, 403, 403, 201, 201, 201, 201];
+/// Attach read-only.
+const ATTACH_READ_ONLY: [u16; 9] = [401, 403, 404, 202, 202, 403, 202, 202, 403];
+/// Attach.
+const ATTACH: [u16; 9] = [401, 403, 404, 403, 202, 403, 202, 202, 403];
+/// Move an attachment. Administrators of the cluster need a grant of the volume.
+const MOVE: [u16; 9] = [401, 403, 404, 404, 404, 404, 202, 202, 403];
+/// Read the events of filters.
+const READ_EVENTS: [u16; 9] = [401, 403, 404, 404, 404, 404, 200, 200, 403];
+/// Set a chain: a filter may copy what is written, so it takes the right to read.
+const SET_CHAIN: [u16; 9] = [401, 403, 404, 403, 403, 403, 200, 200, 403];
+/// Delete a chain.
+const DELETE_CHAIN: [u16; 9] = [401, 403, 404, 404, 404, 404, 200, 200, 403];
+/// Take space that all users share, such as a journal or a pinned image.
+const CLUSTER_SPACE: [u16; 9] = [401, 403, 404, 403, 403, 403, 403, 403, 200];
+/// Preload a volume that is not an image: its blocks could be read on the host.
+const PRELOAD: [u16; 9] = [401, 403, 404, 403, 403, 403, 409, 409, 403];
+/// Transfer a volume.
+const TRANSFER: [u16; 9] = [401, 403, 404, 403, 403, 403, 403, 200, 200];
+/// See a project: its members and administrators.
+const SEE_PROJECT: [u16; 9] = [401, 403, 404, 404, 404, 404, 404, 200, 200];
+/// Every party.
+const AUTHENTICATED: [u16; 9] = [401, 200, 200, 200, 200, 200, 200, 200, 200];
+/// Grant the use of a host: administrators only.
+const GRANT_HOST: [u16; 9] = [401, 403, 403, 403, 403, 403, 403, 403, 201];
+/// Read content that is not there yet.
+const READ_CONFLICTS: [u16; 9] = [401, 403, 404, 409, 409, 403, 409, 409, 403];
+/// Read an object that does not exist.
+const READ_ABSENT: [u16; 9] = [401, 403, 404, 404, 404, 403, 404, 404, 403];
+/// Read the content.
+const READ_CONTENT: [u16; 9] = [401, 403, 404, 200, 200, 403, 200, 200, 403];
+
+/// A call, and the status that each caller of [`CALLERS`] gets.
+///
+/// In the request and the body, `{v}` is a volume of alice's, `{s}` a snapshot of it, `{a}` an
+/// attachment that she requested, `{g}` a right that she granted to carol, `{c}` the chain of
+/// another volume, and `{n}` a new name.
+struct Call {
+    request: &'static str,
+    body: Value,
+    statuses: [u16; 9],
+}
+
+impl Call {
+    fn new(request: &'static str, body: Value, statuses: [u16; 9]) -> Self {
+        Self {
+            request,
+            body,
+            statuses,
+        }
+    }
+}
+
+fn calls() -> Vec<Call> {
+    [
+        volume_calls(),
+        snapshot_calls(),
+        attachment_calls(),
+        chain_calls(),
+        image_calls(),
+        audit_calls(),
+        grant_calls(),
+        project_calls(),
+        cluster_calls(),
+        party_calls(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Volumes.
+fn volume_calls() -> Vec<Call> {
     vec![
-        ("GET /v1/volumes", none.clone(), ANY),
-        (
+        Call::new("GET /v1/volumes", Value::Null, ANY),
+        Call::new(
             "POST /v1/volumes",
             json!({"name": "{n}", "size": 1 << 20}),
             with(ANY, 201),
         ),
-        (
+        Call::new(
             "POST /v1/volumes",
             json!({"name": "{n}", "from": "{s}"}),
-            clone,
+            CLONE,
         ),
-        ("GET /v1/volumes/{v}", none.clone(), SEE),
-        ("GET /v1/volumes/{v}/versions", none.clone(), SEE),
-        (
+        Call::new("GET /v1/volumes/{v}", Value::Null, SEE),
+        Call::new("GET /v1/volumes/{v}/versions", Value::Null, SEE),
+        Call::new(
             "POST /v1/volumes/{v}/grow",
             json!({"size": 1 << 30}),
             MANAGE,
         ),
-        (
+        Call::new(
             "PUT /v1/volumes/{v}/sizes",
             json!({"cache_max": 1 << 20}),
             MANAGE,
         ),
-        (
+        Call::new(
             "PUT /v1/volumes/{v}/sizes",
             json!({"journal_size": 16 << 20}),
-            pin,
+            CLUSTER_SPACE,
         ),
-        (
+        Call::new(
             "PUT /v1/volumes/{v}/tags",
             json!({"tags": {"a": "b"}}),
             MANAGE,
         ),
-        // It may be asked for; but what is to come is no state.
-        (
+        // Authorized, but the time is in the future.
+        Call::new(
             "POST /v1/volumes/{v}/restore",
             json!({"time": "2999-01-01T00:00:00Z"}),
             with(MANAGE, 400),
         ),
-        (
+        Call::new(
             "POST /v1/volumes/{v}/transfer",
             json!({"user": "carol", "project": "shared"}),
-            give,
+            TRANSFER,
         ),
-        ("DELETE /v1/volumes/{v}", none.clone(), with(MANAGE, 202)),
-        ("GET /v1/snapshots", none.clone(), ANY),
-        (
+        Call::new("DELETE /v1/volumes/{v}", Value::Null, with(MANAGE, 202)),
+    ]
+}
+
+/// Snapshots.
+fn snapshot_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/snapshots", Value::Null, ANY),
+        Call::new(
             "POST /v1/snapshots",
             json!({"volume": "{v}", "name": "{n}"}),
-            take,
+            TAKE_SNAPSHOT,
         ),
-        ("GET /v1/snapshots?volume={v}", none.clone(), SEE),
-        ("GET /v1/snapshots/{s}", none.clone(), SEE),
-        ("PUT /v1/snapshots/{s}/tags", json!({"tags": {}}), MANAGE),
-        ("DELETE /v1/snapshots/{s}", none.clone(), MANAGE),
-        ("GET /v1/attachments", none.clone(), ANY),
-        ("GET /v1/attachments?volume={v}", none.clone(), SEE),
-        (
+        Call::new("GET /v1/snapshots?volume={v}", Value::Null, SEE),
+        Call::new("GET /v1/snapshots/{s}", Value::Null, SEE),
+        Call::new("PUT /v1/snapshots/{s}/tags", json!({"tags": {}}), MANAGE),
+        Call::new("DELETE /v1/snapshots/{s}", Value::Null, MANAGE),
+    ]
+}
+
+/// Attachments.
+fn attachment_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/attachments", Value::Null, ANY),
+        Call::new("GET /v1/attachments?volume={v}", Value::Null, SEE),
+        Call::new(
             "POST /v1/attachments",
             json!({"volume": "{v}", "host": "h1", "read_only": true}),
-            read,
+            ATTACH_READ_ONLY,
         ),
-        (
+        Call::new(
             "POST /v1/attachments",
             json!({"volume": "{v}", "host": "h1"}),
-            write,
+            ATTACH,
         ),
-        ("GET /v1/attachments/{a}", none.clone(), HIDDEN),
-        (
-            "DELETE /v1/attachments/{a}",
-            none.clone(),
-            with(HIDDEN, 202),
-        ),
-        (
-            "POST /v1/attachments/{a}/move",
-            json!({"host": "h2"}),
-            move_on,
-        ),
-        // Nothing follows it that could be canceled.
-        (
+        Call::new("GET /v1/attachments/{a}", Value::Null, HIDDEN),
+        Call::new("DELETE /v1/attachments/{a}", Value::Null, with(HIDDEN, 202)),
+        Call::new("POST /v1/attachments/{a}/move", json!({"host": "h2"}), MOVE),
+        // It is not being moved.
+        Call::new(
             "DELETE /v1/attachments/{a}/move",
-            none.clone(),
+            Value::Null,
             with(HIDDEN, 409),
         ),
-        // It has no filters; but whoever is told so may know.
-        (
+        // Authorized, but it has no filters.
+        Call::new(
             "GET /v1/attachments/{a}/events",
-            none.clone(),
-            with(watch, 503),
+            Value::Null,
+            with(READ_EVENTS, 503),
         ),
-        ("GET /v1/chains", none.clone(), ANY),
-        ("GET /v1/chains?volume={v}", none.clone(), MANAGE),
-        (
+    ]
+}
+
+/// Chains of filters.
+fn chain_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/chains", Value::Null, ANY),
+        Call::new("GET /v1/chains?volume={v}", Value::Null, MANAGE),
+        Call::new(
             "POST /v1/chains",
             json!({"policy": "volume = '{v}'\n[[filter]]\nkind = 'rate'\niops = 9\n"}),
-            with_filters,
+            SET_CHAIN,
         ),
-        ("GET /v1/chains/{c}", none.clone(), HIDDEN),
-        ("DELETE /v1/chains/{c}", none.clone(), without_filters),
-        ("GET /v1/images", none.clone(), ANY),
-        ("PUT /v1/volumes/{v}/image", json!({}), MANAGE),
-        ("PUT /v1/volumes/{v}/image", json!({"pinned": true}), pin),
-        // It is none yet.
-        ("GET /v1/volumes/{v}/image", none.clone(), with(SEE, 404)),
-        (
+        Call::new("GET /v1/chains/{c}", Value::Null, HIDDEN),
+        Call::new("DELETE /v1/chains/{c}", Value::Null, DELETE_CHAIN),
+    ]
+}
+
+/// Base images.
+fn image_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/images", Value::Null, ANY),
+        Call::new("PUT /v1/volumes/{v}/image", json!({}), MANAGE),
+        Call::new(
+            "PUT /v1/volumes/{v}/image",
+            json!({"pinned": true}),
+            CLUSTER_SPACE,
+        ),
+        // It is not an image.
+        Call::new("GET /v1/volumes/{v}/image", Value::Null, with(SEE, 404)),
+        Call::new(
             "DELETE /v1/volumes/{v}/image",
-            none.clone(),
+            Value::Null,
             with(MANAGE, 409),
         ),
-        (
+        Call::new(
             "POST /v1/volumes/{v}/image/preloads",
             json!({"hosts": ["h1"]}),
-            preload,
+            PRELOAD,
         ),
-        (
+        Call::new(
             "DELETE /v1/volumes/{v}/image/preloads",
-            none.clone(),
+            Value::Null,
             with(MANAGE, 409),
         ),
-        // Nothing was written to it yet; but whoever is told so may know.
-        (
+    ]
+}
+
+/// Audits of volumes.
+fn audit_calls() -> Vec<Call> {
+    vec![
+        // Authorized, but nothing was written yet.
+        Call::new(
             "POST /v1/volumes/{v}/audits",
             json!({"units": ["none"]}),
-            [401, 403, 404, 409, 409, 403, 409, 409, 403],
+            READ_CONFLICTS,
         ),
-        (
+        Call::new(
             "GET /v1/volumes/{v}/audits/audit-00000000000000000",
-            none.clone(),
-            [401, 403, 404, 404, 404, 403, 404, 404, 403],
+            Value::Null,
+            READ_ABSENT,
         ),
-        (
-            "GET /v1/volumes/{v}/audits",
-            none.clone(),
-            [401, 403, 404, 200, 200, 403, 200, 200, 403],
-        ),
-        // Who has asked for one may cancel it, whatever they may do by now; there is none.
-        (
+        Call::new("GET /v1/volumes/{v}/audits", Value::Null, READ_CONTENT),
+        // The requester of an audit may cancel it whatever their rights; this one does not exist.
+        Call::new(
             "DELETE /v1/volumes/{v}/audits/audit-00000000000000000",
-            none.clone(),
+            Value::Null,
             with(SEE, 404),
         ),
-        ("GET /v1/grants", none.clone(), ANY),
-        ("GET /v1/grants?volume={v}", none.clone(), SEE),
-        ("POST /v1/grants", add_right, with(MANAGE, 201)),
-        ("POST /v1/grants", on_host, host_right),
-        ("DELETE /v1/grants/{g}", none.clone(), HIDDEN),
-        ("GET /v1/projects", none.clone(), ANY),
-        ("GET /v1/projects/alice", none.clone(), own_project),
-        ("POST /v1/projects", add_project, with(ROOT, 201)),
-        (
+    ]
+}
+
+/// Grants.
+fn grant_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/grants", Value::Null, ANY),
+        Call::new("GET /v1/grants?volume={v}", Value::Null, SEE),
+        Call::new(
+            "POST /v1/grants",
+            json!({"user": "carol", "right": "use", "volume": "{v}"}),
+            with(MANAGE, 201),
+        ),
+        Call::new(
+            "POST /v1/grants",
+            json!({"user": "carol", "right": "use", "host": "h1"}),
+            GRANT_HOST,
+        ),
+        Call::new("DELETE /v1/grants/{g}", Value::Null, HIDDEN),
+    ]
+}
+
+/// Projects.
+fn project_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/projects", Value::Null, ANY),
+        Call::new("GET /v1/projects/alice", Value::Null, SEE_PROJECT),
+        Call::new("POST /v1/projects", json!({"name": "{n}"}), with(ROOT, 201)),
+        Call::new(
             "PUT /v1/projects/alice/quota",
             json!({"volumes": 9999}),
             ROOT,
         ),
-        ("PUT /v1/projects/alice/members/carol", none.clone(), ROOT),
-        (
-            "DELETE /v1/projects/alice/members/carol",
-            none.clone(),
-            ROOT,
-        ),
-        ("DELETE /v1/projects/shared", none.clone(), with(ROOT, 409)),
-        ("GET /v1/me", none.clone(), me),
-        ("GET /v1/status", none.clone(), ROOT),
-        ("GET /v1/load", none.clone(), ROOT),
-        ("GET /v1/audit", none.clone(), ROOT),
-        ("GET /v1/units", none.clone(), ROOT),
-        ("GET /v1/units/none", none.clone(), with(ROOT, 404)),
-        (
+        Call::new("PUT /v1/projects/alice/members/carol", Value::Null, ROOT),
+        Call::new("DELETE /v1/projects/alice/members/carol", Value::Null, ROOT),
+        Call::new("DELETE /v1/projects/shared", Value::Null, with(ROOT, 409)),
+    ]
+}
+
+/// The caller, units, and keys.
+fn cluster_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/me", Value::Null, AUTHENTICATED),
+        Call::new("GET /v1/status", Value::Null, ROOT),
+        Call::new("GET /v1/load", Value::Null, ROOT),
+        Call::new("GET /v1/audit", Value::Null, ROOT),
+        Call::new("GET /v1/units", Value::Null, ROOT),
+        Call::new("GET /v1/units/none", Value::Null, with(ROOT, 404)),
+        Call::new(
             "PUT /v1/units/none/zone",
             json!({"zone": "a"}),
             with(ROOT, 404),
         ),
-        ("GET /v1/keys", none.clone(), ROOT),
-        ("GET /v1/keys/none", none.clone(), with(ROOT, 404)),
-        (
+        Call::new("GET /v1/keys", Value::Null, ROOT),
+        Call::new("GET /v1/keys/none", Value::Null, with(ROOT, 404)),
+        Call::new(
             "POST /v1/keys/none/rotate",
             json!({"to": "other"}),
             with(ROOT, 404),
         ),
-        ("DELETE /v1/keys/none", none.clone(), with(ROOT, 404)),
-        // No host has an agent here that could do it.
-        (
+        Call::new("DELETE /v1/keys/none", Value::Null, with(ROOT, 404)),
+        // No host has an agent.
+        Call::new(
             "POST /v1/units",
             json!({"url": "/nowhere", "host": "none"}),
             with(ROOT, 404),
         ),
-        ("GET /v1/units/tasks", none.clone(), ROOT),
-        ("POST /v1/units/repair", none.clone(), with(ROOT, 202)),
-        ("POST /v1/units/scrub", json!({}), with(ROOT, 202)),
-        ("POST /v1/units/rebalance", none.clone(), with(ROOT, 202)),
-        (
+        Call::new("GET /v1/units/tasks", Value::Null, ROOT),
+        Call::new("POST /v1/units/repair", Value::Null, with(ROOT, 202)),
+        Call::new("POST /v1/units/scrub", json!({}), with(ROOT, 202)),
+        Call::new("POST /v1/units/rebalance", Value::Null, with(ROOT, 202)),
+        Call::new(
             "POST /v1/units/drain",
             json!({"units": ["none"]}),
             with(ROOT, 404),
         ),
-        (
+        Call::new(
             "POST /v1/units/none/remove",
             json!({"lost": true}),
             with(ROOT, 404),
         ),
-        (
+        Call::new(
             "POST /v1/keys",
             json!({"name": "new", "host": "none"}),
             with(ROOT, 404),
         ),
-        ("GET /v1/users", none.clone(), ROOT),
-        ("POST /v1/users", json!({"name": "{n}"}), with(ROOT, 201)),
-        ("GET /v1/users/carol", none.clone(), ROOT),
-        ("POST /v1/users/carol/token", none.clone(), with(ROOT, 201)),
-        ("POST /v1/users/carol/disable", none.clone(), ROOT),
-        ("POST /v1/users/carol/enable", none.clone(), ROOT),
-        ("DELETE /v1/users/carol/keys", none.clone(), ROOT),
-        ("GET /v1/hosts", none.clone(), ROOT),
-        ("POST /v1/hosts", json!({"name": "{n}"}), with(ROOT, 201)),
-        ("GET /v1/hosts/h1", none.clone(), ROOT),
-        ("POST /v1/hosts/h1/token", none.clone(), with(ROOT, 201)),
-        ("POST /v1/hosts/h2/disable", none.clone(), ROOT),
-        ("POST /v1/hosts/h2/enable", none.clone(), ROOT),
-        ("DELETE /v1/hosts/h2/keys", none.clone(), ROOT),
-        ("GET /v1/daemons", none.clone(), ROOT),
-        ("POST /v1/daemons", json!({"name": "{n}"}), with(ROOT, 201)),
-        ("GET /v1/daemons/u1", none.clone(), ROOT),
-        ("POST /v1/daemons/u1/token", none.clone(), with(ROOT, 201)),
-        ("POST /v1/daemons/u1/disable", none.clone(), ROOT),
-        ("POST /v1/daemons/u1/enable", none.clone(), ROOT),
-        ("DELETE /v1/daemons/u1/keys", none, ROOT),
     ]
 }
 
-/// What needs no certificate, or would wait for an agent; these have tests of
-/// their own.
-const ELSEWHERE: [&str; 5] = [
+/// Users, hosts, and unit daemons.
+fn party_calls() -> Vec<Call> {
+    vec![
+        Call::new("GET /v1/users", Value::Null, ROOT),
+        Call::new("POST /v1/users", json!({"name": "{n}"}), with(ROOT, 201)),
+        Call::new("GET /v1/users/carol", Value::Null, ROOT),
+        Call::new("POST /v1/users/carol/token", Value::Null, with(ROOT, 201)),
+        Call::new("POST /v1/users/carol/disable", Value::Null, ROOT),
+        Call::new("POST /v1/users/carol/enable", Value::Null, ROOT),
+        Call::new("DELETE /v1/users/carol/keys", Value::Null, ROOT),
+        Call::new("GET /v1/hosts", Value::Null, ROOT),
+        Call::new("POST /v1/hosts", json!({"name": "{n}"}), with(ROOT, 201)),
+        Call::new("GET /v1/hosts/h1", Value::Null, ROOT),
+        Call::new("POST /v1/hosts/h1/token", Value::Null, with(ROOT, 201)),
+        Call::new("POST /v1/hosts/h2/disable", Value::Null, ROOT),
+        Call::new("POST /v1/hosts/h2/enable", Value::Null, ROOT),
+        Call::new("DELETE /v1/hosts/h2/keys", Value::Null, ROOT),
+        Call::new("GET /v1/daemons", Value::Null, ROOT),
+        Call::new("POST /v1/daemons", json!({"name": "{n}"}), with(ROOT, 201)),
+        Call::new("GET /v1/daemons/u1", Value::Null, ROOT),
+        Call::new("POST /v1/daemons/u1/token", Value::Null, with(ROOT, 201)),
+        Call::new("POST /v1/daemons/u1/disable", Value::Null, ROOT),
+        Call::new("POST /v1/daemons/u1/enable", Value::Null, ROOT),
+        Call::new("DELETE /v1/daemons/u1/keys", Value::Null, ROOT),
+    ]
+}
+
+/// Calls that need no certificate or wait for an agent. They have tests of their own.
+const TESTED_ELSEWHERE: [&str; 5] = [
     "GET /v1/authority",
     "POST /v1/join",
     "POST /v1/me/certificate",
@@ -316,7 +415,7 @@ const ELSEWHERE: [&str; 5] = [
 struct Cast {
     scene: Scene,
     host: Party,
-    /// Where things are moved to.
+    /// The target of moves.
     h2: PartyId,
     alice: Party,
     bob: Party,
@@ -352,7 +451,7 @@ impl Cast {
             let join = format!("PUT /v1/projects/shared/members/{user}");
             scene.ask(root, &join, Value::Null, 200).await;
         }
-        // What keeps the project from being deleted.
+        // A project with a volume cannot be deleted.
         let kept = json!({"name": "kept", "size": 1 << 20, "project": "shared"});
         scene.ask(Some(&alice), "POST /v1/volumes", kept, 201).await;
         Self {
@@ -364,9 +463,8 @@ impl Cast {
         }
     }
 
-    /// New things of alice's, on which bob has `right`: what the letters in
-    /// the calls stand for.
-    async fn things(&self, number: usize, right: Option<&str>) -> Vec<(&'static str, String)> {
+    /// New objects of alice's, on which bob has `right`, by their placeholders in [`Call`].
+    async fn objects(&self, number: usize, right: Option<&str>) -> Vec<(&'static str, String)> {
         let (scene, alice) = (&self.scene, Some(&self.alice));
         let made = async |request: &str, body: Value, status| -> String {
             let made = scene.ask(alice, request, body, status).await;
@@ -403,13 +501,13 @@ impl Cast {
         ]
     }
 
-    /// Nothing is moved to who is unresponsive.
-    async fn h2_is_heard_of(&self) {
-        let heard = self.scene.control.note_heard(self.h2).await;
+    /// Lets h2 report, since no attachment is moved to an unresponsive host.
+    async fn let_h2_report(&self) {
+        let heard = self.scene.control.host(self.h2).note_heard().await;
         heard.expect("kept");
     }
 
-    fn who(&self, column: usize) -> Option<&Party> {
+    fn caller(&self, column: usize) -> Option<&Party> {
         match column {
             0 => None,
             1 => Some(&self.host),
@@ -428,24 +526,29 @@ fn filled(text: &str, things: &[(&str, String)]) -> String {
     text
 }
 
-async fn each_call_gives_everybody_what_is_theirs(scene: Scene) {
+async fn each_caller_gets_the_status_of_their_rights(scene: Scene) {
     let cast = Cast::new(scene).await;
     let mut wrong = Vec::new();
-    for (row, (request, body, expected)) in calls().into_iter().enumerate() {
-        for (column, who) in WHO.iter().enumerate() {
+    for (row, call) in calls().into_iter().enumerate() {
+        let Call {
+            request,
+            body,
+            statuses,
+        } = call;
+        for (column, who) in CALLERS.iter().enumerate() {
             let right = Some(*who).filter(|_| (3..=6).contains(&column));
-            let things = cast.things(row * WHO.len() + column, right).await;
-            cast.h2_is_heard_of().await;
+            let things = cast.objects(row * CALLERS.len() + column, right).await;
+            cast.let_h2_report().await;
             let asked = filled(request, &things);
             let sent = match &body {
                 Value::Null => String::new(),
                 body => filled(&body.to_string(), &things),
             };
-            let (status, answer) = cast.scene.try_ask(cast.who(column), &asked, &sent).await;
-            if status != expected[column] {
+            let (status, answer) = cast.scene.try_ask(cast.caller(column), &asked, &sent).await;
+            if status != statuses[column] {
                 wrong.push(format!(
                     "{request} {body} by {who}: {status} and not {}: {answer}",
-                    expected[column]
+                    statuses[column]
                 ));
             }
         }
@@ -453,10 +556,10 @@ async fn each_call_gives_everybody_what_is_theirs(scene: Scene) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whoever guesses ids learns nothing from the answers.
-async fn what_is_a_strangers_is_answered_like_what_does_not_exist(scene: Scene) {
+/// A caller who guesses ids learns nothing from the answers.
+async fn a_strangers_object_is_answered_like_one_that_does_not_exist(scene: Scene) {
     let cast = Cast::new(scene).await;
-    let things = cast.things(0, None).await;
+    let things = cast.objects(0, None).await;
     let absent = [
         ("{v}", "vol-00000000000000000".to_owned()),
         ("{s}", "snap-00000000000000000".to_owned()),
@@ -474,8 +577,13 @@ async fn what_is_a_strangers_is_answered_like_what_does_not_exist(scene: Scene) 
         ("{s}", "alice/nothing".to_owned()),
     ];
     let mut compared = 0;
-    for (request, body, expected) in calls() {
-        if expected[2] != 404 {
+    for Call {
+        request,
+        body,
+        statuses,
+    } in calls()
+    {
+        if statuses[2] != 404 {
             continue;
         }
         let whole = format!("{request} {body}");
@@ -542,22 +650,22 @@ fn the_table_of_rights_has_every_call() {
     };
     let calls = calls();
     let missing = described.iter().filter(|described| {
-        !ELSEWHERE.contains(&described.as_str())
-            && !calls.iter().any(|(called, ..)| is_same(described, called))
+        !TESTED_ELSEWHERE.contains(&described.as_str())
+            && !calls.iter().any(|call| is_same(described, call.request))
     });
     let missing: Vec<_> = missing.collect();
     assert!(missing.is_empty(), "{missing:?}");
     assert!(described.len() > 50, "{described:?}");
 }
 
-/// They were told that no host is heard of, as if that would pass.
-async fn whoever_has_given_back_their_hosts_hears_that_none_is_for_them(scene: Scene) {
+/// They once got "no host reports", as if that were temporary.
+async fn a_user_without_hosts_is_told_that_no_host_is_granted_to_them(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice) = (&cast.scene, Some(&cast.alice));
-    let things = cast.things(0, None).await;
-    cast.h2_is_heard_of().await;
+    let things = cast.objects(0, None).await;
+    cast.let_h2_report().await;
     let preload = filled("POST /v1/volumes/{v}/image/preloads", &things);
-    // It is no image.
+    // It is not an image.
     scene.ask(alice, &preload, json!({}), 409).await;
     let grants = scene.ask(alice, "GET /v1/grants", Value::Null, 200).await;
     for grant in grants["items"].as_array().expect("a page") {
@@ -568,13 +676,13 @@ async fn whoever_has_given_back_their_hosts_hears_that_none_is_for_them(scene: S
     }
     let refused = scene.ask(alice, &preload, json!({"hosts": []}), 403).await;
     let why = refused["detail"].as_str().expect("words");
-    assert!(why.contains("no host is for you"), "{why}");
+    assert!(why.contains("you may not use any host"), "{why}");
 }
 
-async fn a_right_that_was_taken_away_is_no_right_for_the_next_request(scene: Scene) {
+async fn a_revoked_right_is_refused_from_the_next_request_on(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
-    let things = cast.things(0, Some("use")).await;
+    let things = cast.objects(0, Some("use")).await;
     let of_bob = format!("GET /v1/grants?volume={}", things[0].1);
     let grants = scene.ask(alice, &of_bob, Value::Null, 200).await;
     let grants = grants["items"].as_array().expect("a list");
@@ -589,7 +697,7 @@ async fn a_right_that_was_taken_away_is_no_right_for_the_next_request(scene: Sce
     let delete = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
     scene.ask(alice, &delete, Value::Null, 200).await;
     scene.ask(bob, "POST /v1/attachments", attach, 404).await;
-    // What was attached with it can still be ended.
+    // The requester may still detach.
     let end = format!(
         "DELETE /v1/attachments/{}",
         made["id"].as_str().expect("an id")
@@ -597,7 +705,7 @@ async fn a_right_that_was_taken_away_is_no_right_for_the_next_request(scene: Sce
     scene.ask(bob, &end, Value::Null, 202).await;
 }
 
-async fn a_host_is_for_those_it_was_given_to_and_for_their_vms(scene: Scene) {
+async fn a_host_is_usable_by_its_grantees_for_their_vms_only(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, root) = (&cast.scene, Some(&cast.scene.root));
     let dave = scene.member("users", "dave").await;
@@ -605,7 +713,7 @@ async fn a_host_is_for_those_it_was_given_to_and_for_their_vms(scene: Scene) {
     scene.ask(Some(&dave), "POST /v1/volumes", new, 201).await;
     let attach = |vm: Value| json!({"volume": "disk", "host": "h1", "vm": vm});
     let request = "POST /v1/attachments";
-    // As if it did not exist.
+    // The host does not exist for dave.
     scene
         .ask(Some(&dave), request, attach(Value::Null), 404)
         .await;
@@ -634,13 +742,13 @@ async fn a_host_is_for_those_it_was_given_to_and_for_their_vms(scene: Scene) {
         .await;
 }
 
-async fn names_are_an_owners_affair(scene: Scene) {
+async fn two_owners_may_use_the_same_name(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
     let hers = scene.ask(alice, "POST /v1/volumes", new, 201).await;
     let new = json!({"name": "data", "size": 1 << 20});
-    // Hers is not known to him by that.
+    // This does not tell him that hers exists.
     let his = scene.ask(bob, "POST /v1/volumes", new.clone(), 201).await;
     scene.ask(bob, "POST /v1/volumes", new, 409).await;
     let grant = json!({"user": "bob", "right": "read", "volume": "data"});
@@ -652,7 +760,7 @@ async fn names_are_an_owners_affair(scene: Scene) {
     assert_eq!(shown(bob, "data").await, his["id"], "his own first");
     assert_eq!(shown(bob, "alice%2Fdata").await, hers["id"]);
     assert_eq!(shown(bob, "bob%2Fdata").await, his["id"]);
-    // Both are somebody else's.
+    // Both belong to other users.
     let root = Some(&scene.root);
     let unclear = scene
         .ask(root, "GET /v1/volumes/data", Value::Null, 409)
@@ -665,8 +773,8 @@ async fn names_are_an_owners_affair(scene: Scene) {
     assert_eq!(shown(root, "alice%2Fdata").await, hers["id"]);
 }
 
-/// Whoever gave alice a right on theirs chose what a name of hers meant.
-async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
+/// A user who granted alice a right once decided what a bare name of hers meant.
+async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20});
@@ -730,7 +838,7 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
     }
     let tag = "PUT /v1/volumes/bob%2Fdata/tags";
     scene.ask(alice, tag, json!({"tags": {}}), 200).await;
-    // What is listed says whose it is.
+    // Lists name the owner.
     let attach = json!({"volume": "bob/data", "host": "h1"});
     let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
     assert_eq!(
@@ -742,7 +850,7 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
         let listed = scene.ask(alice, &path, Value::Null, 200).await;
         assert_eq!(listed["items"][0]["owner"], "bob", "{listed}");
     }
-    // And what is to be done about it can be done so.
+    // Error texts name it with its owner.
     let elsewhere = json!({"volume": "bob/data", "host": "h2"});
     for (request, body) in [
         ("DELETE /v1/volumes/bob%2Fdata", Value::Null),
@@ -764,9 +872,9 @@ async fn a_bare_name_is_anothers_only_to_those_who_look(scene: Scene) {
     scene.ask(alice, &by_id, Value::Null, 202).await;
 }
 
-/// Whoever could read a volume was told in which VM of whose it was, and why it
-/// could not be plugged in there.
-async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene) {
+/// Users with the right to read once saw in which VM a volume was, and why it could not be plugged
+/// in there.
+async fn only_those_who_administer_a_volume_see_attachments_of_others(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
@@ -777,8 +885,11 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
     let report = AttachmentReport {
         generation: 1,
         state: AttachmentState::Error,
-        reason: Some("libvirt:secret does not run".to_owned()),
-        note: None,
+        problem: Some(Message::new(
+            MessageCode::VmUnavailable,
+            "libvirt:secret does not run",
+        )),
+        notice: None,
         device: None,
         chain: None,
         chain_problem: None,
@@ -794,8 +905,12 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
         .host_or_default(Some("h1"))
         .await
         .expect("there");
-    let kept = scene.control.attachment_reported(host, id, &report).await;
-    assert!(kept.expect("kept"), "news");
+    let kept = scene
+        .control
+        .host(host)
+        .attachment_reported(id, &report)
+        .await;
+    assert!(kept.expect("recorded"), "accepted");
     let states = async |who| {
         let path = "GET /v1/volumes/alice%2Fdata";
         let shown = scene.ask(who, path, Value::Null, 200).await;
@@ -808,14 +923,15 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
                 .is_some_and(|items| !items.is_empty())
             {
                 assert_eq!(list["items"][0]["state"], state);
-                assert_eq!(list["items"][0]["reason"], shown["reason"]);
+                assert_eq!(list["items"][0]["message"], shown["message"]);
                 listed.push(state);
             }
         }
         assert_eq!(listed, [shown["state"].as_str().expect("a state")]);
-        (listed, shown["reason"].clone())
+        (listed, shown["message"].clone())
     };
-    let whole = (vec!["error"], json!("libvirt:secret does not run"));
+    let message = json!({"code": "vm_unavailable", "text": "libvirt:secret does not run"});
+    let whole = (vec!["error"], message);
     assert_eq!(states(alice).await, whole);
     assert_eq!(states(Some(&scene.root)).await, whole);
     let grant = |right: &str| json!({"user": "bob", "right": right, "volume": "data"});
@@ -829,11 +945,11 @@ async fn where_others_have_a_volume_is_for_those_who_administer_it(scene: Scene)
     assert_eq!(states(bob).await, whole);
 }
 
-/// Tags and rights could still be put on it, and were forgotten with it.
-async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
+/// It once accepted tags and rights, which were lost with it.
+async fn a_volume_that_is_being_deleted_accepts_no_changes(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice) = (&cast.scene, Some(&cast.alice));
-    let things = cast.things(0, None).await;
+    let things = cast.objects(0, None).await;
     let id = &things[0].1;
     let delete = format!("DELETE /v1/volumes/{id}");
     scene.ask(alice, &delete, Value::Null, 202).await;
@@ -856,7 +972,7 @@ async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
         let detail = refused["detail"].as_str().expect("text");
         assert!(detail.contains("is being deleted"), "{request}: {detail}");
     }
-    // Rights are taken away, and what is left of it is as it was.
+    // Rights can still be revoked, and its snapshots can be changed.
     let revoke = filled("DELETE /v1/grants/{g}", &things);
     scene.ask(alice, &revoke, Value::Null, 200).await;
     let set = json!({"tags": {"a": "b"}});
@@ -864,11 +980,11 @@ async fn what_is_being_deleted_is_changed_no_more(scene: Scene) {
     scene.ask(alice, &tag, set, 200).await;
 }
 
-/// Whoever asked for an attachment ends it, but gets it back only by right.
-async fn who_lost_a_volume_calls_no_move_off(scene: Scene) {
+/// The requester of an attachment may detach it, but needs the right to attach it again.
+async fn a_user_without_the_right_cannot_cancel_a_move(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
-    let things = cast.things(0, None).await;
+    let things = cast.objects(0, None).await;
     let grant = json!({"user": "bob", "right": "use", "volume": things[0].1});
     let grant = scene.ask(alice, "POST /v1/grants", grant, 201).await;
     let attach = json!({"volume": things[0].1, "host": "h1"});
@@ -877,17 +993,17 @@ async fn who_lost_a_volume_calls_no_move_off(scene: Scene) {
     scene.ask(alice, &revoke, Value::Null, 200).await;
     let path = format!("/v1/attachments/{}", made["id"].as_str().expect("an id"));
     let (start, cancel) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
-    cast.h2_is_heard_of().await;
+    cast.let_h2_report().await;
     scene.ask(alice, &start, json!({"host": "h2"}), 202).await;
     scene.ask(bob, &cancel, Value::Null, 404).await;
     scene.ask(alice, &cancel, Value::Null, 202).await;
 }
 
-/// Of a right on a host, or an attachment there, an operator read ids alone.
-async fn the_log_has_names_beside_ids(scene: Scene) {
+/// Entries about hosts once had ids only.
+async fn the_audit_log_has_names_beside_ids(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, root, alice) = (&cast.scene, Some(&cast.scene.root), Some(&cast.alice));
-    let things = cast.things(0, Some("read")).await;
+    let things = cast.objects(0, Some("read")).await;
     let volume = &things[0].1;
     let grant = json!({"user": "carol", "right": "use", "host": "h2", "vm": "libvirt:carol-"});
     let grant = scene.ask(root, "POST /v1/grants", grant, 201).await;
@@ -897,7 +1013,7 @@ async fn the_log_has_names_beside_ids(scene: Scene) {
     let onto = json!({"host": "h2"});
     let path = format!("/v1/attachments/{id}");
     let (start, cancel) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
-    cast.h2_is_heard_of().await;
+    cast.let_h2_report().await;
     scene.ask(alice, &start, onto, 202).await;
     scene.ask(alice, &cancel, Value::Null, 202).await;
     let detach = format!("DELETE {path}?force=true");
@@ -942,11 +1058,11 @@ async fn the_log_has_names_beside_ids(scene: Scene) {
     }
 }
 
-/// Tenants were told to run what is for administrators only.
-async fn hints_are_for_whoever_reads_them(scene: Scene) {
+/// Tenants were once told to run commands of administrators.
+async fn hints_name_commands_that_the_caller_may_run(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, root) = (&cast.scene, Some(&cast.alice), Some(&cast.scene.root));
-    let things = cast.things(0, None).await;
+    let things = cast.objects(0, None).await;
     let volume = &things[0].1;
     let attach = |host: &str| json!({"volume": volume, "host": host});
     let detail = async |who, request: &str, body: Value, status| {
@@ -964,29 +1080,32 @@ async fn hints_are_for_whoever_reads_them(scene: Scene) {
     let said = detail(root, request, somewhere, 503).await;
     assert!(said.contains("start `scree agent`"), "{said}");
     let many = json!({"name": "many", "size": 1 << 20, "replicas": 4, "project": "alice"});
-    let to_nobody = json!({"user": "nobody", "right": "read", "volume": volume});
+    let to_unknown = json!({"user": "unknown", "right": "read", "volume": volume});
     let of_host = format!("GET /v1/attachments/{}", things[2].1);
     let unresponsive = scene.ask(alice, &of_host, Value::Null, 200).await;
     for said in [
         detail(alice, "POST /v1/volumes", many, 400).await,
-        detail(alice, "POST /v1/grants", to_nobody, 404).await,
-        unresponsive["reason"].as_str().expect("text").to_owned(),
+        detail(alice, "POST /v1/grants", to_unknown, 404).await,
+        unresponsive["message"]["text"]
+            .as_str()
+            .expect("text")
+            .to_owned(),
     ] {
         assert!(said.contains("an administrator"), "{said}");
     }
 }
 
 on_both!(
-    hints_are_for_whoever_reads_them
-    the_log_has_names_beside_ids
-    who_lost_a_volume_calls_no_move_off
-    what_is_being_deleted_is_changed_no_more
-    where_others_have_a_volume_is_for_those_who_administer_it
-    a_bare_name_is_anothers_only_to_those_who_look
-    each_call_gives_everybody_what_is_theirs
-    what_is_a_strangers_is_answered_like_what_does_not_exist
-    a_right_that_was_taken_away_is_no_right_for_the_next_request
-    whoever_has_given_back_their_hosts_hears_that_none_is_for_them
-    a_host_is_for_those_it_was_given_to_and_for_their_vms
-    names_are_an_owners_affair
+    hints_name_commands_that_the_caller_may_run
+    the_audit_log_has_names_beside_ids
+    a_user_without_the_right_cannot_cancel_a_move
+    a_volume_that_is_being_deleted_accepts_no_changes
+    only_those_who_administer_a_volume_see_attachments_of_others
+    a_bare_name_means_anothers_object_only_in_reads
+    each_caller_gets_the_status_of_their_rights
+    a_strangers_object_is_answered_like_one_that_does_not_exist
+    a_revoked_right_is_refused_from_the_next_request_on
+    a_user_without_hosts_is_told_that_no_host_is_granted_to_them
+    a_host_is_usable_by_its_grantees_for_their_vms_only
+    two_owners_may_use_the_same_name
 );

@@ -65,7 +65,7 @@ impl Server {
         Self::naming(authority, &[], router).await
     }
 
-    /// One that is told of these authorities, too.
+    /// A server that also accepts these authorities.
     pub async fn naming(authority: Arc<Authority>, named: &[&str], router: Router) -> Self {
         let names = ["localhost".to_owned()];
         let own = signed(&authority, "scree://controller/c1", &names);

@@ -1,7 +1,7 @@
-//! What is claimed of audits of volumes, on both databases.
+//! Audits of volumes, on both databases.
 
 use api::host::AuditReport;
-use api::types::{AuditFound, AuditPlacement};
+use api::types::{AuditPlacement, AuditResult};
 use api::words::{AuditState, Right};
 use base::{AuditId, GrantId, UnitId};
 use catalog::VersionKey;
@@ -41,64 +41,99 @@ fn placement() -> AuditPlacement {
 }
 
 #[test]
-fn a_host_reads_what_it_audits_until_it_has_said_what_it_found() {
-    on_sqlite(claims::a_host_reads_what_it_audits_until_it_has_said_what_it_found);
+fn a_host_reads_what_it_audits_until_it_reports_the_result() {
+    on_sqlite(claims::a_host_reads_what_it_audits_until_it_reports_the_result);
 }
 
 #[test]
-fn an_audit_that_nobody_does_any_more_ends() {
-    on_sqlite(claims::an_audit_that_nobody_does_any_more_ends);
+fn the_result_of_an_audit_expires_after_a_day() {
+    on_sqlite(claims::the_result_of_an_audit_expires_after_a_day);
 }
 
 #[test]
-fn an_owner_has_so_many_under_way_and_so_many_kept() {
-    on_sqlite(claims::an_owner_has_so_many_under_way_and_so_many_kept);
+fn a_running_audit_can_be_canceled_and_its_host_is_notified() {
+    on_sqlite(claims::a_running_audit_can_be_canceled_and_its_host_is_notified);
 }
 
 #[test]
-fn a_reader_deletes_what_they_asked_for_and_an_owner_all() {
-    on_sqlite(claims::a_reader_deletes_what_they_asked_for_and_an_owner_all);
+fn the_number_of_kept_results_of_a_volume_is_limited() {
+    on_sqlite(claims::the_number_of_kept_results_of_a_volume_is_limited);
 }
 
 #[test]
-fn who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found() {
-    on_sqlite(claims::who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found);
+fn a_clone_is_audited_by_its_parents_version() {
+    on_sqlite(claims::a_clone_is_audited_by_its_parents_version);
 }
 
 #[test]
-fn audits_are_listed_with_who_asked_for_them() {
-    on_sqlite(claims::audits_are_listed_with_who_asked_for_them);
+fn an_audit_ends_when_its_host_stops_reporting_it() {
+    on_sqlite(claims::an_audit_ends_when_its_host_stops_reporting_it);
 }
 
 #[test]
-fn audits_of_a_reader_do_not_take_what_an_owner_keeps() {
-    on_sqlite(claims::audits_of_a_reader_do_not_take_what_an_owner_keeps);
+fn running_audits_and_kept_results_of_an_owner_are_limited() {
+    on_sqlite(claims::running_audits_and_kept_results_of_an_owner_are_limited);
 }
 
 #[test]
-fn all_of_it_is_so_on_postgresql() {
+fn a_reader_deletes_their_own_audits_and_an_owner_all() {
+    on_sqlite(claims::a_reader_deletes_their_own_audits_and_an_owner_all);
+}
+
+#[test]
+fn a_user_without_the_right_to_read_cancels_an_audit_and_does_not_see_its_result() {
+    on_sqlite(
+        claims::a_user_without_the_right_to_read_cancels_an_audit_and_does_not_see_its_result,
+    );
+}
+
+#[test]
+fn audits_are_listed_with_their_requesters() {
+    on_sqlite(claims::audits_are_listed_with_their_requesters);
+}
+
+#[test]
+fn audits_of_a_reader_do_not_replace_results_of_the_owner() {
+    on_sqlite(claims::audits_of_a_reader_do_not_replace_results_of_the_owner);
+}
+
+#[test]
+fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
     on_postgres(
         &server,
-        claims::who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found,
+        claims::a_user_without_the_right_to_read_cancels_an_audit_and_does_not_see_its_result,
     );
-    on_postgres(&server, claims::audits_are_listed_with_who_asked_for_them);
+    on_postgres(&server, claims::audits_are_listed_with_their_requesters);
     on_postgres(
         &server,
-        claims::audits_of_a_reader_do_not_take_what_an_owner_keeps,
-    );
-    on_postgres(
-        &server,
-        claims::a_host_reads_what_it_audits_until_it_has_said_what_it_found,
-    );
-    on_postgres(&server, claims::an_audit_that_nobody_does_any_more_ends);
-    on_postgres(
-        &server,
-        claims::an_owner_has_so_many_under_way_and_so_many_kept,
+        claims::audits_of_a_reader_do_not_replace_results_of_the_owner,
     );
     on_postgres(
         &server,
-        claims::a_reader_deletes_what_they_asked_for_and_an_owner_all,
+        claims::a_host_reads_what_it_audits_until_it_reports_the_result,
+    );
+    on_postgres(&server, claims::the_result_of_an_audit_expires_after_a_day);
+    on_postgres(
+        &server,
+        claims::a_running_audit_can_be_canceled_and_its_host_is_notified,
+    );
+    on_postgres(
+        &server,
+        claims::the_number_of_kept_results_of_a_volume_is_limited,
+    );
+    on_postgres(&server, claims::a_clone_is_audited_by_its_parents_version);
+    on_postgres(
+        &server,
+        claims::an_audit_ends_when_its_host_stops_reporting_it,
+    );
+    on_postgres(
+        &server,
+        claims::running_audits_and_kept_results_of_an_owner_are_limited,
+    );
+    on_postgres(
+        &server,
+        claims::a_reader_deletes_their_own_audits_and_an_owner_all,
     );
 }
 
@@ -106,7 +141,7 @@ fn all_of_it_is_so_on_postgresql() {
 mod claims {
     use super::*;
 
-    pub async fn an_owner_has_so_many_under_way_and_so_many_kept(mut rows: Rows) {
+    pub async fn running_audits_and_kept_results_of_an_owner_are_limited(mut rows: Rows) {
         for name in ["third", "fourth"] {
             rows.insert(name, rows.snapshot).await;
         }
@@ -151,14 +186,14 @@ mod claims {
         begin("fourth", at + 1).await.expect("begun");
         let much_later = Millis(at + 2 * DAY_MS);
         let gone = database.audits().forget_old(much_later).await;
-        assert_eq!(gone.expect("gone"), 63, "with the one that is under way");
+        assert_eq!(gone.expect("gone"), 63, "with the one that is running");
     }
 
-    pub async fn a_host_reads_what_it_audits_until_it_has_said_what_it_found(rows: Rows) {
+    pub async fn a_host_reads_what_it_audits_until_it_reports_the_result(rows: Rows) {
         let (database, host) = (&rows.database, rows.hosts[1]);
         let (volume, lineage) = rows.volumes[0];
         let key = VersionKey { volume, number: 1 };
-        // The one that had it last is heard of still, so others do not clean it.
+        // The host that had it last still reports, so no other host cleans it.
         let report = api::host::Report::default();
         let kept = database.hosts().record_report(rows.hosts[2], &report, NOW);
         kept.await.expect("kept");
@@ -177,7 +212,7 @@ mod claims {
             .begin(&rows.principal, "base", &asked, NOW);
         let begun = begun.await.expect("begun");
         assert_eq!((begun.state, begun.version), (AuditState::Waiting, key));
-        assert!(rows.serial(1).await > serial, "the host is told");
+        assert!(rows.serial(1).await > serial, "the host is notified");
         assert_eq!(reads().await, (true, true));
         let wanted = database.audits().on_host(host).await.expect("read");
         assert_eq!((wanted[0].id, &wanted[0].units), (asked.id, &asked.units));
@@ -195,7 +230,10 @@ mod claims {
                 .record_report(host, asked.id, &report, now);
             kept.await.expect("heard")
         };
-        assert!(!say(rows.hosts[0], None, NOW).await, "it is another's");
+        assert!(
+            !say(rows.hosts[0], None, NOW).await,
+            "it is the audit of another host"
+        );
         assert!(say(host, None, NOW).await);
         let show = async || {
             let shown = database
@@ -206,11 +244,11 @@ mod claims {
         };
         let shown = show().await.expect("there");
         assert_eq!((shown.state, shown.done_bytes), (AuditState::Running, 4096));
-        let mut found = AuditFound::default();
-        found.blocks.all = 4096;
+        let mut found = AuditResult::default();
+        found.blocks.total = 4096;
         assert!(say(host, Some(Ok(found.clone())), NOW).await);
         let shown = show().await.expect("there");
-        assert_eq!((shown.state, shown.found), (AuditState::Done, Some(found)));
+        assert_eq!((shown.state, shown.result), (AuditState::Done, Some(found)));
         assert_eq!(reads().await, before);
         assert!(
             database
@@ -221,54 +259,64 @@ mod claims {
                 .is_empty()
         );
         assert!(!say(host, Some(Err("late".to_owned())), NOW).await);
-        // Of another volume it is none.
+        // It is not an audit of another volume.
         let other = database
             .audits()
             .find(&rows.principal, "clone", asked.id, NOW)
             .await;
         assert!(matches!(other, Err(DatabaseError::NotFound { .. })));
+    }
 
-        // A day later it is not shown, and soon forgotten.
-        assert_eq!(
-            database
-                .audits()
-                .forget_old(Millis(NOW.0 + DAY_MS))
-                .await
-                .expect("none"),
-            0
-        );
+    pub async fn the_result_of_an_audit_expires_after_a_day(rows: Rows) {
+        let (database, host) = (&rows.database, rows.hosts[1]);
+        let asked = new(host);
+        let audits = database.audits();
+        let begun = audits.begin(&rows.principal, "base", &asked, NOW).await;
+        begun.expect("begun");
+        let report = AuditReport {
+            done_bytes: 4096,
+            end: Some(Ok(AuditResult::default())),
+        };
+        let kept = audits.record_report(host, asked.id, &report, NOW).await;
+        assert!(kept.expect("heard"));
+        let find = async |at| audits.find(&rows.principal, "base", asked.id, at).await;
+        assert!(find(NOW).await.is_ok());
+        let day_later = Millis(NOW.0 + DAY_MS);
+        assert_eq!(audits.forget_old(day_later).await.expect("none"), 0);
+        // It is not shown any more, and soon deleted.
         let later = Millis(NOW.0 + DAY_MS + 1);
-        let shown = database
-            .audits()
-            .find(&rows.principal, "base", asked.id, later)
-            .await;
+        let shown = find(later).await;
         assert!(matches!(shown, Err(DatabaseError::NotFound { .. })));
-        assert_eq!(database.audits().forget_old(later).await.expect("gone"), 1);
-        assert!(matches!(show().await, Err(DatabaseError::NotFound { .. })));
-        // One that is under way can be canceled, and its host hears of it.
-        let asked_next = new(host);
-        let next = database
-            .audits()
-            .begin(&rows.principal, "base", &asked_next, later);
-        next.await.expect("begun");
+        assert_eq!(audits.forget_old(later).await.expect("deleted"), 1);
+        assert!(matches!(
+            find(NOW).await,
+            Err(DatabaseError::NotFound { .. })
+        ));
+    }
+
+    pub async fn a_running_audit_can_be_canceled_and_its_host_is_notified(rows: Rows) {
+        let (database, host) = (&rows.database, rows.hosts[1]);
+        let asked = new(host);
+        let audits = database.audits();
+        let begun = audits.begin(&rows.principal, "base", &asked, NOW).await;
+        begun.expect("begun");
         let serial = rows.serial(1).await;
-        let gone = database
-            .audits()
-            .delete(&rows.principal, "base", asked_next.id, later);
-        assert_eq!(gone.await.expect("canceled").1.state, AuditState::Waiting);
-        assert!(rows.serial(1).await > serial, "the host is told");
+        let canceled = audits.delete(&rows.principal, "base", asked.id, NOW).await;
+        assert_eq!(canceled.expect("canceled").1.state, AuditState::Waiting);
+        assert!(rows.serial(1).await > serial, "the host is notified");
         let report = AuditReport {
             done_bytes: 0,
             end: None,
         };
-        let kept = database
-            .audits()
-            .record_report(host, asked_next.id, &report, later);
-        assert!(!kept.await.expect("heard"), "it is not wanted any more");
-        // No more are kept of a volume than so many.
+        let kept = audits.record_report(host, asked.id, &report, NOW).await;
+        assert!(!kept.expect("heard"), "it is not desired any more");
+    }
+
+    pub async fn the_number_of_kept_results_of_a_volume_is_limited(rows: Rows) {
+        let (database, host) = (&rows.database, rows.hosts[1]);
         for number in 0..20 {
             let asked = new(host);
-            let at = Millis(later.0 + number);
+            let at = Millis(NOW.0 + number);
             let begun = database.audits().begin(&rows.principal, "base", &asked, at);
             begun.await.expect("begun");
             let report = AuditReport {
@@ -278,27 +326,22 @@ mod claims {
             let kept = database.audits().record_report(host, asked.id, &report, at);
             assert!(kept.await.expect("heard"));
         }
-        let much_later = Millis(later.0 + 2 * DAY_MS);
-        assert_eq!(
-            database
-                .audits()
-                .forget_old(much_later)
-                .await
-                .expect("gone"),
-            16
-        );
-        let asked = new(host);
-        let nothing = database
-            .audits()
-            .begin(&rows.principal, "second", &asked, NOW);
-        let nothing = nothing.await.map(drop);
-        assert!(
-            nothing.is_ok(),
-            "its parent's version is its own: {nothing:?}"
-        );
+        let much_later = Millis(NOW.0 + 2 * DAY_MS);
+        let deleted = database.audits().forget_old(much_later).await;
+        assert_eq!(deleted.expect("deleted"), 16);
     }
 
-    /// Somebody who may do that with the first volume.
+    pub async fn a_clone_is_audited_by_its_parents_version(rows: Rows) {
+        let (database, host) = (&rows.database, rows.hosts[1]);
+        let asked = new(host);
+        let begun = database
+            .audits()
+            .begin(&rows.principal, "second", &asked, NOW);
+        let begun = begun.await.map(drop);
+        assert!(begun.is_ok(), "its parent's version is its own: {begun:?}");
+    }
+
+    /// A user with this right on the first volume, and the grant.
     async fn given(rows: &Rows, name: &str, right: Right) -> (Principal, GrantId) {
         let (database, owner) = (&rows.database, &rows.principal);
         let user = principals::of(add_user(database, owner, name, NOW).await);
@@ -321,7 +364,7 @@ mod claims {
     async fn end(rows: &Rows, id: AuditId, at: Millis) {
         let report = AuditReport {
             done_bytes: 0,
-            end: Some(Ok(AuditFound::default())),
+            end: Some(Ok(AuditResult::default())),
         };
         let database = &rows.database;
         let kept = database
@@ -330,7 +373,7 @@ mod claims {
         assert!(kept.await.expect("heard"));
     }
 
-    pub async fn who_may_not_read_a_volume_calls_an_audit_off_and_is_not_told_what_it_found(
+    pub async fn a_user_without_the_right_to_read_cancels_an_audit_and_does_not_see_its_result(
         rows: Rows,
     ) {
         let (database, owner) = (&rows.database, &rows.principal);
@@ -361,9 +404,9 @@ mod claims {
         ];
         let shown = database.audits().find(&root, &volume, first, NOW).await;
         assert!(matches!(shown, Err(DatabaseError::Forbidden { .. })));
-        assert_eq!(deleted(&root, first).await.expect("deleted").found, None);
+        assert_eq!(deleted(&root, first).await.expect("deleted").result, None);
         let own = deleted(&reader, second).await.expect("their own");
-        assert!(own.found.is_some());
+        assert!(own.result.is_some());
         // The right to read is taken away, and another one left.
         let (snapshotter, _) = given(&rows, "other", Right::Snapshot).await;
         let refused = deleted(&snapshotter, third).await;
@@ -383,10 +426,10 @@ mod claims {
         let taken = database.grants().delete(owner, &right.to_string()).await;
         taken.expect("taken away");
         let own = deleted(&reader, third).await.expect("still their own");
-        assert_eq!(own.found, None);
+        assert_eq!(own.result, None);
     }
 
-    pub async fn audits_are_listed_with_who_asked_for_them(rows: Rows) {
+    pub async fn audits_are_listed_with_their_requesters(rows: Rows) {
         let (database, owner) = (&rows.database, &rows.principal);
         let volume = rows.volumes[0].0.to_string();
         let (reader, _) = given(&rows, "reader", Right::Read).await;
@@ -407,7 +450,7 @@ mod claims {
         let newest_first: Vec<AuditId> = listed.iter().map(|audit| audit.id).collect();
         assert_eq!(newest_first, [ids[2], ids[1], ids[0]]);
         assert_eq!(listed[1].state, AuditState::Done);
-        assert_eq!(listed[1].found, None, "that is said when it is shown");
+        assert_eq!(listed[1].result, None, "that is said when it is shown");
         // As it was when it was asked for, whatever the units and the journal have by now.
         for audit in &listed {
             assert_eq!(audit.placement, Some(placement()));
@@ -441,7 +484,7 @@ mod claims {
         assert!(matches!(hidden, Err(DatabaseError::NotFound { .. })));
     }
 
-    pub async fn audits_of_a_reader_do_not_take_what_an_owner_keeps(rows: Rows) {
+    pub async fn audits_of_a_reader_do_not_replace_results_of_the_owner(rows: Rows) {
         let (database, owner) = (&rows.database, &rows.principal);
         let volume = rows.volumes[0].0.to_string();
         let (reader, _) = given(&rows, "reader", Right::Read).await;
@@ -478,7 +521,7 @@ mod claims {
         }
     }
 
-    pub async fn a_reader_deletes_what_they_asked_for_and_an_owner_all(rows: Rows) {
+    pub async fn a_reader_deletes_their_own_audits_and_an_owner_all(rows: Rows) {
         let (database, owner, host) = (&rows.database, &rows.principal, rows.hosts[0]);
         let (id, _) = rows.volumes[0];
         let (reader, _) = given(&rows, "reader", Right::Read).await;
@@ -519,7 +562,7 @@ mod claims {
         }
     }
 
-    pub async fn an_audit_that_nobody_does_any_more_ends(rows: Rows) {
+    pub async fn an_audit_ends_when_its_host_stops_reporting_it(rows: Rows) {
         let (database, principal) = (&rows.database, &rows.principal);
         let [first, second, _] = rows.hosts;
         let mut ids = Vec::new();
@@ -543,10 +586,10 @@ mod claims {
         let state = async |id| {
             let audit = database.audits().find(principal, "base", id, NOW).await;
             let (_, audit) = audit.expect("there");
-            (audit.state, audit.reason)
+            (audit.state, audit.message)
         };
         let later = Millis(NOW.0 + 1000);
-        // One host is heard of and says nothing of what it was asked for.
+        // One host reports, but not on its audit.
         let heard = database.hosts().record_heard(first, later).await;
         heard.expect("kept");
         for id in [ids[1], ids[3]] {
@@ -580,13 +623,13 @@ mod claims {
                 .expect("read")
                 .is_empty()
         );
-        // With a volume its audits go.
+        // Deleting a volume deletes its audits.
         let (volume, _) = rows.volumes[0];
         let deleted = database
             .volumes()
             .begin_delete(principal, volume, later)
             .await;
-        deleted.expect("on its way out");
+        deleted.expect("being deleted");
         let gone = database
             .audits()
             .find(principal, &volume.to_string(), ids[0], NOW)

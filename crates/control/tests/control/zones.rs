@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::parties::Scene;
 
 on_both!(
-    copies_lie_in_different_zones_also_of_daemons_that_had_not_begun
-    a_volume_with_too_few_zones_is_made_with_a_word_or_refused_if_that_is_wanted
-    a_zone_of_no_unit_or_without_a_name_is_refused
+    copies_are_in_different_zones_also_those_set_before_a_daemon_starts
+    a_volume_with_too_few_zones_has_a_message_or_is_refused_if_strict
+    a_zone_without_a_valid_unit_or_name_is_refused
 );
 
 async fn put_zone(scene: &Scene, unit: &str, zone: Value, status: u16) -> Value {
@@ -42,12 +42,12 @@ async fn eight_daemons(scene: &Scene) {
     }
 }
 
-async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene: Scene) {
+async fn copies_are_in_different_zones_also_those_set_before_a_daemon_starts(scene: Scene) {
     eight_daemons(&scene).await;
     let root = Some(&scene.root);
     let new = json!({"name": "disk", "size": 1 << 20, "replicas": 2, "strict_zones": true});
     let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
-    assert_eq!(made["notice"], Value::Null, "{made}");
+    assert_eq!(made["message"], Value::Null, "{made}");
     let zones: BTreeMap<UnitId, String> = units(&scene)
         .await
         .iter()
@@ -79,7 +79,7 @@ async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene:
     // What was planned before stays, and is told.
     let said = put_zone(&scene, "store-3", json!("a"), 200).await;
     assert!(
-        said["notice"].to_string().contains("two in one zone"),
+        said["message"].to_string().contains("two in one zone"),
         "{said}"
     );
     let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
@@ -89,14 +89,12 @@ async fn copies_lie_in_different_zones_also_of_daemons_that_had_not_begun(scene:
     );
     let said = put_zone(&scene, "store-3", Value::Null, 200).await;
     assert_eq!(
-        (&said["zone"], &said["notice"]),
+        (&said["zone"], &said["message"]),
         (&Value::Null, &Value::Null)
     );
 }
 
-async fn a_volume_with_too_few_zones_is_made_with_a_word_or_refused_if_that_is_wanted(
-    scene: Scene,
-) {
+async fn a_volume_with_too_few_zones_has_a_message_or_is_refused_if_strict(scene: Scene) {
     eight_daemons(&scene).await;
     let root = Some(&scene.root);
     let mut new = json!({"name": "disk", "size": 1 << 20, "replicas": 3, "strict_zones": true});
@@ -109,10 +107,13 @@ async fn a_volume_with_too_few_zones_is_made_with_a_word_or_refused_if_that_is_w
     );
     new["strict_zones"] = json!(false);
     let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
-    assert!(made["notice"].to_string().contains("there are 2"), "{made}");
+    assert!(
+        made["message"].to_string().contains("there are 2"),
+        "{made}"
+    );
 }
 
-async fn a_zone_of_no_unit_or_without_a_name_is_refused(scene: Scene) {
+async fn a_zone_without_a_valid_unit_or_name_is_refused(scene: Scene) {
     put_zone(&scene, "none", json!("a"), 404).await;
     let unit = units(&scene).await[0]["id"].clone();
     let unit = unit.as_str().expect("one");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::{Outcome, Record, Verb};
+use trace::{OpKind, Outcome, Record};
 
 /// Size of the block that a key stands for, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -72,14 +72,14 @@ impl Steps {
         // Keys that are there to be forgotten: a trim may cover a whole disk.
         let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::new());
         for (disk, record) in records {
-            let step = match (record.verb, rule) {
-                (Verb::Read, _) => Step::Request,
-                (Verb::Write | Verb::WriteZeroes | Verb::Trim, WriteRule::Ignore)
-                | (Verb::Flush | Verb::Prefetch, _) => continue,
-                (Verb::Write, WriteRule::Keep) => Step::Insert,
-                (Verb::Write | Verb::WriteZeroes | Verb::Trim, _) => Step::Forget,
+            let step = match (record.kind, rule) {
+                (OpKind::Read, _) => Step::Request,
+                (OpKind::Write | OpKind::WriteZeroes | OpKind::Trim, WriteRule::Ignore)
+                | (OpKind::Flush | OpKind::Prefetch | OpKind::Extents, _) => continue,
+                (OpKind::Write, WriteRule::Keep) => Step::Insert,
+                (OpKind::Write | OpKind::WriteZeroes | OpKind::Trim, _) => Step::Forget,
             };
-            let changes = record.verb != Verb::Read;
+            let changes = record.kind != OpKind::Read;
             if record.length == 0 || changes && record.outcome == Outcome::Failed {
                 continue;
             }
@@ -100,7 +100,7 @@ impl Steps {
             } else {
                 return Err(TooManySteps);
             }
-            if record.verb == Verb::Read {
+            if record.kind == OpKind::Read {
                 asked.extend(first..=last);
             }
         }

@@ -1,7 +1,7 @@
 //! Replays against results that are counted by hand or by trying all choices.
 
 use proptest::prelude::*;
-use trace::{Record, Verb};
+use trace::{OpKind, Record};
 
 use super::conformance::{check, ops};
 use super::*;
@@ -61,20 +61,20 @@ proptest! {
     }
 }
 
-fn record(verb: Verb, offset: u64, length: u64) -> Record {
-    Record::plain(verb, 0, (offset, length))
+fn record(kind: OpKind, offset: u64, length: u64) -> Record {
+    Record::plain(kind, 0, base::ByteRange::new(offset, length))
 }
 
 #[test]
 fn a_request_becomes_the_blocks_that_it_touches() {
     let records = [
-        record(Verb::Read, 4095, 2),
-        record(Verb::Write, 8192, 4096),
-        record(Verb::Flush, 0, 0),
-        record(Verb::Read, 8192, 1),
-        record(Verb::Write, 8192, 512),
-        record(Verb::Trim, 0, 4096),
-        record(Verb::Trim, 1 << 40, 1 << 60),
+        record(OpKind::Read, 4095, 2),
+        record(OpKind::Write, 8192, 4096),
+        record(OpKind::Flush, 0, 0),
+        record(OpKind::Read, 8192, 1),
+        record(OpKind::Write, 8192, 512),
+        record(OpKind::Trim, 0, 4096),
+        record(OpKind::Trim, 1 << 40, 1 << 60),
     ];
     let of = |rule| {
         let records = records.iter().map(|record| (0, record));
@@ -114,16 +114,16 @@ fn a_request_becomes_the_blocks_that_it_touches() {
 #[test]
 fn a_trace_without_requests_has_no_hits() {
     assert_eq!(Counts::default().hit_ratio(), 0.0);
-    let huge = [record(Verb::Read, u64::MAX - 4095, 4096)];
+    let huge = [record(OpKind::Read, u64::MAX - 4095, 4096)];
     let of = |records: &[Record]| {
         let records = records.iter().map(|record| (0, record));
         Steps::of(records, WriteRule::Forget)
     };
     assert_eq!(of(&huge).map(|steps| steps.footprint), Ok(1));
-    let much = [record(Verb::Read, 0, 1 << 62)];
+    let much = [record(OpKind::Read, 0, 1 << 62)];
     assert_eq!(of(&much), Err(TooManySteps));
     // Equal blocks of two disks are two keys.
-    let one = record(Verb::Read, 4096, 4096);
+    let one = record(OpKind::Read, 4096, 4096);
     let both = Steps::of([(7, &one), (3, &one)].into_iter(), WriteRule::Forget);
     let expected = vec![Step::Request(3), Step::Request(1)];
     assert_eq!(

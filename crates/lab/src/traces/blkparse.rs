@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use trace::{Outcome, Record, Verb};
+use base::ByteRange;
+use trace::{OpKind, Outcome, Record};
 
 use super::foreign::range;
 use super::in_flight::InFlight;
@@ -35,7 +36,7 @@ struct Event<'a> {
     device: &'a str,
     action: Action,
     time_ns: u64,
-    verb: Verb,
+    kind: OpKind,
     /// Where and how much, in bytes; 0 of a flush.
     range: (u64, u64),
     is_fua: bool,
@@ -45,7 +46,7 @@ struct Event<'a> {
 impl<'a> Event<'a> {
     /// What it may be merged with, or ends.
     fn lane(&self) -> (&'a str, &'static str) {
-        (self.device, self.verb.name())
+        (self.device, self.kind.name())
     }
 }
 
@@ -90,24 +91,24 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
     // An F in front is a flush before it; one behind, that it is durable when it ends.
     let is_flush = rwbs.starts_with('F');
     let own = rwbs.trim_start_matches('F');
-    let verb = match own.chars().next() {
-        Some('R') => Some(Verb::Read),
-        Some('W') => Some(Verb::Write),
-        Some('D') => Some(Verb::Trim),
+    let kind = match own.chars().next() {
+        Some('R') => Some(OpKind::Read),
+        Some('W') => Some(OpKind::Write),
+        Some('D') => Some(OpKind::Trim),
         _ => None,
     };
-    let (verb, range) = match (verb, &words[7..]) {
-        (Some(verb), [sector, "+", count, ..]) => {
+    let (kind, range) = match (kind, &words[7..]) {
+        (Some(kind), [sector, "+", count, ..]) => {
             let bytes = |word: &str| word.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES);
             let both = bytes(sector).zip(bytes(count));
             let range = both.and_then(|(offset, length)| range(offset, length));
-            (verb, range.ok_or("no sectors that there can be")?)
+            (kind, range.ok_or("no sectors that there can be")?)
         }
         // Without sectors; of one that ends with a place before what is in brackets.
-        (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (Verb::Flush, (0, 0)),
+        (_, [name, ..] | [_, name, ..]) if is_flush && is_bracket(name) => (OpKind::Flush, (0, 0)),
         // A flush ends as the write that it is to the device.
-        (Some(Verb::Write), [_, name, ..]) if action == Action::Complete && is_bracket(name) => {
-            (Verb::Flush, (0, 0))
+        (Some(OpKind::Write), [_, name, ..]) if action == Action::Complete && is_bracket(name) => {
+            (OpKind::Flush, (0, 0))
         }
         // A command that is passed to the device as it is: a number of bytes, or what it says.
         (_, [name, ..] | [_, name, ..]) if is_bracket(name) => return Ok(None),
@@ -118,7 +119,7 @@ fn event<'a>(words: &[&'a str]) -> Result<Option<Event<'a>>, &'static str> {
         device,
         action,
         time_ns,
-        verb,
+        kind,
         range,
         is_fua: own.contains('F'),
         has_failed: action == Action::Complete && words.last().is_some_and(|one| *one != "[0]"),
@@ -150,7 +151,11 @@ fn foreign(events: &[Event<'_>]) -> ForeignTrace {
     for event in events {
         let (device, begins) = devices[event.device];
         if event.action == begins {
-            let mut record = Record::plain(event.verb, event.time_ns, event.range);
+            let mut record = Record::plain(
+                event.kind,
+                event.time_ns,
+                ByteRange::new(event.range.0, event.range.1),
+            );
             record.is_fua = event.is_fua;
             open.begin(event.lane(), event.range, records.len());
             records.push(record);
@@ -199,7 +204,7 @@ mod tests {
     fn told(text: &str) -> Vec<(&'static str, u64, u64, u64)> {
         let records = read_foreign(text).expect("it is one").records;
         let told = records.iter();
-        told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+        told.map(|one| (one.kind.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 
@@ -361,7 +366,7 @@ mod tests {
                     8,0 0 5 1.7 9 Q FWFS 8 + 8 [x]\n8,0 0 6 1.8 9 C WFS 8 + 8 [0]\n";
         assert_eq!(latencies(text), [600_000_000, 200_000_000, 100_000_000]);
         let records = read_foreign(text).expect("it is one").records;
-        assert!(records[2].is_fua && records[2].verb == Verb::Write);
+        assert!(records[2].is_fua && records[2].kind == OpKind::Write);
         assert!(!records[0].is_fua);
     }
 

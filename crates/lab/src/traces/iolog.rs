@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use trace::{Record, Verb};
+use base::ByteRange;
+use trace::{OpKind, Record};
 
 use super::foreign::range;
 use super::{ForeignError, ForeignTrace};
@@ -39,27 +40,31 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
             let word = words.next().ok_or_else(|| wrong(what))?;
             word.parse().map_err(|_| wrong(what))
         };
-        let verb = match action {
+        let kind = match action {
             "wait" if !has_time => {
                 now_us = now_us.saturating_add(number("no pause")?);
                 continue;
             }
             // A range of a file that is written back: of no disk is more asked than writes.
             "add" | "open" | "close" | "sync_file_range" => continue,
-            "read" => Verb::Read,
-            "write" => Verb::Write,
-            "trim" => Verb::Trim,
-            "sync" | "datasync" | "syncfs" => Verb::Flush,
+            "read" => OpKind::Read,
+            "write" => OpKind::Write,
+            "trim" => OpKind::Trim,
+            "sync" | "datasync" | "syncfs" => OpKind::Flush,
             _ => return Err(wrong("an action that fio does not have")),
         };
-        let range = match verb {
-            Verb::Flush => (0, 0),
+        let range = match kind {
+            OpKind::Flush => (0, 0),
             _ => range(number("no offset")?, number("no length")?)
                 .ok_or_else(|| wrong("no disk or request is so large"))?,
         };
         let disks = files.len() as u32;
         disk_of.push(*files.entry(file).or_insert(disks));
-        records.push(Record::plain(verb, now_us.saturating_mul(1000), range));
+        records.push(Record::plain(
+            kind,
+            now_us.saturating_mul(1000),
+            ByteRange::new(range.0, range.1),
+        ));
     }
     let mut disks: Vec<(&str, u32)> = files.into_iter().collect();
     disks.sort_unstable_by_key(|(_, disk)| *disk);
@@ -79,7 +84,7 @@ mod tests {
 
     fn told(records: &[Record]) -> Vec<(&'static str, u64, u64, u64)> {
         let told = records.iter();
-        told.map(|one| (one.verb.name(), one.time_ns, one.offset, one.length))
+        told.map(|one| (one.kind.name(), one.time_ns, one.offset, one.length))
             .collect()
     }
 
@@ -125,7 +130,7 @@ mod tests {
     /// What Scree itself writes as such a log.
     #[test]
     fn what_is_written_as_a_log_is_read_again() {
-        let wrote = Record::plain(Verb::Write, 3_000_000, (8192, 4096));
+        let wrote = Record::plain(OpKind::Write, 3_000_000, ByteRange::new(8192, 4096));
         let line = iolog_line(3000, "disk", &wrote).expect("it has one");
         let begin = iolog_file(0, "disk", &["add", "open"]);
         let text = format!("{IOLOG_HEAD}\n{begin}{line}");

@@ -38,7 +38,8 @@ impl Session {
             _ if no_wait || self.is_dry_run => Ok(()),
             state => {
                 let why = attachment
-                    .reason
+                    .message
+                    .map(|message| message.text)
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
                     "volume {volume} is not attached yet: {why}; the host retries until you run `scree \
@@ -64,7 +65,8 @@ impl Session {
             _ if arguments.no_wait || self.is_dry_run => Ok(()),
             state => {
                 let why = attachment
-                    .reason
+                    .message
+                    .map(|message| message.text)
                     .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
                 Err(Failure::new(format!(
                     "volume {} is not detached yet: {why}; the host retries",
@@ -182,7 +184,8 @@ impl Session {
             return Ok(());
         }
         let why = attachment
-            .reason
+            .message
+            .map(|message| message.text)
             .unwrap_or_else(|| format!("it is {} after {WAIT_SECONDS} s", attachment.state));
         let help = match to {
             // Once the old host has released the volume, the move cannot be canceled.
@@ -224,8 +227,8 @@ fn list(attachments: &[Attachment], is_own: bool) -> String {
     }
     let mut text = table.to_string();
     for attachment in attachments {
-        let told = attachment.reason.iter().chain(&attachment.chain_problem);
-        for why in told.chain(&attachment.note) {
+        let message = attachment.message.as_ref().map(|message| &message.text);
+        for why in message.into_iter().chain(&attachment.chain_problem) {
             text += &format!("\n{} ({}): {why}\n", name(attachment), attachment.id);
         }
     }
@@ -251,21 +254,18 @@ fn show(attachment: &Attachment) -> String {
     if let Some(ended) = &attachment.ended {
         row("ended", time(ended));
     }
-    if let Some(next) = &attachment.follower {
+    if let Some(next) = &attachment.successor {
         let place = next.vm.as_ref().map(|vm| format!(" ({vm})"));
         row(
-            "followed by",
+            "successor",
             format!("{} on {}{}", next.id, next.host, place.unwrap_or_default()),
         );
     }
-    if let Some(reason) = &attachment.reason {
-        row("reason", reason.clone());
+    if let Some(message) = &attachment.message {
+        row("message", message.text.clone());
     }
     if let Some(problem) = &attachment.chain_problem {
         row("filters", format!("different from its chain: {problem}"));
-    }
-    if let Some(note) = &attachment.note {
-        row("note", note.clone());
     }
     table.to_string()
 }

@@ -56,7 +56,8 @@ impl Session {
             (false, false) => self.followed(&path, audit, arguments, &mut ends).await?,
         };
         if audit.state == AuditState::Error.as_str() {
-            let why = audit.reason.as_deref().unwrap_or("the host gave no reason");
+            let why = audit.message.as_ref();
+            let why = why.map_or("the host gave no reason", |message| &message.text);
             return Err(Failure::new(format!(
                 "the audit failed on host {}: {why}",
                 audit.host
@@ -68,9 +69,9 @@ impl Session {
                 &format!("the list of files is encrypted with the volume's key: {why}"),
             );
         }
-        if let Err(failure) = audit.found.as_ref().map_or(Ok(()), check) {
+        if let Err(failure) = audit.result.as_ref().map_or(Ok(()), check) {
             print_notice(self.format, &format!("the result is not shown: {failure}"));
-            audit.found = None;
+            audit.result = None;
         }
         for notice in notices(&audit) {
             print_notice(self.format, &notice);
@@ -140,7 +141,7 @@ impl Session {
                 Ok(now) => {
                     audit = now;
                     attempts_left = ATTEMPTS_MAX;
-                    let (done, all) = (bytes(audit.done_bytes), bytes(audit.all_bytes));
+                    let (done, all) = (bytes(audit.done_bytes), bytes(audit.total_bytes));
                     progress.say(format!(
                         "{id}: {} reads {name}: {done} of {all}",
                         audit.host
@@ -218,7 +219,7 @@ fn open(
     };
     let opened = match locations {
         None if audit
-            .found
+            .result
             .as_ref()
             .is_none_or(|found| found.sealed.is_none()) =>
         {
@@ -233,7 +234,7 @@ fn open(
         }
     };
     audit.key = None;
-    if let (Some(found), Some(listing)) = (&mut audit.found, opened?) {
+    if let (Some(found), Some(listing)) = (&mut audit.result, opened?) {
         found.listing = listing;
         found.sealed = None;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::types::{Audit, AuditFound, AuditPlacement, Volume};
+use api::types::{Audit, AuditPlacement, AuditResult, Volume};
 use api::words::Encryption;
 use base::report::{Table, percent};
 use lab::leakage::{FileList, Placement, Redundancy, Simulation, Striping, estimate};
@@ -40,7 +40,7 @@ impl Session {
         ends: &mut EndSignals,
     ) -> Option<AuditPrediction> {
         let is_sealed = volume.encryption != Encryption::None.as_str();
-        let (placement, found) = (audit.placement.clone(), audit.found.clone()?);
+        let (placement, found) = (audit.placement.clone(), audit.result.clone()?);
         let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
         let _progress = Progress::start("comparing the result with the model");
         let done = in_time(PREDICTED_WITHIN, ends.received(), predict).await;
@@ -104,7 +104,7 @@ pub struct AuditPrediction {
 /// once `stop` is set.
 pub fn predicted(
     real: &AuditPlacement,
-    found: &AuditFound,
+    found: &AuditResult,
     is_sealed: bool,
     stop: &AtomicBool,
 ) -> Result<Option<AuditPrediction>, Failure> {
@@ -119,9 +119,9 @@ pub fn predicted(
         .collect();
     let counts = &found.files;
     let count = counts
-        .whole
-        .saturating_add(counts.part)
-        .saturating_add(counts.none);
+        .readable
+        .saturating_add(counts.partly_readable)
+        .saturating_add(counts.unreadable);
     // The lengths of files of an encrypted volume need its key, but do not matter.
     if count == 0 || (files.lengths().is_empty() && !is_sealed) {
         return Ok(None);
@@ -174,14 +174,14 @@ impl Expectation {
     fn compared(
         &self,
         real: &AuditPlacement,
-        found: &AuditFound,
+        found: &AuditResult,
         is_sealed: bool,
     ) -> AuditPrediction {
         let ratios = &self.ratios;
         let unlikely = TRIALS * UNLIKELY_OF_1000 / 1000;
         let (leak_ratio_min, leak_ratio_max) = (ratios[unlikely], ratios[TRIALS - 1 - unlikely]);
-        let of_files = found.files.content.all.max(1) as f64;
-        let is = found.files.whole_bytes as f64 / of_files;
+        let of_files = found.files.content.total.max(1) as f64;
+        let is = found.files.readable_bytes as f64 / of_files;
         // Rounding of ratios.
         let slack = 1e-9;
         let part = |is_it: &dyn Fn(f64) -> bool| {
@@ -218,7 +218,7 @@ fn redundancy(real: &AuditPlacement) -> Redundancy {
 }
 
 /// A table of the result and the prediction.
-pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
+pub fn compared(predicted: &AuditPrediction, found: &AuditResult) -> String {
     let mut table = Table::new(&["", "BLOCKS", "LEAKS", "95 OF 100 TRIALS"]);
     let blocks = found.blocks;
     let there = match predicted.sealed {
@@ -228,8 +228,8 @@ pub fn compared(predicted: &AuditPrediction, found: &AuditFound) -> String {
     let files = &found.files;
     table.row(vec![
         "found".to_owned(),
-        share(there, blocks.all),
-        share(files.whole_bytes, files.content.all),
+        share(there, blocks.total),
+        share(files.readable_bytes, files.content.total),
         match predicted.agrees {
             true => "agrees".to_owned(),
             false => "does not agree".to_owned(),

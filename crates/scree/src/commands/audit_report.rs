@@ -1,6 +1,6 @@
 //! The result of `scree privacy audit` as text, and the list of `scree privacy audits`.
 
-use api::types::{Audit, AuditFound, AuditHeld};
+use api::types::{Audit, AuditBytes, AuditResult};
 use base::report::percent;
 use base::size::about_bytes as bytes;
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub(super) fn list(audits: &[Audit]) -> String {
             or_dash(audit.principal.as_ref()),
             audit.host.clone(),
             bytes(audit.done_bytes),
-            bytes(audit.all_bytes),
+            bytes(audit.total_bytes),
             time(&audit.created),
             or_dash(audit.ended.as_deref().map(time)),
         ]);
@@ -61,7 +61,7 @@ pub(super) fn notices(audit: &Audit) -> Vec<String> {
             bytes(journal)
         ));
     }
-    let Some(found) = &audit.found else {
+    let Some(found) = &audit.result else {
         return notices;
     };
     for system in &found.listing.file_systems {
@@ -83,11 +83,11 @@ pub(super) fn notices(audit: &Audit) -> Vec<String> {
 }
 
 /// Checks that the numbers of a result are consistent, since a host wrote them.
-pub(super) fn check(found: &AuditFound) -> Result<(), Failure> {
-    let sum = |held: &AuditHeld| {
+pub(super) fn check(found: &AuditResult) -> Result<(), Failure> {
+    let sum = |held: &AuditBytes| {
         let parts = held.readable.checked_add(held.sealed)?;
-        let parts = parts.checked_add(held.other)?;
-        (parts <= held.all).then_some(())
+        let parts = parts.checked_add(held.altered)?;
+        (parts <= held.total).then_some(())
     };
     let lengths = || {
         let mut all = (0_u64, 0_u64);
@@ -96,7 +96,7 @@ pub(super) fn check(found: &AuditFound) -> Result<(), Failure> {
             all = (all.0.checked_add(bytes)?, all.1.checked_add(alike.files)?);
         }
         let files = &found.files;
-        let is_whole = files.whole_bytes <= files.content.readable;
+        let is_whole = files.readable_bytes <= files.content.readable;
         (all.1 <= FILES_MAX && is_whole).then_some(())
     };
     let held = [&found.blocks, &found.map, &found.files.content];
@@ -113,19 +113,19 @@ pub(super) fn shown(audited: &AuditReport, volume: &str) -> String {
     };
     let (compromised, all) = (audit.placement.compromised, audit.placement.units);
     let mut text = format!("{of}; {compromised} of {all} units are assumed to be compromised\n");
-    let Some(found) = &audit.found else {
+    let Some(found) = &audit.result else {
         return text;
     };
     let mut table = Table::new(&["WHAT", "ALL", "READABLE", "", "SEALED", "", "OTHER"]);
-    let mut row = |what: &str, held: &AuditHeld| {
+    let mut row = |what: &str, held: &AuditBytes| {
         table.row(vec![
             what.to_owned(),
-            bytes(held.all),
+            bytes(held.total),
             bytes(held.readable),
-            share(held.readable, held.all),
+            share(held.readable, held.total),
             bytes(held.sealed),
-            share(held.sealed, held.all),
-            bytes(held.other),
+            share(held.sealed, held.total),
+            bytes(held.altered),
         ]);
     };
     row("blocks", &found.blocks);
@@ -133,13 +133,13 @@ pub(super) fn shown(audited: &AuditReport, volume: &str) -> String {
     row("files", &found.files.content);
     text += &format!("\n{table}");
     let files = &found.files;
-    if [files.whole, files.part, files.none] != [0; 3] {
+    if [files.readable, files.partly_readable, files.unreadable] != [0; 3] {
         text += &format!(
             "\nFiles: {} readable as a whole ({}), {} in part, {} not at all\n",
-            files.whole,
-            bytes(files.whole_bytes),
-            files.part,
-            files.none
+            files.readable,
+            bytes(files.readable_bytes),
+            files.partly_readable,
+            files.unreadable
         );
     }
     #[cfg(feature = "lab")]
@@ -163,13 +163,13 @@ pub fn share(part: u64, all: u64) -> String {
     }
 }
 
-fn listed(found: &AuditFound) -> Table {
+fn listed(found: &AuditResult) -> Table {
     let mut table = Table::new(&["READABLE", "SEALED", "OF", "FILE"]);
     for file in &found.listing.listed {
         table.row(vec![
             file.content.readable.to_string(),
             file.content.sealed.to_string(),
-            file.content.all.to_string(),
+            file.content.total.to_string(),
             match &file.path {
                 Some(path) => path.clone(),
                 None => format!("inode {}", or_dash(Some(file.inode))),
@@ -186,9 +186,9 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditFound {
+    pub(in super::super) fn found(lengths: &[(u64, u64)], whole_bytes: u64) -> AuditResult {
         let all = lengths.iter().map(|(length, count)| length * count).sum();
-        let mut found = AuditFound {
+        let mut found = AuditResult {
             listing: AuditListing {
                 lengths: lengths
                     .iter()
@@ -199,11 +199,11 @@ pub(super) mod tests {
                     .collect(),
                 ..AuditListing::default()
             },
-            ..AuditFound::default()
+            ..AuditResult::default()
         };
-        found.files.none = lengths.iter().map(|(_, count)| count).sum();
-        found.files.whole_bytes = whole_bytes;
-        found.files.content.all = all;
+        found.files.unreadable = lengths.iter().map(|(_, count)| count).sum();
+        found.files.readable_bytes = whole_bytes;
+        found.files.content.total = all;
         found
     }
 
@@ -219,7 +219,7 @@ pub(super) mod tests {
         }
     }
 
-    fn audited(found: Option<AuditFound>) -> AuditReport {
+    fn audited(found: Option<AuditResult>) -> AuditReport {
         let audit = Audit {
             id: "audit-1".to_owned(),
             volume: "vol-1".to_owned(),
@@ -232,11 +232,11 @@ pub(super) mod tests {
             host: "h1".to_owned(),
             state: AuditState::Done.as_str().to_owned(),
             done_bytes: 8192,
-            all_bytes: 8192,
-            reason: None,
+            total_bytes: 8192,
+            message: None,
             created: "2026-01-02T03:04:05.678Z".to_owned(),
             ended: Some("2026-01-02T03:04:06Z".to_owned()),
-            found,
+            result: found,
             key: None,
         };
         AuditReport {
@@ -251,7 +251,7 @@ pub(super) mod tests {
     fn files_are_shown_without_a_prediction() {
         let text = shown(&audited(Some(found(&[(4096, 100)], 0))), "v");
         assert!(text.contains("100 not at all"), "{text}");
-        let text = shown(&audited(Some(AuditFound::default())), "v");
+        let text = shown(&audited(Some(AuditResult::default())), "v");
         assert!(!text.contains("Files:"), "{text}");
     }
 
@@ -268,7 +268,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_inconsistent_result_is_refused() {
-        let fits = |found: &AuditFound| check(found).is_ok();
+        let fits = |found: &AuditResult| check(found).is_ok();
         assert!(fits(&found(&[(4096, 100)], 0)));
         // More is readable than exists.
         let mut odd = found(&[(4096, 100)], 0);
@@ -279,7 +279,7 @@ pub(super) mod tests {
         odd.files.content.sealed = 1;
         assert!(!fits(&odd));
         // The lengths of that many files do not fit in memory.
-        let mut odd = AuditFound::default();
+        let mut odd = AuditResult::default();
         odd.listing.lengths.push(AuditLength {
             bytes: 0,
             files: u64::MAX,

@@ -150,14 +150,14 @@ fn filters(chain: &Chain) -> String {
 fn elsewhere(filters: &[ChainFilter]) -> String {
     let elsewhere = filters
         .iter()
-        .filter(|one| !matches!(&*one.runs, "" | "inline"));
+        .filter(|one| !matches!(&*one.placement, "" | "inline"));
     let lines = elsewhere.map(|one| {
-        let at = one.at.as_deref().map(|at| format!(" {at}"));
+        let at = one.target.as_deref().map(|at| format!(" {at}"));
         let without = match one.on_failure.as_deref() {
             Some("bypass") => "the disk works without it",
             _ => "the disk fails without it",
         };
-        let (name, runs) = (&one.name, &one.runs);
+        let (name, runs) = (&one.name, &one.placement);
         format!("  {name}: {runs}{}; {without}\n", at.unwrap_or_default())
     });
     lines.collect()
@@ -259,8 +259,8 @@ mod tests {
             |name: &str, runs: &str, at: Option<&str>, on_failure: Option<&str>| ChainFilter {
                 name: name.to_owned(),
                 kind: "monitor".to_owned(),
-                runs: runs.to_owned(),
-                at: at.map(str::to_owned),
+                placement: runs.to_owned(),
+                target: at.map(str::to_owned),
                 on_failure: on_failure.map(str::to_owned),
             };
         let filters = [

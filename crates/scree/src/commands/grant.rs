@@ -58,7 +58,7 @@ impl Session {
 fn name(grant: &Grant, is_own: bool) -> String {
     match &grant.name {
         Some(name) => qualified(grant.owner.as_ref(), name, is_own),
-        None => grant.on.clone(),
+        None => grant.object.clone(),
     }
 }
 
@@ -66,7 +66,7 @@ fn list(grants: &[Grant], is_own: bool) -> String {
     let mut table = Table::new(&["ID", "USER", "RIGHT", "ON", "SINCE"]);
     for grant in grants {
         let name = name(grant, is_own);
-        let kind = match grant.on.split_once('-') {
+        let kind = match grant.object.split_once('-') {
             Some(("vol", _)) => "volume",
             Some(("snap", _)) => "snapshot",
             _ => "host",

@@ -127,7 +127,8 @@ fn unread(preloads: &[Preload], are_named: bool) -> Option<String> {
         is(one, PreloadState::Error) || are_skipped && is(one, PreloadState::Skipped)
     });
     let one = wrong.next()?;
-    let why = one.reason.as_deref().unwrap_or("the host gave no reason");
+    let why = one.message.as_ref();
+    let why = why.map_or("the host gave no reason", |message| message.text.as_str());
     let more = match wrong.count() {
         0 => String::new(),
         more => format!(" (and {more} more)"),
@@ -162,7 +163,7 @@ fn is_under_way(one: &Preload) -> bool {
 /// A line of progress: bytes read, on how many hosts, and the speed.
 fn how_far(volume: &str, preloads: &[Preload], rate: Option<u64>) -> String {
     let done = preloads.iter().map(|one| one.done_bytes).sum();
-    let all: Option<u64> = preloads.iter().map(|one| one.all_bytes).sum();
+    let all: Option<u64> = preloads.iter().map(|one| one.total_bytes).sum();
     let of = all.map(|all| format!(" of {}", bytes(all)));
     let left = preloads.iter().filter(|one| is_under_way(one)).count();
     let ended = preloads.len() - left;
@@ -196,14 +197,14 @@ fn list(images: &[Image], is_own: bool) -> String {
 }
 
 fn preloads(image: &Image) -> String {
-    let mut table = Table::new(&["HOST", "STATE", "READ", "OF", "REASON"]);
+    let mut table = Table::new(&["HOST", "STATE", "READ", "OF", "MESSAGE"]);
     for one in &image.preloads {
         table.row(vec![
             one.host.clone(),
             one.state.clone(),
             bytes(one.done_bytes),
-            or_dash(one.all_bytes.map(bytes)),
-            or_dash(one.reason.as_ref()),
+            or_dash(one.total_bytes.map(bytes)),
+            or_dash(one.message.as_ref()),
         ]);
     }
     table.to_string()
@@ -211,9 +212,9 @@ fn preloads(image: &Image) -> String {
 
 /// The progress of a host in a word, with the reason if it failed.
 fn far(one: &Preload) -> String {
-    let all = one.all_bytes.filter(|all| is_under_way(one) && *all > 0);
+    let all = one.total_bytes.filter(|all| is_under_way(one) && *all > 0);
     let is_wrong = one.state == PreloadState::Error.as_str();
-    match (all, one.reason.as_ref().filter(|_| is_wrong)) {
+    match (all, one.message.as_ref().filter(|_| is_wrong)) {
         (Some(all), _) => format!("{} %", one.done_bytes.min(all) * 100 / all),
         (None, Some(why)) => format!("{} ({why})", one.state),
         (None, None) => one.state.clone(),
@@ -222,15 +223,18 @@ fn far(one: &Preload) -> String {
 
 #[cfg(test)]
 mod tests {
+    use api::types::Message;
+    use api::words::MessageCode;
+
     use super::*;
 
-    fn preload(state: &str, done_bytes: u64, all_bytes: Option<u64>) -> Preload {
+    fn preload(state: &str, done_bytes: u64, total_bytes: Option<u64>) -> Preload {
         Preload {
             host: "h1".to_owned(),
             state: state.to_owned(),
             done_bytes,
-            all_bytes,
-            reason: None,
+            total_bytes,
+            message: None,
             created: String::new(),
             ended: (state != "waiting" && state != "loading").then(String::new),
         }
@@ -239,7 +243,7 @@ mod tests {
     fn of(host: &str, state: &str, reason: &str, created: &str) -> Preload {
         Preload {
             host: host.to_owned(),
-            reason: (!reason.is_empty()).then(|| reason.to_owned()),
+            message: (!reason.is_empty()).then(|| Message::new(MessageCode::PreloadFailed, reason)),
             created: created.to_owned(),
             ..preload(state, 0, None)
         }

@@ -77,8 +77,8 @@ fn plain(event: &Value) -> String {
     if let Some(action) = event["action"].as_str() {
         line += &format!("  {} ({})", action.to_uppercase(), text("rule"));
     }
-    if let Some(note) = event["note"].as_str() {
-        return format!("{line}  {note}");
+    if let Some(message) = event["message"].as_str() {
+        return format!("{line}  {message}");
     }
     line += &format!("  {:<8}", text("operation"));
     match event["path"].as_str() {

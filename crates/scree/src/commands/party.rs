@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use api::Profile;
 use api::types::{AddParty, AuditEntry, Party, Token};
+use api::{CertificateFiles, Profile};
 use auth::Kind;
 use serde::Serialize;
 use world::{World, host};
@@ -231,7 +231,11 @@ fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
     let join = async {
         match (ca, &arguments.token, &arguments.authority, cert, key) {
             (Some(ca), _, _, Some(cert), Some(key)) => {
-                Profile::bring(&world, urls, ca, (&cert, &key)).await
+                let files = CertificateFiles {
+                    certificate: &cert,
+                    key: &key,
+                };
+                Profile::with_external_certificate(&world, urls, ca, files).await
             }
             (Some(ca), Some(token), _, _, _) => Profile::join_trusting(urls, token, ca).await,
             (None, Some(token), Some(authority), _, _) => {
@@ -300,7 +304,7 @@ fn audit(lines: &[AuditEntry]) -> String {
     for line in lines {
         table.row(vec![
             line.time.clone(),
-            line.who.clone(),
+            line.principal.clone(),
             or_dash(line.address.as_deref()),
             line.action.clone(),
             line.target.clone(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use unit_daemon::{Restorable, Restored, RestoredSegment, SegmentFate};
+use unit_daemon::{RestoreFilter, RestoredSegment, SegmentFate};
 use world::real::RealClock;
 use world::{Clock as _, Millis, World};
 
@@ -43,24 +43,24 @@ impl From<&RestoredSegment> for Segment {
         Self {
             segment: one.segment.to_string(),
             state: match one.whole {
-                SegmentFate::There => "present",
-                SegmentFate::BroughtBack => "restored",
-                SegmentFate::PutBack => "swapped",
-                SegmentFate::OtherThere => "replaced",
-                SegmentFate::Gone => "lost",
+                SegmentFate::Present => "present",
+                SegmentFate::Restored => "restored",
+                SegmentFate::Reverted => "swapped",
+                SegmentFate::Occupied => "replaced",
+                SegmentFate::Lost => "lost",
                 SegmentFate::Failed => "failed",
             },
             slots: one.slots,
-            lost: one.gone,
+            lost: one.lost,
         }
     }
 }
 
-impl From<&Restored> for RestoreReport {
-    fn from(restored: &Restored) -> Self {
+impl From<&unit_daemon::RestoreReport> for RestoreReport {
+    fn from(restored: &unit_daemon::RestoreReport) -> Self {
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
-            incomplete_before: restored.given_back.map(|at| moment::text(at.0)),
+            incomplete_before: restored.reclaimed_until.map(|at| moment::text(at.0)),
             unreadable_logs: restored.unreadable_logs,
         }
     }
@@ -72,7 +72,7 @@ pub fn restore_unit(
     format: Format,
     arguments: &RestoreArguments,
 ) -> Result<(), Failure> {
-    let wanted = Restorable {
+    let wanted = RestoreFilter {
         since: Millis(arguments.since),
         until: arguments.until.map_or(Millis(i64::MAX), Millis),
         segment: arguments.segment,
@@ -93,8 +93,8 @@ pub fn restore_unit(
 }
 
 /// Fails if something could not be restored, so that scripts see it in the exit code.
-fn whole(restored: &Restored) -> Result<(), Failure> {
-    match restored.is_whole() {
+fn whole(restored: &unit_daemon::RestoreReport) -> Result<(), Failure> {
+    match restored.is_complete() {
         true => Ok(()),
         false => Err(Failure::new(
             "some slots could not be restored: see the table above",
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_incomplete_restore_is_a_failure() {
-        let mut restored = Restored::default();
+        let mut restored = unit_daemon::RestoreReport::default();
         assert!(whole(&restored).is_ok());
         restored.unreadable_logs = 1;
         assert!(whole(&restored).is_err());

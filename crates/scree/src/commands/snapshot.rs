@@ -84,8 +84,8 @@ impl Session {
                 drop(progress);
                 self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
                     .await?;
-                match snapshot.reason {
-                    Some(reason) => Err(Failure::new(format!("the snapshot failed: {reason}"))),
+                match snapshot.message {
+                    Some(message) => Err(Failure::new(format!("the snapshot failed: {message}"))),
                     None if wait && !self.is_dry_run && snapshot.state != "completed" => {
                         Err(Failure::new(format!(
                             "snapshot {} is {} after {WAIT_SECONDS} s; it continues, and `scree snapshot \

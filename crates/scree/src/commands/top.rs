@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
 use api::types::{
-    Asked, AskedByArea, CACHE_BLOCK_BYTES, CacheArea, HostCache, HostLoad, VolumeLoad,
+    CACHE_BLOCK_BYTES, CacheArea, CacheLookups, HostCache, HostLoad, LookupsByArea, VolumeLoad,
 };
 use base::size::about_bytes;
 use world::real::RealClock;
@@ -110,19 +110,19 @@ fn show(load: &[HostLoad], earlier: &Earlier) -> String {
 
 fn show_cache(cache: &HostCache, before: Option<&HostCache>) -> Table {
     let mut table = Table::new(&["cache", "used", "of", "hits", "evicted", "pinned"]);
-    let hits = |of: fn(&AskedByArea) -> Asked| {
-        let now = of(&cache.asked);
+    let hits = |of: fn(&LookupsByArea) -> CacheLookups| {
+        let now = of(&cache.lookups);
         ratio(
             before
-                .map_or(now, |before| now.since(&of(&before.asked)))
+                .map_or(now, |before| now.since(&of(&before.lookups)))
                 .hit_ratio(),
         )
     };
     let bytes = |blocks: u64| about_bytes(blocks * CACHE_BLOCK_BYTES);
-    let memory = |asked: &AskedByArea| {
+    let memory = |asked: &LookupsByArea| {
         let all = asked.all();
         // A block is in memory or in the file, not in both.
-        Asked {
+        CacheLookups {
             memory: all.memory,
             file: 0,
             units: all.file + all.units,
@@ -180,9 +180,9 @@ fn row(
         _ => "-".to_owned(),
     };
     let cache = engine.cache.unwrap_or_default();
-    let asked = cache.asked.all();
+    let asked = cache.lookups.all();
     let earlier = before.and_then(|before| before.engine.cache);
-    let recent = earlier.map_or(asked, |earlier| asked.since(&earlier.asked.all()));
+    let recent = earlier.map_or(asked, |earlier| asked.since(&earlier.lookups.all()));
     vec![
         volume.name.clone(),
         host.to_owned(),
@@ -192,13 +192,13 @@ fn row(
         rate(|volume| volume.engine.blocks_destaged),
         rate(|volume| {
             let cache = volume.engine.cache.unwrap_or_default();
-            let asked = cache.asked.all();
+            let asked = cache.lookups.all();
             asked.memory + asked.file + asked.units
         }),
         ratio(recent.hit_ratio()),
         ratio(part(
-            cache.ahead_used,
-            cache.ahead_used + cache.ahead_unread,
+            cache.read_ahead_used,
+            cache.read_ahead_used + cache.read_ahead_unused,
         )),
     ]
 }
@@ -224,13 +224,13 @@ mod tests {
     use super::*;
 
     fn load(written: u64, memory: u64, units: u64) -> Vec<HostLoad> {
-        let asked = AskedByArea {
-            active: Asked {
+        let asked = LookupsByArea {
+            active: CacheLookups {
                 memory,
                 file: 0,
                 units,
             },
-            ..AskedByArea::default()
+            ..LookupsByArea::default()
         };
         let engine = Engine {
             version: Some(1),
@@ -242,16 +242,16 @@ mod tests {
             destage_error: None,
             read_error: None,
             cache: Some(VolumeCache {
-                asked,
-                ahead_brought: 10,
-                ahead_used: 3,
-                ahead_unread: 1,
+                lookups: asked,
+                read_ahead_blocks: 10,
+                read_ahead_used: 3,
+                read_ahead_unused: 1,
             }),
         };
         vec![HostLoad {
             host: "here".to_owned(),
             cache: Some(HostCache {
-                asked,
+                lookups: asked,
                 ..HostCache::default()
             }),
             volumes: vec![VolumeLoad {

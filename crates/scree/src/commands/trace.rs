@@ -73,7 +73,7 @@ impl Session {
             );
         }
         for one in &traces {
-            let (overwritten, lost) = (one.gone, one.lost);
+            let (overwritten, lost) = (one.removed, one.lost);
             if one.missing() > 0 {
                 let notice = format!(
                     "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} were \
@@ -144,7 +144,7 @@ fn plain(trace: &Trace, record: &Record) -> String {
     let mut line = format!(
         "{:<27}  {:<12}  {:>14}  {:>9}  {:>9} µs",
         moment(trace, record.time_ns),
-        record.verb.name(),
+        record.kind.name(),
         record.offset,
         record.length,
         record.latency_ns / 1000
@@ -162,7 +162,7 @@ fn as_json(trace: &Trace, record: &Record) -> String {
     json!({
         "began": moment(trace, 0),
         "time_ns": record.time_ns,
-        "verb": record.verb.name(),
+        "operation": record.kind.name(),
         "offset": record.offset,
         "length": record.length,
         "latency_ns": record.latency_ns,

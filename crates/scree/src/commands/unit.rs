@@ -1,8 +1,8 @@
 //! `scree unit`, except for the daemon itself.
 
 use api::types::{
-    AddUnit, DrainUnits, RemoveUnit, RepairJob, Scrub, SetZone, Unit, UnitMoved, UnitZone,
-    UnitsWanted,
+    AddUnit, DrainUnits, QueuedCopysets, RemoveUnit, RepairJob, Scrub, SetZone, Unit, UnitChange,
+    UnitZone,
 };
 use base::size::about_bytes as bytes;
 
@@ -21,9 +21,9 @@ impl Session {
                 let zone = self.put_zone(&unit, zone).await?;
                 Ok(print(self.format, &zone, |zone| {
                     let name = zone.zone.as_deref().unwrap_or("a zone of its own");
-                    let notice = zone.notice.as_ref();
-                    let notice = notice.map_or_else(String::new, |text| format!("{text}\n"));
-                    format!("{} is in {name}\n{notice}", zone.unit)
+                    let message = zone.message.as_ref();
+                    let message = message.map_or_else(String::new, |text| format!("{text}\n"));
+                    format!("{} is in {name}\n{message}", zone.unit)
                 })?)
             }
             Some(UnitCommand::Show { unit }) => {
@@ -54,7 +54,7 @@ impl Session {
                     lost,
                     accept_data_loss,
                 };
-                let moved: UnitMoved = self.client.post(&path, &how).await?;
+                let moved: UnitChange = self.client.post(&path, &how).await?;
                 Ok(print(self.format, &moved, moved_text)?)
             }
             Some(UnitCommand::Repair { .. }) => self.begin("/v1/units/repair", &()).await,
@@ -102,7 +102,7 @@ impl Session {
     }
 
     async fn drain(&self, which: DrainUnits) -> Result<(), Failure> {
-        let moved: Vec<UnitMoved> = self.client.post("/v1/units/drain", &which).await?;
+        let moved: Vec<UnitChange> = self.client.post("/v1/units/drain", &which).await?;
         Ok(print(self.format, &moved, |moved| {
             let text = match which.cancel {
                 true => kept_text,
@@ -122,7 +122,7 @@ impl Session {
         path: &str,
         what: &(impl serde::Serialize + Sync),
     ) -> Result<(), Failure> {
-        let wanted: UnitsWanted = self.client.post(path, what).await?;
+        let wanted: QueuedCopysets = self.client.post(path, what).await?;
         Ok(print(self.format, &wanted, |wanted| {
             format!(
                 "started in {} copysets; `scree unit tasks` shows the progress\n",
@@ -136,8 +136,8 @@ impl Session {
     }
 }
 
-fn moved_text(moved: &UnitMoved) -> String {
-    let UnitMoved { unit, copysets, .. } = moved;
+fn moved_text(moved: &UnitChange) -> String {
+    let UnitChange { unit, copysets, .. } = moved;
     let text = match (moved.removed, copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
@@ -149,7 +149,7 @@ fn moved_text(moved: &UnitMoved) -> String {
              progress); then it is removed\n"
         ),
     };
-    match moved.given_up {
+    match moved.copysets_lost {
         0 => text,
         count => format!(
             "{text}in {count} copysets no other unit had all segments: blocks that only {unit} had \
@@ -158,7 +158,7 @@ fn moved_text(moved: &UnitMoved) -> String {
     }
 }
 
-fn kept_text(kept: &UnitMoved) -> String {
+fn kept_text(kept: &UnitChange) -> String {
     format!(
         "draining {} is canceled; in {} copysets it is rebuilt with the segments that it is missing \
          (`scree unit tasks` shows the progress)\n",
@@ -176,18 +176,18 @@ fn list_tasks(tasks: &[RepairJob]) -> String {
         };
         table.row(vec![
             task.copyset.to_string(),
-            units(&task.filling),
-            units(&task.leaving),
+            units(&task.rebuilding),
+            units(&task.draining),
             or_dash(task.host.as_ref()),
             format!("{}/{}", task.segments_done, task.segments),
         ]);
         if let Some(problem) = &task.problem {
             problems += &format!("copyset {}: {problem}\n", task.copyset);
         }
-        if task.rotten > 0 {
+        if task.damaged > 0 {
             problems += &format!(
                 "copyset {}: {} slots are damaged\n",
-                task.copyset, task.rotten
+                task.copyset, task.damaged
             );
         }
     }
@@ -220,8 +220,8 @@ fn list(units: &[Unit]) -> String {
     }
     let mut text = table.to_string();
     for unit in units {
-        if let Some(reason) = &unit.reason {
-            text += &format!("{} is {}: {reason}\n", unit.id, unit.state);
+        if let Some(message) = &unit.message {
+            text += &format!("{} is {}: {message}\n", unit.id, unit.state);
         }
     }
     text
@@ -236,7 +236,7 @@ fn show(unit: &Unit) -> String {
         ("daemon", or_dash(unit.daemon.as_ref())),
         ("zone", or_dash(unit.zone.as_ref())),
         ("state", unit.state.clone()),
-        ("reason", or_dash(unit.reason.as_ref())),
+        ("message", or_dash(unit.message.as_ref())),
         ("segments", or_dash(unit.segments)),
         ("used", or_dash(unit.bytes.map(bytes))),
         ("free", or_dash(unit.free_bytes.map(bytes))),
@@ -246,11 +246,11 @@ fn show(unit: &Unit) -> String {
         table.row(vec![field.to_owned(), value]);
     }
     for fact in &unit.facts {
-        let value = match fact.holds {
+        let value = match fact.present {
             true => "yes".to_owned(),
-            false => format!("no: {}", fact.otherwise),
+            false => format!("no: {}", fact.consequence),
         };
-        table.row(vec![fact.what.clone(), value]);
+        table.row(vec![fact.name.clone(), value]);
     }
     table.to_string()
 }
@@ -270,7 +270,7 @@ mod tests {
             free_bytes: None,
             read_bytes: 0,
             written_bytes: 0,
-            reason: None,
+            message: None,
             zone: None,
             facts: Vec::new(),
         }

@@ -164,7 +164,7 @@ impl Session {
             // The answer has the state from before the wait.
             match self.client.get::<Volume>(&path_of(&volume.id)?).await {
                 Ok(current) => volume = current,
-                Err(ClientError::Refused(problem)) if problem.code == "not-found" => {
+                Err(ClientError::Refused(problem)) if problem.code == "not_found" => {
                     volume.state = DELETED.to_owned();
                 }
                 Err(error) => return Err(error.into()),
@@ -317,11 +317,8 @@ fn show(volume: &Volume) -> String {
             row("read error", why.clone());
         }
     }
-    if let Some(reason) = &volume.reason {
-        row("reason", reason.clone());
-    }
-    if let Some(notice) = &volume.notice {
-        row("notice", notice.clone());
+    if let Some(message) = &volume.message {
+        row("message", message.text.clone());
     }
     table.to_string()
 }

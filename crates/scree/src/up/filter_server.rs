@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use auth::{Authority, Credentials, certificate_key, server_config};
 use base::with_causes;
-use chain::{Attribution, Filter, build};
+use chain::{Attribution, Filter, build_filters};
 use chain_policy::{FilterKind, FilterPolicy};
 use nbd::Watcher;
 use sandbox::FilterServer;
@@ -48,8 +48,9 @@ pub fn run_filter_server(arguments: &FilterServerArguments) -> Result<(), Failur
         .map_err(|error| Failure::new(format!("cannot listen at {}: {error}", arguments.listen)))?;
     let at = listener.endpoint().clone();
     let (own, filters) = (world.clone(), folder.clone());
-    let make = move |name: &str, whose: Attribution, wake: Wake, watcher: &Watcher| {
-        make(&own, &filters, name, whose, (wake, watcher)).map_err(|failure| failure.to_string())
+    let make = move |name: &str, attribution: Attribution, wake: Wake, watcher: &Watcher| {
+        make(&own, &filters, name, attribution, (wake, watcher))
+            .map_err(|failure| failure.to_string())
     };
     let server = FilterServer::new(world, Arc::new(tls), Box::new(make));
     announce(&format!(
@@ -91,7 +92,7 @@ fn make(
     world: &World,
     folder: &Path,
     name: &str,
-    whose: Attribution,
+    attribution: Attribution,
     (wake, watcher): (Wake, &Watcher),
 ) -> Result<Vec<Box<dyn Filter>>, Failure> {
     // The name comes from a host and becomes part of a path.
@@ -101,7 +102,7 @@ fn make(
         )));
     }
     let path = folder.join("policies").join(format!("{name}.toml"));
-    let policy = policy_of(world, &path, &whose.volume)?;
+    let policy = policy_of(world, &path, &attribution.volume)?;
     // There are no leases here: an old journal would overwrite what another host wrote since.
     let acknowledges = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
     if let Some(one) = policy.filters.iter().find(|one| acknowledges(one)) {
@@ -111,13 +112,18 @@ fn make(
             one.name
         )));
     }
-    let filters = Filters::new(world, Some(folder), &state_folder(&whose), whose)?;
-    Ok(build(&policy, &filters.surroundings(wake, watcher)))
+    let filters = Filters::new(
+        world,
+        Some(folder),
+        &state_folder(&attribution),
+        attribution,
+    )?;
+    Ok(build_filters(&policy, &filters.context(wake, watcher)))
 }
 
 /// The folder with the state of a disk's filters, named by the volume's id or its encoded name.
-fn state_folder(whose: &Attribution) -> PathBuf {
-    match &whose.volume_id {
+fn state_folder(attribution: &Attribution) -> PathBuf {
+    match &attribution.volume_id {
         Some(id)
             if id
                 .bytes()
@@ -126,7 +132,7 @@ fn state_folder(whose: &Attribution) -> PathBuf {
             id.into()
         }
         other => {
-            let name = other.as_ref().unwrap_or(&whose.volume);
+            let name = other.as_ref().unwrap_or(&attribution.volume);
             let digits = name.bytes().map(|byte| format!("{byte:02x}"));
             format!("named-{}", digits.collect::<String>()).into()
         }

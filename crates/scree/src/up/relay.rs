@@ -16,7 +16,7 @@ use std::time::Duration;
 use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
 use chain::filters::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use chain::{Attribution, Chain, Exchange, ExchangeError, Filter, SizeRule, build};
+use chain::{Attribution, Chain, Filter, HotSwap, HotSwapError, SizeRule, build_filters};
 use chain_policy::{FilterKind, FilterPolicy, Policy};
 use nbd::client::{ClientOptions, ClientTls, ConnectionError, NbdClient, Reconnect, Target};
 use nbd::{
@@ -61,7 +61,7 @@ enum Unopened {
     #[error("the server cannot be used")]
     Server(#[from] ConnectionError),
     #[error("the filters cannot be used")]
-    Filters(#[from] ExchangeError),
+    Filters(#[from] HotSwapError),
     #[error("--journal {folder}: {why}{}", size_hint(why))]
     Journal { folder: String, why: String },
     #[error("waiting for sockets failed")]
@@ -161,19 +161,17 @@ fn open(
     }
     chain.set_open_within(OPEN_WITHIN);
     let (tell, told) = mpsc::channel();
-    chain.exchange(Exchange {
+    chain.hot_swap(HotSwap {
         filters,
         rule: SizeRule::First,
-        told: Box::new(move |ended| drop(tell.send(ended))),
+        on_swapped: Box::new(move |ended| drop(tell.send(ended))),
     });
     loop {
         chain.poll(&mut Vec::new());
         if let Ok(ended) = told.try_recv() {
             return match (ended, journal_in) {
                 (Ok(()), _) => Ok(chain),
-                (Err(ExchangeError::Filter { at, reason: why }), Some(folder))
-                    if at == journal_at =>
-                {
+                (Err(HotSwapError::Open { at, reason: why }), Some(folder)) if at == journal_at => {
                     Err(Unopened::Journal { folder, why })
                 }
                 (Err(error), _) => Err(error.into()),
@@ -285,18 +283,23 @@ fn start(
     let export_options = ExportOptions::new(name, Arc::clone(&world.clock));
     let own = world.clone();
     let volume = arguments.volume.as_deref().unwrap_or(name);
-    let whose = Attribution {
+    let attribution = Attribution {
         tenant: arguments.tenant.clone().unwrap_or_default(),
         vm: arguments.vm.clone(),
         volume: volume.to_owned(),
         volume_id: None,
     };
-    let given = Filters::new(world, arguments.filter_dir.as_deref(), Path::new(""), whose)?;
+    let given = Filters::new(
+        world,
+        arguments.filter_dir.as_deref(),
+        Path::new(""),
+        attribution,
+    )?;
     let thread = tokio::task::block_in_place(|| {
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
-            let surroundings = given.surroundings(wake.clone(), &watcher);
-            let filters = policy.map_or_else(Vec::new, |policy| build(&policy, &surroundings));
+            let context = given.context(wake.clone(), &watcher);
+            let filters = policy.map_or_else(Vec::new, |policy| build_filters(&policy, &context));
             open(client, filters, journal, &own, (wake, &watcher))
         })
     });
@@ -350,7 +353,7 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
         // The size is known once the server has answered.
         block_min: 1,
         // The folder belongs to one disk.
-        tenure: None,
+        history: None,
         below: None,
         disk: Some(crc32c(format!("{at} {export}").as_bytes())),
         has_moved: arguments.server_moved,

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use agent::{Connected, FilterKeys};
 use base::{NbdUri, UriTls, with_causes};
 use chain::{
-    Attribution, DERIVATIONS_MAX, Derivations, KeySource, NoKeys, Programs, Remote, Room,
-    StateFolder, Surroundings, Targets, Tenure, Unlimited,
+    AttachmentContext, Attribution, ChainHistory, DiskLimits, FilterContext, HostContext,
+    KEY_DERIVATIONS_MAX, KeyDerivations, KeySource, NoKeys, Programs, RemoteDisk, StateFolder,
+    Targets, UnlimitedLease,
 };
 use chain_policy::{Policy, ReplicaLocation};
 use nbd::Watcher;
@@ -31,7 +32,7 @@ pub(super) struct Filters {
     world: World,
     folder: Option<PathBuf>,
     state: Option<PathBuf>,
-    whose: Arc<Attribution>,
+    attribution: Arc<Attribution>,
     events: Arc<EventLines>,
     orphaned: Arc<OrphanedConnections>,
     /// The executable of this process.
@@ -44,7 +45,7 @@ impl Filters {
         world: &World,
         folder: Option<&Path>,
         state: &Path,
-        whose: Attribution,
+        attribution: Attribution,
     ) -> Result<Self, Failure> {
         let state = folder.map(|folder| folder.join("state").join(state));
         if let Some(state) = &state {
@@ -55,15 +56,15 @@ impl Filters {
             state,
             world: world.clone(),
             folder: folder.map(Path::to_owned),
-            whose: Arc::new(whose),
+            attribution: Arc::new(attribution),
             events: Arc::new(EventLines::start(io::stdout())?),
             orphaned: Arc::default(),
             program: super::this_program()?,
         })
     }
 
-    /// The whole context.
-    pub fn surroundings(&self, wake: Wake, watcher: &Watcher) -> Surroundings {
+    /// The context of all filters of the relay.
+    pub fn context(&self, wake: Wake, watcher: &Watcher) -> FilterContext {
         let state = self.state.as_ref().map(|path| StateFolder {
             disk: Arc::clone(&self.world.disk),
             path: path.clone(),
@@ -72,29 +73,35 @@ impl Filters {
             None => Arc::new(NoKeys),
             Some(folder) => Arc::new(FilterKeys::in_folder(&self.world, &folder.join("keys"))),
         };
-        Surroundings {
-            clock: Arc::clone(&self.world.clock),
-            pool: Arc::clone(&self.world.pool),
-            derivations: Arc::new(Derivations::new(Arc::new(ThreadPool::new(DERIVATIONS_MAX)))),
-            // The user of a relay has written its policy.
-            memory_max: u64::MAX,
-            random: Arc::clone(&self.world.random),
-            wake,
-            whose: Arc::clone(&self.whose),
-            events: Arc::clone(&self.events) as _,
-            keys,
-            targets: Arc::new(Anywhere {
-                watcher: watcher.clone(),
-                orphaned: Arc::clone(&self.orphaned),
+        FilterContext {
+            host: HostContext {
                 clock: Arc::clone(&self.world.clock),
-                disk: Arc::clone(&self.world.disk),
-            }),
-            // Other clients may have written to the server's disk meanwhile.
-            tenure: Tenure::default(),
-            lease: Arc::new(Unlimited),
-            room: Room::UNLIMITED,
-            state,
-            programs: self.programs(watcher),
+                pool: Arc::clone(&self.world.pool),
+                key_derivations: Arc::new(KeyDerivations::new(Arc::new(ThreadPool::new(
+                    KEY_DERIVATIONS_MAX,
+                )))),
+                random: Arc::clone(&self.world.random),
+                programs: self.programs(watcher),
+            },
+            attachment: AttachmentContext {
+                // The user of a relay has written its policy.
+                memory_max: u64::MAX,
+                wake,
+                attribution: Arc::clone(&self.attribution),
+                events: Arc::clone(&self.events) as _,
+                keys,
+                targets: Arc::new(Anywhere {
+                    watcher: watcher.clone(),
+                    orphaned: Arc::clone(&self.orphaned),
+                    clock: Arc::clone(&self.world.clock),
+                    disk: Arc::clone(&self.world.disk),
+                }),
+                // Other clients may have written to the server's disk meanwhile.
+                history: ChainHistory::default(),
+                lease: Arc::new(UnlimitedLease),
+                disk_limits: DiskLimits::UNLIMITED,
+                state,
+            },
         }
     }
 
@@ -145,7 +152,7 @@ struct Anywhere {
 }
 
 impl Targets for Anywhere {
-    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         let ReplicaLocation::Uri(uri) = place else {
             return Err(format!(
                 "{place}: only filters on hosts can name volumes; give an NBD URI"

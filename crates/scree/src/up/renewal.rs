@@ -26,15 +26,15 @@ pub(super) async fn keep_renewed(
     mut identity: Identity,
     note: impl Fn(&Profile) + Send,
 ) {
-    let is_brought = identity.profile.is_brought();
-    let every = if is_brought { READ_EVERY } else { RENEW_EVERY };
+    let is_external = identity.profile.is_external();
+    let every = if is_external { READ_EVERY } else { RENEW_EVERY };
     let mut pause = Duration::ZERO;
     let mut again = RENEW_AGAIN;
     loop {
         host::sleep(pause).await;
         let mut profile = identity.profile.clone();
         let renewed = async {
-            if is_brought {
+            if is_external {
                 profile.read_again(&world)?;
             } else {
                 profile.renew(&identity.client).await?;

@@ -14,9 +14,9 @@ use base::size::exact_bytes;
 use cache::store::CacheConfig;
 use catalog::retention::Retention;
 use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
-use chain::Room;
+use chain::DiskLimits;
 use control::database::{AddressError, PostgresUrl};
-use control::folder::{LookForRemains, Remains};
+use control::folder::{FindLeftovers, Leftovers};
 use nbd::ServerTls;
 use volume::VolumeConfig;
 use world::{World, host};
@@ -176,7 +176,7 @@ pub(super) fn agent_settings(
         filter_networks: arguments.filter_networks.clone(),
         filter_program: Some(super::this_program()?),
         filter_memory: arguments.filter_memory,
-        filter_room: Room {
+        filter_disk_limits: DiskLimits {
             journal_bytes: arguments.filter_journal,
             trace_bytes: arguments.filter_trace,
         },
@@ -218,11 +218,11 @@ fn cache_settings(arguments: &ServeArguments) -> Result<CacheSettings, Failure> 
     })
 }
 
-fn remains(world: &World, folder: &Path) -> LookForRemains {
+fn remains(world: &World, folder: &Path) -> FindLeftovers {
     let (world, folder) = (world.clone(), folder.to_owned());
     Box::new(move || {
         let FormerAgent { certain, likely } = traces(&world, &folder)?;
-        Ok(Remains { certain, likely })
+        Ok(Leftovers { certain, likely })
     })
 }
 

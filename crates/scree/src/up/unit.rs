@@ -9,7 +9,7 @@ use std::time::Duration;
 use api::Profile;
 use auth::Kind;
 use tokio::sync::watch;
-use unit_daemon::{BEGIN_EVERY, Keeping, Service};
+use unit_daemon::{REPORT_EVERY, Service, UndeletePolicy};
 use world::{World, host};
 
 use super::prepare;
@@ -56,11 +56,11 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         client: identity.client.clone(),
         profile,
         connections_max: arguments.connections.into(),
-        keeping: Keeping {
-            time: arguments.undelete_window,
+        undelete: UndeletePolicy {
+            window: arguments.undelete_window,
             room_percent: arguments.undelete_room,
         },
-        begin_every: BEGIN_EVERY,
+        report_every: REPORT_EVERY,
     };
     let note = {
         let monitor = monitor.clone();

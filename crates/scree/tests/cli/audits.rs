@@ -97,7 +97,7 @@ fn number(value: &Value) -> u64 {
 
 /// The audit's numbers of each file.
 fn listed(audit: &Value, of: &str) -> BTreeMap<String, u64> {
-    let listed = audit["found"]["listed"].as_array();
+    let listed = audit["result"]["listed"].as_array();
     let listed = listed.map_or(&[][..], |listed| listed).iter();
     let result = listed.map(|file| {
         let path = file["path"].as_str().expect("it has a name").to_owned();
@@ -139,14 +139,14 @@ fn readable_bytes_are_those_on_the_units(host: &Host, image: &Path) {
         let result = audit(host, "open", names);
         let expected = readable(&blocks_on(host, units));
         assert_eq!(listed(&result, "readable"), expected, "{names}");
-        let files = &result["found"]["files"];
+        let files = &result["result"]["files"];
         let is_whole = |(path, bytes): &(&String, &u64)| all[*path].len() as u64 == **bytes;
         let (whole_now, part_now): (Vec<_>, Vec<_>) = expected.iter().partition(is_whole);
-        assert_eq!(number(&files["whole"]), whole_now.len() as u64);
-        assert_eq!(number(&files["part"]), part_now.len() as u64);
+        assert_eq!(number(&files["readable"]), whole_now.len() as u64);
+        assert_eq!(number(&files["partly_readable"]), part_now.len() as u64);
         let bytes: u64 = whole_now.iter().map(|(_, bytes)| **bytes).sum();
-        assert_eq!(number(&files["whole_bytes"]), bytes);
-        assert_eq!(number(&files["content"]["all"]), bytes_all);
+        assert_eq!(number(&files["readable_bytes"]), bytes);
+        assert_eq!(number(&files["content"]["total"]), bytes_all);
         assert_eq!(
             number(&files["content"]["readable"]),
             expected.values().sum::<u64>()
@@ -175,10 +175,10 @@ fn encrypted_blocks_are_not_readable(host: &Host, image: &Path) {
     assert!(sealed.len() > 60, "{sealed:?}");
     let is_part = |(path, bytes): (&String, &u64)| *bytes <= all[path].len() as u64;
     assert!(sealed.iter().all(is_part), "its wrapping key is here");
-    assert_eq!(number(&result["found"]["files"]["none"]), 119);
+    assert_eq!(number(&result["result"]["files"]["unreadable"]), 119);
     let brief = host.json(&["privacy", "audit", "sealed", "--units", "u1"]);
-    assert!(brief["found"].get("listed").is_none(), "{brief}");
-    assert_eq!(number(&result["found"]["map"]["readable"]), 0);
+    assert!(brief["result"].get("listed").is_none(), "{brief}");
+    assert_eq!(number(&result["result"]["map"]["readable"]), 0);
     assert_eq!(
         (
             &result["predicted"]["leak_ratio"],
@@ -254,9 +254,9 @@ fn file_names_in_an_audit_of_an_encrypted_volume_need_its_key() {
     written(&host, "sealed", &image, &["--replicas", "1"]);
     let result = audit(&host, "sealed", "u1,u2");
     assert_eq!(listed(&result, "sealed").len(), 119, "{result:#}");
-    assert_eq!(result["found"]["sealed"], Value::Null);
+    assert_eq!(result["result"]["sealed"], Value::Null);
     assert!(
-        !result["found"]["lengths"]
+        !result["result"]["lengths"]
             .as_array()
             .expect("a list")
             .is_empty()
@@ -287,10 +287,10 @@ fn file_names_in_an_audit_of_an_encrypted_volume_need_its_key() {
     assert!(!said.out.contains("/many/"), "{}", said.out);
     let result = host.json(&elsewhere);
     assert!(
-        result["found"]["sealed"]["letter"].is_string(),
+        result["result"]["sealed"]["sealed_report"].is_string(),
         "{result:#}"
     );
-    assert_eq!(number(&result["found"]["files"]["none"]), 119);
+    assert_eq!(number(&result["result"]["files"]["unreadable"]), 119);
     fs::write(&keys, name(&key)).expect("written");
     assert_eq!(listed(&host.json(&elsewhere), "sealed").len(), 119);
 

@@ -23,23 +23,23 @@ fn volume() -> Value {
 }
 
 fn audit(state: &str) -> Value {
-    let nothing = json!({"all": 0, "readable": 0, "sealed": 0, "other": 0});
+    let nothing = json!({"total": 0, "readable": 0, "sealed": 0, "altered": 0});
     let mut audit = json!({
         "id": ID, "volume": "vol-00000000000000001", "version": 1, "units": ["unit-1"],
         "placement": {
             "units": 2, "compromised": 1, "replicas": 1, "scatter_width": 8, "sets": 2,
             "block_size": 4096,
         },
-        "principal": "bob", "host": "h1", "state": state, "done_bytes": 4096, "all_bytes": 8192,
+        "principal": "bob", "host": "h1", "state": state, "done_bytes": 4096, "total_bytes": 8192,
         "created": "2026-01-31T09:30:00Z",
     });
     if state == "done" {
         audit["ended"] = json!("2026-01-31T09:31:00Z");
-        audit["found"] = json!({
-            "blocks": {"all": 8192, "readable": 4096, "sealed": 0, "other": 0},
+        audit["result"] = json!({
+            "blocks": {"total": 8192, "readable": 4096, "sealed": 0, "altered": 0},
             "map": nothing,
             "files": {
-                "whole": 1, "whole_bytes": 0, "part": 0, "none": 2, "content": nothing,
+                "readable": 1, "readable_bytes": 0, "partly_readable": 0, "unreadable": 2, "content": nothing,
             },
             "file_systems": [], "unlisted": 0, "lengths": [],
         });
@@ -185,7 +185,7 @@ fn an_inconsistent_result_is_not_shown() {
     let controller = ScriptedController::with_audit();
     controller.answer(BEGUN, &audit("waiting"));
     let mut odd = audit("done");
-    odd["found"]["blocks"]["readable"] = json!(8193);
+    odd["result"]["blocks"]["readable"] = json!(8193);
     controller.answer(SHOWN, &odd);
     let said = controller.said();
     assert_eq!(said.code, 0, "{}", said.error);

@@ -131,7 +131,7 @@ fn a_volume_in_three_buckets_survives_a_crash_and_is_deleted_completely() {
     wait_until("the properties of the store are known", || {
         let facts = host.json(&["unit", "show", &shown])["facts"].clone();
         let facts = facts.as_array().expect("a list").clone();
-        let held = |fact: &&Value| fact["holds"] == json!(true);
+        let held = |fact: &&Value| fact["present"] == json!(true);
         facts.len() == 2 && facts.iter().filter(held).count() >= 1
     });
     host.json(&[
@@ -255,15 +255,15 @@ fn unusable_buckets_are_refused_with_a_remedy() {
         ("s3://no-such-bucket/a", &["NoSuchBucket"][..]),
         (
             "s3://bucket/full",
-            &["it holds", "something", "nothing below it"],
+            &["it holds", "something", "an empty prefix"],
         ),
         (
             "s3://bucket/others",
-            &["is a unit of cluster-", "never taken over"],
+            &["is a unit of cluster-", "cannot be taken over"],
         ),
         (
             "s3://bucket/others/within",
-            &["lies in", "prefix of its own"],
+            &["is within", "prefix outside it"],
         ),
         ("s3://bucket//a", &["empty"]),
         ("ftp://host/a", &["s3://"]),
@@ -323,7 +323,7 @@ fn wrong_credentials_are_shown_and_right_ones_restore_the_unit() {
     host.start();
     let unit = host.json(&["unit", "list"])[0].clone();
     assert_ne!(unit["state"], json!("healthy"));
-    let reason = unit["reason"].as_str().expect("text");
+    let reason = unit["message"]["text"].as_str().expect("text");
     assert!(reason.contains("SignatureDoesNotMatch"), "{reason}");
     host.kill();
     host.environment = right;

@@ -127,7 +127,7 @@ fn a_recorded_trace_is_simulated() {
 /// How many of a volume's blocks the only host's cache read from its file and from units.
 fn requested(site: &Site) -> (u64, u64) {
     let load = site.locally(&["top"]);
-    let requested = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["active"];
+    let requested = &load[0]["volumes"][0]["engine"]["cache"]["lookups"]["active"];
     let count = |source: &str| requested[source].as_u64().expect("a number");
     (count("file"), count("units"))
 }

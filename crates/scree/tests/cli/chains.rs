@@ -108,7 +108,7 @@ fn an_invalid_policy_changes_nothing() {
         (
             "disk",
             "vm = \"web\"\n[[filter]]\nkind = \"fault\"\n",
-            "names no VM",
+            "is not the address of a VM",
         ),
     ] {
         let said = host.apply_chain(volume, filters);

@@ -61,7 +61,7 @@ fn a_snapshot_without_a_version_is_an_error_after_a_crash() {
     host.start();
     let snapshot = &host.json(&["snapshot", "list"])[0];
     assert_eq!(snapshot["state"], "error", "{snapshot}");
-    let reason = snapshot["reason"].as_str().expect("a reason");
+    let reason = snapshot["message"]["text"].as_str().expect("a reason");
     assert!(reason.contains("take it again"), "{reason}");
     host.refuses(
         1,

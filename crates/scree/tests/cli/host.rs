@@ -17,6 +17,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Number of checks until the test fails.
 const LOOKS_MAX: u32 = 1500;
 
+/// A process that is killed when it is dropped.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A data directory, and the process that serves it unless it was stopped.
 pub struct Host {
     pub folder: TempDir,

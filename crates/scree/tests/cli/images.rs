@@ -10,7 +10,7 @@ use crate::service::{Site, qemu_io};
 /// How many blocks of images the only open volume read from its host's cache and from units.
 fn requested(site: &Site) -> (u64, u64) {
     let load = site.locally(&["top"]);
-    let requested = &load[0]["volumes"][0]["engine"]["cache"]["asked"]["image"];
+    let requested = &load[0]["volumes"][0]["engine"]["cache"]["lookups"]["image"];
     let count = |source: &str| requested[source].as_u64().expect("a number");
     (count("file"), count("units"))
 }
@@ -47,7 +47,7 @@ fn a_preloaded_image_is_read_from_the_cache_by_its_clones() {
     );
     let bytes = Value::from(2 << 20);
     assert_eq!(
-        (&preload["done_bytes"], &preload["all_bytes"]),
+        (&preload["done_bytes"], &preload["total_bytes"]),
         (&bytes, &bytes)
     );
     wait_until("all blocks are cached", || kept(&site) == (512, 0));
@@ -122,7 +122,10 @@ fn hosts_without_a_cache_and_unresponsive_hosts_do_not_block_others() {
     assert_eq!(states(&begun), ["done", "waiting"]);
     site.locally(&["host", "disable", "h2"]);
     let listed = site.locally(&["image", "list"]);
-    assert_eq!(listed[0]["preloads"][1]["reason"], "the host is disabled");
+    assert_eq!(
+        listed[0]["preloads"][1]["message"]["text"],
+        "the host is disabled"
+    );
     refused(&named, "h2 has not read it: the host is disabled");
     for process in [agent, first, second, controller] {
         process.stop();
@@ -137,9 +140,9 @@ fn impossible_requests_on_images_are_refused() {
     host.refuses(
         1,
         &["image", "preload", "disk"],
-        &["is no base image", "scree image mark"],
+        &["is not a base image", "scree image mark"],
     );
-    host.refuses(1, &["image", "unpin", "disk"], &["is no base image"]);
+    host.refuses(1, &["image", "unpin", "disk"], &["is not a base image"]);
     host.refuses(1, &["image", "mark", "none"], &["none"]);
     let pinned = host.json(&["image", "pin", "disk"]);
     assert_eq!(pinned["pinned"], true);

@@ -71,7 +71,10 @@ impl Hosts {
         let all = self.site.locally(&["attachment", "list"]);
         let all = all.as_array().expect("a list");
         assert_eq!(all.len(), 1, "{all:?}");
-        all[0]["note"].as_str().unwrap_or_default().to_owned()
+        all[0]["message"]["text"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 }
 
@@ -170,7 +173,7 @@ fn a_host_without_the_journal_continues_from_the_newest_version_and_reports_it()
     let mut wrong = other.agent(0);
     wait_until("it reports the missing journal", || {
         let all = other.site.locally(&["attachment", "list"]);
-        let reason = all[0]["reason"].as_str().unwrap_or_default();
+        let reason = all[0]["message"]["text"].as_str().unwrap_or_default();
         all[0]["state"] == "error" && reason.contains("out of reach")
     });
     assert!(!other.io(0, &["read 0 4k"]));

@@ -68,7 +68,7 @@ fn a_move_loses_nothing_when_agents_and_controller_are_killed() {
     second.kill();
     let [id, ..] = attached(&site);
     let requested = site.locally(&["attachment", "move", &id, "--host", "h1", "--no-wait"]);
-    assert_eq!(requested["follower"]["host"], "h1");
+    assert_eq!(requested["successor"]["host"], "h1");
     controller.kill();
     let controller = site.controller();
     let refused = site.try_scree(&["--dir", &site.text("c"), "volume", "delete", "disk"]);

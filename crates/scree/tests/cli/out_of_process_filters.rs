@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::host::{CommandOutput, Host, wait_until};
+use crate::host::{CommandOutput, Host, Running, wait_until};
 
 fn applied(host: &Host, filters: &str) {
     let said = host.apply_chain("disk", filters);
@@ -99,7 +99,7 @@ fn an_out_of_process_filter_is_confined_and_restarted_after_a_kill() {
     wait_until("it was killed three times", || {
         if let [pid] = processes(host.pid(), &["filter-process"])[..] {
             let name = if killed == 1 { "-ABRT" } else { "-KILL" };
-            let times_back = || notes(&host).matches("is back after").count();
+            let times_back = || notes(&host).matches("answers again after").count();
             let before = times_back();
             signal(name, pid);
             wait_until("it is restarted", || times_back() > before);
@@ -236,7 +236,7 @@ fn a_remote_filter_is_known_by_its_key_and_may_restart() {
     let at = port.local_addr().expect("it has one");
     drop(port);
     let begin = || begin_filter(&folder, &at.to_string(), &host.path().join("authority.pem"));
-    let (mut machine, key) = begin();
+    let (machine, key) = begin();
     let policy = |key: &str| {
         format!(
             "[[filter]]\nkind = \"remote\"\nname = \"far\"\naddress = \"{at}\"\nkey = \"{key}\"\n"
@@ -245,19 +245,18 @@ fn a_remote_filter_is_known_by_its_key_and_may_restart() {
     let other = format!("sha256:{}", "0".repeat(64));
     let said = host.apply_chain("disk", &policy(&other));
     let all = format!("{}{}", said.out, said.error);
-    assert!(all.contains("it has the key sha256:"), "{all}");
+    assert!(all.contains("the server has the key sha256:"), "{all}");
     applied(&host, &policy(&key));
 
     let fio = verified(&uri);
-    machine.kill().expect("it runs");
-    machine.wait().expect("it ends");
+    drop(machine);
     wait_until("it is reported as failed", || {
-        notes(&host).contains("is started anew")
+        notes(&host).contains("is restarted")
     });
-    let (mut machine, again) = begin();
+    let (machine, again) = begin();
     assert_eq!(again, key, "its key is kept");
     ended_well(fio);
-    assert!(notes(&host).contains("is back after"));
+    assert!(notes(&host).contains("answers again after"));
 
     // A client without a certificate of the cluster is refused.
     let refused = Command::new("openssl")
@@ -267,29 +266,28 @@ fn a_remote_filter_is_known_by_its_key_and_may_restart() {
         .expect("openssl is installed");
     assert!(refused.stdout.len() < 64 << 10);
     ended_well(verified(&uri));
-    machine.kill().expect("it runs");
-    machine.wait().expect("it ends");
+    drop(machine);
     fs::remove_dir_all(&folder).expect("removed");
 }
 
 /// Starts `scree filter-server` and waits until it prints its key.
-fn begin_filter(folder: &Path, at: &str, authority: &Path) -> (Child, String) {
+fn begin_filter(folder: &Path, at: &str, authority: &Path) -> (Running, String) {
     use std::io::{BufRead as _, BufReader};
-    let mut child = Command::new(env!("CARGO_BIN_EXE_scree"))
+    let child = Command::new(env!("CARGO_BIN_EXE_scree"))
         .args(["filter-server", "--listen", at, "--filter-dir"])
         .arg(folder)
         .arg("--authority")
         .arg(authority)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
+        .spawn();
+    let mut server = Running(child.expect("it starts"));
     let mut said = String::new();
-    let out = child.stdout.take().expect("it is piped");
+    let out = server.0.stdout.take().expect("it is piped");
     BufReader::new(out)
         .read_line(&mut said)
         .expect("it says something");
     let key = said.split_whitespace().last().expect("a key").to_owned();
     assert!(key.starts_with("sha256:"), "{said}");
-    (child, key)
+    (server, key)
 }

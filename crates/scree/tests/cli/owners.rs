@@ -186,8 +186,8 @@ fn names_of_others_are_qualified(users: &Users) {
         let hers = users.table("alice", &list);
         assert!(!hers.contains("alice/"), "{hers}");
     }
-    users.refused("bob", &["detach", "disk", "--no-wait"], "say alice/disk");
-    users.refused("bob", &["volume", "unexport", "disk"], "say alice/disk");
+    users.refused("bob", &["detach", "disk", "--no-wait"], "write alice/disk");
+    users.refused("bob", &["volume", "unexport", "disk"], "write alice/disk");
     users.of("bob", &["volume", "unexport", "alice/disk"]);
     users.of("bob", &["volume", "create", "disk", "--from", "alice/noon"]);
     let list = users.table("bob", &["volume", "list"]);
@@ -275,7 +275,7 @@ fn changes_are_in_the_audit_log(users: &Users) {
     ] {
         let is_there = log
             .iter()
-            .any(|line| line["who"] == who && line["action"] == action);
+            .any(|line| line["principal"] == who && line["action"] == action);
         assert!(is_there, "{action} by {who}: {log:?}");
     }
 }

@@ -332,7 +332,7 @@ fn a_plan_lists_placements_that_survive_failures_and_leak_little() {
         (
             &["--max-leak", "1e-9"][..],
             1,
-            "Sealed volumes leak nothing",
+            "encrypted volumes leak no content",
         ),
         (&["--max-leak", "2"], 2, "from 0 to 1"),
     ] {
@@ -410,7 +410,7 @@ fn impossible_options_are_refused() {
         (
             &[&units[..], &["--erasure", "1+1"]].concat(),
             2,
-            "2 to 64 units with data",
+            "2 to 64 data units",
         ),
         (
             &[&units[..], &["--replicas", "4"]].concat(),
@@ -431,7 +431,7 @@ fn impossible_options_are_refused() {
         (
             &[&units[..], &["--list", &huge]].concat(),
             1,
-            "longer than 16 EiB together",
+            "more than 16 EiB together",
         ),
         (
             &[&units[..], &["--list", "/dev/zero"]].concat(),

@@ -3,21 +3,11 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::host::{CommandOutput, scree, wait_until};
+use crate::host::{CommandOutput, Running, scree, wait_until};
 
 const SCREE: &str = env!("CARGO_BIN_EXE_scree");
-
-/// A process that is killed when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn qemu_nbd(folder: &Path) -> Running {
     let (image, socket) = (folder.join("image"), folder.join("server"));
@@ -288,7 +278,7 @@ fn a_relay_that_exits_reports_writes_that_only_its_journal_has() {
             .read_to_string(&mut error)
             .expect("text");
         assert_eq!(relay.0.wait().expect("it ends").code(), Some(1), "{error}");
-        assert!(error.contains("the journal has it"), "{error}");
+        assert!(error.contains("the journal has them"), "{error}");
         fs::remove_file(&trouble).expect("removed");
     }
 }
@@ -338,7 +328,7 @@ fn filters_with_state_have_one_relay() {
     let journal = path(&folder.join("journal"));
     let active = ["--active", "--journal", &journal];
     let error = refused(folder, &[&with[..], &active].concat());
-    assert!(error.contains("there would be two"), "{error}");
+    assert!(error.contains("--active adds a second one"), "{error}");
 }
 
 /// A client without a minimal block size sends requests that the server refuses.

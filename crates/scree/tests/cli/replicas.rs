@@ -47,7 +47,7 @@ fn kill(server: &mut Child) {
 fn notes(host: &Host) -> Vec<String> {
     let said = host.run(&["monitor", "disk", "-o", "json"]);
     let lines = said.out.lines().map(serde_json::from_str::<Value>);
-    let notes = lines.map(|line| line.expect("JSON")["note"].as_str().map(str::to_owned));
+    let notes = lines.map(|line| line.expect("JSON")["message"].as_str().map(str::to_owned));
     notes.flatten().collect()
 }
 

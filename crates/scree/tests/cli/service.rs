@@ -273,14 +273,14 @@ fn unknown_callers_and_missing_rights_are_refused() {
     forged["authority"] = format!("sha256:{}", "0".repeat(64)).into();
     let said = site.login("alice", &forged);
     assert!(
-        said.code == 1 && said.error.contains("somebody in between"),
+        said.code == 1 && said.error.contains("the connection is intercepted"),
         "{}",
         said.error
     );
     assert_eq!(site.login("alice", &alice).code, 0);
     let said = site.login("again", &alice);
     assert!(
-        said.code == 1 && said.error.contains("good for one use"),
+        said.code == 1 && said.error.contains("valid for one use"),
         "{}",
         said.error
     );

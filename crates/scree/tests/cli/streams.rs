@@ -141,7 +141,7 @@ fn failures_are_json_if_results_are() {
         document["error"].clone()
     };
     let missing = error(host.run(&["volume", "show", "nothing", "-o", "json"]));
-    assert_eq!(missing["code"], "not-found");
+    assert_eq!(missing["code"], "not_found");
     let message = missing["message"].as_str().expect("text");
     assert!(message.contains("does not exist"), "{message}");
     let unserved = scree(&["--dir", "/nonexistent", "status", "-o", "json"]);

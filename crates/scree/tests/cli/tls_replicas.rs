@@ -54,7 +54,7 @@ fn is_reported(host: &Host, words: &str) -> bool {
     let said = host.run(&["monitor", "disk", "-o", "json"]);
     let mut lines = said.out.lines().map(serde_json::from_str::<Value>);
     lines.any(|line| {
-        let note = &line.expect("JSON")["note"];
+        let note = &line.expect("JSON")["message"];
         note.as_str().is_some_and(|note| note.contains(words))
     })
 }

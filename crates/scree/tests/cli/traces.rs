@@ -43,7 +43,7 @@ fn recorded_requests_are_replayed_by_fio() {
     let lines = || recorded(&host);
     let has = |verb: &str, offset: u64, length: u64, fua: bool| {
         lines().iter().any(|line| {
-            line["verb"] == verb
+            line["operation"] == verb
                 && line["offset"] == offset
                 && line["length"] == length
                 && line["fua"] == fua
@@ -59,7 +59,7 @@ fn recorded_requests_are_replayed_by_fio() {
     });
     let fua = lines()
         .iter()
-        .any(|line| line["offset"] == 1 << 20 && line["verb"] == "write");
+        .any(|line| line["offset"] == 1 << 20 && line["operation"] == "write");
     assert!(fua, "{:?}", lines());
     let plain = host.run(&["trace", "disk"]).out;
     assert!(plain.contains("write") && plain.contains("µs"), "{plain}");

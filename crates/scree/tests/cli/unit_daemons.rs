@@ -114,7 +114,7 @@ fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     let invited = site.locally(&["host", "token", "h1"]);
     let said = site.join_unit_in("a", &invited);
     assert_eq!(said.code, 1);
-    let reason = "is the identity of scree://host/h1; use another folder";
+    let reason = "is the identity of scree://host/h1: use another folder";
     assert!(said.error.contains(reason), "{}", said.error);
     let after = fs::read(site.path("a/identity.toml")).expect("it is joined");
     assert!(before == after);

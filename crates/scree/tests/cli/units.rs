@@ -169,7 +169,10 @@ fn unusable_folders_are_refused_as_units() {
     host.refuses(
         1,
         &["unit", "add", &text(&other.unit(1))],
-        &["is a unit of cluster-", "another cluster is never"],
+        &[
+            "is a unit of cluster-",
+            "another cluster cannot be taken over",
+        ],
     );
     // Within a unit: the new files would be taken for its own.
     let within = other.unit(1).join("segments").join("000");
@@ -177,7 +180,7 @@ fn unusable_folders_are_refused_as_units() {
     host.refuses(
         1,
         &["unit", "add", &text(&within)],
-        &["lies in", "units/u1", "folder of its own"],
+        &["is within", "units/u1", "folder outside it"],
     );
     assert_eq!(fs::read_dir(&within).expect("there").count(), 0);
     // A copy of a unit.
@@ -224,7 +227,7 @@ fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
         let units = host.json(&["unit", "list"]);
         let units = units.as_array().expect("a list").iter();
         let mut failing = units.filter(|unit| unit["state"] == "failing");
-        failing.any(|unit| unit["reason"].to_string().contains("symbolic link"))
+        failing.any(|unit| unit["message"].to_string().contains("symbolic link"))
     });
     host.qemu_io("disk", &["read -P 5 0 1M", "write -P 6 1M 1M", "flush"]);
     assert_eq!(host.stop(), 0);

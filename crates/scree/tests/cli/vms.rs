@@ -15,7 +15,11 @@ fn attach(host: &Host, volume: &str, guest: &Guest, more: &[&str]) {
     let attachment = host.json(&arguments);
     assert_eq!(attachment["state"], "attached", "{attachment}");
     assert_eq!(attachment["device"], serial(host, volume).as_str());
-    assert_eq!(attachment["note"], serde_json::Value::Null, "{attachment}");
+    assert_eq!(
+        attachment["message"],
+        serde_json::Value::Null,
+        "{attachment}"
+    );
 }
 
 fn detach(host: &Host, volume: &str, guest: &Guest) {
@@ -76,7 +80,11 @@ fn two_guests_share_a_read_only_volume_and_exchange_their_own() {
         &["volume", "delete", "motions"],
         &["scree detach motions"],
     );
-    host.refuses(1, &["attach", "first", "--vm", "xen:one"], &["names no VM"]);
+    host.refuses(
+        1,
+        &["attach", "first", "--vm", "xen:one"],
+        &["is not the address of a VM"],
+    );
 
     for guest in [&mut *one, &mut *two] {
         assert_eq!(
@@ -216,7 +224,7 @@ fn a_vm_that_dies_during_attach_is_an_error_until_it_runs_again() {
     });
     guest.kill();
     wait_until("its end is noticed", || {
-        shown("state") == "error" && shown("reason").to_string().contains("does not run")
+        shown("state") == "error" && shown("message").to_string().contains("does not run")
     });
     guest.start_again();
     wait_until("it is plugged", || shown("state") == "attached");

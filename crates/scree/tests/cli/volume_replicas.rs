@@ -17,7 +17,7 @@ fn export(host: &Host, volume: &str) -> String {
 fn times_reported(host: &Host, words: &str) -> usize {
     let said = host.run(&["monitor", "disk", "-o", "json"]);
     let lines = said.out.lines().map(serde_json::from_str::<Value>);
-    let notes = lines.map(|line| line.expect("JSON")["note"].clone());
+    let notes = lines.map(|line| line.expect("JSON")["message"].clone());
     notes
         .filter(|note| note.as_str().is_some_and(|note| note.contains(words)))
         .count()

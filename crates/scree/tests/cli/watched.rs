@@ -432,7 +432,7 @@ pub fn check(tested: &Tested, workload: &Workload, steps: &[Step], folder: &Temp
         "volume = 'disk'\n[[filter]]\nkind = 'monitor'\n",
     );
     let heard = guest_takes(&host, tested, workload, steps, folder, |_, _| ());
-    let notes = heard.iter().filter_map(|event| event["note"].as_str());
+    let notes = heard.iter().filter_map(|event| event["message"].as_str());
     let notes: Vec<&str> = notes.collect();
     assert!(
         notes
@@ -575,7 +575,7 @@ fn a_file_system_that_grows_in_a_guest_is_followed() {
         blocks.extend(number("offset") / 1024..(number("offset") + number("length")) / 1024);
     }
     assert_eq!(blocks.len() as u64, BYTES / 1024);
-    let notes = heard.iter().filter_map(|event| event["note"].as_str());
+    let notes = heard.iter().filter_map(|event| event["message"].as_str());
     let notes: Vec<&str> = notes.filter(|note| note.contains("is followed")).collect();
     assert_eq!(notes.len(), 1, "{notes:?}");
     for volume in ["disk", "work"] {

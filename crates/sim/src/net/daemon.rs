@@ -12,7 +12,7 @@ use auth::VerifyingKey;
 use base::{ClusterId, UnitId};
 use parking_lot::Mutex;
 use unit::{Unit, UnitError};
-use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Keeping, Session, Step};
+use unit_daemon::{BUDGET_BYTES, Budget, Job, Keeper, KeeperConfig, Session, Step, UndeletePolicy};
 use unit_folder::FolderUnit;
 use unit_wire::{Request, VERSION};
 use world::simulated::{SimulatedDisk, SimulatedPool, SimulatedRandom};
@@ -159,9 +159,9 @@ impl Daemon {
         let unit = FolderUnit::open(&world, &path, cluster, id)
             .with_segment_data_bytes(self.params.segment_bytes)
             .with_open_segments(8)
-            .keeping(Keeping {
-                time: self.params.keeps,
-                ..Keeping::default()
+            .with_undelete(UndeletePolicy {
+                window: self.params.keeps,
+                ..UndeletePolicy::default()
             });
         let config = KeeperConfig {
             cluster,
@@ -351,7 +351,7 @@ impl Daemon {
             cluster,
         };
         hello.encode(1, &mut bytes);
-        Request::Show(signed).encode(2, &mut bytes);
+        Request::Present(signed).encode(2, &mut bytes);
         self.send(connection, &bytes);
         self.work(connection, &mut Vec::new());
         self.give_up(connection, false);

@@ -167,7 +167,7 @@ impl Link {
     pub fn show(&self, capability: &[u8]) {
         if !self.queue.lock().is_away {
             let nobody = |_: Result<Reply<'_>, Arc<io::Error>>| {};
-            self.put(&Request::Show(capability), Box::new(nobody));
+            self.put(&Request::Present(capability), Box::new(nobody));
             self.pump();
         }
     }
@@ -268,7 +268,7 @@ impl Link {
         for capability in self.params.capability_cache.capabilities() {
             let nobody = |_: Result<Reply<'_>, Arc<io::Error>>| {};
             used.tag += 1;
-            Request::Show(&capability).encode(used.tag, &mut used.out);
+            Request::Present(&capability).encode(used.tag, &mut used.out);
             let until = clock.monotonic() + WORK_WITHIN;
             used.conversation.expect(used.tag, until, Box::new(nobody));
         }
@@ -447,7 +447,7 @@ impl Link {
 }
 
 impl unit_remote::Link for Link {
-    fn ask(&self, request: &Request<'_>, done: Done) {
+    fn send(&self, request: &Request<'_>, done: Done) {
         self.params.capability_cache.renew();
         if let Some(why) = self.why_not() {
             return done(Err(why));
@@ -456,7 +456,7 @@ impl unit_remote::Link for Link {
         self.pump();
     }
 
-    fn try_ask(&self, request: &Request<'_>, done: Done) -> bool {
+    fn try_send(&self, request: &Request<'_>, done: Done) -> bool {
         if self.why_not().is_some() {
             return false;
         }
@@ -471,7 +471,7 @@ impl unit_remote::Link for Link {
 /// A daemon answers within this, or is taken for gone.
 fn within(verb: Verb) -> Duration {
     match verb {
-        Verb::Show => SHOWN_WITHIN,
+        Verb::Present => SHOWN_WITHIN,
         Verb::Sync | Verb::Free | Verb::Delete | Verb::List | Verb::Replace | Verb::Scrub => {
             WORK_WITHIN
         }

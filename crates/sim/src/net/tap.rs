@@ -114,13 +114,13 @@ impl Tap {
     /// Requests have come.
     pub fn asked(&mut self, bytes: &[u8]) {
         self.frames.extend(bytes);
-        while let Ok(Some(frame)) = self.frames.cut() {
+        while let Ok(Some(frame)) = self.frames.pop() {
             let Ok(request) = Request::decode(frame.code, frame.body) else {
                 return;
             };
             let one = |segment| vec![segment];
             let asked = match request {
-                Request::Show(signed) => Asked::Show(signed.to_vec()),
+                Request::Present(signed) => Asked::Show(signed.to_vec()),
                 Request::Put(Put { segment, .. }) => Asked::Change("put", one(segment), false),
                 Request::Sync { segments, .. } => Asked::Change("sync", segments, false),
                 Request::Delete(segment) => Asked::Change("delete", one(segment), false),
@@ -146,7 +146,7 @@ impl Tap {
         let mut frames = Frames::new(BODY_BYTES_MAX);
         frames.extend(bytes);
         bytes.clear();
-        while let Ok(Some(frame)) = frames.cut() {
+        while let Ok(Some(frame)) = frames.pop() {
             let asked = self.asked.remove(&frame.tag).unwrap_or(Asked::Other);
             let is_done = frame.code == Status::Done as u16;
             let mut body = frame.body.to_vec();

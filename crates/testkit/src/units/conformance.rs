@@ -414,20 +414,37 @@ fn room_is_taken_and_given_back(unit: &dyn Unit) {
     assert_eq!((stat.segments, stat.bytes), (0, 0));
 }
 
-/// Replaces segment `at` by what would have been put into segment `like`.
+/// The generations of a replacement: the expected one and the new one.
+#[derive(Debug, Clone, Copy)]
+pub struct Generations {
+    /// The generation of the segment to replace; `None` if there must be none.
+    pub expected: Option<u16>,
+    /// The generation of the new segment.
+    pub new: u16,
+}
+
+impl Generations {
+    /// Both generations.
+    #[must_use]
+    pub fn new(expected: Option<u16>, new: u16) -> Self {
+        Self { expected, new }
+    }
+}
+
+/// Replaces segment `at` by the content that [`put`] puts into segment `like`.
 pub fn replace(
     unit: &dyn Unit,
     at: SegmentId,
     like: SegmentId,
-    generations: (Option<u16>, u16),
+    generations: Generations,
     count: u16,
 ) -> Result<(), UnitError> {
     let tags: Vec<Tag> = (0..count).map(|slot| tag_of(like, slot)).collect();
     let contents = (0..count).map(|slot| content_of(like, slot, SLOT_BYTES));
     let data: Vec<u8> = contents.flatten().collect();
     let by = Replacement {
-        expected: generations.0,
-        generation: generations.1,
+        expected: generations.expected,
+        generation: generations.new,
         lineage_tag: LineageTag::NONE,
         slot_bytes: SLOT_BYTES,
         tags: &tags,
@@ -467,7 +484,7 @@ fn a_replaced_segment_is_the_new_one_as_a_whole(unit: &dyn Unit) {
     read(unit, id, SLOT_BYTES, 0, 9).expect("there");
     unit.free(id, &[Slot(3), Slot(4)], false).expect("freed");
     assert_eq!(unit.stat_segment(id).expect("there").generation, 0);
-    replace(unit, id, like, (Some(0), 1), count).expect("replaced");
+    replace(unit, id, like, Generations::new(Some(0), 1), count).expect("replaced");
     let live: Vec<(u16, Tag)> = (0..count)
         .filter(|slot| ![3, 4].contains(slot))
         .map(|slot| (slot, tag_of(like, slot)))
@@ -481,7 +498,7 @@ fn a_replaced_segment_is_the_new_one_as_a_whole(unit: &dyn Unit) {
     unit.free(id, &[Slot(5)], true).expect("freed");
     assert_eq!(unit.stat_segment(id).expect("there").freed, 3);
     assert_eq!(unit.list().expect("listed"), [id], "a draft is no segment");
-    replace(unit, id, id, (Some(1), 1), 9).expect("replaced by the same");
+    replace(unit, id, id, Generations::new(Some(1), 1), 9).expect("replaced by the same");
     let stat = unit.stat_segment(id).expect("there");
     assert_eq!((stat.slots, stat.freed, stat.generation), (9, 3, 1));
     read(unit, id, SLOT_BYTES, 6, 3).expect("the new one");
@@ -489,21 +506,22 @@ fn a_replaced_segment_is_the_new_one_as_a_whole(unit: &dyn Unit) {
 
 fn only_the_expected_segment_is_replaced(unit: &dyn Unit) {
     let id = segment(1);
-    let absent = replace(unit, id, id, (Some(0), 1), 4);
+    let absent = replace(unit, id, id, Generations::new(Some(0), 1), 4);
     assert!(
         matches!(absent, Err(UnitError::NoSegment { .. })),
         "{absent:?}"
     );
-    replace(unit, id, id, (None, 3), 4).expect("made");
+    replace(unit, id, id, Generations::new(None, 3), 4).expect("made");
     assert_eq!(unit.stat_segment(id).expect("there").generation, 3);
     let cases = [(None, 4), (Some(2), 4), (Some(4), 4), (Some(3), 2)];
-    for generations in cases {
+    for (expected, new) in cases {
+        let generations = Generations::new(expected, new);
         let refused = replace(unit, id, segment(2), generations, 4);
         let is_told = matches!(refused, Err(UnitError::Replaced { generation: 3, .. }));
         assert!(is_told, "{generations:?}: {refused:?}");
         read(unit, id, SLOT_BYTES, 0, 4).expect("as it was");
     }
-    replace(unit, id, segment(2), (Some(3), 4), 4).expect("replaced");
+    replace(unit, id, segment(2), Generations::new(Some(3), 4), 4).expect("replaced");
     unit.delete(id).expect("deleted");
     assert_eq!(unit.list().expect("listed"), []);
 }

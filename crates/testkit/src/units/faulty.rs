@@ -1,12 +1,10 @@
-//! A unit that does what units do on their worst days: for tests and the
-//! simulator.
+//! A faulty unit, for tests and the simulator.
 //!
-//! It passes every verb on to another unit, and chance, by its seed, spoils
-//! some: errors, delays, flipped bits, and lies: content of another slot, of
-//! an earlier moment, or a put that is acknowledged and forgotten. None of it
-//! may make a volume return wrong data.
+//! It forwards every call to another unit and injects faults at random, by its seed: errors,
+//! delays, flipped bits, content of another slot or of an earlier time, and puts that are
+//! acknowledged and lost. None of these may make a volume return wrong data.
 //!
-//! Must not know what kind of unit it spoils.
+//! Must not know the kind of the inner unit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,38 +19,38 @@ use unit::{
 };
 use world::simulated::SimulatedRandom;
 
-/// How often what goes wrong: one in so many calls, never if zero.
+/// Rates of faults: one in this many calls, never if zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InjectedFaults {
-    /// Reading and looking fails.
+    /// Reads and listings fail.
     pub read_errors_one_in: u64,
-    /// Putting and syncing fails. A put may have been carried out.
+    /// Puts and syncs fail. A put may have been carried out.
     pub write_errors_one_in: u64,
-    /// Freeing, settling and deleting fails. It may have been carried out.
+    /// Frees, reclaims and deletes fail. They may have been carried out.
     pub release_errors_one_in: u64,
-    /// One bit of what was read is turned over.
+    /// One bit of a read is flipped.
     pub flipped_bits_one_in: u64,
     /// Tag and content are those of another slot that was read or put before.
     pub misdirected_one_in: u64,
-    /// A put is acknowledged and forgotten.
+    /// A put is acknowledged and lost.
     pub lost_puts_one_in: u64,
     /// A call takes `delay`.
     pub delays_one_in: u64,
-    /// How long a delayed call takes.
+    /// Duration of a delayed call.
     pub delay: Duration,
     /// A read is not answered at once but asynchronously, where the caller can do that.
     /// Not counted as a fault.
     pub async_reads_one_in: u64,
     /// Asynchronous reads hang, and fail when this ends. Not counted as a fault.
     pub holds_reads: bool,
-    /// The unit is not there at all.
+    /// The unit is missing.
     pub is_missing: bool,
 }
 
-/// A slot that was seen: its tag and content.
-type Seen = (Tag, Vec<u8>);
+/// The tag and the content of a slot that was read or put before.
+type RecordedSlot = (Tag, Vec<u8>);
 
-/// How many slots are kept to be returned in place of others.
+/// Number of slots that are recorded, to be returned in place of others.
 const SEEN_MAX: usize = 64;
 
 /// A unit with faults.
@@ -68,7 +66,7 @@ struct State {
     faults: InjectedFaults,
     waited: Duration,
     /// Slots by their size in bytes.
-    seen: BTreeMap<u32, Vec<Seen>>,
+    seen: BTreeMap<u32, Vec<RecordedSlot>>,
     injected: u64,
     held: Vec<ReadDone>,
 }
@@ -138,7 +136,7 @@ impl FaultyUnit {
         is_struck
     }
 
-    /// Delays the call, or lets it find nobody there.
+    /// Delays the call, or fails it because the unit is missing.
     fn begin(&self) -> Result<InjectedFaults, UnitError> {
         let mut state = self.state();
         let faults = state.faults;

@@ -1,54 +1,54 @@
-//! What the formats of segments have in common, wherever these lie: why bytes are not
-//! what they should be, what is checked of them, and names by serial.
+//! What the formats of segments on all kinds of units share: errors, checks, and names by
+//! serial.
 
 use base::codec::OutOfBytes;
 use base::{CopysetId, SegmentId};
 
-/// The smallest slot, in bytes: a sector. Sizes are whole sectors.
+/// Minimum size of a slot, in bytes: a sector. Sizes are whole sectors.
 pub const SLOT_BYTES_MIN: u32 = 512;
 
-/// The largest slot, in bytes: 1 MiB, 16 times the largest block.
+/// Maximum size of a slot, in bytes: 16 times the largest block.
 pub const SLOT_BYTES_MAX: u32 = 1 << 20;
 
-/// A slot is numbered by 16 bits.
+/// Maximum number of slots of a segment: slots are numbered by 16 bits.
 pub const SLOTS_MAX: u32 = 1 << 16;
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// There are too few of them.
+    /// There are too few bytes.
     #[error("it is too short: {0}")]
     Short(#[from] OutOfBytes),
-    /// It is something else.
-    #[error("it does not begin as it should")]
+    /// The first bytes are not those of the format.
+    #[error("the first bytes are not those of the format")]
     Magic,
     /// It was written by a newer Scree.
     #[error("it has format {found}; this program reads formats up to {known}")]
     Version {
         /// The version that was found.
         found: u16,
-        /// The newest version that is known here.
+        /// The newest version that this program reads.
         known: u16,
     },
     /// Bits have changed.
     #[error("a checksum is {found:08x} and should be {expected:08x}")]
     Checksum {
-        /// The checksum that is stored.
+        /// The stored checksum.
         found: u32,
-        /// The checksum of what is stored.
+        /// The checksum of the stored bytes.
         expected: u32,
     },
-    /// A number that no writer writes.
+    /// A field has an invalid value.
     #[error("{field} is {value}")]
     Value {
-        /// Which number.
+        /// The field.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
     },
 }
 
-/// A number that no writer writes.
+/// The error of a field with an invalid value.
 pub fn wrong(field: &'static str, value: impl Into<u64>) -> FormatError {
     FormatError::Value {
         field,
@@ -56,7 +56,7 @@ pub fn wrong(field: &'static str, value: impl Into<u64>) -> FormatError {
     }
 }
 
-/// Compares the checksum that is stored with that of what is stored.
+/// Compares a stored checksum with that of the stored bytes.
 ///
 /// # Errors
 /// [`FormatError::Checksum`], if they differ.
@@ -67,30 +67,30 @@ pub fn check(found: u32, expected: u32) -> Result<(), FormatError> {
     }
 }
 
-/// Whether slots may have that size.
+/// Whether a slot size is valid.
 #[must_use]
 pub fn is_slot_size(slot_bytes: u32) -> bool {
     (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&slot_bytes)
         && slot_bytes.is_multiple_of(SLOT_BYTES_MIN)
 }
 
-/// What a segment's object is called: its serial first, so that segments that were made
-/// one after the other are listed one after the other.
+/// Name of a segment's object. The serial comes first, so that segments are listed in the order
+/// of their creation.
 #[must_use]
 pub fn name_of(segment: SegmentId) -> String {
     let (serial, copyset) = (segment.serial(), segment.copyset().number());
     format!("{serial:09x}-{copyset:03x}")
 }
 
-/// What is before the names of all segments with this serial or a higher one, and behind
-/// those of all others.
+/// A string that sorts before the names of all segments with this serial or a higher one, and
+/// behind all others.
 #[must_use]
 pub fn name_before(serial: u64) -> String {
     format!("{serial:09x}")
 }
 
-/// The segment whose object is called `name`, if it is a segment's. Each has one
-/// spelling only.
+/// The segment whose object is named `name`, if that is the name of one. Each has one spelling
+/// only.
 #[must_use]
 pub fn segment_of(name: &str) -> Option<SegmentId> {
     let (serial, copyset) = name.split_once('-')?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_found_again_by_its_name_and_names_are_in_order() {
+    fn names_round_trip_and_sort_by_serial() {
         let segment = |bits| SegmentId::from_bits(bits).expect("48 bits");
         let known = segment(0x0abc_1234_5678);
         assert_eq!(name_of(known), "c12345678-0ab");

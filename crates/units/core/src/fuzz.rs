@@ -1,9 +1,9 @@
-//! Entry points for fuzzers: pure functions over bytes, which return whatever
-//! the bytes are. They panic if an answer breaks what holds of all answers.
+//! Entry points for fuzzers: pure functions over bytes. They return whatever the bytes are, and
+//! panic if a result violates an invariant.
 
 use super::marker::Marker;
 
-/// Reads `data` as a unit's marker file.
+/// Parses `data` as a unit's marker.
 pub fn fuzz_marker(data: &[u8]) {
     if let Ok(marker) = Marker::parse(data) {
         let text = marker.encode();

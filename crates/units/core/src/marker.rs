@@ -1,48 +1,48 @@
-//! The marker: what tells a unit from any other folder, or namespace of a pool.
+//! The marker: the file or object that distinguishes a unit from any other folder or namespace.
 //!
-//! A folder without one is never written to, so that an unmounted mount point
-//! does not fill the disk beneath it.
+//! A folder without one is never written to, so that an unmounted mount point does not fill the
+//! disk beneath it.
 
 use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
 
 use super::owner::Owner;
 
-/// The name of the marker in a folder, and of the object in a pool.
+/// Name of the marker's file in a folder, or of its object in a pool.
 pub const MARKER_FILE: &str = "scree-unit.toml";
 
 /// The version of the layout that this program reads and writes.
 const FORMAT: u32 = 1;
 
-/// Whose unit a place is, and which.
+/// The content of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// The cluster it belongs to.
+    /// The cluster that the unit belongs to.
     pub cluster: ClusterId,
     /// The unit.
     pub unit: UnitId,
-    /// Who may change it, once somebody does.
+    /// The owner, once it was claimed.
     pub owner: Option<Owner>,
 }
 
 /// Why a marker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkerError {
-    /// It is of a newer Scree.
+    /// A newer Scree wrote it.
     Newer {
         /// Its format.
         found: u32,
-        /// The newest format that is known here.
+        /// The newest format that this program reads.
         known: u32,
     },
     /// It is not a marker.
     Unreadable {
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Only the field by which formats are told apart.
+/// The field that identifies the format.
 #[derive(Deserialize)]
 struct AnyFormat {
     format: u32,
@@ -93,9 +93,8 @@ impl Marker {
         };
         let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(
-            "# What lies beside this is a storage unit of Scree. It is of use to the\n\
-             # cluster named here only. Do not copy it: two with one unit id are\n\
-             # refused.\n\
+            "# This folder is a storage unit of Scree. Only the cluster named here can use\n\
+             # it. Do not copy it: two units with one id are refused.\n\
              {text}"
         )
     }
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_marker_is_named_so_even_if_its_fields_are_new() {
+    fn a_newer_marker_is_recognized_even_if_its_fields_are_new() {
         let newer = Marker::parse(b"format = 7\nclan = 1\n");
         assert_eq!(newer, Err(MarkerError::Newer { found: 7, known: 1 }));
     }

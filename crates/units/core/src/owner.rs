@@ -1,18 +1,17 @@
-//! Whose database says what lies on a unit.
+//! The owner of a unit: the copy of the database that may change it.
 //!
-//! A database that is copied, and both copies served, would hand out the same
-//! segments and free what the other needs. So a unit's marker names the one
-//! copy that may change it, and every change that looks at the marker looks at
-//! that too. All hosts that work with one database have one owner: this keeps
-//! databases apart, not processes.
+//! If a database is copied and both copies are served, both assign the same segments, and each
+//! frees what the other needs. So a unit's marker names the one copy that may change it, and
+//! every change that verifies the marker verifies the owner. All hosts of one database have the
+//! same owner: this separates databases, not processes.
 //!
 //! ```text
 //!  no owner yet            ─► claimed
-//!  an earlier generation   ─► claimed: whoever it was has been replaced
+//!  an earlier generation   ─► claimed: that owner has been replaced
 //!  this owner              ─► used
-//!  the same generation     ─► held: only read, unless the operator has just
-//!                             said that the other is gone
-//!  a later generation      ─► held: this is the one that has been replaced
+//!  the same generation     ─► held: read only, unless the operator has just declared
+//!                             the other one lost
+//!  a later generation      ─► held: this owner has been replaced
 //! ```
 
 use std::fmt;
@@ -20,22 +19,21 @@ use std::fmt;
 use base::DatabaseId;
 use serde::{Deserialize, Serialize};
 
-/// See the module's head.
+/// A copy of the database that owns a unit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "Text", into = "Text")]
 pub struct Owner {
-    /// Which copy of the database.
+    /// The id of the copy.
     pub database: DatabaseId,
-    /// Grows each time the operator says, to this copy or one that it was made
-    /// from, that the others are gone: to the second since 1970 in which that
-    /// is said, or by one if it is that far already. So of two copies that
-    /// were told so, the one that was told last has the later one.
+    /// Grows each time the operator declares all other copies lost, to this copy or one that it
+    /// was copied from: to the current second since 1970, or by one if it is that far already. So
+    /// of two copies with such a declaration, the one with the last has the later generation.
     pub generation: u32,
-    /// Where it is served, for people.
+    /// Where the copy is served, for display.
     pub place: String,
 }
 
-/// What their place is called does not matter.
+/// Ignores `place`.
 impl PartialEq for Owner {
     fn eq(&self, other: &Self) -> bool {
         (self.database, self.generation) == (other.database, other.generation)

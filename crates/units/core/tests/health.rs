@@ -1,4 +1,4 @@
-//! What is claimed of a tracked unit.
+//! Tests of tracked units.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn tracked(simulation: &Simulation) -> TrackedUnit {
 }
 
 #[test]
-fn a_unit_that_is_closed_is_well_and_nothing_is_put_there() {
+fn a_closed_unit_is_healthy_and_accepts_no_puts() {
     let unit = tracked(&Simulation::new(8));
     assert!(unit.can_write());
     unit.set_closed(true);
@@ -36,12 +36,12 @@ fn a_tracked_unit_is_a_unit() {
 }
 
 #[test]
-fn a_unit_that_goes_away_and_comes_back_is_passed_over_meanwhile() {
+fn an_unavailable_unit_is_not_written_to_until_a_probe_succeeds() {
     let simulation = Simulation::new(1);
     let unit = tracked(&simulation);
     put(&unit, segment(1), SLOT_BYTES, 0, 1).expect("put");
     simulation.disk.inject(Path::new("/unit"), Fault::Missing);
-    assert!(unit.can_write(), "nobody has noticed yet");
+    assert!(unit.can_write(), "no call has failed yet");
     assert!(put(&unit, segment(2), SLOT_BYTES, 0, 1).is_err());
     assert_eq!(unit.state(), UnitState::Missing);
     assert!(!unit.can_write() && !unit.is_probe_due());
@@ -57,10 +57,10 @@ fn a_unit_that_goes_away_and_comes_back_is_passed_over_meanwhile() {
     read(&unit, segment(1), SLOT_BYTES, 0, 1).expect("with what it had");
 }
 
-/// At the usual limit of 1024 open files a few GiB of segments used them up:
-/// all units were said to fail, and guests got I/O errors.
+/// At the usual limit of 1024 open files, a few GiB of segments exhausted them: all units were
+/// reported failing, and guests got I/O errors.
 #[test]
-fn a_process_without_descriptors_is_no_bad_unit() {
+fn a_process_without_descriptors_does_not_make_a_unit_failing() {
     let simulation = Simulation::new(1);
     let unit = tracked(&simulation);
     put(&unit, segment(1), SLOT_BYTES, 0, 1).expect("put");
@@ -96,7 +96,7 @@ fn a_read_that_succeeds_ends_a_series_of_failures() {
 }
 
 #[test]
-fn what_goes_through_a_unit_is_counted_and_what_fails_is_not() {
+fn successful_traffic_is_counted_and_failed_is_not() {
     let simulation = Simulation::new(1);
     let unit = tracked(&simulation);
     assert_eq!(unit.traffic(), Traffic::default());

@@ -1,10 +1,10 @@
-//! How fast a host reads from a unit daemon and puts there, over TLS on this
-//! machine, both in this process:
+//! Measures reads from and puts to a unit daemon over TLS on this machine, with both sides in
+//! this process:
 //!
-//!     cargo run --release -p daemon --example daemon_speed [THREADS] [SECONDS]
+//!     cargo run --release -p unit-daemon --example daemon_speed [THREADS] [SECONDS]
 //!
-//! Reads are 4 KiB at random from 256 MiB in the page cache; puts are 1 MiB, each
-//! synced after the eighth. CPU is that of both sides.
+//! Reads are 4 KiB at random from 256 MiB in the page cache; puts are 1 MiB, with a sync after
+//! every eighth. CPU time is that of both sides.
 
 use std::error::Error;
 use std::path::Path;
@@ -58,9 +58,9 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Runs `work` in threads until the time is over; prints how often it was done.
+/// Runs `work` in threads for `time` and prints how often it was done.
 fn measure(
-    what: &str,
+    name: &str,
     threads: usize,
     time: Duration,
     work: impl Fn(u64) -> Result<(), Failed> + Sync,
@@ -90,62 +90,77 @@ fn measure(
     let count = count.load(Ordering::Relaxed) as f64;
     let (took, used) = (now() - begun, processor_time() - used);
     println!(
-        "{what}: {:.0} a second, {:.1} µs of CPU each",
+        "{name}: {:.0} a second, {:.1} µs of CPU each",
         count / took.as_secs_f64(),
         used.as_secs_f64() * 1e6 / count
     );
     Ok(())
 }
 
-fn main() -> Result<(), Failed> {
-    let mut arguments = std::env::args().skip(1);
-    let threads: usize = arguments.next().map_or(Ok(32), |text| text.parse())?;
-    let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
-    let time = Duration::from_secs(seconds);
+/// A certificate for `name`, with its key.
+struct Identity {
+    chain_pem: String,
+    request: KeyRequest,
+}
 
-    let world = World::real(8);
-    let folder = tempfile::tempdir()?;
-    let path: &Path = &folder.path().join("unit");
-    let signing = SigningKey::derive(b"speed");
+impl Identity {
+    fn credentials(&self) -> Credentials<'_> {
+        Credentials {
+            chain_pem: &self.chain_pem,
+            key_pem: &self.request.key_pem,
+        }
+    }
+}
+
+fn identity(
+    authority: &Authority,
+    world: &World,
+    kind: Kind,
+    name: &str,
+    names: &[String],
+) -> Result<Identity, Failed> {
+    let request = KeyRequest::generate()?;
+    let lifetime = Lifetime::day(world.clock.wall());
+    let subject = Subject::new(kind, name)?;
+    let chain_pem = authority.sign(&request.request_pem, &subject, names, lifetime, &RealRandom)?;
+    Ok(Identity { chain_pem, request })
+}
+
+/// Opens a daemon for a new unit in `folder`.
+fn open_server(
+    world: &World,
+    folder: &Path,
+    authority: &Authority,
+    signing: &SigningKey,
+) -> Result<Server, Failed> {
     let config = KeeperConfig {
         cluster: CLUSTER,
         keys: vec![signing.verifying_key()],
         generation: 0,
     };
-    let place = FolderUnit::create(&world, path, CLUSTER, UNIT)?;
-    let keeper = Arc::new(Keeper::open(&world, place, path, config)?);
-
-    let (authority, _) = Authority::create("speed", &RealRandom, world.clock.wall())?;
-    let party = |kind, name, names: &[String]| -> Result<_, Failed> {
-        let request = KeyRequest::generate()?;
-        let lifetime = Lifetime::day(world.clock.wall());
-        let subject = Subject::new(kind, name)?;
-        let chain = authority.sign(&request.request_pem, &subject, names, lifetime, &RealRandom)?;
-        Ok((chain, request))
-    };
-    let (chain_pem, request) = party(Kind::Unit, "u", &[UNIT.to_string()])?;
-    let credentials = Credentials {
-        chain_pem: &chain_pem,
-        key_pem: &request.key_pem,
-    };
-    let server = ServerConfig {
-        tls: Arc::new(ServerTls::new(
-            authority.certificate_pem(),
-            &[],
-            credentials,
-        )?),
+    let unit = FolderUnit::create(world, folder, CLUSTER, UNIT)?;
+    let keeper = Arc::new(Keeper::open(world, unit, folder, config)?);
+    let identity = identity(authority, world, Kind::Unit, "u", &[UNIT.to_string()])?;
+    let tls = ServerTls::new(authority.certificate_pem(), &[], identity.credentials())?;
+    let config = ServerConfig {
+        tls: Arc::new(tls),
         others: Arc::new(|_| None),
         limits: Limits::of(64),
     };
     let anywhere = Endpoint::Tcp("127.0.0.1:0".parse()?);
-    let server = Server::open(&world, &anywhere, [keeper], server)?;
+    Ok(Server::open(world, &anywhere, [keeper], config)?)
+}
 
-    let (chain_pem, request) = party(Kind::Host, "h", &[])?;
-    let credentials = Credentials {
-        chain_pem: &chain_pem,
-        key_pem: &request.key_pem,
-    };
-    let mut tls = client_config(&[authority.certificate_pem()], Some(credentials))?;
+/// Connects to the daemon as a host with a lease on all serials.
+fn connect(
+    world: &World,
+    server: &Server,
+    authority: &Authority,
+    signing: &SigningKey,
+) -> Result<RemoteUnit, Failed> {
+    let identity = identity(authority, world, Kind::Host, "h", &[])?;
+    let authorities = [authority.certificate_pem()];
+    let mut tls = client_config(&authorities, Some(identity.credentials()))?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let link = LinkConfig {
         cluster: CLUSTER,
@@ -159,7 +174,7 @@ fn main() -> Result<(), Failed> {
     let unit = RemoteUnit::new(server.endpoint().to_string(), Arc::new(link));
     let capability = Capability {
         cluster: CLUSTER,
-        holder: requested_key(&request.request_pem)?.0,
+        holder: requested_key(&identity.request.request_pem)?.0,
         made: Millis(0),
         ends: Millis(i64::MAX),
         generation: 0,
@@ -170,60 +185,68 @@ fn main() -> Result<(), Failed> {
             serials: std::iter::once(0..1 << 36).collect(),
         },
     };
-    unit.show(&signing.sign(&capability).0)?;
+    unit.present(&signing.sign(&capability).0)?;
+    Ok(unit)
+}
 
+/// Puts a whole segment and syncs it.
+fn fill(unit: &RemoteUnit, id: SegmentId) -> Result<(), Failed> {
     let tags = vec![[7; 16]; PUT_SLOTS];
     let data = vec![9; PUT_SLOTS * SLOT_BYTES as usize];
-    let fill = |id: SegmentId| -> Result<(), Failed> {
-        for first in (0..SLOTS).step_by(PUT_SLOTS) {
-            unit.put(Put {
-                lineage_tag: LineageTag::NONE,
-                segment: id,
-                slot_bytes: SLOT_BYTES,
-                first: Slot(first as u16),
-                tags: &tags,
-                data: &data,
-            })?;
-        }
-        Ok(unit.sync(&[id])?)
-    };
-    for serial in 1..=SEGMENTS {
-        fill(segment(serial))?;
+    for first in (0..SLOTS).step_by(PUT_SLOTS) {
+        unit.put(Put {
+            lineage_tag: LineageTag::NONE,
+            segment: id,
+            slot_bytes: SLOT_BYTES,
+            first: Slot(first as u16),
+            tags: &tags,
+            data: &data,
+        })?;
     }
-    for (name, threads) in [
-        ("reads of 4 KiB, many", threads),
-        ("reads of 4 KiB, one", 1),
-    ] {
-        measure(
-            &format!("{name} ({threads} threads)"),
-            threads,
-            time,
-            |number| {
-                let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-                let run = SlotRun {
-                    segment: segment(1 + mixed % SEGMENTS),
-                    first: Slot((mixed / SEGMENTS % SLOTS) as u16),
-                    count: 1,
-                };
-                let mut content = [0; SLOT_BYTES as usize];
-                Ok(unit.read(Read {
-                    run,
-                    slot_bytes: SLOT_BYTES,
-                    tags: &mut [[0; 16]],
-                    data: &mut content,
-                })?)
-            },
-        )?;
+    Ok(unit.sync(&[id])?)
+}
+
+/// Reads one slot, chosen by `number`.
+fn read_one(unit: &RemoteUnit, number: u64) -> Result<(), Failed> {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let run = SlotRun {
+        segment: segment(1 + mixed % SEGMENTS),
+        first: Slot((mixed / SEGMENTS % SLOTS) as u16),
+        count: 1,
+    };
+    let mut content = [0; SLOT_BYTES as usize];
+    Ok(unit.read(Read {
+        run,
+        slot_bytes: SLOT_BYTES,
+        tags: &mut [[0; 16]],
+        data: &mut content,
+    })?)
+}
+
+fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1);
+    let threads: usize = arguments.next().map_or(Ok(32), |text| text.parse())?;
+    let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
+    let time = Duration::from_secs(seconds);
+
+    let world = World::real(8);
+    let folder = tempfile::tempdir()?;
+    let signing = SigningKey::derive(b"speed");
+    let (authority, _) = Authority::create("speed", &RealRandom, world.clock.wall())?;
+    let server = open_server(&world, &folder.path().join("unit"), &authority, &signing)?;
+    let unit = connect(&world, &server, &authority, &signing)?;
+    for serial in 1..=SEGMENTS {
+        fill(&unit, segment(serial))?;
+    }
+    for threads in [threads, 1] {
+        let name = format!("reads of 4 KiB ({threads} threads)");
+        measure(&name, threads, time, |number| read_one(&unit, number))?;
     }
     let serials = AtomicU64::new(1000);
-    measure(
-        "segments of 8 MiB put and synced (4 threads)",
-        4,
-        time,
-        |_| {
-            let id = segment(serials.fetch_add(1, Ordering::Relaxed));
-            fill(id)?;
-            Ok(unit.delete(id)?)
-        },
-    )
+    let name = "segments of 8 MiB put and synced (4 threads)";
+    measure(name, 4, time, |_| {
+        let id = segment(serials.fetch_add(1, Ordering::Relaxed));
+        fill(&unit, id)?;
+        Ok(unit.delete(id)?)
+    })
 }

@@ -1,18 +1,17 @@
-//! How many bytes of requests and answers a daemon holds, over all connections.
+//! The budget of a daemon: how many bytes of requests and answers it holds, over all connections.
 //!
 //! ```text
-//!   head of a frame ──► take: is there room? ──► receive its body ──► job ──► answer
+//!   head of a frame ──► grow: is there room? ──► receive its body ──► job ──► answer
 //!                         │ no                                                  │
 //!                         └──► wait for the waker ◄──────── dropped ◄────────────┘
 //! ```
 //!
 //! Invariants:
 //!
-//! * `held <= max + one frame and its answer`: whoever finds room takes all that
+//! * `held <= max + one frame and its answer`: a connection that finds room gets all that
 //!   its frame needs.
-//! * A frame's body is received only once there is room for all of it. So whoever
-//!   holds a share can be done with it without another one, and nobody waits for
-//!   somebody who waits.
+//! * A frame's body is received only once there is room for all of it. So a request that holds
+//!   a share can be completed without another one, and there is no deadlock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,20 +20,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use world::Wake;
 
-/// What is held of all connections at most, in bytes, less one frame.
+/// Default budget of all connections together, in bytes. One frame may exceed it.
 pub const BUDGET_BYTES: usize = 256 << 20;
 
-/// Bytes that may be held. Shared by all connections.
+/// A limit on bytes that are held. Shared by all connections.
 #[derive(Debug)]
 pub struct Budget {
     max: usize,
     held: AtomicUsize,
-    /// Those who found no room, by their numbers.
+    /// Connections that found no room, by number.
     waiting: Mutex<BTreeMap<u64, Wake>>,
     joined: AtomicU64,
 }
 
-/// One connection's way to a budget.
+/// One connection's membership in a budget.
 #[derive(Debug)]
 pub(crate) struct Member {
     budget: Arc<Budget>,
@@ -42,7 +41,7 @@ pub(crate) struct Member {
     wake: Wake,
 }
 
-/// A part of a budget, until it is dropped.
+/// A part of a budget, returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -50,7 +49,7 @@ pub(crate) struct Share {
 }
 
 impl Budget {
-    /// Room for `max` bytes.
+    /// A budget of `max` bytes.
     #[must_use]
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -61,13 +60,13 @@ impl Budget {
         })
     }
 
-    /// How many bytes are held.
+    /// Number of bytes that are held.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// One more connection, which is woken by `wake`.
+    /// Adds a connection, which is woken by `wake`.
     pub(crate) fn join(self: &Arc<Self>, wake: Wake) -> Member {
         Member {
             budget: Arc::clone(self),
@@ -82,12 +81,12 @@ impl Budget {
         self.held.fetch_update(order, order, more).is_ok()
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         let before = self.held.fetch_sub(bytes, Ordering::SeqCst);
         if before - bytes >= self.max {
             return;
         }
-        // All of them: how much each needs only it knows.
+        // Wake all: each knows how much it needs.
         let waiting = std::mem::take(&mut *self.lock());
         for wake in waiting.into_values() {
             wake.wake();
@@ -100,23 +99,23 @@ impl Budget {
 }
 
 impl Member {
-    /// A share of nothing, that can grow.
-    pub fn nothing(&self) -> Share {
+    /// An empty share, which can grow.
+    pub fn empty_share(&self) -> Share {
         Share {
             budget: Arc::clone(&self.budget),
             bytes: 0,
         }
     }
 
-    /// Lets `share` have so many bytes more, if less is held than may be; otherwise
-    /// the connection is woken when that may have changed.
+    /// Grows `share` by `bytes` if the budget is not exhausted. Otherwise returns `false`, and
+    /// the connection is woken when there may be room.
     pub fn grow(&self, share: &mut Share, bytes: usize) -> bool {
         if bytes == 0 {
             return true;
         }
         let is_taken = self.budget.add(bytes) || {
             self.budget.lock().insert(self.number, self.wake.clone());
-            // Somebody may have given back before anybody was waiting.
+            // A share may have been returned before this connection was waiting.
             self.budget.add(bytes)
         };
         if is_taken {
@@ -133,19 +132,18 @@ impl Drop for Member {
 }
 
 impl Share {
-    /// So much is held, in bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// From now on it holds exactly so much: for what is there already, and cannot be
-    /// refused.
+    /// Sets the size in bytes, whatever the budget: for memory that is in use already.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             let more = bytes - self.bytes;
             self.budget.held.fetch_add(more, Ordering::SeqCst);
         } else if bytes < self.bytes {
-            self.budget.give_back(self.bytes - bytes);
+            self.budget.release(self.bytes - bytes);
         }
         self.bytes = bytes;
     }
@@ -154,7 +152,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.give_back(self.bytes);
+            self.budget.release(self.bytes);
         }
     }
 }
@@ -173,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_woken_when_there_is_some() {
+    fn a_connection_without_room_is_woken_when_there_is_some() {
         let budget = Budget::new(100);
         let (woken, wake) = counter();
         let woken = || woken.load(Ordering::SeqCst);
         let member = budget.join(wake);
         let take = |bytes| {
-            let mut share = member.nothing();
+            let mut share = member.empty_share();
             member.grow(&mut share, bytes).then_some(share)
         };
         let one = take(60).expect("room");
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_threads_take_is_bounded_and_given_back() {
+    fn shares_of_many_threads_are_bounded_and_returned() {
         let budget = Budget::new(1000);
         std::thread::scope(|scope| {
             for thread in 1..9 {
@@ -205,7 +203,7 @@ mod tests {
                 scope.spawn(move || {
                     let member = budget.join(Wake::noop());
                     for _ in 0..1000 {
-                        let mut share = member.nothing();
+                        let mut share = member.empty_share();
                         member.grow(&mut share, 100 + thread);
                         assert!(budget.held() < 1000 + 109);
                     }

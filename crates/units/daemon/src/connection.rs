@@ -1,12 +1,12 @@
-//! One connection on its thread: from the first byte to a session, or to another daemon.
+//! One connection on its thread: from the first byte to a session, or relayed to another daemon.
 //!
 //! ```text
-//!   bytes ──► preface? ──► first TLS message: for which unit?
+//!   bytes ──► preface? ──► first TLS message: which unit?
 //!                             │ one of this daemon            │ another
 //!                             ▼                               ▼
 //!                          handshake: which host?          relay
 //!                             ▼
-//!                          session: jobs on the pool, answers as they come
+//!                          session: jobs on the pool, answers as they end
 //! ```
 
 use std::io::{self, ErrorKind, Read as _};
@@ -37,24 +37,24 @@ const RECEIVE_BYTES: usize = 256 << 10;
 /// Bytes of unsent answers above which the connection begins no further request.
 const UNSENT_MAX: usize = 4 << 20;
 
-/// Longest time between two looks at the clocks, which change without waking anyone.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Longest time between two checks of the clocks, which change without waking the thread.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// The poller's keys.
 const WAKER: u64 = 0;
 const SOCKET: u64 = 1;
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 ///
 /// # Errors
-/// Why the connection has ended, unless the host has closed it.
+/// Why the connection ended, unless the host closed it.
 pub(crate) fn serve(shared: &Shared, stream: Stream, permit: &Permit) -> io::Result<()> {
     let waker = permit.waker();
     let poller = Poller::new()?;
     poller.add(waker, WAKER, Interest::READABLE)?;
     poller.add(&stream, SOCKET, Interest::READABLE)?;
     let begun = shared.clock.monotonic();
-    let mut arriving = Arriving {
+    let mut handshake = Handshake {
         shared,
         permit,
         waker,
@@ -62,42 +62,42 @@ pub(crate) fn serve(shared: &Shared, stream: Stream, permit: &Permit) -> io::Res
         begun,
         deadline: begun + shared.config().limits.timeouts.hello,
     };
-    let Some(hello) = arriving.hello(stream)? else {
+    let Some(hello) = handshake.receive_hello(stream)? else {
         return Ok(());
     };
     match shared.keeper(hello.unit) {
-        Some(_) => arriving.keep(hello),
-        None => arriving.relay(hello),
+        Some(_) => handshake.serve(hello),
+        None => handshake.relay(hello),
     }
 }
 
-/// A connection whose first message has come.
+/// A connection whose first message was received.
 struct Hello {
     stream: Stream,
     unit: UnitId,
-    /// Another daemon has passed it on.
+    /// Whether another daemon relayed it.
     is_relayed: bool,
     accepted: Accepted,
-    /// What has come, the preface aside.
+    /// The bytes that were received, without the preface.
     received: Vec<u8>,
-    /// So much of it is the first message.
+    /// Length of the first message in `received`.
     consumed: usize,
 }
 
-struct Arriving<'a> {
+/// A connection whose host is not known yet.
+struct Handshake<'a> {
     shared: &'a Shared,
     permit: &'a Permit,
     waker: &'a Waker,
     poller: Poller,
-    /// When it came.
+    /// When it was accepted.
     begun: Duration,
-    /// By when it has said who it is.
+    /// When it must have been authenticated.
     deadline: Duration,
 }
 
-impl Arriving<'_> {
-    /// Waits for the socket, not longer than to the deadline; `false` if the
-    /// server is being closed.
+impl Handshake<'_> {
+    /// Waits for the socket until the deadline. Returns `false` if the server is closing.
     fn wait(&self) -> io::Result<bool> {
         let now = self.shared.clock.monotonic();
         if now >= self.deadline {
@@ -108,8 +108,8 @@ impl Arriving<'_> {
         Ok(!self.shared.is_closing())
     }
 
-    /// Reads the first message. `None` if the host leaves before.
-    fn hello(&mut self, mut stream: Stream) -> io::Result<Option<Hello>> {
+    /// Receives the first message. `None` if the host disconnects before that.
+    fn receive_hello(&mut self, mut stream: Stream) -> io::Result<Option<Hello>> {
         let mut received: Vec<u8> = Vec::new();
         let mut acceptor = Acceptor::default();
         let mut is_relayed = None;
@@ -153,7 +153,7 @@ impl Arriving<'_> {
                 };
                 let name = accepted.client_hello().server_name().map(str::parse);
                 let Some(Ok(unit)) = name else {
-                    return Err(invalid("it is for no unit"));
+                    return Err(invalid("the server name is no unit's id"));
                 };
                 return Ok(Some(Hello {
                     stream,
@@ -167,7 +167,7 @@ impl Arriving<'_> {
         }
     }
 
-    /// Passes the connection on to the daemon of another unit.
+    /// Relays the connection to the daemon of another unit.
     fn relay(self, hello: Hello) -> io::Result<()> {
         let unit = hello.unit;
         if hello.is_relayed {
@@ -178,7 +178,7 @@ impl Arriving<'_> {
         let Some(there) = (self.shared.config().others)(unit) else {
             return Err(io::Error::new(
                 ErrorKind::NotFound,
-                format!("no controller has said where {unit} is"),
+                format!("no controller has named the address of {unit}"),
             ));
         };
         let limits = self.shared.config().limits;
@@ -199,8 +199,8 @@ impl Arriving<'_> {
         )
     }
 
-    /// Serves the connection: it is for a unit of this daemon.
-    fn keep(self, hello: Hello) -> io::Result<()> {
+    /// Serves the connection, which is for a unit of this daemon.
+    fn serve(self, hello: Hello) -> io::Result<()> {
         let Some(keeper) = self.shared.keeper(hello.unit) else {
             return Err(ErrorKind::NotFound.into());
         };
@@ -242,14 +242,14 @@ impl Arriving<'_> {
             .peer(channel.peer_certificates(), self.shared.clock.wall())
             .map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))?;
         let host = peer.filter(|peer| {
-            // Of other parties, a certificate gives the name, and not the key.
+            // A named authority signs names of parties and not keys.
             let is_host = peer
                 .subject()
                 .is_ok_and(|subject| subject.kind() == Kind::Host);
             is_host || peer.signed_by == SignedBy::NamedAuthority
         });
         let Some(host) = host else {
-            let reason = "the peer has presented no certificate of a host";
+            let reason = "the client presented no certificate of a host";
             return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
         };
         // Counted by name: a host may have certificates for many keys.
@@ -261,12 +261,12 @@ impl Arriving<'_> {
         session.receive(&first[..received]);
         let (answers, answered) = mpsc::channel();
         let timeouts = self.shared.config().limits.timeouts;
-        let mut talk = Talk {
+        let mut active = ActiveSession {
             watchdog: Watchdog::new(timeouts, self.begun),
             ends: host.ends,
-            unsent: session.nothing(),
+            unsent: session.empty_share(),
             moved: received as u64,
-            arriving: self,
+            handshake: self,
             channel,
             session,
             answers,
@@ -275,9 +275,9 @@ impl Arriving<'_> {
             open: 0,
             closing: None,
         };
-        let ended = talk.go_on(first);
+        let ended = active.run(first);
         if let Err(error) = &ended {
-            tracing::debug!(host = %host.key, why = with_causes(error), "a host's connection broke");
+            tracing::debug!(host = %host.key, why = with_causes(error), "connection of a host failed");
         }
         ended
     }
@@ -292,27 +292,27 @@ impl Arriving<'_> {
 }
 
 /// A session on its socket.
-struct Talk<'a> {
-    arriving: Arriving<'a>,
+struct ActiveSession<'a> {
+    handshake: Handshake<'a>,
     channel: Channel,
     session: Session,
     answers: Sender<(u64, Vec<u8>)>,
     answered: Receiver<(u64, Vec<u8>)>,
     out: Outbox,
-    /// What `out` takes of the daemon's memory.
+    /// The share of the budget that `out` uses.
     unsent: Share,
     watchdog: Watchdog,
-    /// When the host's certificate ends.
+    /// When the host's certificate expires.
     ends: Millis,
     /// Bytes that were received and sent.
     moved: u64,
-    /// Jobs that have not ended.
+    /// Number of jobs under way.
     open: usize,
     closing: Option<Closing>,
 }
 
-impl Talk<'_> {
-    fn go_on(&mut self, mut buffer: Vec<u8>) -> io::Result<()> {
+impl ActiveSession<'_> {
+    fn run(&mut self, mut buffer: Vec<u8>) -> io::Result<()> {
         let mut ready = Vec::new();
         loop {
             self.collect();
@@ -333,14 +333,14 @@ impl Talk<'_> {
                 writable: is_blocked,
             };
             let until = self.check_timeouts(is_blocked, may_receive)?;
-            self.arriving
+            self.handshake
                 .poller
                 .modify(&self.channel, SOCKET, interest)?;
             let holds = may_receive && self.channel.holds_received();
             let timeout = if holds { Duration::ZERO } else { until };
-            self.arriving.poller.wait(Some(timeout), &mut ready)?;
-            self.arriving.waker.clear();
-            if self.arriving.shared.is_closing() {
+            self.handshake.poller.wait(Some(timeout), &mut ready)?;
+            self.handshake.waker.clear();
+            if self.handshake.shared.is_closing() {
                 return Ok(());
             }
             if ready.is_empty() && !holds {
@@ -366,9 +366,9 @@ impl Talk<'_> {
 
     /// Checks the timeouts and returns how long to wait for the socket and the waker.
     fn check_timeouts(&mut self, is_blocked: bool, may_receive: bool) -> io::Result<Duration> {
-        let shared = self.arriving.shared;
+        let shared = self.handshake.shared;
         let timed_out = |why: &str| Err(io::Error::new(ErrorKind::TimedOut, why));
-        if self.arriving.permit.is_over() {
+        if self.handshake.permit.is_over() {
             return timed_out("the host has newer connections");
         }
         if shared.clock.wall() >= self.ends {
@@ -388,7 +388,7 @@ impl Talk<'_> {
             .map_err(|why| io::Error::new(ErrorKind::TimedOut, why))?;
         let holds_ms = self.ends.0.saturating_sub(shared.clock.wall().0);
         let holds = Duration::from_millis(u64::try_from(holds_ms).unwrap_or_default());
-        Ok((until - now).min(LOOK_EVERY).min(holds))
+        Ok((until - now).min(CHECK_EVERY).min(holds))
     }
 
     /// Collects the answers of finished jobs.
@@ -400,7 +400,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Begins what may be begun.
+    /// Begins the requests that may begin.
     fn step(&mut self) {
         while self.closing.is_none() && self.out.len() < UNSENT_MAX {
             match self.session.step(self.out.bytes()) {
@@ -408,8 +408,8 @@ impl Talk<'_> {
                 Ok(Step::Answered) => {}
                 Ok(Step::Job(job)) => {
                     self.open += 1;
-                    let (answers, wake) = (self.answers.clone(), self.arriving.waker.handle());
-                    self.arriving
+                    let (answers, wake) = (self.answers.clone(), self.handshake.waker.handle());
+                    self.handshake
                         .shared
                         .pool
                         .run(Box::new(move || run(job, &answers, &wake)));
@@ -422,7 +422,7 @@ impl Talk<'_> {
 
 fn run(job: crate::Job, answers: &Sender<(u64, Vec<u8>)>, wake: &Wake) {
     let tag = job.tag();
-    // Nobody takes it if the connection has ended.
+    // Fails if the connection has ended; the answer is dropped.
     let _ = answers.send((tag, job.run()));
     wake.wake();
 }

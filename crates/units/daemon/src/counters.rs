@@ -1,5 +1,4 @@
-//! What a daemon has done so far: counted by all its threads at once, without
-//! locks.
+//! Counters of a daemon. All its threads update them without locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use unit_wire::{Status, Verb};
 
 use crate::declared_metrics::{REFUSALS, REQUEST_DURATION, TRANSFERRED_BYTES};
 
-/// See the module's head.
+/// Durations, refusals and bytes since the daemon started.
 #[derive(Default)]
 pub(crate) struct Counters {
     took: [Durations; Verb::ALL.len()],
@@ -20,22 +19,22 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A request was answered after so long.
+    /// Counts a request that was answered after `took`.
     pub fn answered(&self, verb: Verb, took: Duration) {
         self.took[verb as usize - 1].record(took);
     }
 
-    /// It was answered so.
+    /// Counts a refusal.
     pub fn refused(&self, status: Status) {
         self.refused[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So much content was read.
+    /// Counts content that was read.
     pub fn read(&self, bytes: usize) {
         self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So much content was put.
+    /// Counts content that was put.
     pub fn written(&self, bytes: usize) {
         self.written_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
@@ -76,10 +75,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_request_is_in_the_bucket_of_the_first_bound_that_it_keeps() {
+    fn each_request_counts_in_the_bucket_of_its_lowest_bound() {
         let counters = Counters::default();
         for microseconds in [1, 10, 11, 10_000_000, 10_000_001] {
-            counters.answered(Verb::NoteDown, Duration::from_micros(microseconds));
+            counters.answered(Verb::WriteNote, Duration::from_micros(microseconds));
         }
         counters.refused(Status::Version);
         let mut measures = Measures::default();
@@ -91,16 +90,16 @@ mod tests {
         };
         let name = "scree_daemon_request_duration_seconds";
         has(&format!(
-            "{name}_bucket{{le=\"0.00001\",verb=\"note-down\"}} 2"
+            "{name}_bucket{{le=\"0.00001\",verb=\"write-note\"}} 2"
         ));
         has(&format!(
-            "{name}_bucket{{le=\"10.0\",verb=\"note-down\"}} 4"
+            "{name}_bucket{{le=\"10.0\",verb=\"write-note\"}} 4"
         ));
         has(&format!(
-            "{name}_bucket{{le=\"+Inf\",verb=\"note-down\"}} 5"
+            "{name}_bucket{{le=\"+Inf\",verb=\"write-note\"}} 5"
         ));
-        has(&format!("{name}_count{{verb=\"note-down\"}} 5"));
-        has(&format!("{name}_count{{verb=\"note\"}} 0"));
+        has(&format!("{name}_count{{verb=\"write-note\"}} 5"));
+        has(&format!("{name}_count{{verb=\"read-note\"}} 0"));
         has("scree_daemon_refusals_total{status=\"version\"} 1");
         has("scree_daemon_refusals_total{status=\"malformed\"} 0");
         assert!(!text.contains("status=\"done\""), "{text}");

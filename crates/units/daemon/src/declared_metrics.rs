@@ -23,7 +23,7 @@ metrics::declare! {
         "Bytes that hosts have freed and that are kept for the undelete window";
     UNDELETE_SEGMENTS: Gauge "scree_daemon_undelete_segments" []
         "Segments that were deleted or replaced and are kept for the undelete window";
-    UNDELETE_DROPPED_BYTES: Counter "scree_daemon_undelete_dropped_bytes" []
+    UNDELETE_EVICTED_BYTES: Counter "scree_daemon_undelete_evicted_bytes" []
         "Freed bytes whose space was needed before the undelete window was over; many at once \
          mean a host that floods the unit";
     FREE_BYTES: Gauge "scree_daemon_free_bytes" []
@@ -33,7 +33,7 @@ metrics::declare! {
         "Duration of requests, from when they were read until they were answered";
     REFUSALS: Counter "scree_daemon_refusals"
         ["status": "of the [unit protocol](../internals/unit-protocol.md#statuses); many \
-         `not-allowed` or `ended` mean a host without a controller, or a compromised one"]
+         `not-allowed` or `expired` mean a host without a controller, or a compromised one"]
         "Requests that were not carried out, by status";
     TRANSFERRED_BYTES: Counter "scree_daemon_transferred_bytes"
         ["direction": "`read`, `written`"]

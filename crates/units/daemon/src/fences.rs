@@ -1,20 +1,20 @@
-//! The newest lease of each volume that this unit was shown. Older ones are
+//! Fences: the newest lease of each volume that was presented to this unit. Older leases are
 //! refused from then on, after a restart too.
 //!
 //! ```text
 //!  <unit>/fences       16 bytes each, appended: │ fence u64 │ epoch u32 │ CRC u32 │
-//!                      fence 0 is no volume's: its epoch is the newest generation of
-//!                      the database that was heard of
-//!  <unit>/fences.new   the same, one for each volume, while it is written anew
+//!                      fence 0 belongs to no volume: its epoch is the newest known
+//!                      generation of the database
+//!  <unit>/fences.new   the same, one for each volume, while the file is rewritten
 //! ```
 //!
 //! Invariants:
 //!
-//! * What is refused was durably noted before: no restart lets an older lease
-//!   in again. What is read at a start may come of a sync that failed, and be in memory
-//!   alone: it is written anew before anything counts that was shown.
-//! * When a newer lease has been shown, nothing that is done under an older one
-//!   goes on or begins ([`Fences::enter`]).
+//! * A lease is recorded durably before older ones are refused, so no restart admits an older
+//!   one again. The records that are read at a start may be in the page cache only, if a sync
+//!   failed: they are rewritten before any lease that was presented counts.
+//! * Once a newer lease was presented, no request under an older one runs or begins
+//!   ([`Fences::enter`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -35,57 +35,63 @@ const NEW: &str = "fences.new";
 
 const RECORD_BYTES: usize = 16;
 
-/// The file is written anew when it has so many records for each volume, and
-/// some more.
+/// The file is rewritten when it has more than this many records for each volume, and
+/// [`RECORDS_MORE`] besides.
 const RECORDS_FACTOR: u64 = 4;
 const RECORDS_MORE: u64 = 1024;
 
-/// Longer is no file that was written here, in bytes.
+/// Maximum length of the file that is read, in bytes.
 const BYTES_MAX: u64 = 256 << 20;
+
+/// The file and the offset of its next record.
+struct OpenFile {
+    file: Arc<dyn File>,
+    end: u64,
+}
 
 /// The newest lease of each volume.
 pub(crate) struct Fences {
     disk: Arc<dyn Disk>,
-    /// Where the next record goes; none if the file is to be written anew. Held while
-    /// one is written: locked before the state, which is never locked so long.
-    file: Mutex<Option<(Arc<dyn File>, u64)>>,
+    /// The open file; `None` if it must be rewritten. Locked while a record is written, and
+    /// before the state, which is never locked during I/O.
+    file: Mutex<Option<OpenFile>>,
     state: Mutex<State>,
-    /// Rings when something that was done under a lease has ended.
+    /// Notified when the last request under a lease has ended.
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     newest: HashMap<Fence, u32>,
-    /// Whether all that is known of them is on the disk.
+    /// Whether `newest` is durable.
     is_durable: bool,
-    /// What is being done under each lease.
+    /// Requests under way by lease.
     running: Running<(Fence, u32)>,
 }
 
-/// Why a lease is not taken for the newest.
+/// Why a lease does not become the newest one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FenceError {
-    /// It is not.
-    #[error("lease {shown} was shown after lease {newest} of the same volume")]
+    /// A newer lease was presented before.
+    #[error("lease {presented} was presented after lease {newest} of the same volume")]
     Older {
-        /// Which was shown.
-        shown: u32,
-        /// Which is the newest.
+        /// Epoch of the lease.
+        presented: u32,
+        /// Epoch of the newest lease.
         newest: u32,
     },
-    /// It cannot be noted.
-    #[error("the newest lease cannot be noted")]
-    Unnoted(#[source] io::Error),
+    /// The lease cannot be recorded.
+    #[error("the newest lease cannot be recorded")]
+    NotRecorded(#[source] io::Error),
 }
 
-/// While there is one, no newer lease counts.
-pub(crate) struct Passage<'a> {
+/// A request under way under a lease; ends when it is dropped. A newer lease waits for it.
+pub(crate) struct LeasePassage<'a> {
     fences: &'a Fences,
     lease: (Fence, u32),
 }
 
-impl Drop for Passage<'_> {
+impl Drop for LeasePassage<'_> {
     fn drop(&mut self) {
         let mut state = self.fences.lock();
         if state.running.end(&self.lease) {
@@ -102,7 +108,7 @@ fn record(fence: Fence, epoch: u32) -> Vec<u8> {
     bytes
 }
 
-/// The lease of a record; `None` if it is none.
+/// The lease of a record; `None` if it is damaged.
 fn lease_of(record: &[u8]) -> Option<(Fence, u32)> {
     let mut reader = Reader::new(record);
     let lease = (Fence(reader.u64().ok()?), reader.u32().ok()?);
@@ -111,10 +117,10 @@ fn lease_of(record: &[u8]) -> Option<(Fence, u32)> {
 }
 
 impl Fences {
-    /// Those that were noted in the unit's folder, which `disk` is.
+    /// Loads the fences from the unit's folder, whose content is `disk`.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// An error of the operating system.
     pub fn load(disk: Arc<dyn Disk>) -> io::Result<Self> {
         let fences = Self {
             disk,
@@ -126,40 +132,42 @@ impl Fences {
         Ok(fences)
     }
 
-    /// Reads what was noted, and makes it durable: what a failed sync left in memory may
-    /// not be.
-    fn read(&self, file: &mut Option<(Arc<dyn File>, u64)>) -> io::Result<()> {
+    /// Reads the file and makes it durable: after a failed sync it may be in the page cache only.
+    fn read(&self, file: &mut Option<OpenFile>) -> io::Result<()> {
         let found = match self.disk.open(Path::new(NAME), OpenMode::Read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
         let bytes = content_of(&*found)?;
-        let is_whole = self.lock().take_in(&bytes);
+        let is_whole = self.lock().add_records(&bytes);
         match write_again(&*self.disk, &bytes) {
             Ok(again) => {
                 self.lock().is_durable = true;
-                *file = is_whole.then_some((again, bytes.len() as u64));
+                *file = is_whole.then_some(OpenFile {
+                    file: again,
+                    end: bytes.len() as u64,
+                });
             }
-            // What is there is served.
-            Err(error) if takes_no_more(&error) => {}
-            Err(error) => tracing::warn!(%error, "the newest leases are not made durable"),
+            // The unit is served read-only.
+            Err(error) if is_unwritable(&error) => {}
+            Err(error) => tracing::warn!(%error, "daemon failed to sync the fences"),
         }
         Ok(())
     }
 
-    /// Reads it now, if it could not be read before: the unit's file system was not
-    /// mounted yet, or takes no writes.
-    fn read_unless_durable(&self, file: &mut Option<(Arc<dyn File>, u64)>) -> io::Result<()> {
+    /// Reads the file if it could not be read before: the unit's file system was not mounted
+    /// yet, or accepted no writes.
+    fn read_unless_durable(&self, file: &mut Option<OpenFile>) -> io::Result<()> {
         if self.lock().is_durable {
             return Ok(());
         }
-        // Without its marker it is no unit that was never shown a lease, but away.
+        // Without a marker the unit is unavailable, and not a new one without leases.
         self.disk
             .open(Path::new(FolderUnit::MARKER), OpenMode::Read)?;
         self.read(file)
     }
 
-    fn file(&self) -> MutexGuard<'_, Option<(Arc<dyn File>, u64)>> {
+    fn file(&self) -> MutexGuard<'_, Option<OpenFile>> {
         self.file.lock()
     }
 
@@ -167,27 +175,27 @@ impl Fences {
         self.state.lock()
     }
 
-    /// A lease of a volume was shown: no older one counts from now on. Waits
-    /// until what is being done under older ones has ended.
+    /// Makes a lease the newest one of its volume. Waits until the requests under older ones
+    /// have ended.
     ///
     /// # Errors
     /// [`FenceError`].
-    pub fn show(&self, fence: Fence, epoch: u32) -> Result<(), FenceError> {
+    pub fn present(&self, fence: Fence, epoch: u32) -> Result<(), FenceError> {
         if !self.is_newest(fence, epoch)? {
             let mut file = self.file();
             self.read_unless_durable(&mut file)
-                .map_err(FenceError::Unnoted)?;
-            // Another one may just have been noted.
+                .map_err(FenceError::NotRecorded)?;
+            // Another thread may just have recorded it.
             if !self.is_newest(fence, epoch)? {
-                match self.note(&mut file, fence, epoch) {
+                match self.record(&mut file, fence, epoch) {
                     Ok(()) => {
                         let mut state = self.lock();
                         state.newest.insert(fence, epoch);
                         state.is_durable = true;
                     }
-                    // Nothing is put there under it either; what is freed makes room.
-                    Err(error) if takes_no_more(&error) && self.newest(fence) == Some(epoch) => {}
-                    Err(error) => return Err(FenceError::Unnoted(error)),
+                    // No puts succeed on a full unit, but freeing makes room.
+                    Err(error) if is_unwritable(&error) && self.newest(fence) == Some(epoch) => {}
+                    Err(error) => return Err(FenceError::NotRecorded(error)),
                 }
             }
         }
@@ -198,51 +206,52 @@ impl Fences {
         Ok(())
     }
 
-    /// As [`Fences::show`], if there is nothing to note and nothing to wait for.
-    pub fn show_now(&self, fence: Fence, epoch: u32) -> bool {
+    /// As [`Fences::present`], if there is nothing to record and nothing to wait for. Returns
+    /// whether that was so.
+    pub fn try_present(&self, fence: Fence, epoch: u32) -> bool {
         let state = self.lock();
-        state.is_noted(fence, epoch) && !state.is_older_running(fence, epoch)
+        state.is_recorded(fence, epoch) && !state.is_older_running(fence, epoch)
     }
 
-    /// Whether that lease is noted as the newest already.
+    /// Whether the lease is recorded as the newest already.
     fn is_newest(&self, fence: Fence, epoch: u32) -> Result<bool, FenceError> {
         let state = self.lock();
         match state.newest.get(&fence) {
             Some(newest) if *newest > epoch => Err(FenceError::Older {
-                shown: epoch,
+                presented: epoch,
                 newest: *newest,
             }),
-            _ => Ok(state.is_noted(fence, epoch)),
+            _ => Ok(state.is_recorded(fence, epoch)),
         }
     }
 
-    /// Whether all that was noted is known, and durable.
-    pub fn is_read(&self) -> bool {
+    /// Whether the file was read and is durable.
+    pub fn is_loaded(&self) -> bool {
         self.lock().is_durable
     }
 
-    /// Reads what was noted, if it could not be read when the daemon began. What still
-    /// cannot be read is tried again the next time; nothing is put there until then.
-    pub fn read_if_late(&self) {
+    /// Reads the file if it could not be read when the daemon started. If that fails again,
+    /// nothing can be put until a later call succeeds.
+    pub fn load_if_unread(&self) {
         if let Err(error) = self.read_unless_durable(&mut self.file()) {
-            tracing::debug!(%error, "the newest leases are not known yet");
+            tracing::debug!(%error, "daemon failed to read the fences");
         }
     }
 
-    /// The highest that was shown of `fence`.
+    /// The highest epoch that was presented for `fence`.
     pub fn newest(&self, fence: Fence) -> Option<u32> {
         self.lock().newest.get(&fence).copied()
     }
 
-    /// Begins what is done under a lease; `None` if a newer one was shown.
-    pub fn enter(&self, fence: Fence, epoch: u32) -> Option<Passage<'_>> {
+    /// Begins a request under a lease; `None` if a newer one was presented.
+    pub fn enter(&self, fence: Fence, epoch: u32) -> Option<LeasePassage<'_>> {
         let mut state = self.lock();
         if state.newest.get(&fence) != Some(&epoch) {
             return None;
         }
         let lease = (fence, epoch);
         state.running.begin(lease);
-        Some(Passage {
+        Some(LeasePassage {
             fences: self,
             lease,
         })
@@ -250,21 +259,16 @@ impl Fences {
 }
 
 impl Fences {
-    /// Notes a lease durably.
-    fn note(
-        &self,
-        file: &mut Option<(Arc<dyn File>, u64)>,
-        fence: Fence,
-        epoch: u32,
-    ) -> io::Result<()> {
-        let noted = match file.take() {
-            Some((file, end)) if end / (RECORD_BYTES as u64) < self.records_max() => {
-                append(&*file, end, &record(fence, epoch)).map(|end| (file, end))
+    /// Records a lease durably.
+    fn record(&self, file: &mut Option<OpenFile>, fence: Fence, epoch: u32) -> io::Result<()> {
+        let recorded = match file.take() {
+            Some(OpenFile { file, end }) if end / (RECORD_BYTES as u64) < self.records_max() => {
+                append(&*file, end, &record(fence, epoch)).map(|end| OpenFile { file, end })
             }
-            // After a sync that failed, too: the old file cannot be counted on.
-            _ => self.write_anew(fence, epoch),
+            // Also after a sync that failed: the state of the old file is unknown.
+            _ => self.rewrite(fence, epoch),
         };
-        *file = Some(noted?);
+        *file = Some(recorded?);
         Ok(())
     }
 
@@ -272,7 +276,7 @@ impl Fences {
         RECORDS_FACTOR * self.lock().newest.len() as u64 + RECORDS_MORE
     }
 
-    fn write_anew(&self, fence: Fence, epoch: u32) -> io::Result<(Arc<dyn File>, u64)> {
+    fn rewrite(&self, fence: Fence, epoch: u32) -> io::Result<OpenFile> {
         let disk = &*self.disk;
         match disk.remove(Path::new(NEW)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -289,13 +293,13 @@ impl Fences {
         let end = append(&*file, 0, &bytes)?;
         disk.rename(Path::new(NEW), Path::new(NAME))?;
         disk.sync_directory(Path::new(""))?;
-        Ok((file, end))
+        Ok(OpenFile { file, end })
     }
 }
 
 impl State {
-    /// Takes in what was noted; whether more can be appended to it.
-    fn take_in(&mut self, bytes: &[u8]) -> bool {
+    /// Adds the records of the file. Returns whether more can be appended to it.
+    fn add_records(&mut self, bytes: &[u8]) -> bool {
         let mut damaged = 0;
         for record in bytes.chunks(RECORD_BYTES) {
             match lease_of(record) {
@@ -307,29 +311,29 @@ impl State {
             }
         }
         if damaged > 0 {
-            // The last one is cut by a crash; it was not counted on.
-            tracing::warn!(damaged, "records of newest leases cannot be read");
+            // A crash may tear the last one, which no lease relied on yet.
+            tracing::warn!(damaged, "daemon ignored damaged records of fences");
         }
         damaged == 0
     }
 
-    /// Whether that lease is the newest, durably.
-    fn is_noted(&self, fence: Fence, epoch: u32) -> bool {
+    /// Whether the lease is the newest, durably.
+    fn is_recorded(&self, fence: Fence, epoch: u32) -> bool {
         self.is_durable && self.newest.get(&fence) == Some(&epoch)
     }
 
-    /// Whether anything is being done under a lease that is older than this.
+    /// Whether a request runs under a lease older than this.
     fn is_older_running(&self, fence: Fence, epoch: u32) -> bool {
         self.running
             .any(|lease| lease.0 == fence && lease.1 < epoch)
     }
 }
 
-/// What was noted. Waits for the disk: the state is not locked meanwhile.
+/// Reads the file. The state is not locked meanwhile.
 fn content_of(file: &dyn File) -> io::Result<Vec<u8>> {
     let length = file.length()?;
     if length > BYTES_MAX {
-        let reason = format!("{NAME} has {length} bytes: no volumes are so many");
+        let reason = format!("{NAME} has {length} bytes, more than a daemon writes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }
     let mut bytes = vec![0; length as usize];
@@ -337,7 +341,7 @@ fn content_of(file: &dyn File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes what was read durable, with its name: it has the same length.
+/// Writes the same bytes again and makes them and the file's name durable.
 fn write_again(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
     let file = disk.open(Path::new(NAME), OpenMode::Write)?;
     append(&*file, 0, bytes)?;
@@ -345,8 +349,8 @@ fn write_again(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
     Ok(file)
 }
 
-/// Whether a file system is read-only, or full.
-fn takes_no_more(error: &io::Error) -> bool {
+/// Whether a file system is read-only or full.
+fn is_unwritable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ReadOnlyFilesystem

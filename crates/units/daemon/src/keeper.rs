@@ -20,7 +20,7 @@ use world::{Clock, Millis, World};
 
 use crate::active_connection::{ActiveConnections, ExclusiveRight, RightPassage};
 use crate::counters::Counters;
-use crate::fences::{FenceError, Fences, Passage};
+use crate::fences::{FenceError, Fences, LeasePassage};
 use crate::rights::{Action, NotAllowed, Right, Rights, UNREADABLE};
 
 /// Memory for the requests and answers of one connection, in bytes.
@@ -63,7 +63,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Serves `unit`, which lies in `folder`.
+    /// Serves `unit`, which is in `folder`.
     ///
     /// # Errors
     /// If the fences in the folder cannot be read.
@@ -146,9 +146,9 @@ impl Keeper {
     }
 
     /// Carries out a request and records its duration.
-    pub(crate) fn timed<T>(&self, verb: Verb, what: impl FnOnce() -> T) -> T {
+    pub(crate) fn timed<T>(&self, verb: Verb, act: impl FnOnce() -> T) -> T {
         let begun = self.clock.monotonic();
-        let done = what();
+        let done = act();
         let took = self.clock.monotonic().saturating_sub(begun);
         self.counters.answered(verb, took);
         done
@@ -190,31 +190,32 @@ impl Keeper {
         }
         if capability.generation < self.generation() {
             let text = "the capability is from a database that was replaced since";
-            return Err(Refusal::new(Status::Ended, text));
+            return Err(Refusal::new(Status::Expired, text));
         }
         Ok(capability)
     }
 
-    /// Takes over the generation recorded in the folder, so that older databases are refused.
+    /// Loads the generation recorded in the folder, so that older databases are refused.
     fn load_generation(&self) {
-        let noted = self.fences.newest(GENERATION).unwrap_or_default();
-        self.generation.fetch_max(noted, Ordering::SeqCst);
+        let recorded = self.fences.newest(GENERATION).unwrap_or_default();
+        self.generation.fetch_max(recorded, Ordering::SeqCst);
     }
 
     fn generation(&self) -> u32 {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// A host presents a capability. On return no older lease of the same volume is valid.
+    /// Accepts a capability that a host presents. On return no older lease of the same volume is
+    /// valid.
     /// Waits for requests under older leases, and for the disk.
-    pub(crate) fn show(
+    pub(crate) fn present(
         &self,
         signed: &[u8],
         holder: &[u8; 32],
         rights: &Mutex<Rights>,
     ) -> Result<(), Refusal> {
         // The unit may have been mounted since.
-        self.fences.read_if_late();
+        self.fences.load_if_unread();
         self.load_generation();
         let capability = self.verify(signed, holder)?;
         if capability.generation > self.generation() {
@@ -222,19 +223,19 @@ impl Keeper {
                 .fetch_max(capability.generation, Ordering::SeqCst);
             // Without the record, older capabilities are valid again after a restart until a
             // controller answers.
-            match self.fences.show(GENERATION, capability.generation) {
+            match self.fences.present(GENERATION, capability.generation) {
                 Ok(()) | Err(FenceError::Older { .. }) => {}
-                Err(FenceError::Unnoted(why)) => {
+                Err(FenceError::NotRecorded(why)) => {
                     tracing::warn!(%why, "keeper failed to record the generation of the database");
                 }
             }
         }
         if let Some((fence, epoch)) = lease_of(&capability)? {
             self.fences
-                .show(fence, epoch)
+                .present(fence, epoch)
                 .map_err(|error| match error {
-                    FenceError::Older { .. } => Refusal::new(Status::Ended, error.to_string()),
-                    FenceError::Unnoted(why) => Refusal::new(Status::Failed, why.to_string()),
+                    FenceError::Older { .. } => Refusal::new(Status::Expired, error.to_string()),
+                    FenceError::NotRecorded(why) => Refusal::new(Status::Failed, why.to_string()),
                 })?;
         }
         let connection = rights.lock().connection();
@@ -263,20 +264,20 @@ impl Keeper {
         }
     }
 
-    /// As [`Keeper::show`] without waiting; `None` if it would have to wait.
-    pub(crate) fn show_now(
+    /// As [`Keeper::present`] without waiting; `None` if it would have to wait.
+    pub(crate) fn try_present(
         &self,
         signed: &[u8],
         holder: &[u8; 32],
         rights: &Mutex<Rights>,
     ) -> Option<Result<(), Refusal>> {
-        let show = || {
-            if !self.fences.is_read() {
+        let present = || {
+            if !self.fences.is_loaded() {
                 return Ok(false);
             }
             let capability = self.verify(signed, holder)?;
             let lease = lease_of(&capability)?;
-            let waits = lease.is_some_and(|(fence, epoch)| !self.fences.show_now(fence, epoch));
+            let waits = lease.is_some_and(|(fence, epoch)| !self.fences.try_present(fence, epoch));
             if waits || capability.generation > self.generation() {
                 return Ok(false);
             }
@@ -292,13 +293,13 @@ impl Keeper {
             self.take(capability, rights).map(|()| true)
         };
         let begun = self.clock.monotonic();
-        let answer = match show() {
+        let answer = match present() {
             Ok(true) => Ok(()),
             Ok(false) => return None,
             Err(refusal) => Err(refusal),
         };
         let took = self.clock.monotonic().saturating_sub(begun);
-        self.counters.answered(Verb::Show, took);
+        self.counters.answered(Verb::Present, took);
         Some(answer)
     }
 
@@ -349,14 +350,14 @@ impl Keeper {
                     (None, Some(copyset)) => repair(copyset),
                     (None, None) => {
                         let text = "a newer lease of the volume was presented";
-                        Err(Refusal::new(Status::Ended, text))
+                        Err(Refusal::new(Status::Expired, text))
                     }
                 }
             }
             Ok(Right::Repair(copyset)) => repair(copyset),
             Ok(Right::Other) => Ok((Right::Other, None)),
             Err(why @ NotAllowed::Never) => Err(Refusal::new(Status::NotAllowed, why.to_string())),
-            Err(why @ NotAllowed::Ended) => Err(Refusal::new(Status::Ended, why.to_string())),
+            Err(why @ NotAllowed::Ended) => Err(Refusal::new(Status::Expired, why.to_string())),
         }
     }
 
@@ -428,19 +429,19 @@ impl Keeper {
 /// A request under way; ends when it is dropped. Newer leases and repairs wait for it.
 pub(crate) struct Admission<'a> {
     _active: RightPassage<'a>,
-    _lease: Option<Passage<'a>>,
+    _lease: Option<LeasePassage<'a>>,
 }
 
 fn active_elsewhere() -> Refusal {
     let text = "the capability for it was presented on a newer connection";
-    Refusal::new(Status::Ended, text)
+    Refusal::new(Status::Expired, text)
 }
 
 /// The lease of a capability, if it is one.
 fn lease_of(capability: &Capability) -> Result<Option<(Fence, u32)>, Refusal> {
     match capability.scope {
         auth::Scope::Lease { fence, .. } if fence == GENERATION => {
-            let text = "the lease is of no volume";
+            let text = "the lease belongs to no volume";
             Err(Refusal::new(Status::NotAllowed, text))
         }
         auth::Scope::Lease { fence, epoch, .. } => Ok(Some((fence, epoch))),

@@ -10,7 +10,7 @@
 //! * `fences`: the newest lease of each volume, so that older leases are refused;
 //!   `active_connection`: the newest connection of each lease and repair, likewise.
 //! * `relay`: passes a connection on to the daemon that it is for.
-//! * [`restore`]: brings back freed slots while no daemon runs.
+//! * [`restore`]: restores freed slots while no daemon runs.
 //! * [`Service`]: all of it as a process, on a data directory, configured by controllers.
 //!
 //! Must not know: keys except those that verify, volumes, SQL, users.
@@ -34,10 +34,12 @@ mod timeouts;
 pub use budget::{BUDGET_BYTES, Budget};
 pub use declared_metrics::ALL as METRICS;
 pub use keeper::{Job, Keeper, KeeperConfig};
-pub use server::{Limits, Server, ServerConfig, WhereUnitsAre};
+pub use server::{Limits, Server, ServerConfig, UnitEndpoints};
 pub use service::{
-    BEGIN_EVERY, ConfigRejected, FolderError, RestoreError, Service, Settings, StartError, restore,
+    ConfigRejected, FolderError, REPORT_EVERY, RestoreError, Service, Settings, StartError, restore,
 };
 pub use session::{Closing, Session, Step};
 pub use timeouts::Timeouts;
-pub use unit_folder::{Keeping, Restorable, Restored, RestoredSegment, SegmentFate, segment_of};
+pub use unit_folder::{
+    RestoreFilter, RestoreReport, RestoredSegment, SegmentFate, UndeletePolicy, segment_of,
+};

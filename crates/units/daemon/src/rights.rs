@@ -82,21 +82,19 @@ pub(crate) struct Rights {
     connection: u64,
     /// The generation of the database that signed the capabilities.
     generation: u32,
-    /// Ranges of serials by where they begin: where they end, and under which
-    /// lease. They do not overlap.
+    /// Ranges of serials by start: their end and their lease. They do not overlap.
     serials: BTreeMap<u64, (u64, Lease)>,
-    /// The leases, also those that have reserved nothing yet, and until when.
+    /// Expiry of each lease, including those that have reserved nothing yet.
     leases: HashMap<(Fence, u32), Millis>,
-    /// Until when segments of lineages may be read.
+    /// Expiry of the right to read segments, by lineage tag.
     lineage_tags: HashMap<LineageTag, Millis>,
-    /// Until when slots of segments may be freed.
+    /// Expiry of the right to free slots, by segment.
     freeable: HashMap<SegmentId, Millis>,
-    /// Until when copysets may be compared.
+    /// Expiry of the right to compare copysets.
     repaired: HashMap<CopysetId, Millis>,
-    /// Until when their segments may be changed on this unit.
+    /// Expiry of the right to change segments on this unit, by copyset.
     filled: HashMap<CopysetId, Millis>,
-    /// How many leases were given, as a controller said last, and until when that may be
-    /// noted.
+    /// The count of leases that a controller confirmed last, and until when a note may say so.
     counted: Option<(u64, Millis)>,
 }
 
@@ -126,7 +124,7 @@ impl Rights {
     ) -> Result<(), &'static str> {
         let ends = capability.ends;
         if capability.generation > self.generation {
-            // What another database has signed counts no more.
+            // Capabilities of an earlier database are no longer valid.
             *self = Self {
                 generation: capability.generation,
                 ..Self::on(self.connection)
@@ -135,7 +133,7 @@ impl Rights {
         if self.items() > ITEMS_MAX {
             self.forget_ended(now);
             if self.items() > ITEMS_MAX {
-                return Err("this connection has shown as many capabilities as one may");
+                return Err("too many capabilities were presented on this connection");
             }
         }
         match capability.scope {
@@ -179,17 +177,16 @@ impl Rights {
     }
 
     fn forget_ended(&mut self, now: Millis) {
-        let goes_on = |ends: &Millis| !has_ended(*ends, now);
-        self.serials.retain(|_, (_, lease)| goes_on(&lease.ends));
-        self.leases.retain(|_, ends| goes_on(ends));
-        self.lineage_tags.retain(|_, ends| goes_on(ends));
-        self.freeable.retain(|_, ends| goes_on(ends));
-        self.repaired.retain(|_, ends| goes_on(ends));
-        self.filled.retain(|_, ends| goes_on(ends));
+        let is_valid = |ends: &Millis| !has_ended(*ends, now);
+        self.serials.retain(|_, (_, lease)| is_valid(&lease.ends));
+        self.leases.retain(|_, ends| is_valid(ends));
+        self.lineage_tags.retain(|_, ends| is_valid(ends));
+        self.freeable.retain(|_, ends| is_valid(ends));
+        self.repaired.retain(|_, ends| is_valid(ends));
+        self.filled.retain(|_, ends| is_valid(ends));
     }
 
-    /// Lets a range belong to `lease`; what it covers of others is theirs no
-    /// more.
+    /// Assigns a range to `lease`; it is removed from the ranges of others.
     fn insert(&mut self, range: Range<u64>, lease: Lease) {
         let mut covered: Vec<u64> = self
             .serials
@@ -218,19 +215,18 @@ impl Rights {
         (serial < *end).then_some((*start..*end, lease))
     }
 
-    /// The generation of the database that all this is from.
+    /// The generation of the database that signed the capabilities.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The largest count of leases that may be noted at `now`.
+    /// The largest count of leases that a note may have at `now`.
     pub fn counted(&self, now: Millis) -> u64 {
         let lasting = self.counted.filter(|(_, ends)| !has_ended(*ends, now));
         lasting.map_or(0, |(leases, _)| leases)
     }
 
-    /// The leases that have not ended at `now`; newer ones may have been shown by
-    /// others.
+    /// The leases that have not expired at `now`; others may have presented newer ones.
     pub fn leases(&self, now: Millis) -> Vec<(Fence, u32)> {
         let lasting = self
             .leases
@@ -245,16 +241,16 @@ impl Rights {
         ends.is_some_and(|ends| !has_ended(*ends, now))
     }
 
-    /// By what right `action` may be done at `now`. What is put is put under a lease,
-    /// if there is one for it. All else is better done by another right: a lease may
-    /// have been replaced, also by a newer one of the same host.
+    /// The right under which `action` is allowed at `now`. A put uses a lease if there is one.
+    /// Other actions prefer another right, because a lease may have been superseded, even by a
+    /// newer one of the same host.
     ///
     /// # Errors
     /// [`NotAllowed`].
     pub fn right(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let (lease, other) = (self.by_lease(action, now), self.by_other(action, now));
         let (first, second) = match action {
-            // A lease's holder sweeps what is listed: nothing but its own.
+            // The holder of a lease sweeps what is listed, so a list must be the lease's own.
             Action::Put(_) | Action::List(_) => (lease, other),
             _ => (other, lease),
         };
@@ -265,9 +261,8 @@ impl Rights {
         }
     }
 
-    /// The copyset by whose *repair* `action` is a put that is allowed without any lease: a
-    /// lease for it that is not the newest any more does not keep its holder from
-    /// repair.
+    /// The copyset whose repair allows `action`, a put, without a lease: a superseded lease does
+    /// not keep its holder from repairing.
     pub fn puts_as_repairer(&self, action: &Action, now: Millis) -> Option<CopysetId> {
         if !matches!(action, Action::Put(_)) {
             return None;
@@ -280,7 +275,7 @@ impl Rights {
 
     fn by_lease(&self, action: &Action, now: Millis) -> Result<Right, NotAllowed> {
         let leased = match action {
-            // Whose line it is, whoever puts looks itself.
+            // The caller checks the lineage tag of a put.
             Action::Put(segment) => self.lease(segment.serial()),
             Action::Read(segment, lineage_tag)
             | Action::Free(segment, lineage_tag)
@@ -315,27 +310,26 @@ impl Rights {
             Action::Put(segment) => (None, Some(segment)),
             Action::Read(segment, lineage_tag) => {
                 let read = match *lineage_tag {
-                    // From before there were lines: of whoever may read any.
+                    // A segment without a tag: any right to read is enough.
                     LineageTag::NONE => self.lineage_tags.values().max(),
                     UNREADABLE => None,
                     _ => self.lineage_tags.get(lineage_tag),
                 };
                 (read.max(repaired(segment)), None)
             }
-            // What it is told to free, of what it may read; parity without what is freed,
-            // or one that has rotted anew.
+            // Freeing, or replacing parity, needs the right to free and to read.
             Action::Free(segment, lineage_tag) | Action::Replace(segment, lineage_tag) => {
                 (self.freed_until(segment, lineage_tag), Some(segment))
             }
             Action::Delete(segment, _) => (None, Some(segment)),
-            // Of those that it repairs.
+            // The list has the repaired copysets only.
             Action::List(_) => (self.repaired.values().max(), None),
         };
-        let lasts = |ends: &Millis| !has_ended(*ends, now);
+        let is_valid = |ends: &Millis| !has_ended(*ends, now);
         let filled = by_repair.and_then(|segment| Some((segment.copyset(), filled(segment)?)));
         match (ends, filled) {
-            (Some(ends), _) if lasts(ends) => Ok(Right::Other),
-            (_, Some((copyset, ends))) if lasts(ends) => Ok(Right::Repair(copyset)),
+            (Some(ends), _) if is_valid(ends) => Ok(Right::Other),
+            (_, Some((copyset, ends))) if is_valid(ends) => Ok(Right::Repair(copyset)),
             (None, None) => Err(NotAllowed::Never),
             _ => Err(NotAllowed::Ended),
         }
@@ -343,7 +337,7 @@ impl Rights {
 }
 
 impl Rights {
-    /// Until when it may free what it is told to free, of what it may read.
+    /// Expiry of the right to free slots of a segment, which needs the right to read it.
     fn freed_until(&self, segment: &SegmentId, lineage_tag: &LineageTag) -> Option<&Millis> {
         let free = self.freeable.get(segment);
         match *lineage_tag {

@@ -1,9 +1,9 @@
-//! What is being done, counted by whatever it is done under.
+//! Requests under way, counted by the right under which they run.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// How many of each have begun and not ended.
+/// Number of requests under way by key.
 #[derive(Debug)]
 pub(crate) struct Running<K>(HashMap<K, usize>);
 
@@ -14,12 +14,12 @@ impl<K> Default for Running<K> {
 }
 
 impl<K: Hash + Eq> Running<K> {
-    /// One more begins.
+    /// Counts a request that begins.
     pub fn begin(&mut self, by: K) {
         *self.0.entry(by).or_default() += 1;
     }
 
-    /// One has ended. Returns whether it was the last by that: whoever waits may go on.
+    /// Counts a request that ends. Returns whether it was the last under `by`.
     pub fn end(&mut self, by: &K) -> bool {
         let Some(count) = self.0.get_mut(by) else {
             return false;
@@ -32,8 +32,8 @@ impl<K: Hash + Eq> Running<K> {
         is_last
     }
 
-    /// Whether any goes on that is meant.
-    pub fn any(&self, is_meant: impl Fn(&K) -> bool) -> bool {
-        self.0.keys().any(is_meant)
+    /// Whether any request runs under a key that is selected.
+    pub fn any(&self, is_selected: impl Fn(&K) -> bool) -> bool {
+        self.0.keys().any(is_selected)
     }
 }

@@ -1,4 +1,4 @@
-//! Where hosts come in: a thread that listens, and one for each connection.
+//! The server: a thread that listens, and one for each connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,38 +24,37 @@ use crate::timeouts::Timeouts;
 const WAKER: u64 = 0;
 const LISTENER: u64 = 1;
 
-/// How long nothing is accepted after the process ran out of descriptors.
+/// Time without accepting after the process ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Says where the daemon of another unit listens, as far as it is known.
-pub type WhereUnitsAre = Arc<dyn Fn(UnitId) -> Option<Endpoint> + Send + Sync>;
+/// Returns the endpoint of the daemon of another unit, if it is known.
+pub type UnitEndpoints = Arc<dyn Fn(UnitId) -> Option<Endpoint> + Send + Sync>;
 
-/// How a server is kept.
+/// The configuration of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Who the daemon is, and which authorities sign hosts.
+    /// The daemon's certificate, and the authorities that sign hosts.
     pub tls: Arc<ServerTls>,
-    /// Where connections for other units are passed on to.
-    pub others: WhereUnitsAre,
-    /// How much there may be at once.
+    /// Where connections for other units are relayed to.
+    pub others: UnitEndpoints,
+    /// Limits of connections and memory.
     pub limits: Limits,
 }
 
-/// How much a server's connections may take.
+/// Limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once, those that are passed on included. One more is
-    /// closed at once.
+    /// Maximum number of connections, relayed ones included. Further ones are closed at once.
     pub connections_max: usize,
-    /// How long they are waited for.
+    /// Timeouts of connections.
     pub timeouts: Timeouts,
-    /// Bytes of requests and answers that are held, over all connections. It counts
-    /// as it was when the server was opened.
+    /// Maximum bytes of requests and answers that are held, over all connections. Cannot be
+    /// changed while the server is open.
     pub held_bytes_max: usize,
 }
 
 impl Limits {
-    /// Those of a daemon with so many connections.
+    /// The default limits of a daemon with `connections_max` connections.
     #[must_use]
     pub fn of(connections_max: usize) -> Self {
         Self {
@@ -66,7 +65,7 @@ impl Limits {
     }
 }
 
-/// What a server's threads have in common.
+/// State that the threads of a server share.
 pub(crate) struct Shared {
     config: RwLock<ServerConfig>,
     keepers: HashMap<UnitId, Arc<Keeper>>,
@@ -91,7 +90,7 @@ impl Shared {
         self.is_closing.load(Ordering::Relaxed)
     }
 
-    /// What a handshake needs, for this protocol and no other.
+    /// The TLS configuration of a handshake, for this protocol only.
     pub(crate) fn tls(&self) -> (Arc<ServerTls>, Arc<rustls::ServerConfig>) {
         let tls = self.config().tls;
         let mut config = (*tls.config()).clone();
@@ -109,7 +108,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens a server at `endpoint` to the units that `keepers` keep.
+    /// Opens a server at `endpoint` for the units of `keepers`.
     ///
     /// # Errors
     /// As [`Listener::bind`]; or if the process has no thread left.
@@ -156,25 +155,25 @@ impl Server {
         })
     }
 
-    /// Where it is; the port is a real one.
+    /// The endpoint that it listens on, with the actual port.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// From the next connection on.
+    /// Replaces the configuration, from the next connection on.
     pub fn set_config(&self, config: ServerConfig) {
         let mut known = self.shared.config.write();
         *known = config;
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.permits.len()
     }
 
-    /// How many bytes of requests and answers are held.
+    /// Bytes of requests and answers that are held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.shared.budget.held()
@@ -186,7 +185,7 @@ impl Drop for Server {
         self.shared.is_closing.store(true, Ordering::Relaxed);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // If it has panicked, that was said.
+            // A panic was reported already.
             let _ = thread.join();
         }
     }
@@ -219,7 +218,7 @@ impl Acceptor {
                 self.listen(true);
             }
             if let Err(error) = self.accept_all() {
-                tracing::warn!(%error, "cannot accept a connection");
+                tracing::warn!(%error, "daemon failed to accept a connection");
                 self.listen(false);
                 pause = Some(ACCEPT_PAUSE);
             }
@@ -236,23 +235,23 @@ impl Acceptor {
             writable: false,
         };
         if let Err(error) = self.poller.modify(&self.listener, LISTENER, interest) {
-            tracing::error!(%error, "the listener cannot be watched");
+            tracing::error!(%error, "daemon failed to poll its listener");
         }
     }
 
     fn accept_all(&mut self) -> io::Result<()> {
         while let Some(stream) = self.listener.accept()? {
-            self.welcome(stream)?;
+            self.admit(stream)?;
         }
         Ok(())
     }
 
-    fn welcome(&mut self, stream: Stream) -> io::Result<()> {
+    fn admit(&mut self, stream: Stream) -> io::Result<()> {
         let max = self.shared.config().limits.connections_max;
         let permit = match self.shared.permits.acquire(max, Waker::new()?) {
             Ok(permit) => permit,
             Err(why) => {
-                tracing::warn!(max, %why, "a connection is refused");
+                tracing::warn!(max, %why, "daemon refused a connection");
                 return Ok(());
             }
         };
@@ -267,7 +266,7 @@ impl Acceptor {
             .name("host".to_owned())
             .spawn(move || {
                 if let Err(error) = connection::serve(&shared, stream, &permit) {
-                    tracing::debug!(%error, "a connection has ended");
+                    tracing::debug!(%error, "connection ended");
                 }
             })?;
         self.threads.insert(number, thread);

@@ -1,4 +1,4 @@
-//! One connection: bytes in, jobs and bytes out. No sockets, no threads.
+//! One connection as a state machine: bytes in, jobs and bytes out. No sockets, no threads.
 //!
 //! ```text
 //!              receive              step                       run, elsewhere
@@ -8,18 +8,22 @@
 //!                                                          out ◄──────── answered
 //! ```
 //!
-//! Invariants: a request is answered once; no more than [`HELD_BYTES_MAX`] of
-//! requests and answers are held, and the frame that goes beyond; none is received
-//! to its end before the budget of all connections has room for it; a capability
-//! that was shown counts for every request that comes after it, so these wait until
-//! it was looked at.
+//! Invariants:
+//!
+//! * A request is answered once.
+//! * At most [`HELD_BYTES_MAX`] of requests and answers are held, and one frame more. A body is
+//!   received only once the budget of all connections has room for it.
+//! * A capability counts for every request that comes after it, so these wait until it was
+//!   verified.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use unit::NOTE_BYTES;
-use unit_wire::{BODY_BYTES_MAX, Frames, Refusal, Request, Status, VERSION, Verb, put_frame};
+use unit_wire::{
+    BODY_BYTES_MAX, Frame, Frames, Malformed, Refusal, Request, Status, VERSION, Verb, put_frame,
+};
 use world::Wake;
 
 use crate::budget::{Budget, Member, Share};
@@ -34,38 +38,56 @@ pub struct Session {
     frames: Frames,
     has_greeted: bool,
     rights: Arc<Mutex<Rights>>,
-    /// Requests that are not answered yet, and what is held for each, in bytes.
+    /// Bytes that are held for each unanswered request, by tag.
     open: HashMap<u64, usize>,
     held_bytes: usize,
-    /// A capability that is being looked at: its request's tag.
-    showing: Option<u64>,
+    /// Tag of the request whose capability is being verified.
+    presenting: Option<u64>,
     member: Member,
-    /// What the next frame may take.
+    /// The share of the budget for the next frame.
     next: Share,
-    /// That one has to wait: for room, or for what comes before it.
+    /// Whether the next frame waits for room or for a capability.
     is_held_up: bool,
-    /// How many have come.
+    /// Number of requests that were received.
     requests: u64,
 }
 
-/// What is to be done next.
+/// The outcome of [`Session::step`].
 pub enum Step {
-    /// Nothing, until more is received or answered.
+    /// No request can begin until more is received or answered.
     Wait,
-    /// Nothing: a request was answered at once.
+    /// A request was answered.
     Answered,
-    /// This, where waiting harms nobody.
+    /// A request to carry out on a thread that may wait.
     Job(Job),
 }
 
-/// The connection is to be closed when what was appended so far is sent.
+/// A request that closes the connection.
+struct Violation {
+    /// Its tag; 0 if it has none.
+    tag: u64,
+    status: Status,
+    reason: &'static str,
+}
+
+impl From<Malformed> for Violation {
+    fn from(malformed: Malformed) -> Self {
+        Self {
+            tag: 0,
+            status: Status::Malformed,
+            reason: malformed.0,
+        }
+    }
+}
+
+/// The connection must be closed once the answers that were appended are sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Closing(pub &'static str);
 
 impl Session {
-    /// A connection of the host whose certificate has this key, which takes its room
-    /// from `budget`; `wake` is woken when there is some again.
+    /// A connection of the host whose certificate has the key with hash `holder`. It takes room
+    /// from `budget`, which wakes it through `wake`.
     #[must_use]
     pub fn new(keeper: Arc<Keeper>, holder: [u8; 32], budget: &Arc<Budget>, wake: Wake) -> Self {
         let member = budget.join(wake);
@@ -76,8 +98,8 @@ impl Session {
             rights: Arc::new(Mutex::new(Rights::on(keeper.next_connection()))),
             open: HashMap::new(),
             held_bytes: 0,
-            showing: None,
-            next: member.nothing(),
+            presenting: None,
+            next: member.empty_share(),
             member,
             is_held_up: false,
             requests: 0,
@@ -85,154 +107,110 @@ impl Session {
         }
     }
 
-    /// More has come.
+    /// Adds bytes that were received.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.frames.extend(bytes);
     }
 
-    /// Whether more may be received: no more is held than may be.
+    /// Whether more may be received within the limits.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        let own = self.held_bytes + self.frames.kept_bytes();
+        let own = self.held_bytes + self.frames.buffered_bytes();
         own < HELD_BYTES_MAX && !self.is_held_up
     }
 
-    /// Whether the host has said hello.
+    /// Whether the host has sent a hello.
     #[must_use]
     pub fn has_greeted(&self) -> bool {
         self.has_greeted
     }
 
-    /// How many requests have come.
+    /// Number of requests that were received.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Whether a part of a request has come, and not the rest of it.
+    /// Whether a part of a request was received, and not the rest.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
-        self.frames.kept_bytes() > 0
+        self.frames.buffered_bytes() > 0
     }
 
-    /// Gives back memory that is not needed now.
+    /// Frees memory that is not needed now.
     pub fn shrink(&mut self) {
         self.frames.shrink();
     }
 
-    /// A share of nothing, of the budget that this connection has.
-    pub(crate) fn nothing(&self) -> Share {
-        self.member.nothing()
+    /// An empty share of this connection's budget.
+    pub(crate) fn empty_share(&self) -> Share {
+        self.member.empty_share()
     }
 
-    /// Whether a request waits for its answer.
+    /// Whether no request waits for its answer.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Takes the next request; what is answered at once is appended to `out`.
+    /// Handles the next request. An answer that needs no waiting is appended to `out`.
     ///
     /// # Errors
-    /// [`Closing`]; why was appended to `out`.
+    /// [`Closing`]; the reason was appended to `out`.
     pub fn step(&mut self, out: &mut Vec<u8>) -> Result<Step, Closing> {
+        self.handle_next(out).map_err(|violation| {
+            let Violation {
+                tag,
+                status,
+                reason,
+            } = violation;
+            self.keeper.counters().refused(status);
+            Refusal::new(status, reason).encode(tag, out);
+            Closing(reason)
+        })
+    }
+
+    fn handle_next(&mut self, out: &mut Vec<u8>) -> Result<Step, Violation> {
         if self.held_bytes >= HELD_BYTES_MAX {
             return Ok(Step::Wait);
         }
-        let keeper = &self.keeper;
-        let closing = |tag, status, reason: &'static str, out: &mut Vec<u8>| {
-            keeper.counters().refused(status);
-            Refusal::new(status, reason).encode(tag, out);
-            Err(Closing(reason))
-        };
         self.is_held_up = false;
-        let whole = match self.frames.next_bytes() {
-            Ok(Some(whole)) => whole,
-            Ok(None) => return Ok(Step::Wait),
-            Err(malformed) => return closing(0, Status::Malformed, malformed.0, out),
+        let Some(length) = self.frames.next_bytes()? else {
+            return Ok(Step::Wait);
         };
-        // Most answers are no longer: whoever has received all needs no more then.
-        let lacking = (whole + NOTE_BYTES).saturating_sub(self.next.bytes());
-        if !self.member.grow(&mut self.next, lacking) {
+        // Most answers are no longer than a note, so most requests need no more room once they
+        // are received.
+        if !grow_to(&self.member, &mut self.next, length + NOTE_BYTES) {
             self.is_held_up = true;
             return Ok(Step::Wait);
         }
-        let frame = match self.frames.peek() {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(Step::Wait),
-            Err(malformed) => return closing(0, Status::Malformed, malformed.0, out),
+        let Some(frame) = self.frames.peek()? else {
+            return Ok(Step::Wait);
         };
         let tag = frame.tag;
-        if tag == 0 || self.open.contains_key(&tag) {
-            let reason = "the tag is 0, or that of a request that is not answered yet";
-            return closing(tag, Status::Malformed, reason, out);
-        }
-        let request = match Request::decode(frame.code, frame.body) {
-            Ok(request) => request,
-            Err(malformed) => return closing(tag, Status::Malformed, malformed.0, out),
-        };
-        if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
-            return closing(tag, Status::Malformed, "the first request is no hello", out);
-        }
-        if request.answer_bytes() > BODY_BYTES_MAX {
-            let reason = "the answer would be longer than frames may be";
-            return closing(tag, Status::Malformed, reason, out);
-        }
-        let held = whole + request.answer_bytes();
-        let lacking = held.saturating_sub(self.next.bytes());
-        if !self.member.grow(&mut self.next, lacking) {
+        let request = self.parse(&frame)?;
+        let held = length + request.answer_bytes();
+        if !grow_to(&self.member, &mut self.next, held) {
             self.is_held_up = true;
             return Ok(Step::Wait);
         }
-        let is_answered = match &request {
-            Request::Hello { version, cluster } => {
-                if *version != VERSION {
-                    return closing(tag, Status::Version, "this daemon speaks version 1", out);
-                }
-                if *cluster != self.keeper.cluster() {
-                    let reason = "the unit belongs to another cluster";
-                    return closing(tag, Status::Foreign, reason, out);
-                }
-                self.has_greeted = true;
-                let greeting = keeper.timed(Verb::Hello, || keeper.greeting());
-                put_frame(out, Status::Done as u16, tag, |body| greeting.encode(body));
-                true
-            }
-            // What reads may be done already is not held up.
-            Request::Read { run, slot_bytes } => {
-                keeper.read_now(&self.rights, *run, *slot_bytes, tag, out)
-            }
-            Request::Show(signed) if self.showing.is_none() => {
-                match keeper.show_now(signed, &self.holder, &self.rights) {
-                    None => false,
-                    Some(Ok(())) => {
-                        put_frame(out, Status::Done as u16, tag, |_| {});
-                        true
-                    }
-                    Some(Err(refusal)) => {
-                        keeper.counters().refused(refusal.status);
-                        refusal.encode(tag, out);
-                        true
-                    }
-                }
-            }
-            _ => false,
-        };
-        if !is_answered && self.showing.is_some() {
+        let is_answered = self.answer_now(tag, &request, out)?;
+        self.has_greeted = true;
+        if !is_answered && self.presenting.is_some() {
             self.is_held_up = true;
             return Ok(Step::Wait);
         }
-        let share = std::mem::replace(&mut self.next, self.member.nothing());
+        let share = std::mem::replace(&mut self.next, self.member.empty_share());
         self.requests += 1;
         if is_answered {
-            self.frames.skip(whole);
+            self.frames.skip(length);
             return Ok(Step::Answered);
         }
-        if matches!(request, Request::Show(_)) {
-            self.showing = Some(tag);
+        if matches!(request, Request::Present(_)) {
+            self.presenting = Some(tag);
         }
         let job = Job {
-            keeper: Arc::clone(keeper),
+            keeper: Arc::clone(&self.keeper),
             rights: Arc::clone(&self.rights),
             holder: self.holder,
             tag,
@@ -240,19 +218,92 @@ impl Session {
             body: frame.body.to_vec(),
             _share: share,
         };
-        self.frames.skip(whole);
+        self.frames.skip(length);
         self.open.insert(tag, held);
         self.held_bytes += held;
         Ok(Step::Job(job))
     }
 
-    /// A job has ended, and its answer was taken to be sent.
+    /// Parses a request and checks that it may come now.
+    fn parse<'a>(&self, frame: &Frame<'a>) -> Result<Request<'a>, Violation> {
+        let tag = frame.tag;
+        let malformed = |reason| Violation {
+            tag,
+            status: Status::Malformed,
+            reason,
+        };
+        if tag == 0 || self.open.contains_key(&tag) {
+            return Err(malformed("the tag is 0, or that of an unanswered request"));
+        }
+        let request = Request::decode(frame.code, frame.body);
+        let request = request.map_err(|error| malformed(error.0))?;
+        if !self.has_greeted && !matches!(request, Request::Hello { .. }) {
+            return Err(malformed("the first request is not a hello"));
+        }
+        if request.answer_bytes() > BODY_BYTES_MAX {
+            return Err(malformed("the answer would be longer than a frame may be"));
+        }
+        Ok(request)
+    }
+
+    /// Answers a request if that needs no waiting. Returns whether it did.
+    fn answer_now(
+        &self,
+        tag: u64,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Violation> {
+        let keeper = &self.keeper;
+        match request {
+            Request::Hello { version, cluster } => {
+                let refused = |status, reason| Violation {
+                    tag,
+                    status,
+                    reason,
+                };
+                if *version != VERSION {
+                    return Err(refused(Status::Version, "this daemon supports version 1"));
+                }
+                if *cluster != keeper.cluster() {
+                    let reason = "the unit belongs to another cluster";
+                    return Err(refused(Status::Foreign, reason));
+                }
+                let greeting = keeper.timed(Verb::Hello, || keeper.greeting());
+                put_frame(out, Status::Done as u16, tag, |body| greeting.encode(body));
+                Ok(true)
+            }
+            // A read that was allowed before need not wait for a capability.
+            Request::Read { run, slot_bytes } => {
+                Ok(keeper.read_now(&self.rights, *run, *slot_bytes, tag, out))
+            }
+            Request::Present(signed) if self.presenting.is_none() => {
+                match keeper.try_present(signed, &self.holder, &self.rights) {
+                    None => return Ok(false),
+                    Some(Ok(())) => put_frame(out, Status::Done as u16, tag, |_| {}),
+                    Some(Err(refusal)) => {
+                        keeper.counters().refused(refusal.status);
+                        refusal.encode(tag, out);
+                    }
+                }
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Records that a job has ended and its answer is to be sent.
     pub fn answered(&mut self, tag: u64) {
         if let Some(held) = self.open.remove(&tag) {
             self.held_bytes -= held;
         }
-        if self.showing == Some(tag) {
-            self.showing = None;
+        if self.presenting == Some(tag) {
+            self.presenting = None;
         }
     }
+}
+
+/// Grows `share` to at least `bytes`. Returns `false` if there is no room.
+fn grow_to(member: &Member, share: &mut Share, bytes: usize) -> bool {
+    let missing = bytes.saturating_sub(share.bytes());
+    member.grow(share, missing)
 }

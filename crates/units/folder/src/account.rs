@@ -1,16 +1,15 @@
-//! How many segments there are and how much room they take, without looking
-//! each time.
+//! The account of a unit: how many segments it has and how much room they take.
 //!
-//! The first call looks through all folders, and every change made here is
-//! kept up with. Other processes may use the same folder, so it is looked
-//! through again now and then, a little with each call.
+//! The first calls scan all sub-folders, and every change made by this process updates the
+//! account. Other processes may use the same folder, so the scan is repeated, a little with
+//! each call.
 //!
-//! Cost: 16 to 32 bytes of memory a segment; a call a minute after the last
-//! full look spends up to [`LOOK_AGAIN_MS_MAX`] milliseconds on the next.
+//! Cost: 16 to 32 bytes of memory a segment; a call that is made a minute or more after the
+//! last full scan spends up to [`RESCAN_MS_MAX`] milliseconds on the next.
 //!
-//! Invariant: `segments` and `sectors` are the count and the sum of what the
-//! maps hold. The lock is held while a file is measured, so whoever removes
-//! the file and then reports it comes after.
+//! Invariant: `segments` and `sectors` are the count and the sum of what the maps hold. The
+//! lock is held while a file is measured, so a thread that removes the file updates the account
+//! after that.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,30 +19,30 @@ use base::SegmentId;
 use parking_lot::{Mutex, MutexGuard};
 use world::{Clock, OpenMode, WrongKind};
 
-use super::place::{FOLDERS, Place, folder_of, segment_of};
+use super::root::{FOLDERS, Root, folder_of, segment_of};
 
-/// How long a call may look, in milliseconds, while not everything was seen
-/// once: until then what it returns is too little.
-const FIRST_LOOK_MS_MAX: u64 = 500;
+/// Time that a call may scan, in milliseconds, until the first scan is complete. Before that
+/// it returns too little.
+const FIRST_SCAN_MS_MAX: u64 = 500;
 
-/// How long a later call may look, in milliseconds.
-const LOOK_AGAIN_MS_MAX: u64 = 10;
+/// Time that a later call may scan, in milliseconds.
+const RESCAN_MS_MAX: u64 = 10;
 
-/// How old a full look may be, in seconds, before the next one begins.
-const LOOK_AGAIN_AFTER_S: u64 = 60;
+/// Age of the last full scan, in seconds, after which the next begins.
+const RESCAN_AFTER_S: u64 = 60;
 
-/// What room is counted in, in bytes: with 32 bits, a file of 2 TiB.
+/// Unit of room, in bytes: 32 bits then hold a file of 2 TiB.
 const SECTOR_BYTES: u64 = 512;
 
 #[derive(Default)]
 struct State {
-    /// Segments of each sub-folder and their room in sectors.
+    /// The segments of each sub-folder and their room in sectors.
     folders: Vec<HashMap<SegmentId, u32>>,
     segments: u64,
     sectors: u64,
-    /// The folder that is looked at next.
+    /// The sub-folder that is scanned next.
     next: usize,
-    /// When all folders had been seen last.
+    /// When the last full scan ended, by the monotonic clock.
     finished: Option<Duration>,
 }
 
@@ -78,30 +77,31 @@ impl Account {
         self.0.lock()
     }
 
-    /// A segment takes so much room now.
+    /// Sets the room that a segment takes, in bytes.
     pub(super) fn set(&self, segment: SegmentId, bytes: u64) {
         self.state().set(segment, bytes);
     }
 
-    /// A segment is gone.
+    /// Removes a segment.
     pub(super) fn remove(&self, segment: SegmentId) {
         self.state().remove(segment);
     }
 
-    /// Segments and bytes, after looking on for a while if that is due.
-    pub(super) fn stat(&self, place: &Place, clock: &dyn Clock) -> io::Result<(u64, u64)> {
+    /// The number of segments and their room in bytes, after scanning for a while if that is
+    /// due.
+    pub(super) fn stat(&self, root: &Root, clock: &dyn Clock) -> io::Result<(u64, u64)> {
         let now = clock.monotonic();
-        let look_ms_max = match self.state().finished {
-            None => FIRST_LOOK_MS_MAX,
-            Some(at) if now.saturating_sub(at) > Duration::from_secs(LOOK_AGAIN_AFTER_S) => {
-                LOOK_AGAIN_MS_MAX
+        let scan_ms_max = match self.state().finished {
+            None => FIRST_SCAN_MS_MAX,
+            Some(at) if now.saturating_sub(at) > Duration::from_secs(RESCAN_AFTER_S) => {
+                RESCAN_MS_MAX
             }
             Some(_) => 0,
         };
-        let end = now + Duration::from_millis(look_ms_max);
+        let end = now + Duration::from_millis(scan_ms_max);
         while clock.monotonic() < end {
             let folder = self.state().next;
-            self.look_at(place, folder)?;
+            self.scan(root, folder)?;
             let mut state = self.state();
             state.next = (folder + 1) % FOLDERS;
             if state.next == 0 {
@@ -113,38 +113,37 @@ impl Account {
         Ok((state.segments, state.sectors * SECTOR_BYTES))
     }
 
-    /// Forgets everything, for instance because the folder was away and may
-    /// have come back as another.
+    /// Clears the account: the folder was unavailable and may be another one now.
     pub(super) fn forget(&self) {
         *self.state() = State::default();
     }
 
-    fn look_at(&self, place: &Place, folder: usize) -> io::Result<()> {
+    fn scan(&self, root: &Root, folder: usize) -> io::Result<()> {
         let mut state = self.state();
         let mut names = Vec::new();
-        match place.disk.list(&place.folder(folder)) {
+        match root.disk.list(&root.folder(folder)) {
             Ok(entries) => {
                 let ids = entries.iter().filter_map(|entry| segment_of(&entry.name));
                 names.extend(ids.filter(|id| folder_of(*id) == folder));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Holds nothing that could be counted. The probe reports it.
+            // There is nothing to count in it. The probe reports it.
             Err(error) if WrongKind::of(&error).is_some() => {}
             Err(error) => return Err(error),
         }
         names.sort_unstable();
         let known: Vec<SegmentId> = state.folder(folder).keys().copied().collect();
-        for gone in known.iter().filter(|id| names.binary_search(id).is_err()) {
-            state.remove(*gone);
+        for removed in known.iter().filter(|id| names.binary_search(id).is_err()) {
+            state.remove(*removed);
         }
         drop(state);
         for segment in names {
             let mut state = self.state();
-            let file = place.disk.open(&place.file(segment), OpenMode::Read);
+            let file = root.disk.open(&root.file(segment), OpenMode::Read);
             match file.and_then(|file| file.allocated()) {
                 Ok(bytes) => state.set(segment, bytes),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => state.remove(segment),
-                // What it takes is not known; that is no reason to know nothing.
+                // Its room is unknown; count the others.
                 Err(_) => {}
             }
         }

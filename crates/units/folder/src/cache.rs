@@ -1,12 +1,10 @@
-//! The segments that are open: a bounded number, the least useful closed
-//! first.
+//! The cache of open segments: a bounded number, evicted by CLOCK.
 //!
-//! Sharded by serial, so that threads seldom meet at a mutex, and each shard a
-//! CLOCK: a hit sets one bit, and the hand closes the first segment whose bit
-//! it finds clear, clearing bits as it goes.
+//! It is sharded by serial, so that threads seldom contend for a mutex. In each shard a hit
+//! sets one bit; the hand clears bits and closes the first segment whose bit is clear.
 //!
-//! Cost of a hit: an uncontended mutex, a hash and a reference count, about
-//! 40 ns. Memory: the tables of those that are read often, about 34 KiB each.
+//! Cost of a hit: an uncontended mutex, a hash and a reference count, about 40 ns. Memory: the
+//! tables of the segments that are read often, about 34 KiB each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,20 +25,19 @@ struct Entry {
 
 #[derive(Default)]
 struct Shard {
-    places: HashMap<SegmentId, usize>,
+    indexes: HashMap<SegmentId, usize>,
     entries: Vec<Entry>,
     hand: usize,
 }
 
 pub(super) struct Cache {
     shards: [Mutex<Shard>; SHARDS],
-    /// How many may be open. It may become less at any time.
+    /// Limits the number of open segments. It may shrink at any time.
     share: Share,
 }
 
 impl Cache {
-    /// A cache of about as many open segments as `share` says; at least one
-    /// in each shard.
+    /// A cache of about as many open segments as `share` allows; at least one in each shard.
     pub(super) fn new(share: Share) -> Self {
         Self {
             shards: Default::default(),
@@ -58,13 +55,13 @@ impl Cache {
 
     pub(super) fn get(&self, id: SegmentId) -> Option<Arc<Segment>> {
         let mut shard = self.shard(id);
-        let place = *shard.places.get(&id)?;
-        let entry = &mut shard.entries[place];
+        let index = *shard.indexes.get(&id)?;
+        let entry = &mut shard.entries[index];
         entry.was_used = true;
         Some(Arc::clone(&entry.segment))
     }
 
-    /// Keeps `segment`, instead of what was kept under its number.
+    /// Inserts `segment`, in place of an earlier one of that id.
     pub(super) fn insert(&self, id: SegmentId, segment: Arc<Segment>) {
         let entry = Entry {
             id,
@@ -78,18 +75,18 @@ impl Cache {
         drop(closed);
     }
 
-    /// Forgets a segment, so that its file is closed and gives up its room.
+    /// Removes a segment, so that its file is closed and its room reclaimed.
     pub(super) fn remove(&self, id: SegmentId) {
         let mut shard = self.shard(id);
-        let Some(place) = shard.places.get(&id).copied() else {
+        let Some(index) = shard.indexes.get(&id).copied() else {
             return;
         };
-        let removed = shard.remove(place);
+        let removed = shard.remove(index);
         drop(shard);
         drop(removed);
     }
 
-    /// Forgets all segments.
+    /// Removes all segments.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let closed = std::mem::take(&mut *shard.lock());
@@ -99,41 +96,41 @@ impl Cache {
 }
 
 impl Shard {
-    /// Adds `entry` and returns those that had to go for it.
+    /// Adds `entry` and returns the evicted ones.
     fn insert(&mut self, entry: Entry, entries_max: usize) -> Vec<Entry> {
         let mut closed = Vec::new();
         while self.entries.len() > entries_max {
-            let place = self.least_useful();
-            closed.push(self.remove(place));
+            let index = self.victim();
+            closed.push(self.remove(index));
         }
-        let place = match self.places.get(&entry.id) {
-            Some(place) => *place,
+        let index = match self.indexes.get(&entry.id) {
+            Some(index) => *index,
             None if self.entries.len() < entries_max => {
-                self.places.insert(entry.id, self.entries.len());
+                self.indexes.insert(entry.id, self.entries.len());
                 self.entries.push(entry);
                 return closed;
             }
             None => {
-                let place = self.least_useful();
-                self.places.remove(&self.entries[place].id);
-                self.places.insert(entry.id, place);
-                place
+                let index = self.victim();
+                self.indexes.remove(&self.entries[index].id);
+                self.indexes.insert(entry.id, index);
+                index
             }
         };
-        closed.push(std::mem::replace(&mut self.entries[place], entry));
+        closed.push(std::mem::replace(&mut self.entries[index], entry));
         closed
     }
 
-    fn remove(&mut self, place: usize) -> Entry {
-        let removed = self.entries.swap_remove(place);
-        self.places.remove(&removed.id);
-        if let Some(moved) = self.entries.get(place) {
-            self.places.insert(moved.id, place);
+    fn remove(&mut self, index: usize) -> Entry {
+        let removed = self.entries.swap_remove(index);
+        self.indexes.remove(&removed.id);
+        if let Some(moved) = self.entries.get(index) {
+            self.indexes.insert(moved.id, index);
         }
         removed
     }
 
-    fn least_useful(&mut self) -> usize {
+    fn victim(&mut self) -> usize {
         loop {
             self.hand = (self.hand + 1) % self.entries.len();
             let entry = &mut self.entries[self.hand];
@@ -164,19 +161,19 @@ mod tests {
 
     fn cache(segments_max: usize) -> Cache {
         let cache = Cache::new(Share::new(None));
-        cache.share().tell(segments_max);
+        cache.share().set_segments_max(segments_max);
         cache
     }
 
     #[test]
-    fn a_cache_whose_share_becomes_less_closes_what_is_too_much() {
+    fn a_cache_whose_share_shrinks_closes_the_surplus() {
         let disk = SimulatedDisk::new(1);
         let cache = cache(20 * SHARDS);
         let id = |serial: u64| SegmentId::from_bits(serial * SHARDS as u64).expect("48 bits");
         for serial in 0..20 {
             cache.insert(id(serial), segment(&disk, id(serial)));
         }
-        cache.share().tell(3 * SHARDS);
+        cache.share().set_segments_max(3 * SHARDS);
         cache.insert(id(20), segment(&disk, id(20)));
         let open = |range: std::ops::RangeInclusive<u64>| {
             range
@@ -189,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_stays_bounded_and_keeps_what_is_used() {
+    fn the_cache_stays_bounded_and_keeps_used_segments() {
         let disk = SimulatedDisk::new(1);
         let cache = cache(4 * SHARDS);
         let id = |serial: u64| SegmentId::from_bits(serial * SHARDS as u64).expect("48 bits");
@@ -203,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_closed_and_the_others_stay() {
+    fn a_removed_segment_is_closed_and_the_others_stay() {
         let disk = SimulatedDisk::new(1);
         let cache = cache(100);
         let ids = [0, 8, 16, 24].map(|bits| SegmentId::from_bits(bits).expect("48 bits"));

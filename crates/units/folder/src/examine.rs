@@ -1,8 +1,8 @@
-//! What the file system below a folder does, found out by trying when a unit is
-//! made there (`docs/howto/use-a-cluster-file-system.md`).
+//! Examines the file system below a folder when a unit is created there
+//! (`docs/howto/use-a-cluster-file-system.md`).
 //!
-//! What is made for that has names of drafts, which go with the next claim if a
-//! crash keeps them from going here.
+//! The files it creates have names of drafts, so the next claim removes them if a crash keeps
+//! them from being removed here.
 //!
 //! Must not know: the marker, segments.
 
@@ -15,32 +15,33 @@ use unit::Fact;
 use world::{Disk, OpenMode};
 
 use super::is_not_found;
-use super::place::DRAFT;
+use super::root::DRAFT;
 
-/// Where what was found out is kept, in the unit's folder.
+/// Name of the file with the result, in the unit's folder.
 pub(super) const NAME: &str = "file-system.toml";
 
-/// The longest such file that is read, in bytes.
+/// Maximum length of such a file that is read, in bytes.
 const BYTES_MAX: u64 = 4 << 10;
 
-/// How long the file is in which a hole is made, in bytes: two of them are
-/// larger than any file system's blocks.
+/// Length of the file in which a hole is punched, in bytes: half of it is larger than any file
+/// system's blocks.
 const HOLE_BYTES: u64 = 256 << 10;
 
-/// What a file system does that it need not.
+/// Optional features of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileSystem {
-    /// Room in the middle of a file can be given back.
+    /// Whether room in the middle of a file can be reclaimed.
     pub(super) holes: bool,
 }
 
 impl FileSystem {
-    /// As operators are shown it. No unit is made where the others do not hold.
+    /// The facts that operators are shown. No unit is created where one of the first three
+    /// does not hold.
     pub(super) fn facts(self) -> Vec<Fact> {
         let needed = |what| Fact {
             what,
             holds: true,
-            otherwise: "it is refused",
+            otherwise: "no unit can be created",
         };
         vec![
             needed("syncs files"),
@@ -49,23 +50,23 @@ impl FileSystem {
             Fact {
                 what: "holes",
                 holds: self.holes,
-                otherwise: "freed slots are overwritten with zeroes, and their room comes back \
+                otherwise: "freed slots are overwritten with zeroes, and their room is reclaimed \
                             with the segment",
             },
         ]
     }
 }
 
-/// Why no unit can be made on a file system.
+/// Why no unit can be created on a file system.
 #[derive(Debug)]
 pub(super) enum ExamineError {
-    /// What must work does not.
+    /// A required feature does not work.
     Unfit(Unfit),
-    /// It could not be tried.
+    /// The examination failed.
     Io(io::Error),
 }
 
-/// What does not work.
+/// The required feature that does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unfit {
     Sync,
@@ -76,9 +77,9 @@ pub(super) enum Unfit {
 impl fmt::Display for Unfit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Sync => "what was synced to a file is not what is read there then",
-            Self::Exclusive => "a file is made although there is one of that name (O_EXCL)",
-            Self::Rename => "a file that takes the name of another does not replace it",
+            Self::Sync => "a file that was synced does not read as it was written",
+            Self::Exclusive => "a file is created although one of that name exists (O_EXCL)",
+            Self::Rename => "renaming a file over another does not replace that one",
         })
     }
 }
@@ -89,7 +90,7 @@ impl From<io::Error> for ExamineError {
     }
 }
 
-/// Tries what a unit needs in the folder that `disk` is within.
+/// Tries what a unit needs, in the folder whose content is `disk`.
 pub(super) fn examine(disk: &dyn Disk) -> Result<FileSystem, ExamineError> {
     let [one, other] = ["one", "other"].map(|name| format!("{DRAFT}-{name}"));
     let [one, other] = [Path::new(&one), Path::new(&other)];
@@ -104,19 +105,19 @@ pub(super) fn examine(disk: &dyn Disk) -> Result<FileSystem, ExamineError> {
     };
     remove()?;
     let found = try_all(disk, one, other);
-    // Of a folder in which nothing can be removed that is what is wrong.
+    // A folder in which nothing can be removed is unfit: report that.
     remove()?;
     found
 }
 
 fn try_all(disk: &dyn Disk, one: &Path, other: &Path) -> Result<FileSystem, ExamineError> {
-    make(disk, one, b"one")?;
+    create(disk, one, b"one")?;
     match disk.open(one, OpenMode::CreateNew) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error.into()),
         Ok(_) => return Err(ExamineError::Unfit(Unfit::Exclusive)),
     }
-    make(disk, other, b"other")?;
+    create(disk, other, b"other")?;
     if content(disk, one)? != b"one" || content(disk, other)? != b"other" {
         return Err(ExamineError::Unfit(Unfit::Sync));
     }
@@ -127,18 +128,18 @@ fn try_all(disk: &dyn Disk, one: &Path, other: &Path) -> Result<FileSystem, Exam
         renamed => renamed?,
     }
     disk.sync_directory(Path::new(""))?;
-    let is_gone = disk
+    let is_removed = disk
         .open(one, OpenMode::Read)
         .is_err_and(|error| is_not_found(&error));
-    if !is_gone || content(disk, other)? != b"one" {
+    if !is_removed || content(disk, other)? != b"one" {
         return Err(ExamineError::Unfit(Unfit::Rename));
     }
     let holes = has_holes(disk, other)?;
     Ok(FileSystem { holes })
 }
 
-/// Makes a file, durably.
-fn make(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<()> {
+/// Creates a file, durably.
+fn create(disk: &dyn Disk, path: &Path, content: &[u8]) -> io::Result<()> {
     let file = disk.open(path, OpenMode::CreateNew)?;
     file.write_at(content, 0)?;
     file.sync_data()?;
@@ -155,7 +156,7 @@ fn content(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
 /// Whether the file takes less room with a hole in it than without.
 fn has_holes(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     let file = disk.open(path, OpenMode::Write)?;
-    // Bytes that no file system makes smaller.
+    // Bytes that no file system can compress.
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes = Vec::with_capacity(HOLE_BYTES as usize);
     while bytes.len() < HOLE_BYTES as usize {
@@ -172,8 +173,8 @@ fn has_holes(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     Ok(file.allocated()? < before)
 }
 
-/// What was found out when the unit was made; `None` if nothing was, or it cannot
-/// be read: it is told, and nothing depends on it.
+/// Reads the result of the examination at creation; `None` if there is none or it cannot be
+/// parsed. It is for display only.
 pub(super) fn read(disk: &dyn Disk) -> io::Result<Option<FileSystem>> {
     match content(disk, Path::new(NAME)) {
         Ok(text) => Ok(std::str::from_utf8(&text)
@@ -184,10 +185,11 @@ pub(super) fn read(disk: &dyn Disk) -> io::Result<Option<FileSystem>> {
     }
 }
 
-/// Keeps what was found out, in the place of what was before.
+/// Writes the result, in place of an earlier one.
 pub(super) fn write(disk: &dyn Disk, found: FileSystem) -> io::Result<()> {
     let text = toml::to_string(&found).map_err(io::Error::other)?;
-    let text = format!("# What this file system was found to do when the unit was made.\n{text}");
+    let text =
+        format!("# What this file system was found to do when the unit was created.\n{text}");
     match disk.remove(Path::new(NAME)) {
         Err(error) if !is_not_found(&error) => return Err(error),
         _ => {}

@@ -1,9 +1,8 @@
-//! Descriptors: how many a unit keeps, and what it does when there are none.
+//! File descriptors: how many a unit keeps open, and what it does when there are none.
 //!
-//! A process has so many, for sockets, journals and segments, and the units
-//! share half of them: a segment that is written may count two. When one
-//! cannot be had all the same, a unit closes what it keeps for later and tries
-//! again. That there are none says nothing about the unit.
+//! A process has a limited number of them for sockets, journals and segments, and its units
+//! share half: a segment that is written may need two. If the process runs out all the same, a
+//! unit closes its cached segments and retries. Running out is no fault of the unit.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +14,12 @@ use world::{DirectoryEntry, Disk, File, OpenMode, Space, is_out_of_files};
 use super::OPEN_SEGMENTS_MAX;
 use super::cache::Cache;
 
-/// The folder units of this process. Descriptors are the process's, so what
-/// they share cannot be anybody's but the process's either.
+/// Number of folder units in this process. Descriptors belong to the process, and so does
+/// this count.
 static UNITS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many segments `units` units may keep open each, where a process may
-/// have `files_max` files.
+/// Number of segments that each of `units` units may keep open in a process that may have
+/// `files_max` files.
 fn segments_of(files_max: Option<u64>, units: usize) -> usize {
     let Some(files_max) = files_max else {
         return OPEN_SEGMENTS_MAX;
@@ -29,11 +28,11 @@ fn segments_of(files_max: Option<u64>, units: usize) -> usize {
     (all / units.max(1)).clamp(1, OPEN_SEGMENTS_MAX)
 }
 
-/// One unit's share.
+/// One unit's share of the process's descriptors.
 pub(super) struct Share {
     files_max: Option<u64>,
-    /// Zero: nothing was said.
-    segments_told: AtomicUsize,
+    /// The number of segments that was set; 0 if none was.
+    segments_set: AtomicUsize,
 }
 
 impl Share {
@@ -41,21 +40,21 @@ impl Share {
         UNITS.fetch_add(1, Ordering::Relaxed);
         Self {
             files_max,
-            segments_told: AtomicUsize::new(0),
+            segments_set: AtomicUsize::new(0),
         }
     }
 
-    /// Says how many segments it is, whatever the process has.
-    pub(super) fn tell(&self, segments_max: usize) {
-        self.segments_told
+    /// Sets the number of segments, whatever the process's limit is.
+    pub(super) fn set_segments_max(&self, segments_max: usize) {
+        self.segments_set
             .store(segments_max.max(1), Ordering::Relaxed);
     }
 
-    /// How many segments may be kept open. Less when there are more units.
+    /// Number of segments that may be kept open. It shrinks when units are added.
     pub(super) fn segments_max(&self) -> usize {
-        match self.segments_told.load(Ordering::Relaxed) {
+        match self.segments_set.load(Ordering::Relaxed) {
             0 => segments_of(self.files_max, UNITS.load(Ordering::Relaxed)),
-            told => told,
+            set => set,
         }
     }
 }
@@ -66,8 +65,8 @@ impl Drop for Share {
     }
 }
 
-/// A disk that closes the segments in `cache` when a descriptor cannot be had,
-/// and tries again.
+/// A disk that closes the segments in `cache` and retries when the process has no descriptor
+/// left.
 pub(super) struct ThriftyDisk {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) cache: Arc<Cache>,

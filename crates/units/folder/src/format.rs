@@ -1,4 +1,4 @@
-//! The bytes of a segment file, as drawn in `docs/internals/formats.md`: parsed here once, and
+//! The format of a segment file, as drawn in `docs/internals/formats.md`. It is parsed here and
 //! nowhere else.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //!  data_offset()          slot 0, slot 1, …; a multiple of 4 KiB
 //! ```
 //!
-//! Nothing here does I/O, and nothing that is parsed here is believed before
-//! it was checked: neither function panics, whatever the bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
+//! bytes.
 //!
 //! Invariants: `1 ≤ capacity ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
 //! SLOT_BYTES_MAX`, in whole sectors.
@@ -18,7 +18,7 @@ use base::{ClusterId, LineageTag, SegmentId, checksum};
 use unit::Tag;
 use unit::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
 
-/// `screeseg`: what a segment file begins with.
+/// The first bytes of a segment file.
 const MAGIC: &[u8; 8] = b"screeseg";
 
 /// The version of the layout that this program reads and writes.
@@ -27,14 +27,14 @@ const VERSION: u16 = 1;
 /// Length of the header in bytes, its checksum included.
 pub const HEADER_BYTES: usize = 64;
 
-/// Where the table begins: the header has a page of its own, so that no later
-/// write comes near it.
+/// Offset of the table in bytes: the header has a page of its own, so that no later write
+/// touches that page.
 pub(super) const TABLE_OFFSET: u64 = 4096;
 
 /// Length of a table entry in bytes.
 pub(super) const ENTRY_BYTES: usize = 24;
 
-/// Data begins at a multiple of this, so that holes can be punched.
+/// Alignment of the data in bytes, so that holes can be punched.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// A header that was checked.
@@ -46,28 +46,27 @@ pub struct Header {
     pub cluster: ClusterId,
     /// Size of a slot in bytes.
     pub slot_bytes: u32,
-    /// How many slots there is room for.
+    /// Number of slots that there is room for.
     pub capacity: u32,
-    /// The lineage that the segment belongs to, where a unit daemon serves the unit;
+    /// Tag of the lineage that the segment belongs to, where a unit daemon serves the unit;
     /// [`LineageTag::NONE`] otherwise.
     pub lineage_tag: LineageTag,
-    /// Which of the segments that were in this one's place it is; 0 for the
-    /// first.
+    /// How often the segment was replaced; 0 for the first file.
     pub generation: u16,
 }
 
-/// What a slot is.
+/// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nothing was put there yet.
+    /// Never put.
     Never,
-    /// It holds what was put there.
+    /// Put and not freed.
     Kept,
-    /// It was freed, and still takes room.
+    /// Freed, and still takes room.
     Freed,
-    /// It was freed, and its room was given back.
+    /// Freed, and its room was reclaimed.
     Hole,
-    /// The table does not say: bits have changed, or a put was torn.
+    /// The entry is damaged: bits have changed, or a put was torn.
     Unknown,
 }
 
@@ -91,27 +90,26 @@ impl SlotState {
             .unwrap_or(Self::Unknown)
     }
 
-    /// Whether its content was given up.
+    /// Whether the slot was freed.
     #[must_use]
     pub fn is_free(self) -> bool {
         matches!(self, Self::Freed | Self::Hole)
     }
 }
 
-/// One slot's entry in the table.
+/// The table's entry of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The tag that was put with the slot.
     pub tag: Tag,
     /// CRC-32C of tag and content.
     pub crc: u32,
-    /// What the slot is.
+    /// The slot's state.
     pub state: SlotState,
 }
 
 impl Header {
-    /// A segment of up to `data_bytes` bytes; `None` if a slot of that size
-    /// cannot be.
+    /// The header of a segment of up to `data_bytes` bytes; `None` if the slot size is invalid.
     #[must_use]
     pub fn new(
         segment: SegmentId,
@@ -130,7 +128,7 @@ impl Header {
         })
     }
 
-    /// The same of a segment of `lineage_tag`.
+    /// The same header with `lineage_tag`.
     #[must_use]
     pub fn with_lineage_tag(self, lineage_tag: LineageTag) -> Self {
         Self {
@@ -139,7 +137,7 @@ impl Header {
         }
     }
 
-    /// The same of a segment of `generation`.
+    /// The same header with `generation`.
     #[must_use]
     pub fn of_generation(self, generation: u16) -> Self {
         Self { generation, ..self }
@@ -148,7 +146,7 @@ impl Header {
     /// Reads a header from the front of `bytes`.
     ///
     /// # Errors
-    /// [`FormatError`]: what is wrong with it.
+    /// [`FormatError`] says which field is wrong.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new(bytes);
         if reader.bytes(MAGIC.len())? != MAGIC {
@@ -179,7 +177,7 @@ impl Header {
             return Err(wrong("the capacity", capacity));
         }
         if u64::from(data_offset) != header.data_offset() {
-            return Err(wrong("the data's place", data_offset));
+            return Err(wrong("the data's offset", data_offset));
         }
         if reserved_end != [0; 4] {
             let reserved = u32::from_le_bytes(reserved_end);
@@ -190,7 +188,7 @@ impl Header {
             .of_generation(generation))
     }
 
-    /// The header as it lies at the front of the file.
+    /// The header's bytes at the front of the file.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
@@ -215,7 +213,7 @@ impl Header {
         self.capacity as usize * ENTRY_BYTES
     }
 
-    /// Where slot 0 begins. At most 4 KiB + 1.5 MiB, rounded up.
+    /// Offset of slot 0 in bytes. At most 4 KiB + 1.5 MiB, rounded up.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
         (TABLE_OFFSET + self.table_bytes() as u64).next_multiple_of(PAGE_BYTES)
@@ -241,7 +239,7 @@ impl Entry {
         }
     }
 
-    /// The entry of a slot that is free, in either way.
+    /// The entry of a free slot without content.
     pub(super) fn free(state: SlotState) -> Self {
         debug_assert!(state.is_free());
         Self {
@@ -251,27 +249,26 @@ impl Entry {
         }
     }
 
-    /// The same of a slot that is free and whose content is kept for a while, with
-    /// all that is needed to bring it back.
+    /// The entry of the same slot once it is freed, with what is needed to restore it.
     pub(super) fn freed_with_content(self) -> Self {
         let state = SlotState::Freed;
         Self { state, ..self }
     }
 
-    /// The same of a slot that is brought back.
-    pub(super) fn kept(self) -> Self {
+    /// The entry of the same slot once it is restored.
+    pub(super) fn restored(self) -> Self {
         let state = SlotState::Kept;
         Self { state, ..self }
     }
 
-    /// Whether it is free and its content may still be there.
+    /// Whether the slot is free and may still have its content.
     pub(super) fn is_freed_with_content(&self) -> bool {
         self.state == SlotState::Freed && (self.crc != 0 || self.tag != [0; 16])
     }
 
-    /// Whether `content` is what was put.
+    /// Whether `content` matches the checksum of what was put.
     #[must_use]
-    pub fn vouches_for(&self, content: &[u8]) -> bool {
+    pub fn matches(&self, content: &[u8]) -> bool {
         self.crc == Self::crc_of(&self.tag, content)
     }
 
@@ -279,7 +276,7 @@ impl Entry {
         checksum::crc32c_append(checksum::crc32c(tag), content)
     }
 
-    /// Reads the entries in `bytes`; what is left over at the end is ignored.
+    /// Reads the entries in `bytes` and ignores a partial one at the end.
     pub fn parse_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
         bytes.chunks_exact(ENTRY_BYTES).map_while(|chunk| {
             let mut reader = Reader::new(chunk);
@@ -298,11 +295,11 @@ impl Entry {
     }
 }
 
-/// Parses the beginning of a segment file, header and table, as far as it is
-/// there. For fuzzing: it must return, whatever the bytes.
+/// Parses the header and as much of the table as `bytes` has. For fuzzing: it must return,
+/// whatever the bytes.
 ///
 /// # Errors
-/// [`FormatError`] if the header is not one.
+/// [`FormatError`] if the header is invalid.
 pub fn parse(bytes: &[u8]) -> Result<(Header, Vec<Entry>), FormatError> {
     let header = Header::parse(bytes)?;
     let table = bytes.get(TABLE_OFFSET as usize..).unwrap_or_default();
@@ -317,6 +314,23 @@ mod tests {
     fn header() -> Header {
         let segment = SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits");
         Header::new(segment, ClusterId::from_u128(9), 4096, 8 << 20).expect("a slot size")
+    }
+
+    /// Version 1 of the header, byte by byte: what is written today must stay readable.
+    #[test]
+    fn the_fixture_of_version_1_is_read_and_written() {
+        #[rustfmt::skip]
+        let fixture: [u8; 64] = [
+            0x73, 0x63, 0x72, 0x65, 0x65, 0x73, 0x65, 0x67, 0x01, 0x00, 0x07, 0x00,
+            0x00, 0x10, 0x00, 0x00, 0x78, 0x56, 0x34, 0x12, 0xbc, 0x0a, 0x00, 0x00,
+            0x00, 0x08, 0x00, 0x00, 0x00, 0xd0, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0xd5, 0xbb, 0x0d, 0xe1,
+        ];
+        let header = header().with_lineage_tag(LineageTag(5)).of_generation(7);
+        assert_eq!(Header::parse(&fixture), Ok(header));
+        assert_eq!(header.encode(), fixture);
     }
 
     #[test]
@@ -349,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage() {
+    fn a_newer_version_is_not_reported_as_damage() {
         let mut bytes = header().encode();
         bytes[8] = 2;
         let crc = checksum::crc32c(&bytes[..HEADER_BYTES - 4]);
@@ -361,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_numbers_with_a_right_checksum_are_refused() {
+    fn invalid_values_with_a_valid_checksum_are_refused() {
         // Offset and bytes of a field that no writer writes.
         let cases: [(usize, &[u8]); 6] = [
             (56, &[1]),                  // reserved
@@ -382,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_of_a_mark_makes_another_state() {
+    fn no_flipped_bit_of_a_mark_makes_it_another_state() {
         let states = [
             SlotState::Never,
             SlotState::Kept,
@@ -399,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn entries_round_trip_and_vouch_for_their_content_only() {
+    fn entries_round_trip_and_match_their_content_only() {
         let entry = Entry::of(&[3; 16], b"content");
         let mut bytes = Vec::new();
         entry.encode(&mut bytes);
         Entry::free(SlotState::Hole).encode(&mut bytes);
         let entries: Vec<Entry> = Entry::parse_all(&bytes).collect();
         assert_eq!(entries, [entry, Entry::free(SlotState::Hole)]);
-        assert!(entry.vouches_for(b"content"));
-        assert!(!entry.vouches_for(b"c0ntent"));
+        assert!(entry.matches(b"content"));
+        assert!(!entry.matches(b"c0ntent"));
     }
 }

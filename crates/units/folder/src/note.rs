@@ -1,5 +1,5 @@
-//! The note that hosts keep beside the segments: one file of one sector, written
-//! over in place, so that it is never torn.
+//! The note that hosts store beside the segments: one file of one sector, overwritten in
+//! place, so that it is never torn. Its content and its version are the hosts' own.
 
 use std::io;
 use std::path::Path;
@@ -7,45 +7,42 @@ use std::path::Path;
 use unit::{NOTE_BYTES, UnitError};
 use world::OpenMode;
 
-use super::{FolderUnit, is_not_found};
+use super::is_not_found;
+use super::root::Root;
 
-/// Its name is from when it could only be the count of leases.
 const NAME: &str = "leases";
 
-impl FolderUnit {
-    /// What was noted last; `None` if nothing was, or a crash came in between the
-    /// first time.
-    pub(super) fn load_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.place.look()?;
-        let read = || {
-            let file = match self.place.disk.open(Path::new(NAME), OpenMode::Read) {
-                Err(error) if is_not_found(&error) => return Ok(None),
-                opened => opened?,
-            };
-            if file.length()? < NOTE_BYTES as u64 {
-                return Ok(None);
-            }
-            let mut note = [0; NOTE_BYTES];
-            file.read_at(&mut note, 0)?;
-            Ok(Some(note))
+/// Reads the note; `None` if there is none, or a crash interrupted its first write.
+pub(super) fn read(root: &Root) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
+    root.check()?;
+    let read = || {
+        let file = match root.disk.open(Path::new(NAME), OpenMode::Read) {
+            Err(error) if is_not_found(&error) => return Ok(None),
+            opened => opened?,
         };
-        read().map_err(|error: io::Error| self.place.meaning("read its note", error))
-    }
+        if file.length()? < NOTE_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut note = [0; NOTE_BYTES];
+        file.read_at(&mut note, 0)?;
+        Ok(Some(note))
+    };
+    read().map_err(|error: io::Error| root.unit_error("read its note", error))
+}
 
-    /// Keeps a note in the place of the last. Durable on return.
-    pub(super) fn put_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
-        // A folder without the unit's marker is never written to.
-        self.place.verify()?;
-        let write = || {
-            let (disk, path) = (&self.place.disk, Path::new(NAME));
-            let file = match disk.open(path, OpenMode::Write) {
-                Err(error) if is_not_found(&error) => disk.open(path, OpenMode::CreateNew)?,
-                opened => opened?,
-            };
-            file.write_at(note, 0)?;
-            file.sync_data()?;
-            disk.sync_directory(Path::new(""))
+/// Replaces the note. Durable on return.
+pub(super) fn write(root: &Root, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
+    // A folder without the unit's marker is never written to.
+    root.verify()?;
+    let write = || {
+        let path = Path::new(NAME);
+        let file = match root.disk.open(path, OpenMode::Write) {
+            Err(error) if is_not_found(&error) => root.disk.open(path, OpenMode::CreateNew)?,
+            opened => opened?,
         };
-        write().map_err(|error| self.place.meaning("write its note", error))
-    }
+        file.write_at(note, 0)?;
+        file.sync_data()?;
+        root.disk.sync_directory(Path::new(""))
+    };
+    write().map_err(|error| root.unit_error("write its note", error))
 }

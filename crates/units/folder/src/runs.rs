@@ -1,5 +1,4 @@
-//! Slots as runs of consecutive numbers: what follows one another is read, written
-//! and given back in one go.
+//! Runs of consecutive slots, which are read, written and punched in one call.
 
 use std::ops::Range;
 
@@ -15,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_gather_into_runs() {
+    fn consecutive_slots_form_runs() {
         let gathered: Vec<Range<u32>> = runs(&[1, 2, 3, 7, 9, 10]).collect();
         assert_eq!(gathered, [1..4, 7..8, 9..11]);
         assert_eq!(runs(&[]).count(), 0);

@@ -1,19 +1,20 @@
-//! Looking for rot: what lies in a segment against the checksums of its table.
+//! Scrubbing: comparing the content of a segment with the checksums of its table.
 
 use base::{SegmentId, Slot};
 use unit::UnitError;
 use world::{File, OpenMode};
 
+use super::CHUNK_BYTES;
 use super::format::{Entry, Header, SlotState};
-use super::{CHUNK_BYTES, FolderUnit, OpenTable};
+use super::segments::{OpenTable, Segments};
 
-impl FolderUnit {
-    /// Reads a whole segment. Slots that a crash tore before they were synced
-    /// are found too; no version names those.
-    pub(super) fn scrub_segment(&self, id: SegmentId) -> Result<Vec<Slot>, UnitError> {
+impl Segments {
+    /// Reads a whole segment and returns its damaged slots. They include slots that a crash
+    /// tore before they were synced; no version names those.
+    pub(super) fn scrub(&self, id: SegmentId) -> Result<Vec<Slot>, UnitError> {
         let before = self.read_table(id, OpenMode::Read)?;
-        // What lies on the disk is looked at, and not what is remembered of it: that may
-        // be what a process that is gone could not make durable.
+        // Reads the disk and not the page cache, which may hold what an earlier process failed
+        // to make durable.
         before.file.forget_cached();
         let OpenTable { file, table } = self.read_table(id, OpenMode::Read)?;
         let header = &table.header;
@@ -34,7 +35,7 @@ impl FolderUnit {
         if bad.is_empty() {
             return Ok(Vec::new());
         }
-        // A slot that was freed while this looked at it is no damage.
+        // A slot that was freed meanwhile is not damaged.
         let now = match self.read_table(id, OpenMode::Read) {
             Ok(open) => open.table,
             Err(UnitError::NoSegment { .. }) => return Ok(Vec::new()),
@@ -44,8 +45,8 @@ impl FolderUnit {
     }
 }
 
-/// Those of `bad` that are not free in the table as it is now. One that the
-/// table does not have any more is no less bad for it.
+/// Those of `bad` that are not free in the table now. A slot beyond the end of that table
+/// stays bad.
 fn still_bad(bad: &[u32], now: &[Entry]) -> Vec<Slot> {
     let is_free = |slot: &u32| {
         let entry = now.get(*slot as usize);
@@ -55,7 +56,7 @@ fn still_bad(bad: &[u32], now: &[Entry]) -> Vec<Slot> {
     still.map(|slot| Slot(*slot as u16)).collect()
 }
 
-/// Adds to `bad` what is not as it was put among the slots from `first` on.
+/// Adds to `bad` the damaged ones of the slots from `first` on.
 fn scrub_chunk(
     file: &dyn File,
     header: &Header,
@@ -68,7 +69,7 @@ fn scrub_chunk(
     let slot_bytes = header.slot_bytes as usize;
     let count = entries.iter().rposition(is_kept).map_or(0, |last| last + 1);
     let data = &mut buffer[..count * slot_bytes];
-    // One bad sector fails the read of all: then each slot is read by itself.
+    // One bad sector fails the whole read: then each slot is read by itself.
     let is_read = count == 0 || file.read_at(data, header.slot_offset(first)).is_ok();
     for (index, entry) in entries.iter().enumerate() {
         let slot = first + index as u32;
@@ -76,7 +77,7 @@ fn scrub_chunk(
             SlotState::Kept => {
                 let content = &mut data[index * slot_bytes..][..slot_bytes];
                 (is_read || file.read_at(content, header.slot_offset(slot)).is_ok())
-                    && entry.vouches_for(content)
+                    && entry.matches(content)
             }
             SlotState::Unknown => false,
             SlotState::Never | SlotState::Freed | SlotState::Hole => true,
@@ -91,10 +92,10 @@ fn scrub_chunk(
 mod tests {
     use super::*;
 
-    /// Between its two looks at the table a file was swapped for a smaller
-    /// one, and the scrub ended the process.
+    /// A file was swapped for a smaller one between the two reads of the table, and the
+    /// scrub ended the process.
     #[test]
-    fn a_slot_that_the_table_has_lost_meanwhile_is_damaged() {
+    fn a_slot_beyond_the_end_of_the_new_table_is_damaged() {
         let now = [
             Entry::of(&[1; 16], &[0; 512]),
             Entry::free(SlotState::Freed),

@@ -1,16 +1,14 @@
 //! An open segment file.
 //!
-//! Its table is taken into memory once enough was read to pay for that: until
-//! then a read costs one more system call, and opening costs two. So a volume
-//! that is larger than all tables kept in memory is read at the cost of its
-//! data, not of its tables.
+//! Its table is loaded into memory once the segment has been read often enough to pay for
+//! that: until then a read costs one more system call, and opening costs two. So reading a
+//! volume that is larger than all tables in memory costs reading its data, not its tables.
 //!
-//! What is in memory may be older than the file, because another process may
-//! have appended to it or freed slots. So a "no" is looked up in the file
-//! again before it is given, while a "yes" costs nothing: a slot that was
-//! freed meanwhile reads as something that its tag does not fit.
+//! The table in memory may be older than the file, because another process may have appended
+//! or freed slots. So a negative answer is checked in the file, while a positive one is given
+//! at once: a slot that was freed meanwhile reads as bytes that do not match its tag.
 //!
-//! Writers of one segment are kept apart by their caller.
+//! The caller keeps writers of one segment apart.
 //!
 //! Must not know: names, folders, clusters, or what a slot means.
 
@@ -26,18 +24,18 @@ use world::File;
 use super::format::{Entry, HEADER_BYTES, Header, SlotState};
 use super::table::{Table, TagTable, tags_in_file};
 
-/// After so many reads the table is taken into memory: reading it costs as
-/// much as some thirty reads of single entries.
+/// Number of reads after which the table is loaded into memory: that costs as much as some
+/// thirty reads of single entries.
 const READS_BEFORE_TABLE: u32 = 32;
 
-/// Why an open segment does not answer.
+/// Why a segment cannot be opened or read.
 #[derive(Debug)]
 pub(super) enum SegmentError {
-    /// The operating system failed, or the file ends too early.
+    /// An error of the operating system, or the file ends too early.
     Io(io::Error),
-    /// The file has no bytes at all.
+    /// The file is empty.
     Empty,
-    /// The header is not one, or is another segment's.
+    /// The header is invalid.
     Format(FormatError),
     /// The slot was never put, or was freed.
     NoSlot(Slot),
@@ -53,37 +51,36 @@ impl From<io::Error> for SegmentError {
     }
 }
 
-/// A segment: some 200 bytes, and about 34 KiB more at 2048 slots with its
-/// table.
+/// An open segment: some 200 bytes of memory, and about 34 KiB more at 2048 slots once its
+/// table is loaded.
 pub(super) struct Segment {
     pub(super) header: Header,
     pub(super) file: Arc<dyn File>,
     table: OnceLock<TagTable>,
-    /// Reads that had to do without the table.
+    /// Number of reads without the table in memory.
     reads: AtomicU32,
-    /// One more than the highest slot that was ever put; too low while the
-    /// table is not in memory.
+    /// One more than the highest slot that was ever put; too low until the table is loaded.
     slots: AtomicU32,
-    /// Whether `file` takes writes.
+    /// Whether `file` is open for writing.
     is_writable: bool,
     /// Whether the file's name is known to be durable.
     is_name_durable: AtomicBool,
 }
 
 impl Segment {
-    /// A new segment, in which nothing was put.
+    /// A new segment without slots.
     pub(super) fn new(header: Header, file: Arc<dyn File>) -> Self {
         let segment = Self::with_header(header, file, true);
         segment.table.get_or_init(|| TagTable::new(header.capacity));
         segment
     }
 
-    /// A segment that lies in `file`, for reading. Its table is left there.
+    /// Opens the segment in `file` for reading, without loading its table.
     pub(super) fn open(file: Arc<dyn File>) -> Result<Self, SegmentError> {
         let mut head = [0; HEADER_BYTES];
         match file.read_at(&mut head, 0) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                // Learns how it is too short.
+                // Finds out in which way it is too short.
                 let table = Table::read(&*file)?;
                 return Ok(Self::with_header(table.header, file, false));
             }
@@ -93,12 +90,11 @@ impl Segment {
         Ok(Self::with_header(header, file, false))
     }
 
-    /// A segment that lies in `file`, with its table; for writing if the file
-    /// is.
+    /// Opens the segment in `file` with its table; for writing if the file is.
     pub(super) fn load(file: Arc<dyn File>, is_writable: bool) -> Result<Self, SegmentError> {
         let table = Table::read(&*file)?;
         let segment = Self::with_header(table.header, file, is_writable);
-        segment.take_table(&table);
+        segment.set_table(&table);
         Ok(segment)
     }
 
@@ -114,7 +110,7 @@ impl Segment {
         }
     }
 
-    fn take_table(&self, table: &Table) {
+    fn set_table(&self, table: &Table) {
         self.table.get_or_init(|| {
             let tags = TagTable::new(self.header.capacity);
             tags.set(0, &table.entries);
@@ -139,8 +135,7 @@ impl Segment {
         self.is_name_durable.store(true, Ordering::Release);
     }
 
-    /// Takes over entries that are in the file. Without a table in memory
-    /// there is nothing to keep up with it.
+    /// Updates the table in memory, if it is loaded, with entries that were written.
     pub(super) fn set(&self, first: u32, entries: &[Entry]) {
         if let Some(table) = self.table.get() {
             table.set(first, entries);
@@ -162,7 +157,7 @@ impl Segment {
         } = read;
         self.check_slot_bytes(slot_bytes)?;
         if self.is_table_due() {
-            self.take_table(&Table::read(&*self.file)?);
+            self.set_table(&Table::read(&*self.file)?);
         }
         match self.table.get() {
             Some(table) => table.tags(run, tags)?,
@@ -177,9 +172,9 @@ impl Segment {
         Ok(self.file.read_at(data, offset)?)
     }
 
-    /// Reads a run if it lies in the page cache: one system call, or two
-    /// before the table is in memory; no allocation, no lock. Once, when the
-    /// table is due, it leaves the read to the one that may wait.
+    /// Reads a run if it is in the page cache: one system call, or two before the table is in
+    /// memory; no allocation, no lock. Returns `Ok(false)` if it is not, or if the table is due
+    /// to be loaded, which [`Segment::read`] does.
     pub(super) fn read_now(&self, read: Read<'_>) -> Result<bool, SegmentError> {
         let Read {
             run,

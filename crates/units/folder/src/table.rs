@@ -1,8 +1,8 @@
-//! A segment's table: in the file, and in memory for readers.
+//! The table of a segment: in its file, and in memory for readers.
 //!
-//! Readers share the table in memory without a lock: an entry's state is
-//! stored after its tag and loaded before it. A reader that meets a free half
-//! way takes a tag that fits nothing, as for any freed slot.
+//! Readers share the table in memory without a lock: an entry's state is stored after its tag
+//! and loaded before it. A reader that races with a free gets a tag that matches nothing, as
+//! for any freed slot.
 //!
 //! Must not know: names, caches, what a slot means.
 
@@ -16,7 +16,7 @@ use world::File;
 use super::format::{ENTRY_BYTES, Entry, HEADER_BYTES, Header, SlotState, TABLE_OFFSET};
 use super::segment::SegmentError;
 
-/// Entries read at a time, when a run's entries are read from the file.
+/// Number of entries read at a time from the file.
 const ENTRIES_AT_ONCE: usize = 32;
 
 const STATES: [SlotState; 5] = [
@@ -27,15 +27,15 @@ const STATES: [SlotState; 5] = [
     SlotState::Unknown,
 ];
 
-/// A header and its table, as they are in the file.
+/// The header and the table in a file.
 pub(super) struct Table {
     pub(super) header: Header,
     pub(super) entries: Vec<Entry>,
 }
 
 impl Table {
-    /// Reads header and table: one read of 52 KiB at 2048 slots. A table that
-    /// the file's end cuts off was never written there.
+    /// Reads header and table: one read of 52 KiB at 2048 slots. Entries beyond the end of the
+    /// file were never written.
     pub(super) fn read(file: &dyn File) -> Result<Self, SegmentError> {
         let length = file.length()?;
         if length == 0 {
@@ -45,11 +45,11 @@ impl Table {
         let head_bytes = length.min(HEADER_BYTES as u64) as usize;
         file.read_at(&mut head[..head_bytes], 0)?;
         let header = Header::parse(&head[..head_bytes]).map_err(SegmentError::Format)?;
-        let there = length.saturating_sub(TABLE_OFFSET);
+        let available = length.saturating_sub(TABLE_OFFSET);
         let mut bytes = vec![0; header.table_bytes()];
         let count = bytes
             .len()
-            .min(usize::try_from(there).unwrap_or(usize::MAX));
+            .min(usize::try_from(available).unwrap_or(usize::MAX));
         file.read_at(&mut bytes[..count], TABLE_OFFSET)?;
         let entries = Entry::parse_all(&bytes).collect();
         Ok(Self { header, entries })
@@ -64,11 +64,25 @@ impl Table {
             .map_or(0, |at| at as u32 + 1)
     }
 
-    /// The slots whose state is meant, in order.
-    pub(super) fn slots_that(&self, is_meant: impl Fn(SlotState) -> bool) -> Vec<u32> {
+    /// The slots whose state is selected, in order.
+    pub(super) fn slots_in(&self, is_selected: impl Fn(SlotState) -> bool) -> Vec<u32> {
         let slots = (0..).zip(&self.entries);
-        let meant = slots.filter(|(_, entry)| is_meant(entry.state));
-        meant.map(|(slot, _)| slot).collect()
+        let selected = slots.filter(|(_, entry)| is_selected(entry.state));
+        selected.map(|(slot, _)| slot).collect()
+    }
+
+    /// Those of `slots` that are free and still have their content.
+    pub(super) fn with_content(&self, slots: &[u32]) -> Vec<u32> {
+        let has_content = |slot: &&u32| {
+            let entry = self.entries.get(**slot as usize);
+            entry.is_some_and(Entry::is_freed_with_content)
+        };
+        slots.iter().filter(has_content).copied().collect()
+    }
+
+    /// All slots that are free and still have their content.
+    pub(super) fn freed_with_content(&self) -> Vec<u32> {
+        self.with_content(&self.slots_in(|state| state == SlotState::Freed))
     }
 
     pub(super) fn stat(&self) -> SegmentStat {
@@ -87,8 +101,8 @@ impl Table {
     }
 }
 
-/// Tags and states in memory: 17 bytes a slot. The CRCs stay in the file: only
-/// a scrub asks for them.
+/// Tags and states in memory: 17 bytes a slot. The CRCs stay in the file: only a scrub needs
+/// them.
 pub(super) struct TagTable {
     tags: Box<[[AtomicU64; 2]]>,
     states: Box<[AtomicU8]>,
@@ -107,7 +121,7 @@ impl TagTable {
         }
     }
 
-    /// Takes over the entries of `first` and the slots after it.
+    /// Sets the entries of `first` and the slots after it.
     pub(super) fn set(&self, first: u32, entries: &[Entry]) {
         let slots = self.tags.iter().zip(&self.states).skip(first as usize);
         for ((tag, state), entry) in slots.zip(entries) {
@@ -142,8 +156,8 @@ fn check_kept(index: usize, state: SlotState) -> Result<(), SegmentError> {
     }
 }
 
-/// As [`TagTable::tags`], from the file, through `read`, which may answer
-/// that it would have to wait: then `Ok(false)`. Allocates nothing.
+/// As [`TagTable::tags`], from the file, through `read`. Returns `Ok(false)` if `read` does,
+/// which says that it would have to wait. Allocates nothing.
 pub(super) fn tags_in_file(
     header: &Header,
     run: SlotRun,
@@ -174,8 +188,8 @@ pub(super) fn tags_in_file(
     Ok(true)
 }
 
-/// Writes `entries` for consecutive slots, and not a byte beside them: another
-/// process may be writing its own.
+/// Writes `entries` for consecutive slots and not a byte beside them: another process may be
+/// writing its own entries.
 pub(super) fn write_entries(file: &dyn File, first: u32, entries: &[Entry]) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
     for entry in entries {

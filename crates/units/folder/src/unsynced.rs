@@ -1,4 +1,4 @@
-//! Which segments have puts that no sync has covered, and which lost some.
+//! The segments with puts that are not synced yet, and those that lost a put.
 //!
 //! ```text
 //!            put               sync
@@ -8,10 +8,10 @@
 //!                   lost ──delete──► (none)
 //! ```
 //!
-//! A waiting segment keeps its file open: only that descriptor is told of a
-//! write that was lost. A lost one keeps nothing but its number.
+//! A waiting segment keeps its file open: only that descriptor reports a lost write. Of a lost
+//! segment only the id is kept.
 //!
-//! Who moves a segment holds its writer's lock.
+//! The segment's writer's lock is held for each transition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Unsynced {
         self.waiting.get(&id).cloned()
     }
 
-    /// Those that wait for a sync.
+    /// The segments that wait for a sync.
     pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = SegmentId> {
         self.waiting.keys().copied()
     }
@@ -51,12 +51,12 @@ impl Unsynced {
         self.lost.insert(id);
     }
 
-    /// What was put into the segment is durable.
+    /// Records that all puts into the segment are durable.
     pub(super) fn synced(&mut self, id: SegmentId) {
         self.waiting.remove(&id);
     }
 
-    /// The segment is gone.
+    /// Records that the segment was deleted.
     pub(super) fn deleted(&mut self, id: SegmentId) {
         self.waiting.remove(&id);
         self.lost.remove(&id);

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use base::SegmentId;
 use parking_lot::MutexGuard;
-use unit::{Put, Tag, Unit, UnitError};
+use unit::{Put, Tag, UnitError};
 use world::{File, OpenMode};
 
 use super::format::{Entry, Header, TABLE_OFFSET};
-use super::place::folder_of;
+use super::root::folder_of;
 use super::segment::Segment;
+use super::segments::{Segments, misplaced};
 use super::table::write_entries;
-use super::{FolderUnit, is_not_found, misplaced};
 
 pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entry> {
     let contents = data.chunks_exact(slot_bytes as usize);
@@ -24,8 +23,8 @@ pub(super) fn entries_of(slot_bytes: u32, tags: &[Tag], data: &[u8]) -> Vec<Entr
         .collect()
 }
 
-impl FolderUnit {
-    /// Makes a segment of `lineage_tag` with its first slots.
+impl Segments {
+    /// Creates a segment with its first slots.
     pub(super) fn put_first(&self, put: &Put<'_>) -> Result<(), UnitError> {
         let &Put {
             segment: id,
@@ -35,56 +34,44 @@ impl FolderUnit {
             data,
             ..
         } = put;
-        let cluster = self.place.marker.cluster;
-        // Too many slots, a size that cannot be, or a name that is taken.
+        let cluster = self.root.marker.cluster;
+        // Too many slots, an invalid slot size, or a name that is taken.
         let misplaced_new = || UnitError::Misplaced {
             segment: id,
             slots: 0,
             slot_bytes,
         };
-        let header = Header::new(id, cluster, slot_bytes, self.segment_data_bytes)
+        let header = Header::new(id, cluster, slot_bytes, self.data_bytes)
             .filter(|header| tags.len() <= header.capacity as usize)
             .ok_or_else(misplaced_new)?
             .with_lineage_tag(lineage_tag);
-        self.place.verify()?;
+        self.root.verify()?;
         let file = match self.create_file(id) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(match self.stat_segment(id) {
-                    Ok(found) => misplaced(&found),
-                    // What bears its name is no segment of ours.
+                return Err(match self.newest_table(id) {
+                    Ok(found) => misplaced(&found.stat()),
+                    // A file of that name is no segment of this unit.
                     Err(why @ UnitError::Damaged { .. }) => why,
                     Err(_) => misplaced_new(),
                 });
             }
-            other => other.map_err(|error| self.place.meaning("make a segment", error))?,
+            other => other.map_err(|error| self.root.unit_error("create a segment", error))?,
         };
-        // One of that name may have lost writes before its removal failed half way.
+        // An earlier segment of that name may have lost writes before its removal failed.
         self.unsynced.lock().deleted(id);
         let segment = Segment::new(header, file);
         let entries = entries_of(slot_bytes, tags, data);
         if let Err(error) = write_new(&segment, &entries, data) {
-            // Nobody names it; what it took so far is given back.
-            let _ = self.place.disk.remove(&self.place.file(id));
-            return Err(self.place.meaning(&format!("write segment {id}"), error));
+            // No version names it: remove it to reclaim its room.
+            let _ = self.root.disk.remove(&self.root.file(id));
+            return Err(self.root.unit_error(&format!("write segment {id}"), error));
         }
         self.remember_put(id, &Arc::new(segment), &entries, 0);
         Ok(())
     }
 
     fn create_file(&self, segment: SegmentId) -> io::Result<Arc<dyn File>> {
-        self.create_at(segment, &self.place.file(segment))
-    }
-
-    /// Makes a file in the sub-folder of `segment`, and that if it is missing.
-    pub(super) fn create_at(&self, segment: SegmentId, path: &Path) -> io::Result<Arc<dyn File>> {
-        match self.place.disk.open(path, OpenMode::CreateNew) {
-            Err(error) if is_not_found(&error) => {
-                let folder = self.place.folder(folder_of(segment));
-                self.place.disk.create_directory(&folder)?;
-                self.place.disk.open(path, OpenMode::CreateNew)
-            }
-            other => other,
-        }
+        self.create_at(segment, &self.root.file(segment))
     }
 
     /// Appends slots to a segment.
@@ -117,8 +104,8 @@ impl FolderUnit {
             .write_bulk(data, segment.header.slot_offset(first))
             .and_then(|()| write_entries(&*segment.file, first, &entries));
         if let Err(error) = written {
-            let why = self.place.meaning_at(id, "append to", error);
-            // Where there is only no room, it is tried again with more.
+            let why = self.root.segment_error(id, "append to", error);
+            // A full unit is retried once there is room.
             if !matches!(why, UnitError::Full { .. }) {
                 self.lose(id);
             }
@@ -128,8 +115,8 @@ impl FolderUnit {
         Ok(())
     }
 
-    /// The segment with a file that takes writes, if it has lost none. The
-    /// one that has unsynced puts goes first: only it is told of a loss.
+    /// The segment with a file that is open for writing, unless it has lost a write. A file
+    /// with unsynced puts is preferred: only its descriptor reports a lost write.
     fn writable(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
         let unsynced = {
             let unsynced = self.unsynced.lock();
@@ -142,12 +129,9 @@ impl FolderUnit {
         if let Some(segment) = unsynced.or_else(cached) {
             return Ok(segment);
         }
-        self.place.verify()?;
+        self.root.verify()?;
         let open = || {
-            let file = self
-                .place
-                .disk
-                .open(&self.place.file(id), OpenMode::Write)?;
+            let file = self.root.disk.open(&self.root.file(id), OpenMode::Write)?;
             Segment::load(file, true)
         };
         let segment = open().map_err(|error| self.explain(id, "open", error))?;
@@ -163,19 +147,17 @@ impl FolderUnit {
         self.sync_surplus();
     }
 
-    /// Syncs segments early that nobody may ever ask for, as after a destage
-    /// that failed, until no more wait than may be open.
+    /// Syncs segments early until no more wait than may be open. After a destage that failed
+    /// no sync may ever be requested.
     fn sync_surplus(&self) {
         while let Some((id, _alone)) = self.surplus() {
-            // If it fails, the segment is lost from now on, and whoever puts
-            // or syncs it next is told.
+            // If it fails, the segment is lost, and its next put or sync reports that.
             let _ = self.sync_segment(id);
         }
     }
 
-    /// A segment to be synced early, with its writer's lock. None if there is
-    /// no need, or all that wait are being written: each of those leaves room
-    /// when it is through.
+    /// A segment to sync early, with its writer's lock. `None` if there is no need, or all that
+    /// wait are being written: each of these makes room when its write ends.
     fn surplus(&self) -> Option<(SegmentId, MutexGuard<'_, ()>)> {
         let unsynced = self.unsynced.lock();
         let mut waiting = unsynced.waiting();
@@ -185,60 +167,39 @@ impl FolderUnit {
         waiting.find_map(|id| Some((id, self.try_writer(id)?)))
     }
 
-    /// No write to the segment can be trusted any more.
-    pub(super) fn lose(&self, id: SegmentId) {
-        self.unsynced.lock().lose(id);
-        self.cache.remove(id);
-    }
-
-    /// As [`FolderUnit::lose`], if any of them is not yet durable.
-    pub(super) fn lose_unsynced(&self, id: SegmentId) {
-        if self.unsynced.lock().get(id).is_some() {
-            self.lose(id);
-        }
-    }
-
-    /// Tells the account how much room a segment takes. If that cannot be
-    /// learnt now, the account will look itself, in time.
-    pub(super) fn measure(&self, id: SegmentId, file: &dyn File) {
-        if let Ok(bytes) = file.allocated() {
-            self.account.set(id, bytes);
-        }
-    }
-
     fn lost_write(&self, segment: SegmentId) -> UnitError {
-        let lost = io::Error::other("a write before this was lost");
-        self.place
-            .meaning(&format!("continue segment {segment}"), lost)
+        let lost = io::Error::other("an earlier write was lost");
+        self.root
+            .unit_error(&format!("append to segment {segment}"), lost)
     }
 
     /// Makes everything put into `segments` durable: their data, then their
-    /// names, then the names of the sub-folders they lie in.
-    pub(super) fn sync_segments(&self, ids: &[SegmentId]) -> Result<(), UnitError> {
+    /// names, then the names of their sub-folders.
+    pub(super) fn sync(&self, ids: &[SegmentId]) -> Result<(), UnitError> {
         let mut new_names = Vec::new();
         for id in ids {
             let _alone = self.writer(*id);
             let segment = self.sync_segment(*id)?;
             if !segment.is_name_durable() {
-                // Not the segment: they may be more than may be open at once.
+                // Not the open segment: there may be more than can be open at once.
                 new_names.push(*id);
             }
         }
         let folders: BTreeSet<usize> = new_names.iter().map(|id| folder_of(*id)).collect();
-        let failed = |error| self.place.meaning("sync a folder", error);
+        let failed = |error| self.root.unit_error("sync a folder", error);
         for folder in &folders {
-            let path = self.place.folder(*folder);
-            self.place.disk.sync_directory(&path).map_err(failed)?;
+            let path = self.root.folder(*folder);
+            self.root.disk.sync_directory(&path).map_err(failed)?;
         }
-        let (is_new, forgotten) = {
+        let (is_new, clears) = {
             let durable = self.durable_folders.lock();
-            (!folders.is_subset(&durable.known), durable.forgotten)
+            (!folders.is_subset(&durable.known), durable.clears)
         };
         if is_new {
-            let path = self.place.segments();
-            self.place.disk.sync_directory(&path).map_err(failed)?;
+            let path = self.root.segments();
+            self.root.disk.sync_directory(&path).map_err(failed)?;
             let mut durable = self.durable_folders.lock();
-            if durable.forgotten == forgotten {
+            if durable.clears == clears {
                 durable.known.extend(folders);
             }
         }
@@ -252,11 +213,11 @@ impl FolderUnit {
     fn sync_segment(&self, id: SegmentId) -> Result<Arc<Segment>, UnitError> {
         let segment = self.writable(id)?;
         let synced = segment.file.sync_data();
-        // It may be long until the next put, if there is one.
+        // The next put may be far off, or never come.
         segment.file.end_bulk();
         if let Err(error) = synced {
             self.lose(id);
-            return Err(self.place.meaning_at(id, "sync", error));
+            return Err(self.root.segment_error(id, "sync", error));
         }
         self.unsynced.lock().synced(id);
         self.measure(id, &*segment.file);
@@ -264,8 +225,8 @@ impl FolderUnit {
     }
 }
 
-/// Data first: a process that dies between leaves a file that is no segment,
-/// rather than a table that vouches for what is not there.
+/// Writes the data first: a process that dies in between leaves a file that is no segment,
+/// rather than a table that names slots whose content is missing.
 fn write_new(segment: &Segment, entries: &[Entry], data: &[u8]) -> io::Result<()> {
     let mut head = segment.header.encode();
     head.resize(TABLE_OFFSET as usize, 0);

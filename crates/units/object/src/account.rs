@@ -1,8 +1,8 @@
-//! How many segments a unit holds, and how much room they take.
+//! The account of a unit: the number of its segments and the room they take.
 //!
-//! A store says that only by naming every object, a thousand a request: so it is
-//! asked seldom, and what is changed here is kept up with meanwhile. What other
-//! hosts change is seen at the next listing.
+//! A store reveals that only by listing every object, a thousand a request. So listings are rare,
+//! and changes of this process update the account in between. Changes of other hosts are seen at
+//! the next listing.
 //!
 //! Cost: 16 to 32 bytes of memory a segment.
 
@@ -12,21 +12,21 @@ use std::time::Duration;
 use base::SegmentId;
 use parking_lot::Mutex;
 
-/// How old a listing may be.
+/// Maximum age of a listing.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
-/// A listing is made again only after so many times what the last one took.
+/// Minimum time between two listings, as a multiple of the duration of the first.
 const REST_PER_LISTING: u32 = 20;
 
 #[derive(Default)]
 struct State {
-    /// What is known, once there was a listing.
+    /// The segments and their lengths; `None` before the first listing.
     segments: Option<HashMap<SegmentId, u64>>,
     bytes: u64,
     /// When the next listing is due, by the monotonic clock.
     due: Duration,
-    /// What was changed since a listing was begun that is not yet through: a
-    /// segment's length, or none if it is gone.
+    /// Changes since the start of a listing that is running: the length of a segment, or `None`
+    /// if it was deleted.
     meanwhile: Option<Vec<(SegmentId, Option<u64>)>>,
 }
 
@@ -43,16 +43,16 @@ impl State {
     }
 }
 
-/// See the module's head.
+/// The account of a unit.
 #[derive(Default)]
 pub(crate) struct Account {
     state: Mutex<State>,
-    /// One listing at a time.
+    /// Held during a listing.
     listing: Mutex<()>,
 }
 
 impl Account {
-    /// A segment has this length now, or is gone.
+    /// Sets the length of a segment; `None` if it was deleted.
     pub(crate) fn set(&self, segment: SegmentId, length: Option<u64>) {
         let mut state = self.state.lock();
         if let Some(meanwhile) = &mut state.meanwhile {
@@ -61,13 +61,13 @@ impl Account {
         state.apply(segment, length);
     }
 
-    /// Forgets everything: what is there now may be another unit.
+    /// Clears the account: another unit may be there now.
     pub(crate) fn forget(&self) {
         *self.state.lock() = State::default();
     }
 
-    /// How many segments there are, and their bytes; after `list`, if that is
-    /// due and nobody else is at it.
+    /// The number of segments and their bytes, after `list` if that is due and no other thread
+    /// is listing.
     pub(crate) fn stat<E>(
         &self,
         clock: &dyn world::Clock,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_here_is_kept_up_with_and_the_rest_is_seen_in_time() {
+    fn own_changes_count_at_once_and_others_with_the_next_listing() {
         let simulation = Simulation::new(1);
         let clock = simulation.world().clock;
         let account = Account::default();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_during_a_listing_counts() {
+    fn changes_during_a_listing_count() {
         let clock = Simulation::new(1).world().clock;
         let account = Account::default();
         let list = || {

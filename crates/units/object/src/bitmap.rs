@@ -15,7 +15,7 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// None of `slots` slots.
+    /// The empty set of a segment of `slots` slots.
     pub(crate) fn none(slots: u32) -> Self {
         let words = slots.div_ceil(WORD_BITS) as usize;
         Self {
@@ -24,7 +24,7 @@ impl Bitmap {
         }
     }
 
-    /// All of `slots` slots.
+    /// The full set of a segment of `slots` slots.
     pub(crate) fn all(slots: u32) -> Self {
         let mut all = Self::none(slots);
         all.words.fill(u64::MAX);
@@ -36,7 +36,7 @@ impl Bitmap {
         all
     }
 
-    /// The same set of a segment of `slots` slots; those beyond are left out.
+    /// The same set for a segment of `slots` slots, without slots beyond the last one.
     pub(crate) fn of_length(&self, slots: u32) -> Self {
         if slots == self.slots {
             return self.clone();
@@ -46,17 +46,17 @@ impl Bitmap {
         others
     }
 
-    /// How long one of `slots` slots is when it is written, in bytes.
+    /// Length of an encoded set of `slots` slots, in bytes.
     pub(crate) fn bytes_of(slots: u32) -> usize {
         slots.div_ceil(WORD_BITS) as usize * size_of::<u64>()
     }
 
-    /// How many slots the segment has, in the set or not.
+    /// Number of slots of the segment, in the set or not.
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// How many slots are in the set.
+    /// Number of slots in the set.
     pub(crate) fn count(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
@@ -66,14 +66,14 @@ impl Bitmap {
         word.is_some_and(|word| word >> (slot % WORD_BITS) & 1 == 1)
     }
 
-    /// Adds a slot; one that the segment does not have is left out.
+    /// Adds a slot, unless it is beyond the last one.
     pub(crate) fn insert(&mut self, slot: u32) {
         if slot < self.slots {
             self.words[(slot / WORD_BITS) as usize] |= 1 << (slot % WORD_BITS);
         }
     }
 
-    /// How many slots before `slot` are in the set.
+    /// Number of slots in the set that are before `slot`.
     pub(crate) fn rank(&self, slot: u32) -> u32 {
         let (whole, rest) = ((slot / WORD_BITS) as usize, slot % WORD_BITS);
         let before: u32 = self.words.iter().take(whole).map(|w| w.count_ones()).sum();
@@ -84,7 +84,7 @@ impl Bitmap {
         before + within
     }
 
-    /// Those that are not in `others`, a set of slots of the same segment.
+    /// The difference of this set and `others`, a set of the same segment.
     pub(crate) fn without(&self, others: &Self) -> Self {
         debug_assert_eq!(self.slots, others.slots);
         let words = self.words.iter().zip(&others.words);
@@ -99,15 +99,14 @@ impl Bitmap {
         (0..self.slots).filter(|slot| self.contains(*slot))
     }
 
-    /// Reads what [`Bitmap::encode`] has written; `Ok(None)` if there are bits
-    /// of slots beyond the last one.
+    /// Parses an encoded set; `Ok(None)` if a bit beyond the last slot is set.
     pub(crate) fn decode(reader: &mut Reader<'_>, slots: u32) -> Result<Option<Self>, OutOfBytes> {
         let mut bitmap = Self::none(slots);
         for word in &mut bitmap.words {
             *word = reader.u64()?;
         }
-        let is_sound = bitmap.without(&Self::all(slots)).count() == 0;
-        Ok(is_sound.then_some(bitmap))
+        let is_valid = bitmap.without(&Self::all(slots)).count() == 0;
+        Ok(is_valid.then_some(bitmap))
     }
 
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
@@ -127,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_of_slots(
+        fn a_bitmap_is_a_set_of_slots(
             slots in 1u32..300,
             some in proptest::collection::btree_set(0u32..400, 0..80),
             others in proptest::collection::btree_set(0u32..300, 0..80),

@@ -1,8 +1,7 @@
-//! What is asked of the store, one request each, and what its errors mean.
+//! Requests to the store, and the meaning of its errors.
 //!
-//! Every request ends: within [`crate::ANSWER_WITHIN`], and a second more for
-//! each MiB that goes one way or the other. What was asked of a store that did not answer
-//! in time may be done, then or later.
+//! Every request has a timeout: [`crate::ANSWER_TIMEOUT`], and a second more for each MiB that is
+//! sent or received. A request that timed out may still be carried out.
 //!
 //! Must not know: segments, slots, markers.
 
@@ -23,26 +22,26 @@ use object_store::{
 };
 use unit::UnitError;
 
+use crate::location::Location;
 use crate::marker::Conditional;
-use crate::place::Place;
 
-/// How much of what is sent or received may take a second more, in bytes.
+/// Bytes sent or received for which a request gets one more second.
 const BYTES_A_SECOND_MIN: u64 = 1 << 20;
 
-/// What is longer is put in parts, in bytes: what goes in one request is put
-/// whole or not at all, and only if nothing is in its place. A segment of
+/// Maximum length of an object that is put in one request, in bytes; longer ones are put in
+/// parts. Only a single request is atomic and can be conditional. A segment of
 /// [`crate::SEGMENT_DATA_BYTES`] is shorter.
 pub(crate) const PUT_AT_ONCE_BYTES_MAX: usize = 16 << 20;
 
-/// How long a part is, in bytes; no store takes parts of less than 5 MiB.
+/// Length of a part in bytes; stores accept no parts of less than 5 MiB.
 const PART_BYTES: usize = 8 << 20;
 
-/// What of an object was read.
+/// The part of an object that was read.
 pub(crate) struct Found {
     pub(crate) bytes: Bytes,
     /// The length of the whole object.
     pub(crate) size: u64,
-    /// By what it is told from what is put in its place later.
+    /// The object's version, for conditional requests.
     pub(crate) version: UpdateVersion,
 }
 
@@ -52,15 +51,15 @@ pub(crate) struct Bucket {
     pub(crate) url: String,
     prefix: Path,
     store: Arc<dyn ObjectStore>,
-    patience: Patience,
+    timeout: RequestTimeout,
 }
 
-/// How long the store is waited for.
+/// The timeout of a request without its bytes.
 #[derive(Debug, Clone, Copy)]
-struct Patience(Duration);
+struct RequestTimeout(Duration);
 
-impl Patience {
-    /// Waits for an answer while `bytes` go one way or the other.
+impl RequestTimeout {
+    /// Waits for an answer while `bytes` are sent or received.
     async fn wait<T>(
         self,
         bytes: u64,
@@ -80,22 +79,22 @@ impl Patience {
 }
 
 impl Bucket {
-    pub(crate) fn new(place: &Place) -> Self {
+    pub(crate) fn new(location: &Location) -> Self {
         Self {
-            url: place.url.clone(),
-            prefix: place.prefix.clone(),
-            store: Arc::clone(&place.store),
-            patience: Patience(place.answer_within),
+            url: location.url.clone(),
+            prefix: location.prefix.clone(),
+            store: Arc::clone(&location.store),
+            timeout: RequestTimeout(location.answer_timeout),
         }
     }
 
-    /// The object called `name` below the prefix.
+    /// The path of the object `name` below the prefix.
     pub(crate) fn path(&self, name: &str) -> Path {
         name.split('/')
             .fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
-    /// The prefixes that this one lies in, the nearest first.
+    /// The prefixes that contain this one, the nearest first.
     pub(crate) fn above(&self) -> Vec<Path> {
         let parts: Vec<_> = self.prefix.parts().collect();
         let lengths = (0..parts.len()).rev();
@@ -104,8 +103,8 @@ impl Bucket {
             .collect()
     }
 
-    /// Reads `range` of an object, or all of it, if it has no more than
-    /// `bytes_max` bytes; and only if it is still the one that has `e_tag`.
+    /// Reads `range` of an object, or all of it. Fails if that is more than `bytes_max` bytes, or
+    /// if the object does not have `e_tag`.
     pub(crate) async fn get(
         &self,
         path: &Path,
@@ -113,7 +112,7 @@ impl Bucket {
         e_tag: Option<&str>,
         bytes_max: u64,
     ) -> Result<Found, Error> {
-        self.patience
+        self.timeout
             .wait(bytes_max, async {
                 let options = GetOptions::new().with_range(range).with_if_match(e_tag);
                 let answer = self.store.get_opts(path, options).await?;
@@ -121,7 +120,10 @@ impl Bucket {
                 if length > bytes_max {
                     return Err(Error::Generic {
                         store: "store",
-                        source: format!("{path} has {length} bytes, which is too much").into(),
+                        source: format!(
+                            "{path} has {length} bytes, more than the expected {bytes_max}"
+                        )
+                        .into(),
                     });
                 }
                 let size = answer.meta.size;
@@ -139,13 +141,12 @@ impl Bucket {
             .await
     }
 
-    /// What there is to know of an object without reading it.
+    /// Reads the metadata of an object.
     pub(crate) async fn head(&self, path: &Path) -> Result<ObjectMeta, Error> {
-        self.patience.wait(0, self.store.head(path)).await
+        self.timeout.wait(0, self.store.head(path)).await
     }
 
-    /// Puts an object, if `mode` allows it as far as the store can tell.
-    /// Durable on return.
+    /// Puts an object subject to `mode`, as far as the store supports that. Durable on return.
     pub(crate) async fn put(
         &self,
         path: &Path,
@@ -162,12 +163,12 @@ impl Bucket {
         if is_left_to_store {
             return self.put_at_once(path, object, mode).await;
         }
-        // The next best: to look first. What comes in between is replaced.
+        // Without conditional requests: check first. A concurrent put is overwritten.
         match (&mode, self.head(path).await) {
             (PutMode::Create, Ok(_)) => {
                 return Err(Error::AlreadyExists {
                     path: path.to_string(),
-                    source: "it was found there".into(),
+                    source: "the object exists".into(),
                 });
             }
             (PutMode::Update(read), Ok(found)) if found.e_tag != read.e_tag => {
@@ -193,45 +194,41 @@ impl Bucket {
         let bytes = object.len() as u64;
         let payload = PutPayload::from_bytes(object);
         let put = self.store.put_opts(path, payload, mode.into());
-        Ok(self.patience.wait(bytes, put).await?.into())
+        Ok(self.timeout.wait(bytes, put).await?.into())
     }
 
-    /// Puts an object that is seen once its last part is there, and then whole.
+    /// Puts an object in parts. It becomes visible as a whole with its last part.
     async fn put_in_parts(&self, path: &Path, object: &Bytes) -> Result<UpdateVersion, Error> {
-        let mut upload = self
-            .patience
-            .wait(0, self.store.put_multipart(path))
-            .await?;
+        let mut upload = self.timeout.wait(0, self.store.put_multipart(path)).await?;
         let put = async {
             for first in (0..object.len()).step_by(PART_BYTES) {
                 let part = object.slice(first..object.len().min(first + PART_BYTES));
                 let bytes = part.len() as u64;
-                self.patience
+                self.timeout
                     .wait(bytes, upload.put_part(PutPayload::from_bytes(part)))
                     .await?;
             }
-            self.patience.wait(0, upload.complete()).await
+            self.timeout.wait(0, upload.complete()).await
         };
         match put.await {
             Ok(done) => Ok(done.into()),
             Err(why) => {
-                // What is left of it takes room until the bucket's own rules
-                // remove it; the put has failed either way.
-                let _ = self.patience.wait(0, upload.abort()).await;
+                // If this fails, the parts take room until the bucket's rules remove them.
+                let _ = self.timeout.wait(0, upload.abort()).await;
                 Err(why)
             }
         }
     }
 
-    /// Removes an object; one that is not there is none too many.
+    /// Removes an object. A missing one is no error.
     pub(crate) async fn delete(&self, path: &Path) -> Result<(), Error> {
-        match self.patience.wait(0, self.store.delete(path)).await {
+        match self.timeout.wait(0, self.store.delete(path)).await {
             Err(Error::NotFound { .. }) => Ok(()),
             other => other,
         }
     }
 
-    /// The objects below `path`; with `after`, those with names behind that.
+    /// Lists the objects below `path`; with `after`, those with names behind it.
     pub(crate) fn list(&self, path: &Path, after: Option<&Path>) -> Listing {
         let objects = match after {
             Some(after) => self.store.list_with_offset(Some(path), after),
@@ -239,65 +236,65 @@ impl Bucket {
         };
         Listing {
             objects,
-            patience: self.patience,
+            timeout: self.timeout,
         }
     }
 
-    /// All objects below the prefix.
+    /// Lists all objects below the prefix.
     pub(crate) fn list_all(&self) -> Listing {
         self.list(&self.prefix, None)
     }
 
-    /// What `error` means for the unit.
-    pub(crate) fn meaning(&self, doing: &str, error: Error) -> UnitError {
-        meaning(&self.url, doing, Intent::Read, error)
+    /// Converts an error of a request that changes nothing.
+    pub(crate) fn read_error(&self, doing: &str, error: Error) -> UnitError {
+        unit_error(&self.url, doing, Intent::Read, error)
     }
 
-    /// As [`Bucket::meaning`], for what would have changed something.
-    pub(crate) fn meaning_of_write(&self, doing: &str, error: Error) -> UnitError {
-        meaning(&self.url, doing, Intent::Write, error)
+    /// Converts an error of a request that would have changed something.
+    pub(crate) fn write_error(&self, doing: &str, error: Error) -> UnitError {
+        unit_error(&self.url, doing, Intent::Write, error)
     }
 }
 
 fn changed(path: &Path) -> Error {
     Error::Precondition {
         path: path.to_string(),
-        source: "another one is in its place".into(),
+        source: "the object has changed".into(),
     }
 }
 
-/// Objects, as the store names them one after the other.
+/// A list of objects that is read incrementally.
 pub(crate) struct Listing {
     objects: BoxStream<'static, Result<ObjectMeta, Error>>,
-    patience: Patience,
+    timeout: RequestTimeout,
 }
 
 impl Listing {
     /// The next one; `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<ObjectMeta>, Error> {
         let next = async { self.objects.next().await.transpose() };
-        self.patience.wait(0, next).await
+        self.timeout.wait(0, next).await
     }
 }
 
-/// What a request was for.
+/// Whether a request changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Intent {
     Read,
     Write,
 }
 
-/// What stores say, in one of their words for it, when there is no more room.
+/// Words in errors of stores that are full.
 const WORDS_FOR_FULL: [&str; 3] = ["QuotaExceeded", "StorageFull", "507 Insufficient Storage"];
 
-/// What they say of a bucket that is not there, also where that is no
-/// [`Error::NotFound`].
+/// Words in errors about a missing bucket that are no [`Error::NotFound`].
 const WORDS_FOR_MISSING: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 
-/// Where clouds give their machines credentials: who has none asks there.
+/// Address of the service that provides credentials to machines in a cloud; it is tried when
+/// there are none.
 const METADATA_SERVICE: &str = "169.254.169.254";
 
-fn meaning(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
+fn unit_error(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
     let url = url.to_owned();
     let doing = doing.to_owned();
     let text = error.to_string();
@@ -305,8 +302,8 @@ fn meaning(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
         return UnitError::NotAllowed {
             url,
             reason: format!(
-                "no credentials: none are in the environment or in a profile, and no cloud gives \
-                 this machine any ({text})"
+                "no credentials: set them in the environment or in a profile; no cloud provides any \
+                 to this machine ({text})"
             ),
         };
     }
@@ -338,7 +335,7 @@ fn meaning(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError {
     }
 }
 
-/// Whether the store did not answer, as opposed to answering that it cannot.
+/// Whether the store did not answer, as opposed to refusing.
 fn is_unreachable(error: &Error) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(found) = cause {
@@ -369,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_store_are_told_apart_by_what_can_be_done() {
+    fn errors_of_the_store_are_classified_by_what_can_be_done() {
         let path = || "p".to_owned();
         let of = |source| Error::Generic {
             store: "S3",
@@ -379,34 +376,34 @@ mod tests {
             path: path(),
             source: source(text),
         };
-        let says = |intent, error| meaning("s3://b", "do it", intent, error);
-        let write = says(Intent::Write, denied("AccessDenied"));
+        let convert = |intent, error| unit_error("s3://b", "do it", intent, error);
+        let write = convert(Intent::Write, denied("AccessDenied"));
         assert!(matches!(write, UnitError::ReadOnly { .. }), "{write:?}");
-        let read = says(Intent::Read, denied("SignatureDoesNotMatch"));
+        let read = convert(Intent::Read, denied("SignatureDoesNotMatch"));
         assert!(
             matches!(&read, UnitError::NotAllowed { reason, .. } if reason.contains("Signature")),
             "{read:?}"
         );
-        let full = says(Intent::Write, denied("<Code>QuotaExceeded</Code>"));
+        let full = convert(Intent::Write, denied("<Code>QuotaExceeded</Code>"));
         assert!(matches!(full, UnitError::Full { .. }), "{full:?}");
         let gone = Error::NotFound {
             path: path(),
             source: source("NoSuchBucket"),
         };
-        let gone = says(Intent::Read, gone);
+        let gone = convert(Intent::Read, gone);
         assert!(matches!(gone, UnitError::Missing { .. }), "{gone:?}");
-        let listed = says(Intent::Read, of(source("404: ContainerNotFound")));
+        let listed = convert(Intent::Read, of(source("404: ContainerNotFound")));
         assert!(matches!(listed, UnitError::Missing { .. }), "{listed:?}");
         let late = of(Box::new(io::Error::new(io::ErrorKind::TimedOut, "late")));
-        let late = says(Intent::Write, late);
+        let late = convert(Intent::Write, late);
         assert!(matches!(late, UnitError::Unavailable { .. }), "{late:?}");
         let refused = HttpError::new(HttpErrorKind::Connect, io::Error::other("refused"));
-        let refused = says(Intent::Read, of(Box::new(refused)));
+        let refused = convert(Intent::Read, of(Box::new(refused)));
         assert!(
             matches!(refused, UnitError::Unavailable { .. }),
             "{refused:?}"
         );
-        let broken = says(Intent::Read, of(source("500 InternalError")));
+        let broken = convert(Intent::Read, of(source("500 InternalError")));
         assert!(matches!(broken, UnitError::Io { .. }), "{broken:?}");
     }
 }

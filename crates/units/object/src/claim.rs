@@ -1,9 +1,9 @@
-//! Whose the unit is: making it, claiming it, and looking whether it still is.
+//! The owner of the unit: creating it, claiming it, and verifying it.
 //!
 //! As on a folder, the marker names the one copy of the cluster's database that
 //! may change the unit ([`unit::Owner`]). Where the store replaces an
-//! object only if it is the one that was read, a claim is one such change;
-//! elsewhere whoever claims it looks again afterwards.
+//! object only if it is the one that was read, a claim is one such change; elsewhere a claim
+//! verifies the marker again afterwards.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::bucket::Bucket;
 use crate::marker::{self, Conditional, Marker, MarkerError};
 use crate::object::Inner;
 
-/// How old the last look at the marker may be when a segment is put: a put takes
-/// nothing from anybody. What does is preceded by a look of its own.
-const LOOKED_BEFORE_PUT: Duration = Duration::from_secs(5);
+/// Time for which a verified marker allows puts, which destroy nothing. Other changes verify the
+/// marker again.
+const VERIFIED_FOR: Duration = Duration::from_secs(5);
 
-/// How often a claim is tried again that somebody else's came before.
+/// Number of attempts of a claim when others claim the unit concurrently.
 const CLAIMS_MAX: usize = 3;
 
-/// What a probe consists of, and what is put in its place when it is learnt what
-/// the store can do.
+/// The contents of probes: the second and the third are for finding out which conditional
+/// requests the store supports.
 const PROBES: [&[u8]; 3] = [b"probe", b"probe, again", b"probe, and again"];
 
-/// The marker, and by what it is told from a later one.
+/// The marker and its version.
 struct Found {
     marker: Marker,
     version: UpdateVersion,
@@ -50,7 +50,7 @@ async fn read_marker(bucket: &Bucket) -> Result<Found, UnitError> {
                 reason: format!("there is no {}: {source}", marker::NAME),
             });
         }
-        other => other.map_err(|error| bucket.meaning("read its marker", error))?,
+        other => other.map_err(|error| bucket.read_error("read its marker", error))?,
     };
     match Marker::parse(&found.bytes) {
         Ok(marker) => Ok(Found {
@@ -66,8 +66,8 @@ async fn read_marker(bucket: &Bucket) -> Result<Found, UnitError> {
 }
 
 impl Inner {
-    /// Looks whether the prefix is the unit it should be, whoever may change it.
-    pub(crate) async fn look(&self) -> Result<Marker, UnitError> {
+    /// Checks that the prefix is the expected unit, with any owner, and returns its marker.
+    pub(crate) async fn check(&self) -> Result<Marker, UnitError> {
         Ok(self.find().await?.marker)
     }
 
@@ -75,31 +75,31 @@ impl Inner {
         let found = read_marker(&self.bucket).await?;
         let reason = if found.marker.cluster != self.cluster {
             format!(
-                "it is a unit of {}, and this is {}; a unit of another cluster is never taken over",
+                "it is a unit of {}, and this is {}; a unit of another cluster cannot be taken over",
                 found.marker.cluster, self.cluster
             )
         } else if found.marker.unit != self.unit {
-            format!("it is {}, and should be {}", found.marker.unit, self.unit)
+            format!("it is {} and should be {}", found.marker.unit, self.unit)
         } else {
             return Ok(found);
         };
         Err(self.foreign(reason))
     }
 
-    /// As [`Inner::look`], and whether it may be changed. Says what the
-    /// store can do.
+    /// As [`Inner::check`], and checks that this owner may change the unit. Returns the store's
+    /// features.
     pub(crate) async fn verify(&self) -> Result<Conditional, UnitError> {
-        let found = self.look().await?;
+        let found = self.check().await?;
         if let Some(own) = &self.owner {
             match found.owner {
                 Some(holder) if holder == *own => {}
                 Some(holder) if !self.may_claim(own, &holder) => return Err(self.held(holder)),
-                // What keeps it from being claimed is what is wrong with it.
+                // The reason is the error of the last claim.
                 _ => {
-                    return Err(self.unclaimed.lock().clone().unwrap_or_else(|| {
+                    return Err(self.claim_error.lock().clone().unwrap_or_else(|| {
                         UnitError::Missing {
                             url: self.bucket.url.clone(),
-                            reason: "it was not claimed yet".to_owned(),
+                            reason: "it is not claimed yet".to_owned(),
                         }
                     }));
                 }
@@ -110,15 +110,14 @@ impl Inner {
         Ok(found.conditional)
     }
 
-    /// As [`Inner::verify`], or as that was a moment ago.
+    /// As [`Inner::verify`], unless that was done a moment ago.
     pub(crate) async fn verify_for_put(&self) -> Result<Conditional, UnitError> {
         let verified = *self.verified.lock();
         match verified {
-            // Where the store does not keep a put from replacing something,
-            // nothing else may either.
+            // Without conditional creation a put may overwrite something, so verify each time.
             Some((at, conditional))
                 if conditional.create
-                    && self.clock.monotonic().saturating_sub(at) < LOOKED_BEFORE_PUT =>
+                    && self.clock.monotonic().saturating_sub(at) < VERIFIED_FOR =>
             {
                 Ok(conditional)
             }
@@ -126,10 +125,10 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::verify`]; a unit that may be claimed is.
+    /// As [`Inner::verify`]; claims the unit first if this owner may.
     pub(crate) async fn claim(&self) -> Result<(), UnitError> {
         let claimed = self.try_claim().await;
-        *self.unclaimed.lock() = claimed.as_ref().err().cloned();
+        *self.claim_error.lock() = claimed.as_ref().err().cloned();
         claimed
     }
 
@@ -147,23 +146,23 @@ impl Inner {
             let conditional = found.marker.conditional;
             let mode = PutMode::Update(found.version);
             match self.put_marker(conditional, mode).await {
-                // Somebody else has claimed it meanwhile.
+                // Another host has claimed it meanwhile.
                 Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {}
                 other => {
-                    let failed = |error| self.bucket.meaning_of_write("claim the unit", error);
+                    let failed = |error| self.bucket.write_error("claim the unit", error);
                     other.map_err(failed)?;
                     break;
                 }
             }
         }
-        // Of two that claim it at once, the first one finds out here or later.
+        // Of two concurrent claims, the first one fails here or later.
         self.verify().await?;
         self.takes_over.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Never from a later generation: of that one the operator said later that
-    /// the others are gone, however late the unit is seen.
+    /// Whether `own` may claim the unit from `holder`. Never from a later generation: the operator
+    /// has declared the earlier ones lost, however late the unit becomes available.
     fn may_claim(&self, own: &Owner, holder: &Owner) -> bool {
         let takes_over = self.takes_over.load(Ordering::Relaxed);
         holder.generation < own.generation || (holder.generation == own.generation && takes_over)
@@ -182,52 +181,51 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the prefix into the unit it should be.
+    /// Creates the unit.
     ///
-    /// 1. look that it does not lie in another unit
-    /// 2. look that nothing is below it
-    /// 3. learn what the store can do
-    /// 4. make the marker
+    /// 1. check that the prefix is not within another unit
+    /// 2. check that it is empty
+    /// 3. find out which conditional requests the store supports
+    /// 4. create the marker
     ///
-    /// A prefix that is that unit already is claimed.
-    pub(crate) async fn make(&self) -> Result<(), UnitError> {
+    /// A prefix that is this unit already is only claimed.
+    pub(crate) async fn create(&self) -> Result<(), UnitError> {
         for above in self.bucket.above() {
-            self.look_above(&above).await?;
+            self.check_above(&above).await?;
         }
         match self.find().await {
             Ok(_) => return self.claim().await,
             Err(UnitError::Missing { .. }) => {}
             Err(why) => return Err(why),
         }
-        // In the store's own words, also where it takes no writes: that may be a
-        // mistake of whoever adds it.
-        let failed = |error| self.bucket.meaning("make the unit", error);
+        // Report errors of writes in the store's own words, as the settings may be wrong.
+        let failed = |error| self.bucket.read_error("create the unit", error);
         let mut objects = self.bucket.list_all();
         while let Some(object) = objects.next().await.map_err(failed)? {
             if object.location != self.probe_path() {
                 let name = object.location;
                 return Err(self.foreign(format!(
-                    "it holds {name}, and a new unit needs a prefix with nothing below it"
+                    "it holds {name}; choose an empty prefix for a new unit"
                 )));
             }
         }
-        let conditional = self.learn().await.map_err(failed)?;
+        let conditional = self.examine_store().await.map_err(failed)?;
         match self.put_marker(conditional, PutMode::Create).await {
-            // By somebody else, or by this one, whose answer was lost.
+            // Another host was first, or an earlier attempt whose answer was lost.
             Err(Error::AlreadyExists { .. }) => {}
             other => other.map_err(failed)?,
         }
         self.claim().await
     }
 
-    /// Looks that there is no unit at `above`, in which this one would lie. What
-    /// cannot be looked at is taken for no unit: it may be nobody's business.
-    async fn look_above(&self, above: &Path) -> Result<(), UnitError> {
+    /// Checks that there is no unit at `above`, which would contain this one. A prefix that cannot
+    /// be read counts as no unit: this host may have no right to it.
+    async fn check_above(&self, above: &Path) -> Result<(), UnitError> {
         let path = above.clone().join(marker::NAME);
         let found = self.bucket.get(&path, None, None, marker::BYTES_MAX).await;
         match found.map(|found| Marker::parse(&found.bytes)) {
             Ok(Ok(marker)) => Err(self.foreign(format!(
-                "it lies in {above:?}, which is {} of {}; a unit needs a prefix of its own",
+                "it is within {above:?}, which is {} of {}; choose a prefix outside it",
                 marker.unit, marker.cluster
             ))),
             Ok(Err(_)) | Err(_) => Ok(()),
@@ -238,8 +236,8 @@ impl Inner {
         self.bucket.path(&format!("probe-{}", self.unit))
     }
 
-    /// Learns by trying what the store does only on condition.
-    async fn learn(&self) -> Result<Conditional, Error> {
+    /// Finds out by trying which conditional requests the store supports.
+    async fn examine_store(&self) -> Result<Conditional, Error> {
         let path = self.probe_path();
         let put = |probe: &'static [u8], mode| {
             let probe = Bytes::from_static(probe);
@@ -262,10 +260,10 @@ impl Inner {
         Ok(Conditional { create, update })
     }
 
-    /// Looks whether the unit is there, is this one, and takes writes.
+    /// Checks that the unit is available, is the expected one, and accepts writes.
     pub(crate) async fn try_probe(&self) -> Result<(), UnitError> {
         self.claim().await?;
-        let failed = |error| self.bucket.meaning_of_write("write a probe", error);
+        let failed = |error| self.bucket.write_error("write a probe", error);
         let path = self.probe_path();
         let probe = Bytes::from_static(PROBES[0]);
         let put = self.bucket.put_at_once(&path, probe, PutMode::Overwrite);
@@ -273,8 +271,7 @@ impl Inner {
         self.bucket.delete(&path).await.map_err(failed)
     }
 
-    /// Forgets what is known of a unit that may be another one when it comes
-    /// back.
+    /// Clears cached state: another unit may be there when it is available again.
     pub(crate) fn forget(&self) {
         self.account.forget();
         self.heads.clear();
@@ -296,8 +293,8 @@ impl Inner {
     }
 }
 
-/// `Ok(false)`, if the answer to a put on condition shows that the store does
-/// not heed the condition, or does not know what one is.
+/// Returns `Ok(false)` if the answer to a conditional put shows that the store ignores or does
+/// not support the condition.
 fn is_ignored(answer: Result<UpdateVersion, Error>) -> Result<bool, Error> {
     match answer {
         Ok(_)

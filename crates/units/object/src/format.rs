@@ -1,18 +1,17 @@
-//! The bytes of the objects, as drawn in `docs/internals/formats.md`:
-//! parsed here once, and nowhere else.
+//! The format of the objects, as drawn in `docs/internals/formats.md`. They are parsed here and
+//! nowhere else.
 //!
 //! ```text
-//!  segments/…   head: 64 bytes, and a bit a slot: which of them are in it
-//!               a record for each of those: tag, checksum, number, content
-//!  freed/…      48 bytes, and a bit a slot: which of them were freed
+//!  segments/…   head: 64 bytes, and a bit a slot: set if the object has the slot
+//!               a record for each of these: tag, checksum, number, content
+//!  freed/…      48 bytes, and a bit a slot: set if it was freed
 //! ```
 //!
-//! Nothing here does I/O, and nothing that is parsed here is believed before
-//! it was checked: no function panics, whatever the bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
+//! bytes.
 //!
 //! Invariants: `1 ≤ slots ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
-//! SLOT_BYTES_MAX`, in whole sectors; the object of a segment is as long as
-//! its head says.
+//! SLOT_BYTES_MAX`, in whole sectors; the head states the length of the object.
 
 use std::ops::Range;
 
@@ -23,48 +22,48 @@ use unit::format::{FormatError, SLOTS_MAX, check, is_slot_size, wrong};
 
 use crate::bitmap::Bitmap;
 
-/// What the object of a segment begins with.
+/// The first bytes of a segment's object.
 const MAGIC: &[u8; 8] = b"screeobj";
 
-/// What the object that says which slots were freed begins with.
+/// The first bytes of a `freed` object.
 const FREED_MAGIC: &[u8; 8] = b"screefre";
 
 /// The version of both layouts that this program reads and writes.
 const VERSION: u16 = 1;
 
-/// Length of a head in bytes, its bits not counted.
+/// Length of a head without its bits, in bytes.
 const FIXED_BYTES: usize = 64;
 
-/// Length of what a `freed` object begins with, in bytes.
+/// Length of a `freed` object without its bits, in bytes.
 const FREED_FIXED_BYTES: usize = 48;
 
-/// Tag, checksum and number of a slot, in front of its content, in bytes.
+/// Length of tag, checksum and number before the content of a slot, in bytes.
 pub(crate) const RECORD_HEAD_BYTES: usize = 24;
 
-/// The longest head, in bytes.
+/// Maximum length of a head, in bytes.
 pub(crate) const HEAD_BYTES_MAX: usize = FIXED_BYTES + SLOTS_MAX as usize / 8;
 
-/// The longest `freed` object, in bytes.
+/// Maximum length of a `freed` object, in bytes.
 pub(crate) const FREED_BYTES_MAX: usize = FREED_FIXED_BYTES + SLOTS_MAX as usize / 8;
 
-/// The head of a segment's object, checked.
+/// The checked head of a segment's object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) segment: SegmentId,
     pub(crate) cluster: ClusterId,
     /// Size of a slot in bytes.
     pub(crate) slot_bytes: u32,
-    /// The lineage that the segment belongs to.
+    /// Tag of the lineage that the segment belongs to.
     pub(crate) lineage_tag: LineageTag,
-    /// Which of the segments that were in this one's place it is.
+    /// How often the segment was replaced.
     pub(crate) generation: u16,
-    /// Of the slots that were put, those that are in the object.
+    /// The slots that the object has.
     pub(crate) present: Bitmap,
 }
 
 impl Head {
-    /// The head of a segment of `slots` slots; `None` if there is none so large,
-    /// or a slot cannot have that size.
+    /// The head of a segment of `slots` slots; `None` if that number or the slot size is
+    /// invalid.
     pub(crate) fn whole(
         segment: SegmentId,
         cluster: ClusterId,
@@ -84,39 +83,38 @@ impl Head {
         })
     }
 
-    /// How many slots were put.
+    /// Number of slots that were put.
     pub(crate) fn slots(&self) -> u32 {
         self.present.slots()
     }
 
-    /// How long it is when it is written.
+    /// Length of the encoded head in bytes.
     pub(crate) fn head_bytes(&self) -> usize {
         FIXED_BYTES + Bitmap::bytes_of(self.slots())
     }
 
-    /// How long a slot and what goes with it is.
+    /// Length of a record in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         RECORD_HEAD_BYTES + self.slot_bytes as usize
     }
 
-    /// How long the whole object is.
+    /// Length of the whole object in bytes.
     pub(crate) fn object_bytes(&self) -> u64 {
         self.offset(self.present.count())
     }
 
-    /// Where the record that has `before` records before it lies.
+    /// Offset of the record that has `before` records before it.
     fn offset(&self, before: u32) -> u64 {
         self.head_bytes() as u64 + u64::from(before) * self.record_bytes() as u64
     }
 
-    /// Where the records of `count` slots from `first` on lie, all of which are
-    /// present.
+    /// The bytes of the records of `count` slots from `first` on, all of which are present.
     pub(crate) fn range(&self, first: u32, count: u32) -> Range<u64> {
         let before = self.present.rank(first);
         self.offset(before)..self.offset(before + count)
     }
 
-    /// Reads the head that `object` begins with.
+    /// Parses the head at the front of `object`.
     pub(crate) fn parse(object: &[u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new(object);
         if reader.array::<8>()? != *MAGIC {
@@ -164,7 +162,7 @@ impl Head {
         })
     }
 
-    /// Writes it as an object begins, into nothing.
+    /// Appends the head to `into`, which is empty.
     pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         debug_assert!(into.is_empty());
         let mut bits = Vec::with_capacity(Bitmap::bytes_of(self.slots()));
@@ -184,14 +182,14 @@ impl Head {
     }
 }
 
-/// The checksum of a slot covers its number, so that one that lies in another's
-/// place is found out.
+/// The checksum of a record covers its slot's number, so that a record in the wrong position is
+/// detected.
 fn record_crc(slot: u32, tag: &[u8], content: &[u8]) -> u32 {
     let crc = checksum::crc32c(&slot.to_le_bytes());
     checksum::crc32c_append(checksum::crc32c_append(crc, tag), content)
 }
 
-/// Writes a slot and what goes with it.
+/// Appends the record of a slot.
 pub(crate) fn encode_record(slot: u32, tag: &Tag, content: &[u8], into: &mut Vec<u8>) {
     into.put_bytes(tag);
     into.put_u32(record_crc(slot, tag, content));
@@ -199,14 +197,14 @@ pub(crate) fn encode_record(slot: u32, tag: &Tag, content: &[u8], into: &mut Vec
     into.put_bytes(content);
 }
 
-/// The tag and the content in a record, whatever they are worth.
+/// The tag and the content in a record, without checking them.
 pub(crate) fn split_record(record: &[u8]) -> Option<(&Tag, &[u8])> {
     let tag = record.first_chunk::<16>()?;
     Some((tag, record.get(RECORD_HEAD_BYTES..)?))
 }
 
-/// Whether a record is what was written for `slot`.
-pub(crate) fn is_sound(slot: u32, record: &[u8]) -> bool {
+/// Whether a record belongs to `slot` and matches its checksum.
+pub(crate) fn is_valid_record(slot: u32, record: &[u8]) -> bool {
     let Some((tag, content)) = split_record(record) else {
         return false;
     };
@@ -214,7 +212,7 @@ pub(crate) fn is_sound(slot: u32, record: &[u8]) -> bool {
     reader.u32() == Ok(record_crc(slot, tag, content)) && reader.u32() == Ok(slot)
 }
 
-/// Which slots of a segment were freed.
+/// The freed slots of a segment, with their object's fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) segment: SegmentId,
@@ -256,7 +254,10 @@ impl Freed {
         let bits = Bitmap::decode(&mut reader, slots)?;
         let bits = bits.ok_or(wrong("the last word", slots))?;
         if reader.remaining() != 0 {
-            return Err(wrong("what is left over", reader.remaining() as u64));
+            return Err(wrong(
+                "the number of surplus bytes",
+                reader.remaining() as u64,
+            ));
         }
         Ok(Self {
             segment,
@@ -311,8 +312,29 @@ mod tests {
         }
     }
 
+    /// Version 1 of the head, byte by byte: what is written today must stay readable.
     #[test]
-    fn a_head_round_trips_and_says_where_slots_lie() {
+    fn the_fixture_of_version_1_is_read_and_written() {
+        #[rustfmt::skip]
+        let fixture: [u8; 72] = [
+            0x73, 0x63, 0x72, 0x65, 0x65, 0x6f, 0x62, 0x6a, 0x01, 0x00, 0x07, 0x00,
+            0x00, 0x10, 0x00, 0x00, 0x78, 0x56, 0x34, 0x12, 0xbc, 0x0a, 0x00, 0x00,
+            0x03, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x8e, 0xb7, 0x71, 0x76,
+            0x8a, 0x9f, 0x75, 0xed, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        ];
+        let head = Head {
+            lineage_tag: LineageTag(5),
+            generation: 7,
+            ..head(3)
+        };
+        assert_eq!(Head::parse(&fixture), Ok(head.clone()));
+        assert_eq!(encoded(&head), fixture);
+    }
+
+    #[test]
+    fn a_head_round_trips_and_gives_the_offsets_of_slots() {
         let whole = head(2048);
         assert_eq!(whole.head_bytes(), 320);
         assert_eq!(whole.object_bytes(), 320 + 2048 * 4120);
@@ -334,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_found() {
+    fn every_flipped_bit_is_detected() {
         let head = encoded(&head(100));
         for bit in 0..head.len() * 8 {
             let mut damaged = head.clone();
@@ -350,17 +372,17 @@ mod tests {
         let content = [5; 512];
         let mut record = Vec::new();
         encode_record(3, &[7; 16], &content, &mut record);
-        assert!(is_sound(3, &record) && !is_sound(4, &record));
+        assert!(is_valid_record(3, &record) && !is_valid_record(4, &record));
         assert_eq!(split_record(&record), Some((&[7; 16], &content[..])));
         for bit in 0..record.len() * 8 {
             let mut damaged = record.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(!is_sound(3, &damaged), "bit {bit}");
+            assert!(!is_valid_record(3, &damaged), "bit {bit}");
         }
     }
 
     #[test]
-    fn what_ends_early_is_too_short() {
+    fn a_truncated_object_is_too_short() {
         let bytes = encoded(&head(100));
         for length in 0..bytes.len() {
             let short = Head::parse(&bytes[..length]);
@@ -390,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_numbers_with_right_checksums_are_refused() {
+    fn invalid_values_with_valid_checksums_are_refused() {
         // Offset and bytes of a field that no writer writes.
         let cases: [(usize, &[u8]); 8] = [
             (12, &[0, 0, 0, 0]),         // slot size
@@ -419,7 +441,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_parsed_is_what_would_be_written(
+        fn a_parsed_head_encodes_to_the_same_bytes(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
             slots in 0u32..900,
             changes in proptest::collection::vec((0usize..200, any::<u8>()), 0..6),
@@ -445,7 +467,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_parsed_of_freed_slots_is_what_would_be_written(
+        fn a_parsed_freed_object_encodes_to_the_same_bytes(
             length in 0usize..80,
             changes in proptest::collection::vec((0usize..80, any::<u8>()), 0..4),
         ) {

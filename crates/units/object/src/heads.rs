@@ -1,10 +1,9 @@
-//! What is known of segments, so that a read costs one request.
+//! The cache of segments' heads, so that a read costs one request.
 //!
-//! It may be older than the store: a read asks for the object that was known,
-//! by its tag, and if there is another one by now, looks again.
+//! An entry may be stale: a read requests the cached object by its entity tag, and loads the head
+//! again if that has changed.
 //!
-//! Invariant: `bytes` is the sum of what the entries take, and at most
-//! `bytes_max` but for one entry.
+//! Invariant: `bytes` is the sum of the entries' sizes, and at most `bytes_max` or one entry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,21 +14,21 @@ use parking_lot::Mutex;
 use crate::bitmap::Bitmap;
 use crate::format::Head;
 
-/// A segment as it was found last.
-pub(crate) struct Known {
+/// A segment as it was loaded last.
+pub(crate) struct CachedSegment {
     pub(crate) head: Head,
-    /// Slots that were freed, whether or not they are in the object still.
+    /// Slots that were freed, whether or not the object still has them.
     pub(crate) freed: Bitmap,
     /// The object's entity tag.
     pub(crate) e_tag: Option<String>,
 }
 
-impl Known {
+impl CachedSegment {
     pub(crate) fn is_live(&self, slot: u32) -> bool {
         self.head.present.contains(slot) && !self.freed.contains(slot)
     }
 
-    /// About what it takes in memory.
+    /// Approximate size in memory, in bytes.
     fn bytes(&self) -> usize {
         let e_tag = self.e_tag.as_ref().map_or(0, String::len);
         256 + e_tag + 2 * Bitmap::bytes_of(self.head.slots())
@@ -38,8 +37,8 @@ impl Known {
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<SegmentId, (u64, Arc<Known>)>,
-    /// Entries by when they were used last.
+    entries: HashMap<SegmentId, (u64, Arc<CachedSegment>)>,
+    /// Entries in the order of their last use.
     by_use: BTreeMap<u64, SegmentId>,
     uses: u64,
     bytes: usize,
@@ -53,7 +52,7 @@ impl State {
         }
     }
 
-    fn insert(&mut self, segment: SegmentId, known: Arc<Known>) {
+    fn insert(&mut self, segment: SegmentId, known: Arc<CachedSegment>) {
         self.uses += 1;
         self.bytes += known.bytes();
         self.by_use.insert(self.uses, segment);
@@ -61,7 +60,7 @@ impl State {
     }
 }
 
-/// What is known of the segments that were used last.
+/// The heads of the segments that were used last.
 pub(crate) struct Heads {
     state: Mutex<State>,
     bytes_max: usize,
@@ -75,7 +74,7 @@ impl Heads {
         }
     }
 
-    pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<Known>> {
+    pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<CachedSegment>> {
         let state = &mut *self.state.lock();
         let (used, known) = state.entries.get_mut(&segment)?;
         state.uses += 1;
@@ -85,9 +84,9 @@ impl Heads {
         Some(Arc::clone(known))
     }
 
-    /// Takes the place of what was known. Without a tag a later read could not
-    /// tell whether it still holds: such is not kept.
-    pub(crate) fn insert(&self, segment: SegmentId, known: &Arc<Known>) {
+    /// Inserts or replaces an entry. An object without a tag is not cached, because a later read
+    /// could not check whether it has changed.
+    pub(crate) fn insert(&self, segment: SegmentId, known: &Arc<CachedSegment>) {
         let mut state = self.state.lock();
         state.remove(segment);
         if known.e_tag.is_some() {
@@ -116,11 +115,11 @@ mod tests {
 
     use super::*;
 
-    fn known(number: u64, e_tag: Option<&str>) -> (SegmentId, Arc<Known>) {
+    fn known(number: u64, e_tag: Option<&str>) -> (SegmentId, Arc<CachedSegment>) {
         let segment = SegmentId::from_bits(number).expect("48 bits");
         let cluster = ClusterId::from_u128(1);
         let head = Head::whole(segment, cluster, LineageTag::NONE, 4096, 2048).expect("a size");
-        let known = Known {
+        let known = CachedSegment {
             freed: Bitmap::none(2048),
             e_tag: e_tag.map(str::to_owned),
             head,
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_were_used_last_are_kept() {
+    fn the_least_recently_used_entry_is_evicted() {
         let one = known(1, Some("1234")).1.bytes();
         let heads = Heads::new(one * 3);
         for number in 1..=3 {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_from_its_successor_is_not_kept() {
+    fn an_object_without_a_tag_is_not_cached() {
         let heads = Heads::new(1 << 20);
         let (segment, tagged) = known(1, Some("1234"));
         heads.insert(segment, &tagged);

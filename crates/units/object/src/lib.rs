@@ -1,39 +1,35 @@
 //! Floor 4: object stores as storage units: S3 and what speaks its protocol,
 //! Google Cloud Storage, Azure Blob Storage.
 //!
-//! Each segment is an object; `docs/internals/formats.md` draws it. What a call costs, in
+//! Each segment is an object; `docs/internals/formats.md` draws it. The cost of a call, in
 //! requests:
 //!
 //! | call | requests |
 //! |---|---|
-//! | `read`, segment known | one, of the run and no more |
-//! | `read`, segment not known | two at once, and then that one |
+//! | `read`, head cached | one, of the run only |
+//! | `read`, head not cached | two at once, and then that one |
 //! | `read_async` | as `read` |
-//! | `put` | one; the marker besides, if it was not looked at for 5 s |
+//! | `put` | one; and one for the marker, if that was not checked for 5 s |
 //! | `sync` | none |
 //! | `free` | three at once, and one; two, if nothing is left |
 //! | `delete` | three |
 //! | `list`, `list_serials` | the marker, and one for each thousand names |
 //!
-//! Rules that hold whatever happens:
+//! Invariants:
 //!
-//! * Objects of segments are made if there is none of that name, and from then
-//!   on replaced only by ones that have the same slots but for freed ones.
-//! * What was freed is written down before a segment is rewritten without it,
-//!   and stays written down until the segment is gone: what a host frees is not
-//!   lost by what another one does at the same time, if the store can replace
-//!   an object on condition that it is the one that was read.
-//! * A prefix whose marker names another owner's database is not changed. It
-//!   may be read. A prefix without this unit's marker is not written to.
-//! * Every request ends in time; what was not answered may be done all the same,
-//!   then or later.
+//! * The object of a segment is created only if there is none of that name, and later replaced
+//!   only by one with the same slots except freed ones.
+//! * Freed slots are recorded before a segment is rewritten without them, and stay recorded
+//!   until the segment is deleted: concurrent hosts lose no free, if the store supports
+//!   conditional updates.
+//! * A prefix whose marker names another owner's database may be read and is not changed. A
+//!   prefix without this unit's marker is never written to.
+//! * Every request has a timeout; one that timed out may still be carried out.
 //!
-//! Must not know: keys, volumes, what is in a slot, who asks.
+//! Must not know: keys, volumes, what is in a slot.
 
 #[cfg(not(any(feature = "aws", feature = "azure", feature = "gcp")))]
-compile_error!(
-    "the features `aws`, `azure` and `gcp` are the stores there are: choose one at least"
-);
+compile_error!("enable at least one of the features `aws`, `azure` and `gcp`");
 
 mod account;
 mod bitmap;
@@ -41,22 +37,21 @@ mod bucket;
 mod claim;
 mod format;
 mod heads;
+mod location;
 mod marker;
 mod object;
-mod place;
 mod profile;
 mod read;
-mod release;
+mod reclaim;
 mod write;
 
+pub use location::{ANSWER_TIMEOUT, Location, LocationError, is_object_url};
 pub use marker::{Conditional, Marker};
 pub use object::ObjectUnit;
-pub use place::{ANSWER_WITHIN, Place, PlaceError, is_object_url};
 pub use profile::ProfileError;
 
-/// Data in one segment at most, in bytes, unless said otherwise: as on a folder.
+/// Default maximum of data in one segment, in bytes: as on a folder.
 pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;
 
-/// What is known of segments takes so much memory at most, in bytes: of some
-/// 40,000 full ones, which are 300 GiB.
+/// Maximum memory of cached heads, in bytes: enough for some 40,000 full segments, or 300 GiB.
 pub const HEADS_BYTES_MAX: usize = 32 << 20;

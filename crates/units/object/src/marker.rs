@@ -1,53 +1,53 @@
-//! The marker: the object that tells a unit from any other prefix of a bucket.
+//! The marker: the object that distinguishes a unit from any other prefix of a bucket.
 //!
-//! It is made last, so without one there is no unit; it names whose the unit is
-//! and who may change it, as a folder's does, and what the store can do.
+//! It is created last, so without one there is no unit. As a folder's marker, it names the
+//! cluster, the unit and the owner; besides, it records the store's features.
 
 use base::{ClusterId, UnitId};
 use serde::{Deserialize, Serialize};
 use unit::Owner;
 
-/// The marker's name below the unit's prefix.
+/// Name of the marker below the unit's prefix.
 pub(crate) const NAME: &str = "scree-unit.toml";
 
 /// The version of the layout that this program reads and writes.
 const FORMAT: u32 = 1;
 
-/// The longest marker that is read, in bytes.
+/// Maximum length of a marker that is read, in bytes.
 pub(crate) const BYTES_MAX: u64 = 64 << 10;
 
-/// What a store does only if a condition holds: learnt when the unit was made.
+/// The conditional requests that a store supports, found out when the unit was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditional {
-    /// It makes an object only if there is none of that name.
+    /// Creating an object only if there is none of that name.
     pub create: bool,
-    /// It replaces an object only if it is still the one that was read.
+    /// Replacing an object only if it is still the one that was read.
     pub update: bool,
 }
 
-/// Whose unit a prefix is, and which.
+/// The content of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// The cluster it belongs to.
+    /// The cluster that the unit belongs to.
     pub cluster: ClusterId,
     /// The unit.
     pub unit: UnitId,
-    /// Who may change it, once somebody does.
+    /// The owner, once it was claimed.
     pub owner: Option<Owner>,
-    /// What the store can do.
+    /// The conditional requests that the store supports.
     pub conditional: Conditional,
 }
 
 /// Why a marker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MarkerError {
-    /// It is of a newer Scree.
+    /// A newer Scree wrote it.
     Newer { found: u32, known: u32 },
     /// It is not a marker.
     Unreadable { reason: String },
 }
 
-/// Only the field by which formats are told apart.
+/// The field that identifies the format.
 #[derive(Deserialize)]
 struct AnyFormat {
     format: u32,

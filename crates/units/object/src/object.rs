@@ -1,4 +1,4 @@
-//! The unit itself: [`ObjectUnit`].
+//! [`ObjectUnit`]: the operations of a unit on a bucket.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -23,42 +23,40 @@ use world::{Clock, World};
 use crate::account::Account;
 use crate::bucket::Bucket;
 use crate::heads::Heads;
+use crate::location::Location;
 use crate::marker::{Conditional, Marker};
-use crate::place::Place;
-use crate::release::Settling;
+use crate::reclaim::ReclaimQueue;
 use crate::{HEADS_BYTES_MAX, SEGMENT_DATA_BYTES, claim};
 
-/// Locks that keep those apart who change one segment.
+/// Number of locks that keep the writers of one segment apart.
 const WRITER_LOCKS: usize = 64;
 
-/// The note's name, as on a folder.
+/// Name of the note, as on a folder.
 const NOTE: &str = "leases";
 
-/// How many readings that nobody waits for are under way at once; each has a run
-/// of slots in memory.
+/// Maximum number of asynchronous reads under way; each has a run of slots in memory.
 const READS_ASYNC_MAX: usize = 64;
 
-/// A prefix of a bucket as a storage unit. Shared by many threads, none of which
-/// may be one of the runtime's.
+/// A prefix of a bucket as a storage unit. Shared by many threads, which must not be threads of
+/// the runtime.
 pub struct ObjectUnit(Arc<Inner>);
 
-/// What is shared with the readings that nobody waits for.
+/// State that is shared with asynchronous reads.
 pub(crate) struct Inner {
     pub(crate) bucket: Bucket,
     pub(crate) cluster: ClusterId,
     pub(crate) unit: UnitId,
     pub(crate) owner: Option<Owner>,
-    /// Whether to claim it, once, from an owner of the same generation too.
+    /// Whether the next claim also succeeds against an owner of the same generation.
     pub(crate) takes_over: AtomicBool,
-    /// Why it could not be claimed when that was last tried.
-    pub(crate) unclaimed: Mutex<Option<UnitError>>,
-    /// When the marker was last found to be this unit's and its owner's, and
-    /// what it says of the store.
+    /// The error of the last claim.
+    pub(crate) claim_error: Mutex<Option<UnitError>>,
+    /// When the marker was last verified, and the store's features in it.
     pub(crate) verified: Mutex<Option<(Duration, Conditional)>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heads: Heads,
     pub(crate) account: Account,
-    pub(crate) settling: Settling,
+    pub(crate) reclaim_queue: ReclaimQueue,
     pub(crate) segment_data_bytes: u64,
     runtime: Handle,
     writers: [Mutex<()>; WRITER_LOCKS],
@@ -66,30 +64,29 @@ pub(crate) struct Inner {
 }
 
 impl ObjectUnit {
-    /// The unit at `place`, which should be unit `unit` of `cluster`. Asks the
-    /// store nothing yet; ask [`Unit::probe`] whether it is there. What is asked
-    /// later is waited for on `runtime`, which must have timers, I/O and threads
-    /// of its own.
+    /// The unit at `location`, which should be unit `unit` of `cluster`. Sends no request yet;
+    /// [`Unit::probe`] checks it. Requests run on `runtime`, which must have timers, I/O and
+    /// threads of its own.
     #[must_use]
     pub fn open(
         world: &World,
         runtime: &Handle,
-        place: &Place,
+        location: &Location,
         cluster: ClusterId,
         unit: UnitId,
     ) -> Self {
         Self(Arc::new(Inner {
-            bucket: Bucket::new(place),
+            bucket: Bucket::new(location),
             cluster,
             unit,
             owner: None,
             takes_over: AtomicBool::new(false),
-            unclaimed: Mutex::default(),
+            claim_error: Mutex::default(),
             verified: Mutex::default(),
             clock: Arc::clone(&world.clock),
             heads: Heads::new(HEADS_BYTES_MAX),
             account: Account::default(),
-            settling: Settling::default(),
+            reclaim_queue: ReclaimQueue::default(),
             segment_data_bytes: SEGMENT_DATA_BYTES,
             runtime: runtime.clone(),
             writers: [const { Mutex::new(()) }; WRITER_LOCKS],
@@ -97,43 +94,41 @@ impl ObjectUnit {
         }))
     }
 
-    /// Makes the prefix at `place` into unit `unit` of `cluster`. Nothing may
-    /// lie below it, and the bucket must exist. One that is that very unit
-    /// already is opened.
+    /// Creates unit `unit` of `cluster` at `location`. The bucket must exist and the prefix must
+    /// be empty. A prefix that is that very unit already is opened.
     ///
     /// # Errors
     /// [`UnitError::Foreign`] if it is another unit or holds other objects.
     pub fn create(
         world: &World,
         runtime: &Handle,
-        place: &Place,
+        location: &Location,
         cluster: ClusterId,
         unit: UnitId,
     ) -> Result<Self, UnitError> {
-        Self::open(world, runtime, place, cluster, unit).made()
+        Self::open(world, runtime, location, cluster, unit).created()
     }
 
-    /// Makes the unit that was opened, as [`ObjectUnit::create`].
+    /// Creates the unit that was opened, as [`ObjectUnit::create`] does.
     ///
     /// # Errors
     /// As [`ObjectUnit::create`]; [`UnitError::Held`] if it has another owner.
-    pub fn made(self) -> Result<Self, UnitError> {
-        self.0.wait(self.0.make())?;
+    pub fn created(self) -> Result<Self, UnitError> {
+        self.0.wait(self.0.create())?;
         Ok(self)
     }
 
-    /// Whose unit the prefix at `place` is, and which.
+    /// Reads the marker of the unit at `location`.
     ///
     /// # Errors
-    /// [`UnitError::Missing`] if it is none, [`UnitError::Newer`] if it cannot
-    /// be read by this program.
-    pub fn identify(runtime: &Handle, place: &Place) -> Result<Marker, UnitError> {
-        runtime.block_on(claim::identify(&Bucket::new(place)))
+    /// [`UnitError::Missing`] if it is no unit, [`UnitError::Newer`] if this program cannot read
+    /// it.
+    pub fn identify(runtime: &Handle, location: &Location) -> Result<Marker, UnitError> {
+        runtime.block_on(claim::identify(&Bucket::new(location)))
     }
 
-    /// Changes the unit as `owner` only. It is claimed when it is made or
-    /// probed, and not used by anybody else from then on; with `takes_over`,
-    /// the first time also from an owner of the same generation.
+    /// Lets only `owner` change the unit, which is claimed when it is created or probed. With
+    /// `takes_over`, the first claim also succeeds against an owner of the same generation.
     #[must_use]
     pub fn with_owner(mut self, owner: Owner, takes_over: bool) -> Self {
         let inner = self.unshared();
@@ -142,7 +137,7 @@ impl ObjectUnit {
         self
     }
 
-    /// Lets segments have `bytes` of data instead of [`SEGMENT_DATA_BYTES`].
+    /// Limits segments to `bytes` of data instead of [`SEGMENT_DATA_BYTES`].
     #[must_use]
     pub fn with_segment_data_bytes(mut self, bytes: u64) -> Self {
         self.unshared().segment_data_bytes = bytes;
@@ -150,10 +145,10 @@ impl ObjectUnit {
     }
 
     fn unshared(&mut self) -> &mut Inner {
-        Arc::get_mut(&mut self.0).expect("nothing is read before it is set up")
+        Arc::get_mut(&mut self.0).expect("no read runs before the unit is set up")
     }
 
-    /// Which unit this is.
+    /// The unit's id.
     #[must_use]
     pub fn id(&self) -> UnitId {
         self.0.unit
@@ -190,12 +185,12 @@ impl Inner {
     async fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
         let path = self.bucket.path(NOTE);
         let note = self.bucket.get(&path, None, None, NOTE_BYTES as u64);
-        let (looked, note) = tokio::join!(self.look(), note);
-        looked?;
+        let (checked, note) = tokio::join!(self.check(), note);
+        checked?;
         match note {
             Ok(found) => Ok(<[u8; NOTE_BYTES]>::try_from(&found.bytes[..]).ok()),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.bucket.meaning("read its note", error)),
+            Err(error) => Err(self.bucket.read_error("read its note", error)),
         }
     }
 
@@ -205,26 +200,26 @@ impl Inner {
         let path = self.bucket.path(NOTE);
         let note = Bytes::copy_from_slice(note);
         let put = self.bucket.put_at_once(&path, note, PutMode::Overwrite);
-        let failed = |error| self.bucket.meaning_of_write("write its note", error);
+        let failed = |error| self.bucket.write_error("write its note", error);
         put.await.map(drop).map_err(failed)
     }
 }
 
-/// Tells what came of a reading, also if the runtime ends before it does.
-struct Telling {
+/// Completes an asynchronous read, even if the runtime ends before it does.
+struct ReadCompletion {
     inner: Arc<Inner>,
     done: Option<ReadDone>,
 }
 
-impl Telling {
-    fn tell(mut self, read: Result<ReadSlots<'_>, UnitError>) {
+impl ReadCompletion {
+    fn complete(mut self, read: Result<ReadSlots<'_>, UnitError>) {
         if let Some(done) = self.done.take() {
             done(read);
         }
     }
 }
 
-impl Drop for Telling {
+impl Drop for ReadCompletion {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             done(Err(UnitError::Unavailable {
@@ -263,7 +258,7 @@ impl Unit for ObjectUnit {
         }
     }
 
-    /// What was put is durable; this looks that it was.
+    /// Puts are durable on return; this checks that the segments exist.
     fn sync(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
         let unknown: BTreeSet<SegmentId> = segments
             .iter()
@@ -286,7 +281,7 @@ impl Unit for ObjectUnit {
             return false;
         };
         let inner = Arc::clone(&self.0);
-        let telling = Telling {
+        let completion = ReadCompletion {
             inner: Arc::clone(&inner),
             done: Some(done),
         };
@@ -301,7 +296,7 @@ impl Unit for ObjectUnit {
                 data: &mut data,
             };
             let read = inner.read_run(read).await;
-            telling.tell(read.map(|()| ReadSlots::Apart {
+            completion.complete(read.map(|()| ReadSlots::Apart {
                 tags: &tags,
                 data: &data,
             }));
@@ -329,7 +324,7 @@ impl Unit for ObjectUnit {
     }
 
     fn reclaim(&self) -> Result<bool, UnitError> {
-        self.0.reclaim_some()
+        self.0.reclaim()
     }
 
     fn list(&self) -> Result<Vec<SegmentId>, UnitError> {
@@ -377,8 +372,7 @@ impl Unit for ObjectUnit {
         })
     }
 
-    /// What other hosts have changed may be a minute old, or longer where there
-    /// are so many segments that naming them takes long.
+    /// Changes of other hosts may be missing for a minute, or longer if listing takes long.
     fn stat(&self) -> Result<UnitStat, UnitError> {
         let list = || {
             self.0
@@ -406,18 +400,18 @@ impl Unit for ObjectUnit {
     }
 
     fn facts(&self) -> Result<Vec<Fact>, UnitError> {
-        let Conditional { create, update } = self.0.wait(self.0.look())?.conditional;
+        let Conditional { create, update } = self.0.wait(self.0.check())?.conditional;
         Ok(vec![
             Fact {
                 what: "conditional create",
                 holds: create,
-                otherwise: "whoever puts looks first, and what comes in between is replaced",
+                otherwise: "a put checks first, and overwrites a concurrent one",
             },
             Fact {
                 what: "conditional update",
                 holds: update,
-                otherwise: "what two hosts free at the same moment in one segment may take room \
-                            until it is gone",
+                otherwise: "slots that two hosts free concurrently in one segment may take room \
+                            until it is deleted",
             },
         ])
     }

@@ -1,5 +1,5 @@
-//! The files in which Amazon's own tools keep credentials: `~/.aws/credentials`
-//! and `~/.aws/config`, as far as they hold keys.
+//! The credential files of Amazon's own tools, `~/.aws/credentials` and `~/.aws/config`, as far
+//! as they hold keys.
 //!
 //! ```text
 //!  credentials   [NAME]           aws_access_key_id, aws_secret_access_key,
@@ -8,21 +8,21 @@
 //!                [default]
 //! ```
 //!
-//! The environment counts more: a profile is looked for where that names no key
-//! and no other way to get one. What else such files know (single sign-on, roles,
-//! programs that hand out keys, services) is not read.
+//! The environment takes precedence: profiles are read only if it names neither a key nor
+//! another source of one. Other settings (single sign-on, roles, programs that provide keys,
+//! services) are ignored.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest such file that is read, in bytes.
+/// Maximum length of such a file that is read, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The profile that is used if none is named.
 const DEFAULT: &str = "default";
 
-/// What a file calls it, and the environment.
+/// Names of the settings, in files and in the environment.
 const SETTINGS: [(&str, &str); 5] = [
     ("aws_access_key_id", "AWS_ACCESS_KEY_ID"),
     ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY"),
@@ -31,8 +31,8 @@ const SETTINGS: [(&str, &str); 5] = [
     ("endpoint_url", "AWS_ENDPOINT_URL"),
 ];
 
-/// With one of these in the environment, credentials come from elsewhere.
-const OTHER_WAYS: [&str; 5] = [
+/// If one of these is in the environment, credentials come from elsewhere.
+const OTHER_SOURCES: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SKIP_SIGNATURE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -46,36 +46,36 @@ pub enum ProfileError {
     /// A file cannot be read.
     #[error("{path}")]
     Unreadable {
-        /// Which.
+        /// The file.
         path: String,
-        /// Why.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// No file has it.
+    /// No file has the profile.
     #[error(
         "the profile {name:?}, which AWS_PROFILE names, is neither in {credentials} nor in {config}"
     )]
     NoProfile {
-        /// Its name.
+        /// The profile's name.
         name: String,
-        /// A file in which it could be.
+        /// The file of credentials.
         credentials: String,
-        /// The other one.
+        /// The file of the configuration.
         config: String,
     },
-    /// It has no keys.
+    /// The profile has no keys.
     #[error(
         "the profile {name:?} has no aws_access_key_id with an aws_secret_access_key: Scree reads \
          no other kind of profile; put keys there, or into the environment"
     )]
     NoKeys {
-        /// Its name.
+        /// The profile's name.
         name: String,
     },
 }
 
-/// What the environment says, and the files that it leads to.
+/// The environment and access to the files that it names.
 pub(crate) struct Environment<'a, R> {
     pub(crate) settings: &'a [(String, String)],
     /// Reads a file; `None` if it is not there.
@@ -91,7 +91,7 @@ impl<R: Fn(&Path) -> io::Result<Option<String>>> Environment<'_, R> {
             .filter(|value| !value.is_empty())
     }
 
-    /// A file that a setting names, or that lies in the home folder.
+    /// The file that a setting names, or the default one in the home folder.
     fn file(&self, setting: &str, name: &str) -> Option<PathBuf> {
         match self.value(setting) {
             Some(path) => Some(path.into()),
@@ -112,12 +112,12 @@ impl<R: Fn(&Path) -> io::Result<Option<String>>> Environment<'_, R> {
         }
     }
 
-    /// The settings that the profile has and the environment has not.
+    /// The settings of the profile that are not in the environment.
     ///
     /// # Errors
     /// [`ProfileError`], if a profile is named that cannot be used.
     pub(crate) fn profile(&self) -> Result<Vec<(String, String)>, ProfileError> {
-        if OTHER_WAYS.iter().any(|name| self.value(name).is_some()) {
+        if OTHER_SOURCES.iter().any(|name| self.value(name).is_some()) {
             return Ok(Vec::new());
         }
         let credentials = self.file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
@@ -152,7 +152,7 @@ impl<R: Fn(&Path) -> io::Result<Option<String>>> Environment<'_, R> {
                 });
             }
         };
-        // What comes first counts: credentials, then the configuration.
+        // The first value counts: credentials, then the configuration.
         let of = |key: &str| found.iter().find(|(known, _)| known == key);
         let has_keys = ["aws_access_key_id", "aws_secret_access_key"];
         if named.is_some() && !has_keys.iter().all(|key| of(key).is_some()) {
@@ -160,33 +160,32 @@ impl<R: Fn(&Path) -> io::Result<Option<String>>> Environment<'_, R> {
                 name: name.to_owned(),
             });
         }
-        let is_said = |setting: &str| {
+        let is_set = |setting: &str| {
             self.value(setting).is_some()
                 || (setting == "AWS_REGION" && self.value("AWS_DEFAULT_REGION").is_some())
         };
-        let wanted = SETTINGS.iter().filter(|(_, setting)| !is_said(setting));
-        Ok(wanted
+        let missing = SETTINGS.iter().filter(|(_, setting)| !is_set(setting));
+        Ok(missing
             .filter_map(|(key, setting)| Some(((*setting).to_owned(), of(key)?.1.clone())))
             .collect())
     }
 }
 
-/// A part of such a file.
+/// A section of such a file.
 struct Section {
     name: String,
     settings: Vec<(String, String)>,
 }
 
-/// Without the values, which are secrets.
+/// Omits the values, which are secrets.
 impl fmt::Debug for Section {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "[{}]", self.name)
     }
 }
 
-/// Reads `[section]` and `key = value`. Lines that begin with `#` or `;` say
-/// nothing, nor do those that are indented: they belong to a setting with parts of
-/// its own.
+/// Parses `[section]` and `key = value`. Comments (`#`, `;`) and indented lines, which belong to
+/// nested settings, are ignored.
 fn parse(text: &str) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for line in text.lines() {
@@ -214,7 +213,7 @@ fn parse(text: &str) -> Vec<Section> {
 /// As [`Environment::read`], on this machine.
 #[expect(
     clippy::disallowed_methods,
-    reason = "whoever starts the process has such files; a simulator asks no store"
+    reason = "these are files of the user who starts the process; a simulator uses no store"
 )]
 pub(crate) fn read(path: &Path) -> io::Result<Option<String>> {
     match std::fs::metadata(path) {
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_counts_more() {
+    fn the_environment_takes_precedence() {
         let home = ("HOME", "/home/a");
         let own = profile(&[home, ("AWS_ACCESS_KEY_ID", "E")]).expect("read");
         assert_eq!(pairs(&own), []);
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_cannot_be_used_is_an_error_that_says_so() {
+    fn an_unusable_profile_is_an_error_that_says_why() {
         let of = |name| profile(&[("HOME", "/home/a"), ("AWS_PROFILE", name)]);
         for (name, words) in [
             ("other", "neither in /home/a/.aws/credentials nor in"),

@@ -1,4 +1,4 @@
-//! Reading: heads, runs of slots, whole segments, and names.
+//! Reading heads, runs of slots, and whole segments; listing.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,42 +13,41 @@ use unit::{Read, SegmentStat, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::bucket::Found;
-use crate::format::{FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_sound, split_record};
-use crate::heads::Known;
+use crate::format::{FREED_BYTES_MAX, Freed, HEAD_BYTES_MAX, Head, is_valid_record, split_record};
+use crate::heads::CachedSegment;
 use crate::object::{Inner, misplaced};
 
-/// How often a segment is looked at anew for one read, because another host has
-/// replaced it in between: that happens at most a dozen times in its life.
-const LOOKS_MAX: usize = 3;
+/// Number of attempts of one read if other hosts replace the segment in between, which happens
+/// at most a dozen times in its life.
+const ATTEMPTS_MAX: usize = 3;
 
 /// A segment as it is in the store now.
 pub(crate) struct Loaded {
     pub(crate) head: Head,
     pub(crate) version: UpdateVersion,
-    /// An error, if what says so is damaged.
-    pub(crate) freed: Result<FreedNow, UnitError>,
+    /// The freed slots; an error if their object is damaged.
+    pub(crate) freed: Result<FreedSlots, UnitError>,
 }
 
-/// What the store says of a segment's freed slots.
+/// The freed slots of a segment in the store.
 #[derive(Debug)]
-pub(crate) struct FreedNow {
+pub(crate) struct FreedSlots {
     pub(crate) slots: Bitmap,
-    /// Of the object that says so, if there is one.
+    /// The version of their object, if there is one.
     pub(crate) version: Option<UpdateVersion>,
 }
 
-/// Why a read of a segment as it is known fails.
+/// Why a read by a cached head failed.
 enum ReadError {
-    /// Another object is in its place, or none.
+    /// The object has changed or was removed.
     Changed,
-    /// By what is known it cannot be read.
-    NotThere(UnitError),
-    /// The store failed.
+    /// The cached head does not have the slots.
+    Absent(UnitError),
+    /// The store returned an error.
     Failed(UnitError),
 }
 
-/// An entity tag that vouches for every byte. There are weak ones, which no
-/// request can be made conditional on.
+/// The entity tag, if it is a strong one: no request can be conditional on a weak one.
 pub(crate) fn strong(version: &UpdateVersion) -> Option<String> {
     version.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
 }
@@ -70,9 +69,9 @@ impl Inner {
         }
     }
 
-    /// That there is no such segment; if the unit itself is there.
+    /// The error of a missing segment; that of the unit if the unit itself is missing.
     async fn no_segment(&self, segment: SegmentId) -> UnitError {
-        match self.look().await {
+        match self.check().await {
             Ok(_) => UnitError::NoSegment {
                 url: self.bucket.url.clone(),
                 segment,
@@ -93,17 +92,17 @@ impl Inner {
             Ok(found) => Ok((self.check_head(segment, &found)?, found.version)),
             Err(Error::NotFound { .. }) => Err(self.no_segment(segment).await),
             Err(error) => match self.bucket.head(&path).await {
-                // Of no bytes at all there is no range to read.
+                // A range of an empty object is an error.
                 Ok(found) if found.size == 0 => Err(self.damaged(segment, "it is empty")),
                 _ => Err(self
                     .bucket
-                    .meaning(&format!("read segment {segment}"), error)),
+                    .read_error(&format!("read segment {segment}"), error)),
             },
         }
     }
 
-    /// The head that an object begins with, if it is this segment's and the
-    /// object is as long as it says.
+    /// Parses the head of an object and checks that it belongs to this segment and states the
+    /// object's length.
     fn check_head(&self, segment: SegmentId, found: &Found) -> Result<Head, UnitError> {
         let head = Head::parse(&found.bytes).map_err(|error| self.damaged(segment, error))?;
         let (is, should) = (found.size, head.object_bytes());
@@ -112,31 +111,31 @@ impl Inner {
         } else if head.cluster != self.cluster {
             format!("it belongs to {}", head.cluster)
         } else if is != should {
-            format!("it has {is} bytes, and should have {should}")
+            format!("it has {is} bytes and should have {should}")
         } else {
             return Ok(head);
         };
         Err(self.damaged(segment, reason))
     }
 
-    /// Reads the head of a segment, and which of its slots were freed.
+    /// Reads the head of a segment and its freed slots.
     pub(crate) async fn load(&self, segment: SegmentId) -> Result<Loaded, UnitError> {
         let path = self.freed_path(segment);
         let freed = self.bucket.get(&path, None, None, FREED_BYTES_MAX as u64);
         let (loaded, freed) = tokio::join!(self.load_head(segment), freed);
         let (head, version) = loaded?;
         let freed = match freed {
-            Ok(found) => self.check_freed(&head, &found).map(|slots| FreedNow {
+            Ok(found) => self.check_freed(&head, &found).map(|slots| FreedSlots {
                 slots,
                 version: Some(found.version),
             }),
-            Err(Error::NotFound { .. }) => Ok(FreedNow {
+            Err(Error::NotFound { .. }) => Ok(FreedSlots {
                 slots: Bitmap::none(head.slots()),
                 version: None,
             }),
             Err(error) => {
-                let doing = format!("read what of segment {segment} is free");
-                return Err(self.bucket.meaning(&doing, error));
+                let doing = format!("read the freed slots of segment {segment}");
+                return Err(self.bucket.read_error(&doing, error));
             }
         };
         Ok(Loaded {
@@ -150,7 +149,7 @@ impl Inner {
         let damaged = |reason: &dyn std::fmt::Display| {
             self.damaged(
                 head.segment,
-                format!("what says which slots are free: {reason}"),
+                format!("the object of its freed slots: {reason}"),
             )
         };
         let freed = Freed::parse(&found.bytes).map_err(|error| damaged(&error))?;
@@ -158,50 +157,50 @@ impl Inner {
             && freed.cluster == head.cluster
             && (freed.slots.slots() == head.slots() || head.generation > 0);
         if is_its {
-            // Of one that was replaced it may have been written before.
+            // It may have been written before the segment was replaced.
             Ok(freed.slots.of_length(head.slots()))
         } else {
-            Err(damaged(&format!("it is of segment {}", freed.segment)))
+            Err(damaged(&format!("it belongs to segment {}", freed.segment)))
         }
     }
 
-    /// Reads a run as far as possible by what is known already.
+    /// Reads a run by the cached head, or by a loaded one.
     pub(crate) async fn read_run(&self, mut read: Read<'_>) -> Result<(), UnitError> {
         let segment = read.run.segment;
         if let Some(known) = self.heads.get(segment) {
-            match self.read_known(&known, read.reborrow()).await {
+            match self.read_cached(&known, read.reborrow()).await {
                 Ok(()) => return Ok(()),
                 Err(ReadError::Failed(why)) => return Err(why),
-                // What the store says now counts.
-                Err(ReadError::Changed | ReadError::NotThere(_)) => self.heads.remove(segment),
+                // Load the current head.
+                Err(ReadError::Changed | ReadError::Absent(_)) => self.heads.remove(segment),
             }
         }
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load(segment).await?;
             let none = || Bitmap::none(loaded.head.slots());
-            let known = Arc::new(Known {
-                // Whoever reads asks for what was not freed: that can be read,
-                // also if it is not known what was.
+            let known = Arc::new(CachedSegment {
+                // Callers read slots that were not freed. These can be read even if the object of
+                // freed slots is damaged.
                 freed: loaded.freed.map_or_else(|_| none(), |freed| freed.slots),
                 e_tag: strong(&loaded.version),
                 head: loaded.head,
             });
             self.heads.insert(segment, &known);
-            match self.read_known(&known, read.reborrow()).await {
+            match self.read_cached(&known, read.reborrow()).await {
                 Ok(()) => return Ok(()),
-                Err(ReadError::NotThere(why) | ReadError::Failed(why)) => return Err(why),
+                Err(ReadError::Absent(why) | ReadError::Failed(why)) => return Err(why),
                 Err(ReadError::Changed) => self.heads.remove(segment),
             }
         }
         Err(UnitError::Io {
             url: self.bucket.url.clone(),
-            doing: format!("read segment {}", segment),
-            source: Arc::new(io::Error::other("it is replaced again and again")),
+            doing: format!("read segment {segment}"),
+            source: Arc::new(io::Error::other("other hosts replace it continuously")),
         })
     }
 
-    /// Reads a run of a segment that is as it is known to be: one request.
-    async fn read_known(&self, known: &Known, read: Read<'_>) -> Result<(), ReadError> {
+    /// Reads a run with one request, if the segment is still the cached one.
+    async fn read_cached(&self, known: &CachedSegment, read: Read<'_>) -> Result<(), ReadError> {
         let Read {
             run,
             slot_bytes,
@@ -217,15 +216,15 @@ impl Inner {
                 freed: 0,
                 generation: head.generation,
             };
-            return Err(ReadError::NotThere(misplaced(&found)));
+            return Err(ReadError::Absent(misplaced(&found)));
         }
         let (first, count) = (u32::from(run.first.0), u32::from(run.count));
         let mut slots = first..first + count;
         if let Some(absent) = slots.find(|slot| !known.is_live(*slot)) {
-            return Err(ReadError::NotThere(UnitError::NoSlot {
+            return Err(ReadError::Absent(UnitError::NoSlot {
                 url: self.bucket.url.clone(),
                 segment: run.segment,
-                // A run may reach beyond the last slot that can be named.
+                // A run may extend beyond the last slot number.
                 slot: Slot(u16::try_from(absent).unwrap_or(u16::MAX)),
             }));
         }
@@ -244,7 +243,7 @@ impl Inner {
             }
             Err(error) => {
                 let doing = format!("read segment {}", run.segment);
-                return Err(ReadError::Failed(self.bucket.meaning(&doing, error)));
+                return Err(ReadError::Failed(self.bucket.read_error(&doing, error)));
             }
         };
         if found.bytes.len() as u64 != bytes || found.size != head.object_bytes() {
@@ -254,15 +253,14 @@ impl Inner {
         let contents = data.chunks_exact_mut(slot_bytes as usize);
         for ((record, tag), content) in records.zip(tags).zip(contents) {
             let (found_tag, found_content) =
-                split_record(record).expect("a record is longer than what it begins with");
+                split_record(record).expect("a record is longer than its head");
             *tag = *found_tag;
             content.copy_from_slice(found_content);
         }
         Ok(())
     }
 
-    /// Reads a whole object that should be a segment's, if it is still the one
-    /// with this entity tag.
+    /// Reads the whole object of a segment, if it still has this entity tag.
     pub(crate) async fn get_whole(&self, head: &Head, e_tag: Option<&str>) -> Result<Found, Error> {
         let path = self.segment_path(head.segment);
         self.bucket
@@ -270,16 +268,16 @@ impl Inner {
             .await
     }
 
-    /// Reads a whole segment, and compares each slot with its checksum.
+    /// Reads a whole segment and compares each slot with its checksum.
     pub(crate) async fn scrub_segment(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load(segment).await?;
             let e_tag = strong(&loaded.version);
             let found = match self.get_whole(&loaded.head, e_tag.as_deref()).await {
                 Err(Error::Precondition { .. } | Error::NotFound { .. }) => continue,
                 other => other.map_err(|error| {
                     self.bucket
-                        .meaning(&format!("read segment {segment}"), error)
+                        .read_error(&format!("read segment {segment}"), error)
                 })?,
             };
             let head = self.check_head(segment, &found)?;
@@ -289,7 +287,7 @@ impl Inner {
                 .present
                 .iter()
                 .zip(records)
-                .filter(|(slot, record)| !freed.contains(*slot) && !is_sound(*slot, record))
+                .filter(|(slot, record)| !freed.contains(*slot) && !is_valid_record(*slot, record))
                 .map(|(slot, _)| slot)
                 .collect();
             return self.still_bad(segment, &bad).await;
@@ -297,7 +295,7 @@ impl Inner {
         Err(self.no_segment(segment).await)
     }
 
-    /// Those of `bad` that were not freed while they were looked at.
+    /// Those of `bad` that were not freed meanwhile.
     async fn still_bad(&self, segment: SegmentId, bad: &[u32]) -> Result<Vec<Slot>, UnitError> {
         if bad.is_empty() {
             return Ok(Vec::new());
@@ -311,15 +309,15 @@ impl Inner {
         Ok(still.map(|slot| Slot(*slot as u16)).collect())
     }
 
-    /// The segments with these serials, and how long their objects are.
+    /// Lists the segments with these serials and the lengths of their objects.
     pub(crate) async fn list_lengths(
         &self,
         serials: &Range<u64>,
     ) -> Result<HashMap<SegmentId, u64>, UnitError> {
-        // An empty answer may be that of an empty bucket.
-        let (looked, listed) = tokio::join!(self.look(), self.list_objects(serials));
-        looked?;
-        listed.map_err(|error| self.bucket.meaning("list its segments", error))
+        // An empty list may be that of another bucket: check the marker.
+        let (checked, listed) = tokio::join!(self.check(), self.list_objects(serials));
+        checked?;
+        listed.map_err(|error| self.bucket.read_error("list its segments", error))
     }
 
     async fn list_objects(&self, serials: &Range<u64>) -> Result<HashMap<SegmentId, u64>, Error> {
@@ -331,7 +329,7 @@ impl Inner {
         let after = folder.clone().join(name_before(serials.start));
         let after = (serials.start > 0).then_some(&after);
         let mut objects = self.bucket.list(&folder, after);
-        // To the end, though most stores name them in order: they need not.
+        // To completion, because a store need not list in order.
         while let Some(object) = objects.next().await? {
             let segment = object.location.filename().and_then(segment_of);
             if let Some(segment) = segment.filter(|found| serials.contains(&found.serial())) {

@@ -1,4 +1,4 @@
-//! Putting segments.
+//! Putting and replacing segments.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use unit::{Put, Replacement, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::format::{Head, encode_record};
-use crate::heads::Known;
+use crate::heads::CachedSegment;
 use crate::object::{Inner, misplaced};
 use crate::read::strong;
 
 impl Inner {
-    /// Makes a segment. Durable on return.
+    /// Creates a segment. Durable on return.
     pub(crate) async fn put_whole(&self, put: &Put<'_>) -> Result<(), UnitError> {
         let &Put {
             lineage_tag,
@@ -25,7 +25,7 @@ impl Inner {
             data,
             ..
         } = put;
-        // Too many slots, a size that cannot be, or a name that is taken.
+        // Too many slots, an invalid slot size, or a name that is taken.
         let misplaced_new = || UnitError::Misplaced {
             segment,
             slots: 0,
@@ -52,10 +52,10 @@ impl Inner {
             Err(Error::AlreadyExists { .. }) => self.find_put(&head, &object).await?,
             Err(error) => {
                 let doing = format!("write segment {segment}");
-                return Err(self.bucket.meaning_of_write(&doing, error));
+                return Err(self.bucket.write_error(&doing, error));
             }
         };
-        let known = Known {
+        let known = CachedSegment {
             freed: Bitmap::none(head.slots()),
             e_tag: strong(&version),
             head,
@@ -65,7 +65,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts a segment in the place of another one. Durable on return.
+    /// Replaces a segment. Durable on return.
     pub(crate) async fn replace_whole(
         &self,
         segment: SegmentId,
@@ -97,10 +97,9 @@ impl Inner {
         let mut mode = PutMode::Create;
         if let Some(old) = old {
             self.check_generation(&old.head, by)?;
-            // What was freed before stays so, whether its bit is still there or
-            // only its absence says it.
-            let gone = Bitmap::all(old.head.slots()).without(&old.head.present);
-            for slots in [gone, old.freed?.slots] {
+            // Freed slots stay freed, whether they still have a bit or are only absent.
+            let absent = Bitmap::all(old.head.slots()).without(&old.head.present);
+            for slots in [absent, old.freed?.slots] {
                 slots.iter().for_each(|slot| freed.insert(slot));
             }
             head.present = head.present.without(&freed);
@@ -120,7 +119,7 @@ impl Inner {
         let put = self.bucket.put(&path, object.clone(), mode, conditional);
         let version = match put.await {
             Ok(version) => version,
-            // By another one, or by an attempt whose answer was lost.
+            // Another host was first, or an attempt whose answer was lost.
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
                 match self.find_put(&head, &object).await {
                     Err(UnitError::Misplaced { .. }) => {
@@ -130,11 +129,11 @@ impl Inner {
                 }
             }
             Err(error) => {
-                let doing = format!("write segment {segment} anew");
-                return Err(self.bucket.meaning_of_write(&doing, error));
+                let doing = format!("replace segment {segment}");
+                return Err(self.bucket.write_error(&doing, error));
             }
         };
-        let known = Known {
+        let known = CachedSegment {
             freed,
             e_tag: strong(&version),
             head,
@@ -160,18 +159,17 @@ impl Inner {
         }
     }
 
-    /// Of the object that is in the place of `object` already, if it is that
-    /// very one: an answer was lost on the way, and the put, this one or one
-    /// before, has been carried out.
+    /// The version of the object that exists already, if it is equal to `object`: this or an
+    /// earlier put was carried out and its answer was lost.
     async fn find_put(&self, head: &Head, object: &Bytes) -> Result<UpdateVersion, UnitError> {
         let segment = head.segment;
         let loaded = match self.load(segment).await {
-            // S3 says so, too, when it is busy with another put of that name.
+            // S3 also reports this while it carries out another put of that name.
             Err(UnitError::NoSegment { url, .. }) => {
                 return Err(UnitError::Io {
                     url,
                     doing: format!("write segment {segment}"),
-                    source: Arc::new(io::Error::other("it was there, and then it was not")),
+                    source: Arc::new(io::Error::other("it existed and then did not")),
                 });
             }
             other => other?,
@@ -186,7 +184,7 @@ impl Inner {
             let found = self.get_whole(head, e_tag.as_deref()).await;
             let found = found.map_err(|error| {
                 self.bucket
-                    .meaning(&format!("read segment {segment}"), error)
+                    .read_error(&format!("read segment {segment}"), error)
             })?;
             if found.bytes == *object {
                 return Ok(found.version);

@@ -1,9 +1,9 @@
-//! How many segments a unit holds, and how much room they take.
+//! The account of a unit: the number of its segments and the room they take.
 //!
-//! A pool says that only by naming every object, and of each what was freed. So it
-//! is looked at seldom, by a thread of the pool of threads, and what is changed here
-//! is kept up with. Segments of other hosts are seen at the next look; what others
-//! free in segments that are known, after the next start.
+//! A pool reveals that only by listing every object and reading its attributes. So scans are
+//! rare and run on the thread pool, and changes of this process update the account in between.
+//! Segments of other hosts are seen at the next scan; what others free in known segments, after
+//! the next start.
 //!
 //! Cost: 16 to 32 bytes of memory a segment.
 
@@ -14,25 +14,25 @@ use base::SegmentId;
 use parking_lot::{Condvar, Mutex};
 use unit::UnitError;
 
-/// How old a look may be.
+/// Maximum age of a scan.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
-/// A look comes again only after so many times what the last one took.
-const REST_PER_LOOK: u32 = 20;
+/// Minimum time between two scans, as a multiple of the duration of the first.
+const REST_PER_SCAN: u32 = 20;
 
 #[derive(Default)]
 struct State {
-    /// What is known, once there was a look.
+    /// The segments and their bytes; `None` before the first scan.
     segments: Option<HashMap<SegmentId, u64>>,
     bytes: u64,
     free_bytes: Option<u64>,
-    /// When the next look is due, by the monotonic clock.
+    /// When the next scan is due, by the monotonic clock.
     due: Duration,
-    /// Since when somebody looks.
+    /// When the scan that is running began.
     begun: Option<Duration>,
-    /// Why the last look failed, if it did.
+    /// The error of the last scan, if it failed.
     failure: Option<UnitError>,
-    /// What was changed since then: a segment's bytes, or none if it is gone.
+    /// Changes since `begun`: the bytes of a segment, or `None` if it was removed.
     meanwhile: Vec<(SegmentId, Option<u64>)>,
 }
 
@@ -49,24 +49,24 @@ impl State {
     }
 }
 
-/// What is known.
+/// The totals of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct Totals {
     pub(crate) segments: u64,
     pub(crate) bytes: u64,
     pub(crate) free_bytes: Option<u64>,
 }
 
-/// See the module's head.
+/// The account of a unit.
 #[derive(Default)]
 pub(crate) struct Account {
     state: Mutex<State>,
-    /// A look has ended.
+    /// Notified when a scan has ended.
     ended: Condvar,
 }
 
 impl Account {
-    /// A segment takes so many bytes now, or is gone.
+    /// Sets the bytes of a segment; `None` if it was removed.
     pub(crate) fn set(&self, segment: SegmentId, bytes: Option<u64>) {
         let mut state = self.state.lock();
         if state.begun.is_some() {
@@ -75,7 +75,7 @@ impl Account {
         state.apply(segment, bytes);
     }
 
-    /// A segment takes so many bytes more.
+    /// Adds to the bytes of a segment.
     pub(crate) fn add(&self, segment: SegmentId, more: u64) {
         let known = {
             let state = self.state.lock();
@@ -85,7 +85,7 @@ impl Account {
         self.set(segment, Some(known.unwrap_or(0) + more));
     }
 
-    /// Forgets everything: what is there now may be another unit.
+    /// Clears the account: another unit may be there now.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock();
         let begun = state.begun;
@@ -95,22 +95,21 @@ impl Account {
         };
     }
 
-    /// What is known.
-    pub(crate) fn known(&self) -> Option<Known> {
+    /// The totals, once there was a scan.
+    pub(crate) fn known(&self) -> Option<Totals> {
         let state = self.state.lock();
-        Some(Known {
+        Some(Totals {
             segments: state.segments.as_ref()?.len() as u64,
             bytes: state.bytes,
             free_bytes: state.free_bytes,
         })
     }
 
-    /// What is known; if that is nothing yet, what the look that is under way finds
-    /// within some time.
+    /// The totals; before the first scan, waits for the running one.
     ///
     /// # Errors
-    /// `None` if there was no look in that time; why it failed, if it did.
-    pub(crate) fn wait(&self, within: Duration) -> Result<Known, Option<UnitError>> {
+    /// `None` if no scan ended within the time; the error if it failed.
+    pub(crate) fn wait(&self, within: Duration) -> Result<Totals, Option<UnitError>> {
         let mut state = self.state.lock();
         let is_awaited = |state: &mut State| state.segments.is_none() && state.begun.is_some();
         self.ended.wait_while_for(&mut state, is_awaited, within);
@@ -119,20 +118,20 @@ impl Account {
         self.known().ok_or(failure)
     }
 
-    /// Whether it is time to look, and nobody does. Whoever is told so looks,
-    /// and says so when that has ended.
-    pub(crate) fn begins(&self, now: Duration) -> bool {
+    /// Begins a scan if one is due and none is running. The caller must scan and call
+    /// [`Account::end`].
+    pub(crate) fn try_begin(&self, now: Duration) -> bool {
         let mut state = self.state.lock();
-        let begins = state.begun.is_none() && state.due <= now;
-        if begins {
+        let begin = state.begun.is_none() && state.due <= now;
+        if begin {
             state.begun = Some(now);
             state.failure = None;
             state.meanwhile.clear();
         }
-        begins
+        begin
     }
 
-    /// The look that was begun has ended, whatever came of it.
+    /// Records that the scan has ended, successfully or not.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.begun = None;
@@ -140,7 +139,7 @@ impl Account {
         self.ended.notify_all();
     }
 
-    /// Those of `segments` whose bytes are not known.
+    /// Those of `segments` whose bytes are unknown.
     pub(crate) fn unknown(&self, segments: &[SegmentId]) -> Vec<SegmentId> {
         let state = self.state.lock();
         let is_known = |segment: &SegmentId| {
@@ -154,8 +153,8 @@ impl Account {
             .collect()
     }
 
-    /// A look has ended: with these segments, the bytes of those that were not
-    /// known, and the room left.
+    /// Records the result of a scan: the segments, the bytes of those that were unknown, and the
+    /// free room.
     pub(crate) fn found(
         &self,
         segments: &[SegmentId],
@@ -177,10 +176,10 @@ impl Account {
             state.apply(segment, bytes);
         }
         let begun = state.begun.unwrap_or(now);
-        state.due = now + AGE_MAX.max(now.saturating_sub(begun) * REST_PER_LOOK);
+        state.due = now + AGE_MAX.max(now.saturating_sub(begun) * REST_PER_SCAN);
     }
 
-    /// A look has failed.
+    /// Records that a scan failed.
     pub(crate) fn failed(&self, why: UnitError) {
         self.state.lock().failure = Some(why);
     }
@@ -199,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_during_a_look_and_after_it_counts() {
+    fn changes_during_a_scan_and_after_it_count() {
         let account = Account::default();
         let now = Duration::from_secs(9);
         assert_eq!(totals(&account), None);
         account.set(at(9), Some(1));
-        assert!(account.begins(now));
-        assert!(!account.begins(now), "one at a time");
+        assert!(account.try_begin(now));
+        assert!(!account.try_begin(now), "one at a time");
         account.set(at(1), None);
         account.set(at(3), Some(9));
         let segments = [at(1), at(2)];
@@ -216,14 +215,14 @@ mod tests {
         assert_eq!(totals(&account), Some((2, 29)));
         account.add(at(3), 1);
         assert_eq!(totals(&account), Some((2, 30)));
-        assert!(!account.begins(now + Duration::from_secs(59)), "not due");
-        assert!(account.begins(now + AGE_MAX));
+        assert!(!account.try_begin(now + Duration::from_secs(59)), "not due");
+        assert!(account.try_begin(now + AGE_MAX));
         assert_eq!(account.unknown(&[at(2), at(4)]), [at(4)]);
         account.found(&[at(2), at(4)], &HashMap::from([(at(4), 7)]), None, now);
         assert_eq!(totals(&account), Some((2, 27)));
         account.end();
         account.forget();
-        assert!(account.begins(Duration::ZERO));
+        assert!(account.try_begin(Duration::ZERO));
         account.failed(UnitError::Full { url: String::new() });
         account.end();
         let failed = account.wait(Duration::from_secs(60));
@@ -231,7 +230,7 @@ mod tests {
             matches!(failed, Err(Some(UnitError::Full { .. }))),
             "{failed:?}"
         );
-        assert!(account.begins(Duration::ZERO));
+        assert!(account.try_begin(Duration::ZERO));
         let unknown = account.wait(Duration::ZERO);
         assert!(matches!(unknown, Err(None)), "{unknown:?}");
     }

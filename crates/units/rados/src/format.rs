@@ -1,16 +1,16 @@
-//! The bytes of the objects, as drawn in `docs/internals/formats.md`: parsed here
-//! once, and nowhere else.
+//! The format of the objects, as drawn in `docs/internals/formats.md`. They are parsed here and
+//! nowhere else.
 //!
 //! ```text
-//!  segments/…   content   a record a slot: tag, checksum, place, content
-//!               head      attribute, written once: which segment it is
-//!               slots     attribute: how many were put, and their size
-//!               freed     attribute: a bit for each that was freed
-//!               generation  attribute: which of those in its place it is, if not the first
+//!  segments/…   content   a record a slot: tag, checksum, position, content
+//!               head      attribute, written once: the segment's id
+//!               slots     attribute: number of slots that were put, and their size
+//!               freed     attribute: a bit for each slot that was freed
+//!               generation  attribute: how often it was replaced, if ever
 //! ```
 //!
-//! Nothing here does I/O, and nothing that is parsed here is believed before it was
-//! checked: no function panics, whatever the bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
+//! bytes.
 
 use base::codec::{Reader, Writer as _};
 use base::{ClusterId, LineageTag, SegmentId, checksum};
@@ -19,7 +19,7 @@ use unit::format::{FormatError, SLOT_BYTES_MIN, SLOTS_MAX, check, is_slot_size, 
 
 use crate::pool::Inspected;
 
-/// What a head begins with.
+/// The first bytes of a head.
 const MAGIC: &[u8; 8] = b"screerad";
 
 /// The version of the layout.
@@ -28,7 +28,7 @@ const VERSION: u16 = 1;
 /// Length of a head in bytes.
 const HEAD_BYTES: usize = 48;
 
-/// Tag, checksum and place of a slot, in front of its content, in bytes.
+/// Length of tag, checksum and position before the content of a slot, in bytes.
 pub(crate) const RECORD_HEAD_BYTES: usize = 24;
 
 /// Names of attributes.
@@ -37,15 +37,15 @@ pub(crate) const SLOTS: &str = "slots";
 pub(crate) const FREED: &str = "freed";
 pub(crate) const GENERATION: &str = "generation";
 
-/// What names of segments begin with.
+/// Prefix of the names of segments' objects.
 const SEGMENTS: &str = "segments/";
 
-/// Which segment an object is.
+/// The head of a segment's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) segment: SegmentId,
     pub(crate) cluster: ClusterId,
-    /// What segments have in common that belong together, or 0.
+    /// Tag of the lineage that the segment belongs to, or 0.
     pub(crate) lineage_tag: LineageTag,
 }
 
@@ -92,7 +92,7 @@ impl Head {
     }
 }
 
-/// How many slots were put, and their size.
+/// Number of slots that were put, and their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slots {
     pub(crate) count: u32,
@@ -124,7 +124,7 @@ impl Slots {
     }
 }
 
-/// Which slots were freed: a bit each, in as many words as the last of them takes.
+/// The freed slots: a bit each, in as many words as the last of them needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Freed(Vec<u64>);
 
@@ -146,7 +146,7 @@ impl Freed {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Empty if none is.
+    /// The encoded set; empty if no slot was freed.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut into = Vec::new();
         if !self.0.is_empty() {
@@ -180,7 +180,7 @@ impl Freed {
     }
 }
 
-/// The value of the attribute that says a generation; empty for the first.
+/// The value of the attribute of the generation; empty for generation 0.
 pub(crate) fn encode_generation(generation: u16) -> Vec<u8> {
     let mut into = Vec::new();
     if generation > 0 {
@@ -203,13 +203,13 @@ fn parse_generation(bytes: &[u8]) -> Result<u16, FormatError> {
     }
 }
 
-/// A segment's object without its content, checked.
+/// The checked attributes of a segment's object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) head: Head,
     pub(crate) slots: Slots,
     pub(crate) freed: Freed,
-    /// Which of the segments that were in this one's place it is.
+    /// How often the segment was replaced.
     pub(crate) generation: u16,
 }
 
@@ -219,7 +219,7 @@ impl State {
         let slots = Slots::parse(found.attribute(SLOTS))?;
         let freed = Freed::parse(found.attribute(FREED), slots.count)?;
         let generation = parse_generation(found.attribute(GENERATION))?;
-        // What is freed at the end need not be there any more.
+        // A cluster cuts off freed slots at the end.
         let live = (0..slots.count).rev().find(|slot| !freed.contains(*slot));
         let least = live.map_or(0, |last| offset_of(last + 1, slots.size));
         if !(least..=offset_of(slots.count, slots.size)).contains(&found.size) {
@@ -233,57 +233,56 @@ impl State {
         })
     }
 
-    /// The room that it takes, in bytes.
+    /// Room that the segment takes, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let live = self.slots.count - self.freed.count();
         u64::from(live) * record_bytes(self.slots.size) as u64
     }
 }
 
-/// How long a slot and what goes with it is.
+/// Length of a record in bytes.
 pub(crate) fn record_bytes(slot_bytes: u32) -> usize {
     RECORD_HEAD_BYTES + slot_bytes as usize
 }
 
-/// Where a slot's record lies.
+/// Offset of a slot's record in bytes.
 pub(crate) fn offset_of(slot: u32, slot_bytes: u32) -> u64 {
     u64::from(slot) * record_bytes(slot_bytes) as u64
 }
 
-/// Slot and size in one number, never 0.
-fn place_of(slot: u32, slot_bytes: u32) -> u32 {
+/// The position of a record: slot and slot size in one number, never 0.
+fn position_of(slot: u32, slot_bytes: u32) -> u32 {
     (slot & 0xffff) | (slot_bytes / SLOT_BYTES_MIN) << 16
 }
 
-/// The checksum of a record covers its place, so that one that lies in another's is
-/// found out.
-fn record_crc(place: u32, tag: &[u8], content: &[u8]) -> u32 {
-    let crc = checksum::crc32c(&place.to_le_bytes());
+/// The checksum of a record covers its position, so that a record in the wrong one is detected.
+fn record_crc(position: u32, tag: &[u8], content: &[u8]) -> u32 {
+    let crc = checksum::crc32c(&position.to_le_bytes());
     checksum::crc32c_append(checksum::crc32c_append(crc, tag), content)
 }
 
-/// Writes a slot and what goes with it.
+/// Appends the record of a slot.
 pub(crate) fn encode_record(slot: u32, tag: &Tag, content: &[u8], into: &mut Vec<u8>) {
     let size = u32::try_from(content.len()).expect("a slot has at most 1 MiB");
-    let place = place_of(slot, size);
+    let position = position_of(slot, size);
     into.put_bytes(tag);
-    into.put_u32(record_crc(place, tag, content));
-    into.put_u32(place);
+    into.put_u32(record_crc(position, tag, content));
+    into.put_u32(position);
     into.put_bytes(content);
 }
 
-/// What lies where a slot's record should.
+/// The bytes at the position of a slot's record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
-    /// The slot: what it is worth, its tag tells.
+    /// The record of the slot. Its tag authenticates the content.
     Put(&'a Tag, &'a [u8]),
-    /// Zeroes: it was freed.
+    /// Zeroes: the slot was freed.
     Freed,
-    /// Something else: slots have another size, or it is damaged.
+    /// Anything else: slots have another size, or the record is damaged.
     Other,
 }
 
-/// Reads the record of `slot`, `slot_bytes` long.
+/// Parses the record of `slot`, whose size is `slot_bytes`.
 pub(crate) fn parse_record(slot: u32, slot_bytes: u32, record: &[u8]) -> Record<'_> {
     let Some((tag, rest)) = record.split_first_chunk::<16>() else {
         return Record::Other;
@@ -291,22 +290,22 @@ pub(crate) fn parse_record(slot: u32, slot_bytes: u32, record: &[u8]) -> Record<
     let Some((numbers, content)) = rest.split_first_chunk::<8>() else {
         return Record::Other;
     };
-    let place = u32::from_le_bytes([numbers[4], numbers[5], numbers[6], numbers[7]]);
-    if place == place_of(slot, slot_bytes) && content.len() == slot_bytes as usize {
+    let position = u32::from_le_bytes([numbers[4], numbers[5], numbers[6], numbers[7]]);
+    if position == position_of(slot, slot_bytes) && content.len() == slot_bytes as usize {
         Record::Put(tag, content)
-    } else if place == 0 && *tag == [0; 16] && numbers[..4] == [0; 4] {
+    } else if position == 0 && *tag == [0; 16] && numbers[..4] == [0; 4] {
         Record::Freed
     } else {
         Record::Other
     }
 }
 
-/// Whether a record is as it was put.
-pub(crate) fn is_sound(slot: u32, slot_bytes: u32, record: &[u8]) -> bool {
+/// Whether a record belongs to `slot` and matches its checksum.
+pub(crate) fn is_valid_record(slot: u32, slot_bytes: u32, record: &[u8]) -> bool {
     let Record::Put(tag, content) = parse_record(slot, slot_bytes, record) else {
         return false;
     };
-    let crc = record_crc(place_of(slot, slot_bytes), tag, content);
+    let crc = record_crc(position_of(slot, slot_bytes), tag, content);
     record[16..20] == crc.to_le_bytes()
 }
 
@@ -362,8 +361,27 @@ mod tests {
         (state, found)
     }
 
+    /// Version 1 of the head, byte by byte: what is written today must stay readable.
     #[test]
-    fn attributes_round_trip_and_each_flipped_bit_is_found() {
+    fn the_fixture_of_version_1_is_read_and_written() {
+        #[rustfmt::skip]
+        let fixture: [u8; 48] = [
+            0x73, 0x63, 0x72, 0x65, 0x65, 0x72, 0x61, 0x64, 0x01, 0x00, 0x00, 0x00,
+            0x78, 0x56, 0x34, 0x12, 0xbc, 0x0a, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x94, 0x23, 0x6d, 0xae,
+        ];
+        let head = Head {
+            segment: SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits"),
+            cluster: ClusterId::from_u128(9),
+            lineage_tag: LineageTag(5),
+        };
+        assert_eq!(Head::parse(&fixture), Ok(head));
+        assert_eq!(head.encode(), fixture);
+    }
+
+    #[test]
+    fn attributes_round_trip_and_every_flipped_bit_is_detected() {
         let (state, found) = state();
         assert_eq!(State::parse(&found).as_ref(), Ok(&state));
         assert_eq!(state.bytes(), 98 * 4120);
@@ -382,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_head_is_named_so() {
+    fn a_newer_version_is_not_reported_as_damage() {
         let (state, _) = state();
         let mut bytes = state.head.encode();
         bytes[8] = 2;
@@ -395,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_of_its_slot_and_size_and_each_flipped_bit_is_found() {
+    fn a_record_belongs_to_its_slot_and_size_and_every_flipped_bit_is_detected() {
         for slot in [0, 1, 65_535] {
             let mut record = Vec::new();
             encode_record(slot, &[7; 16], &[9; 512], &mut record);
@@ -404,20 +422,20 @@ mod tests {
                 parse_record(slot, 512, &record),
                 Record::Put(&[7; 16], &[9; 512])
             );
-            assert!(is_sound(slot, 512, &record));
+            assert!(is_valid_record(slot, 512, &record));
             assert_eq!(parse_record(slot ^ 1, 512, &record), Record::Other);
             assert_eq!(parse_record(slot, 1024, &record), Record::Other);
             for bit in 0..record.len() * 8 {
                 let mut flipped = record.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                assert!(!is_sound(slot, 512, &flipped), "bit {bit}");
+                assert!(!is_valid_record(slot, 512, &flipped), "bit {bit}");
             }
         }
         assert_eq!(parse_record(0, 512, &[0; 536]), Record::Freed);
     }
 
     #[test]
-    fn a_name_is_that_of_one_segment() {
+    fn names_and_segments_round_trip() {
         let known = segment(0x00a0_0000_0007);
         assert_eq!(name_of(known), "segments/000000007-00a");
         assert_eq!(segment_of("segments/000000007-00a"), Some(known));
@@ -426,7 +444,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_bytes_nothing_panics(
+        fn no_bytes_make_a_parser_panic(
             head in proptest::collection::vec(any::<u8>(), 0..80),
             slots in proptest::collection::vec(any::<u8>(), 0..16),
             freed in proptest::collection::vec(any::<u8>(), 0..80),

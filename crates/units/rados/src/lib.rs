@@ -1,56 +1,54 @@
 //! Floor 4: namespaces of a Ceph cluster's pools as storage units.
 //!
-//! Each segment is an object; `docs/internals/formats.md` draws it. What a call costs, in
+//! Each segment is an object; `docs/internals/formats.md` draws it. The cost of a call, in
 //! operations of the cluster:
 //!
 //! | call | operations |
 //! |---|---|
-//! | `read`, `read_async` | one, of the run and no more: slot, tag and all |
-//! | `put` | one, with all its slots; the marker besides, if it was not looked at for 5 s |
+//! | `read`, `read_async` | one, of the run only, tags included |
+//! | `put` | one, with all its slots; and one for the marker, if that was not checked for 5 s |
 //! | `sync` | none |
-//! | `free` | the marker, what is free already, and one write |
+//! | `free` | the marker, the attributes, and one write |
 //! | `delete` | the marker, and one |
-//! | `replace` | the marker, what is there already, and one, with all of it |
+//! | `replace` | the marker, the attributes, and one write of the whole segment |
 //! | `list`, `list_serials` | the marker, and a list of the whole pool's objects |
 //!
-//! Rules that hold whatever happens:
+//! Invariants:
 //!
-//! * A put, a free, a replacement and a claim are each one change of one object, which the
-//!   cluster makes whole or not at all: there is no state in between to recover from.
-//! * A put goes where the segment ends, or nowhere: the cluster compares, not this
-//!   program.
-//! * A namespace whose marker names another owner's database is not changed. It
-//!   may be read. One without this unit's marker is not written to.
-//! * Every question is answered in time. What was not answered may be done all the
-//!   same, then or later.
+//! * A put, a free, a replacement and a claim are each one atomic change of one object, so there
+//!   is no intermediate state to recover from.
+//! * A put succeeds only at the end of the segment: the cluster compares, not this program.
+//! * A namespace whose marker names another owner's database may be read and is not changed.
+//!   One without this unit's marker is never written to.
+//! * Every request has a timeout; one that timed out may still be carried out.
 //!
-//! All `unsafe` is in the module `librados`, which loads Ceph's library when a unit first asks
-//! for it: this program runs where there is none.
+//! All `unsafe` is in the module `librados`, which loads Ceph's library when a unit first needs
+//! it, so that this program also runs without it.
 //!
-//! Must not know: keys, volumes, what is in a slot, who asks.
+//! Must not know: keys, volumes, what is in a slot.
 
 #![deny(unsafe_code)]
 
+mod access;
 mod account;
 mod claim;
+mod errors;
 mod format;
 #[expect(unsafe_code, reason = "it calls a library in C; see its head")]
 mod librados;
-mod meaning;
+mod location;
 #[cfg(test)]
 mod memory;
-mod place;
 mod pool;
+mod rados_unit;
 mod read;
 mod replace;
-mod site;
 #[cfg(test)]
 mod tests;
-mod unit_of_pool;
 mod write;
 
-pub use place::{Place, PlaceError, is_rados_url};
-pub use unit_of_pool::RadosUnit;
+pub use location::{Location, LocationError, is_rados_url};
+pub use rados_unit::RadosUnit;
 
-/// Data in one segment at most, in bytes, unless said otherwise: as on a folder.
+/// Default maximum of data in one segment, in bytes: as on a folder.
 pub const SEGMENT_DATA_BYTES: u64 = 8 << 20;

@@ -1,13 +1,13 @@
-//! A pool in memory: what the tests of the unit run on where there is no cluster.
+//! A pool in memory, for tests without a cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::access::Connect;
 use crate::librados::ConnectError;
-use crate::pool::{Change, Errno, Inspected, Pool, Told, ToldBytes};
-use crate::site::Connect;
+use crate::pool::{Callback, Change, Errno, Inspected, Pool, ReadCallback};
 
 #[derive(Clone, Default)]
 pub(crate) struct Object {
@@ -15,21 +15,21 @@ pub(crate) struct Object {
     pub(crate) attributes: BTreeMap<String, Vec<u8>>,
 }
 
-/// What somebody else does meanwhile.
+/// A concurrent change by another client.
 type Event = Box<dyn FnOnce(&mut State) + Send>;
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) objects: BTreeMap<String, Object>,
-    /// What every change is answered.
+    /// The error of every change.
     pub(crate) refuses_changes: Option<Errno>,
-    /// What every reading is answered.
+    /// The error of every read.
     pub(crate) refuses_readings: Option<Errno>,
-    /// Answers are kept for ever.
+    /// Whether callbacks are never called.
     pub(crate) is_unresponsive: bool,
-    /// How often it was connected to.
+    /// Number of connections.
     pub(crate) connections: usize,
-    /// Carried out once, before the next change.
+    /// Runs once, before the next change.
     pub(crate) before_change: Option<Event>,
     kept: Vec<Box<dyn Send>>,
 }
@@ -79,7 +79,7 @@ impl State {
                 }
                 Change::Replace(bytes) => object.content = bytes.to_vec(),
                 Change::Zero(offset, length) => {
-                    // As a cluster: what is zeroed up to the end is cut off.
+                    // As a cluster does: zeroes at the end are cut off.
                     let (first, end) = (offset as usize, (offset + length) as usize);
                     if end >= object.content.len() {
                         object.content.truncate(first);
@@ -107,10 +107,10 @@ impl State {
 }
 
 impl Pool for Memory {
-    fn change(&self, name: &str, changes: &[Change<'_>], told: Told<()>) {
+    fn change(&self, name: &str, changes: &[Change<'_>], callback: Callback<()>) {
         let mut state = self.0.lock();
         if state.is_unresponsive {
-            state.kept.push(Box::new(told));
+            state.kept.push(Box::new(callback));
             return;
         }
         if let Some(first) = state.before_change.take() {
@@ -121,13 +121,13 @@ impl Pool for Memory {
             None => state.carry_out(name, changes),
         };
         drop(state);
-        told(done);
+        callback(done);
     }
 
-    fn read(&self, name: &str, offset: u64, length: usize, told: ToldBytes) {
+    fn read(&self, name: &str, offset: u64, length: usize, callback: ReadCallback) {
         let mut state = self.0.lock();
         if state.is_unresponsive {
-            state.kept.push(Box::new(told));
+            state.kept.push(Box::new(callback));
             return;
         }
         let found = state.find(name);
@@ -140,12 +140,12 @@ impl Pool for Memory {
                 .unwrap_or(&[])
                 .to_vec()
         });
-        told(found.as_deref().map_err(|errno| *errno));
+        callback(found.as_deref().map_err(|errno| *errno));
     }
 
-    fn inspect(&self, name: &str, told: Told<Inspected>) {
+    fn inspect(&self, name: &str, callback: Callback<Inspected>) {
         let found = self.0.lock().find(name);
-        told(found.map(|object| Inspected {
+        callback(found.map(|object| Inspected {
             size: object.content.len() as u64,
             attributes: object.attributes.into_iter().collect(),
         }));

@@ -1,17 +1,16 @@
-//! What a unit asks of a pool, as a trait: librados carries it out, and in tests a
-//! pool in memory. Errors are numbers, as librados has them; what they mean for a
-//! unit is said in [`crate::meaning`].
+//! The requests of a unit to a pool, as a trait, which librados and, in tests, a pool in memory
+//! implement. Errors are numbers, as in librados; [`crate::errors`] converts them.
 //!
-//! Every question is answered once, also if it could not be asked. Answers come on
-//! any thread, and whoever is told of one must not wait.
+//! Every callback is called once, even if the request could not be sent. Callbacks run on any
+//! thread and must not wait.
 
-/// An error number of the operating system, positive; or above 4095, where the
-/// byte is at which [`Change::MustBegin`] found something else.
+/// An error number of the operating system, positive; from 4095 on, the offset of the byte at
+/// which [`Change::MustBe`] found a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
 impl Errno {
-    /// The smallest number that says where something differs.
+    /// The smallest number that is an offset of a difference.
     const DIFFERS: i32 = 4095;
 
     /// Whether a condition of a change did not hold.
@@ -20,37 +19,35 @@ impl Errno {
     }
 }
 
-/// A part of a change of one object. All parts of a change are carried out, in
-/// their order, or none.
+/// One part of an atomic change of an object. Parts are carried out in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change<'a> {
-    /// Make it; `EEXIST` if it is there.
+    /// Create the object; `EEXIST` if it exists.
     Create,
-    /// `ENOENT` if it is not there.
+    /// Fail with `ENOENT` if it does not exist.
     MustExist,
-    /// An attribute has this value, or the change fails ([`Errno::is_condition`]).
+    /// Fail unless an attribute has this value ([`Errno::is_condition`]).
     MustHave(&'static str, &'a [u8]),
-    /// The content is this, in which no byte is zero, or the change fails.
+    /// Fail unless this is the content, which must have no zero byte.
     MustBe(&'a [u8]),
-    /// It will be so long, and be written so much at once, in bytes.
+    /// Hint: the expected length of the object and of its writes, in bytes.
     Expect { object_bytes: u64, write_bytes: u64 },
-    /// Give an attribute this value.
+    /// Set an attribute.
     Set(&'static str, &'a [u8]),
     /// Write at an offset.
     Write(u64, &'a [u8]),
-    /// Have this content and no other.
+    /// Replace the content.
     Replace(&'a [u8]),
-    /// Give up the content from an offset on, so many bytes. They read as zeroes; if
-    /// nothing lies behind them, the object ends before them.
+    /// Zero bytes: offset and length. At the end of the object they are cut off.
     Zero(u64, u64),
-    /// Remove it.
+    /// Remove the object.
     Remove,
 }
 
-/// An object without its content.
+/// The length and the attributes of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Inspected {
-    /// How long it is, in bytes.
+    /// Length in bytes.
     pub(crate) size: u64,
     /// Its attributes.
     pub(crate) attributes: Vec<(String, Vec<u8>)>,
@@ -64,26 +61,26 @@ impl Inspected {
     }
 }
 
-/// Is told what came of a question.
-pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
+/// Called with the result of a request.
+pub(crate) type Callback<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
 
-/// Is told what was read, which may be less than was asked for.
-pub(crate) type ToldBytes = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
+/// Called with the bytes that were read, which may be fewer than requested.
+pub(crate) type ReadCallback = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 
 /// A namespace of a pool, or a connection to one.
 pub(crate) trait Pool: Send + Sync {
-    /// Begins to change the object called `name`.
-    fn change(&self, name: &str, changes: &[Change<'_>], told: Told<()>);
+    /// Starts to change the object `name`.
+    fn change(&self, name: &str, changes: &[Change<'_>], callback: Callback<()>);
 
-    /// Begins to read `length` bytes of an object.
-    fn read(&self, name: &str, offset: u64, length: usize, told: ToldBytes);
+    /// Starts to read `length` bytes of an object.
+    fn read(&self, name: &str, offset: u64, length: usize, callback: ReadCallback);
 
-    /// Begins to read its length and attributes, as of one moment.
-    fn inspect(&self, name: &str, told: Told<Inspected>);
+    /// Starts to read its length and attributes atomically.
+    fn inspect(&self, name: &str, callback: Callback<Inspected>);
 
-    /// Names all objects, in no order. It waits.
+    /// Calls `each` with the name of each object, in any order. Waits.
     fn list(&self, each: &mut dyn FnMut(&str)) -> Result<(), Errno>;
 
-    /// How much more content the pool takes, in bytes, if it says so. It waits.
+    /// Free room of the pool in bytes, if it is reported. Waits.
     fn free_bytes(&self) -> Result<Option<u64>, Errno>;
 }

@@ -1,4 +1,4 @@
-//! Reading: runs of slots, whole segments, attributes and names.
+//! Reading runs of slots, whole segments and attributes; listing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,51 +9,49 @@ use base::{SegmentId, Slot};
 use unit::{Read, ReadDone, ReadSlots, SegmentStat, SlotRun, Tag, UnitError, UnitStat};
 use world::parallel;
 
+use crate::access::{DATA_TIMEOUT, METADATA_TIMEOUT};
+use crate::errors::{Intent, unit_error};
 use crate::format::{
-    Record, State, is_sound, name_of, offset_of, parse_record, record_bytes, segment_of,
+    Record, State, is_valid_record, name_of, offset_of, parse_record, record_bytes, segment_of,
 };
-use crate::meaning::{Intent, meaning};
 use crate::pool::Errno;
-use crate::site::{LOOK_WITHIN, MOVE_WITHIN};
-use crate::unit_of_pool::Core;
+use crate::rados_unit::Core;
 
-/// Bytes that are under way at once for readings that nobody waits for, at most:
-/// librados would hold up whoever asks for more than 100 MiB.
-const FLIGHT_BYTES_MAX: usize = 32 << 20;
+/// Maximum bytes of asynchronous reads under way: librados would block callers beyond 100 MiB.
+const READ_BYTES_MAX: usize = 32 << 20;
 
-/// Segments that are measured at once.
+/// Number of segments that are measured concurrently.
 const PARALLEL: usize = 16;
 
-/// What is read of a segment at once when all of it is, in bytes.
+/// Bytes that a scrub reads at a time.
 const SCRUB_BYTES: usize = 4 << 20;
 
-/// What is under way for readings that nobody waits for.
+/// The bytes of asynchronous reads under way.
 #[derive(Default)]
-pub(crate) struct Flight(AtomicUsize);
+pub(crate) struct ReadBudget(AtomicUsize);
 
-impl Flight {
-    /// Room for so many bytes more, if there is.
-    fn board(self: &Arc<Self>, bytes: usize) -> Option<Seat> {
-        let seat = Seat(Arc::clone(self), bytes);
+impl ReadBudget {
+    /// A permit for `bytes` more, if they are within the limit.
+    fn acquire(self: &Arc<Self>, bytes: usize) -> Option<ReadPermit> {
+        let permit = ReadPermit(Arc::clone(self), bytes);
         let before = self.0.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= FLIGHT_BYTES_MAX).then_some(seat)
+        (before + bytes <= READ_BYTES_MAX).then_some(permit)
     }
 }
 
-/// A look at what a unit holds: ends when it is dropped, also if it panics or is
-/// never carried out.
-struct Looks(Arc<Core>);
+/// A scan of a unit. It ends when this is dropped, even if it panics or never runs.
+struct Scan(Arc<Core>);
 
-impl Drop for Looks {
+impl Drop for Scan {
     fn drop(&mut self) {
         self.0.account.end();
     }
 }
 
-/// Room that is given back when it is dropped.
-struct Seat(Arc<Flight>, usize);
+/// A permit, returned when it is dropped.
+struct ReadPermit(Arc<ReadBudget>, usize);
 
-impl Drop for Seat {
+impl Drop for ReadPermit {
     fn drop(&mut self) {
         self.0.0.fetch_sub(self.1, Ordering::Relaxed);
     }
@@ -79,29 +77,29 @@ impl State {
     }
 }
 
-/// Why records are not what was asked for.
-enum Unfit {
-    /// This slot is not there, as far as the object tells.
+/// Why records are not those of the requested slots.
+enum RecordError {
+    /// The slot was freed or never put.
     NoSlot(u32),
-    /// Something else is in its place.
+    /// Something else is in the slot's position.
     Other(u32),
 }
 
-/// The tags and the content of `count` slots from `first` on, in what was read.
+/// Calls `each` with index, tag and content of `count` slots from `first` on.
 fn split(
     records: &[u8],
     first: u32,
     slot_bytes: u32,
     mut each: impl FnMut(usize, &Tag, &[u8]),
     count: usize,
-) -> Result<(), Unfit> {
+) -> Result<(), RecordError> {
     let mut records = records.chunks_exact(record_bytes(slot_bytes));
     for (index, slot) in (0..count).zip(first..) {
-        let record = records.next().ok_or(Unfit::NoSlot(slot))?;
+        let record = records.next().ok_or(RecordError::NoSlot(slot))?;
         match parse_record(slot, slot_bytes, record) {
             Record::Put(tag, content) => each(index, tag, content),
-            Record::Freed => return Err(Unfit::NoSlot(slot)),
-            Record::Other => return Err(Unfit::Other(slot)),
+            Record::Freed => return Err(RecordError::NoSlot(slot)),
+            Record::Other => return Err(RecordError::Other(slot)),
         }
     }
     Ok(())
@@ -111,7 +109,7 @@ fn no_slot(url: &str, segment: SegmentId, slot: u32) -> UnitError {
     UnitError::NoSlot {
         url: url.to_owned(),
         segment,
-        // A run may reach beyond the last slot that can be named.
+        // A run may extend beyond the last slot number.
         slot: Slot(u16::try_from(slot).unwrap_or(u16::MAX)),
     }
 }
@@ -136,21 +134,21 @@ fn reading(segment: SegmentId) -> String {
 }
 
 impl Core {
-    /// That there is no such segment; if the unit itself is there.
+    /// The error of a missing segment; that of the unit if the unit itself is missing.
     pub(crate) fn no_segment(&self, segment: SegmentId) -> UnitError {
-        match self.look() {
-            Ok(_) => no_segment(&self.site.url, segment),
+        match self.check() {
+            Ok(_) => no_segment(&self.access.url, segment),
             Err(why) => why,
         }
     }
 
-    /// Reads what there is to know of a segment without its content.
+    /// Reads the attributes of a segment.
     pub(crate) fn load(&self, segment: SegmentId) -> Result<State, UnitError> {
-        let url = &self.site.url;
-        let found = match self.site.inspect(&name_of(segment))? {
+        let url = &self.access.url;
+        let found = match self.access.inspect(&name_of(segment))? {
             Ok(found) => found,
             Err(Errno(libc::ENOENT)) => return Err(self.no_segment(segment)),
-            Err(errno) => return Err(self.site.meaning(&reading(segment), errno)),
+            Err(errno) => return Err(self.access.read_error(&reading(segment), errno)),
         };
         let state = State::parse(&found).map_err(|error| damaged(url, segment, error))?;
         if state.head.segment != segment {
@@ -164,7 +162,7 @@ impl Core {
         Ok(state)
     }
 
-    /// Looks that what was put is there: a put that was answered is durable.
+    /// Checks that the segments exist: an acknowledged put is durable.
     pub(crate) fn check_put(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
         let unknown = self.account.unknown(segments);
         unknown
@@ -187,12 +185,12 @@ impl Core {
             count * record_bytes(slot_bytes),
         );
         let read = self
-            .site
-            .read(&name_of(segment), offset, length, MOVE_WITHIN)?;
+            .access
+            .read(&name_of(segment), offset, length, DATA_TIMEOUT)?;
         let records = match read {
             Ok(records) => records,
             Err(Errno(libc::ENOENT)) => return Err(self.no_segment(segment)),
-            Err(errno) => return Err(self.site.meaning(&reading(segment), errno)),
+            Err(errno) => return Err(self.access.read_error(&reading(segment), errno)),
         };
         let size = slot_bytes as usize;
         let copy = |index: usize, tag: &Tag, content: &[u8]| {
@@ -205,24 +203,24 @@ impl Core {
         }
     }
 
-    /// Why a run cannot be read, by what the segment's attributes say.
-    fn explain(&self, segment: SegmentId, slot_bytes: u32, unfit: &Unfit) -> UnitError {
+    /// Finds out from the segment's attributes why a run cannot be read.
+    fn explain(&self, segment: SegmentId, slot_bytes: u32, unfit: &RecordError) -> UnitError {
         let state = match self.load(segment) {
             Ok(state) => state,
             Err(why) => return why,
         };
         match *unfit {
             _ if state.slots.size != slot_bytes => state.misplaced(),
-            Unfit::NoSlot(slot) => no_slot(&self.site.url, segment, slot),
-            Unfit::Other(slot) => {
-                let reason = format!("what lies at slot {slot} is not that slot");
-                damaged(&self.site.url, segment, reason)
+            RecordError::NoSlot(slot) => no_slot(&self.access.url, segment, slot),
+            RecordError::Other(slot) => {
+                let reason = format!("slot {slot} holds something else");
+                damaged(&self.access.url, segment, reason)
             }
         }
     }
 
-    /// As [`Core::read_run`], for `done`, on a thread of librados. False if nothing
-    /// was begun.
+    /// As [`Core::read_run`], with a callback on a thread of librados. Returns `false` if nothing
+    /// was started.
     pub(crate) fn read_run_async(&self, run: SlotRun, slot_bytes: u32, done: ReadDone) -> bool {
         let (segment, first) = (run.segment, u32::from(run.first.0));
         let count = usize::from(run.count);
@@ -230,21 +228,21 @@ impl Core {
             offset_of(first, slot_bytes),
             count * record_bytes(slot_bytes),
         );
-        let Some(seat) = self.flight.board(length) else {
+        let Some(permit) = self.read_budget.acquire(length) else {
             return false;
         };
-        let Some(pool) = self.site.connected() else {
+        let Some(pool) = self.access.connected() else {
             return false;
         };
-        let url = self.site.url.clone();
-        let told = move |read: Result<&[u8], Errno>| {
-            drop(seat);
+        let url = self.access.url.clone();
+        let callback = move |read: Result<&[u8], Errno>| {
+            drop(permit);
             let records = match read {
                 Ok(records) => records,
                 Err(Errno(libc::ENOENT)) => return done(Err(no_segment(&url, segment))),
                 Err(errno) => {
                     let doing = reading(segment);
-                    return done(Err(meaning(&url, &doing, Intent::Read, errno)));
+                    return done(Err(unit_error(&url, &doing, Intent::Read, errno)));
                 }
             };
             match split(records, first, slot_bytes, |_, _, _| {}, count) {
@@ -252,48 +250,47 @@ impl Core {
                     records,
                     record_bytes: record_bytes(slot_bytes),
                 })),
-                Err(Unfit::NoSlot(slot)) => done(Err(no_slot(&url, segment, slot))),
-                // The reading that may wait says what it is.
-                Err(Unfit::Other(slot)) => {
-                    let reason = format!("what lies at slot {slot} is not that slot");
+                Err(RecordError::NoSlot(slot)) => done(Err(no_slot(&url, segment, slot))),
+                // The synchronous read finds out what it is.
+                Err(RecordError::Other(slot)) => {
+                    let reason = format!("slot {slot} holds something else");
                     done(Err(damaged(&url, segment, reason)));
                 }
             }
         };
-        pool.read(&name_of(segment), offset, length, Box::new(told));
+        pool.read(&name_of(segment), offset, length, Box::new(callback));
         true
     }
 
-    /// The segments with these serials, in order.
+    /// Lists the segments with these serials, in order.
     pub(crate) fn list_segments(&self, serials: &Range<u64>) -> Result<Vec<SegmentId>, UnitError> {
         let mut found = Vec::new();
-        let listed = self.site.pool()?.list(&mut |name| {
+        let listed = self.access.pool()?.list(&mut |name| {
             found.extend(segment_of(name).filter(|segment| serials.contains(&segment.serial())));
         });
-        listed.map_err(|errno| self.site.meaning("list its segments", errno))?;
+        listed.map_err(|errno| self.access.read_error("list its segments", errno))?;
         found.sort_unstable();
         Ok(found)
     }
 
-    /// How much the unit holds, as was last seen. The first time somebody waits for
-    /// that, and no longer than for other looks.
+    /// The totals of the last scan. The first call waits for a scan.
     pub(crate) fn stat(self: &Arc<Self>) -> Result<UnitStat, UnitError> {
-        // Whether it is there at all is seen now.
-        self.look()?;
-        if self.account.begins(self.world.clock.monotonic()) {
-            let looks = Looks(Arc::clone(self));
+        // Whether the unit is available is checked now.
+        self.check()?;
+        if self.account.try_begin(self.world.clock.monotonic()) {
+            let scan = Scan(Arc::clone(self));
             self.world.pool.run(Box::new(move || {
-                let core = &looks.0;
+                let core = &scan.0;
                 if let Err(why) = core.measure() {
                     core.account.failed(why);
                 }
             }));
         }
         let late = || {
-            self.site
-                .meaning("count what it holds", Errno(libc::ETIMEDOUT))
+            self.access
+                .read_error("count its segments", Errno(libc::ETIMEDOUT))
         };
-        let known = self.account.wait(LOOK_WITHIN);
+        let known = self.account.wait(METADATA_TIMEOUT);
         let known = known.map_err(|failure| failure.unwrap_or_else(late))?;
         Ok(UnitStat {
             incarnation: Some(0),
@@ -303,7 +300,7 @@ impl Core {
         })
     }
 
-    /// Counts what the unit holds.
+    /// Scans the unit.
     fn measure(self: &Arc<Self>) -> Result<(), UnitError> {
         let segments = self.list_segments(&(0..SegmentId::SERIAL_MAX))?;
         let unknown = self.account.unknown(&segments);
@@ -314,7 +311,7 @@ impl Core {
                 let task = move || {
                     let bytes = some.iter().filter_map(|segment| match core.load(*segment) {
                         Ok(state) => Some(Ok((*segment, state.bytes()))),
-                        // Nobody knows how much of it is left.
+                        // Its size is unknown.
                         Err(UnitError::Damaged { .. } | UnitError::NoSegment { .. }) => None,
                         Err(why) => Some(Err(why)),
                     });
@@ -326,14 +323,14 @@ impl Core {
         for some in parallel(&*self.world.pool, PARALLEL, tasks.collect()) {
             measured.extend(some?);
         }
-        // It may be that this user may not ask.
-        let free_bytes = self.site.pool()?.free_bytes().unwrap_or(None);
+        // This user may have no right to that.
+        let free_bytes = self.access.pool()?.free_bytes().unwrap_or(None);
         let now = self.world.clock.monotonic();
         self.account.found(&segments, &measured, free_bytes, now);
         Ok(())
     }
 
-    /// Reads a whole segment, and compares each slot with its checksum.
+    /// Reads a whole segment and compares each slot with its checksum.
     pub(crate) fn scrub_segment(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
         let state = self.load(segment)?;
         let size = state.slots.size;
@@ -344,18 +341,18 @@ impl Core {
             let count = at_once.min(state.slots.count - first);
             let (offset, length) = (offset_of(first, size), count as usize * record_bytes(size));
             let read = self
-                .site
-                .read(&name_of(segment), offset, length, MOVE_WITHIN)?;
+                .access
+                .read(&name_of(segment), offset, length, DATA_TIMEOUT)?;
             let records = match read {
                 Ok(records) => records,
                 Err(Errno(libc::ENOENT)) => return Err(self.no_segment(segment)),
-                Err(errno) => return Err(self.site.meaning(&reading(segment), errno)),
+                Err(errno) => return Err(self.access.read_error(&reading(segment), errno)),
             };
             let mut records = records.chunks_exact(record_bytes(size));
             for slot in first..first + count {
                 let is_well = records
                     .next()
-                    .is_some_and(|record| is_sound(slot, size, record));
+                    .is_some_and(|record| is_valid_record(slot, size, record));
                 if !is_well && !state.freed.contains(slot) {
                     bad.push(slot);
                 }
@@ -365,7 +362,7 @@ impl Core {
         if bad.is_empty() {
             return Ok(Vec::new());
         }
-        // Those that were not freed while they were looked at.
+        // Slots that were freed meanwhile are not damaged.
         let now = match self.load(segment) {
             Err(UnitError::NoSegment { .. }) => return Ok(Vec::new()),
             other => other?,

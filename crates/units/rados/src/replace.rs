@@ -1,20 +1,20 @@
-//! Putting a whole segment in the place of another one: one change of its object.
+//! Replacing a whole segment: one atomic change of its object.
 
 use base::SegmentId;
 use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Replacement, UnitError};
 
+use crate::access::DATA_TIMEOUT;
 use crate::format::{
     FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
     name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
-use crate::site::MOVE_WITHIN;
-use crate::unit_of_pool::Core;
+use crate::rados_unit::Core;
 use crate::write::{FREES_MAX, RUNS_AT_ONCE, misplaced_new, runs_of};
 
 impl Core {
-    /// Puts a segment in the place of another one. Durable on return.
+    /// Replaces a segment. Durable on return.
     pub(crate) fn replace_whole(
         &self,
         segment: SegmentId,
@@ -38,8 +38,8 @@ impl Core {
                 return Ok(());
             }
         }
-        let doing = format!("write segment {segment} anew");
-        Err(self.site.meaning_of_write(&doing, Errno(libc::EBUSY)))
+        let doing = format!("replace segment {segment}");
+        Err(self.access.write_error(&doing, Errno(libc::EBUSY)))
     }
 
     fn check_generation(&self, found: &State, by: &Replacement<'_>) -> Result<(), UnitError> {
@@ -47,14 +47,14 @@ impl Core {
             return Ok(());
         }
         Err(UnitError::Replaced {
-            url: self.site.url.clone(),
+            url: self.access.url.clone(),
             segment: found.head.segment,
             generation: found.generation,
         })
     }
 
-    /// Replaces a segment that is as it was found, or puts one where none was. False
-    /// if that is not so any more.
+    /// Replaces a segment, or creates it if none was found. Returns `false` if it has changed since
+    /// it was loaded.
     fn replace_found(
         &self,
         segment: SegmentId,
@@ -111,13 +111,16 @@ impl Core {
             Change::Set(GENERATION, &generation),
             Change::Replace(&content),
         ]);
-        // What is beyond them was written as zeroes, and keeps its room.
+        // Further free slots are written as zeroes and keep their room.
         let runs = runs_of(&free).into_iter().take(RUNS_AT_ONCE);
         changes.extend(runs.map(|(first, count)| {
             let bytes = u64::from(count) * record_bytes(by.slot_bytes) as u64;
             Change::Zero(offset_of(first, by.slot_bytes), bytes)
         }));
-        match self.site.change(&name_of(segment), &changes, MOVE_WITHIN)? {
+        match self
+            .access
+            .change(&name_of(segment), &changes, DATA_TIMEOUT)?
+        {
             Ok(()) => {
                 self.account.set(segment, Some(now.bytes()));
                 Ok(true)
@@ -130,14 +133,14 @@ impl Core {
                 Ok(false)
             }
             Err(errno) => {
-                let doing = format!("write segment {segment} anew");
-                Err(self.site.meaning_of_write(&doing, errno))
+                let doing = format!("replace segment {segment}");
+                Err(self.access.write_error(&doing, errno))
             }
         }
     }
 }
 
-/// The records of a segment; zeroes where a slot is free.
+/// The records of a segment, with zeroes for free slots.
 fn content_of(now: &State, by: &Replacement<'_>) -> Vec<u8> {
     let length = record_bytes(by.slot_bytes);
     let mut content = Vec::with_capacity(by.tags.len() * length);

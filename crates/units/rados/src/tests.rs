@@ -9,21 +9,27 @@ use world::World;
 
 use crate::memory::Memory;
 use crate::pool::Errno;
-use crate::{Place, RadosUnit};
+use crate::{Location, RadosUnit};
 
 const CLUSTER: ClusterId = ClusterId::from_u128(1);
 const UNIT: UnitId = UnitId::from_u128(2);
 
-fn place() -> Place {
-    Place::with_args("rados://pool/space", "").expect("a place")
+fn location() -> Location {
+    Location::with_args("rados://pool/space", "").expect("a URL")
 }
 
 fn open(memory: &Memory) -> RadosUnit {
-    RadosUnit::on(&World::real(2), &place(), memory.connect(), CLUSTER, UNIT)
+    RadosUnit::on(
+        &World::real(2),
+        &location(),
+        memory.connect(),
+        CLUSTER,
+        UNIT,
+    )
 }
 
 fn made(memory: &Memory) -> RadosUnit {
-    open(memory).made().expect("made")
+    open(memory).created().expect("made")
 }
 
 fn segment(serial: u64) -> SegmentId {
@@ -67,8 +73,8 @@ fn a_pool_is_a_unit() {
 
 #[test]
 fn a_host_without_librados_or_without_a_configuration_is_told_what_to_do() {
-    let place = Place::with_args("rados://pool", "--conf /nowhere/ceph.conf").expect("a place");
-    let unit = RadosUnit::open(&World::real(1), &place, CLUSTER, UNIT);
+    let location = Location::with_args("rados://pool", "--conf /nowhere/ceph.conf").expect("a URL");
+    let unit = RadosUnit::open(&World::real(1), &location, CLUSTER, UNIT);
     let error = unit.probe().expect_err("there is no cluster");
     assert!(matches!(error, UnitError::Missing { .. }), "{error:?}");
     let error = error.to_string();
@@ -80,13 +86,13 @@ fn a_host_without_librados_or_without_a_configuration_is_told_what_to_do() {
 }
 
 #[test]
-fn later_readings_are_told_what_the_waiting_ones_are() {
+fn asynchronous_reads_get_the_same_results_as_synchronous_ones() {
     let memory = Memory::default();
     let unit = made(&memory);
     put(&unit, 1, 0, 4).expect("put");
     unit.free(segment(1), &[Slot(2)], false).expect("freed");
     let ask = |serial, first, count| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let run = SlotRun {
             segment: segment(serial),
             first: Slot(first),
@@ -99,10 +105,10 @@ fn later_readings_are_told_what_the_waiting_ones_are() {
                     .map(|(tag, content)| (*tag, content.to_vec()));
                 slots.unzip::<_, _, Vec<_>, Vec<_>>()
             });
-            tell.send(answer).expect("somebody waits");
+            sender.send(answer).expect("the caller waits");
         });
         assert!(unit.read_async(run, 512, done));
-        told.recv().expect("told")
+        receiver.recv().expect("answered")
     };
     let (tags, data) = ask(1, 0, 2).expect("there");
     assert_eq!((tags, data), (vec![[7; 16]; 2], vec![vec![9; 512]; 2]));
@@ -118,7 +124,7 @@ fn later_readings_are_told_what_the_waiting_ones_are() {
 }
 
 #[test]
-fn more_readings_than_there_is_room_for_are_not_begun() {
+fn asynchronous_reads_beyond_the_limit_are_not_started() {
     let memory = Memory::default();
     let unit = made(&memory);
     memory.0.lock().is_unresponsive = true;
@@ -159,7 +165,7 @@ fn a_namespace_that_is_no_unit_is_not_written_to() {
         .lock()
         .objects
         .insert("picture".to_owned(), picture);
-    let foreign = open(&memory).made().map(drop);
+    let foreign = open(&memory).created().map(drop);
     assert!(
         matches!(&foreign, Err(UnitError::Foreign { reason, .. }) if reason.contains("picture")),
         "{foreign:?}"
@@ -359,7 +365,7 @@ fn many_runs_are_freed_though_one_change_takes_few() {
 }
 
 #[test]
-fn rot_is_found_and_a_segment_in_a_wrong_place_too() {
+fn a_scrub_finds_damage_and_a_segment_under_a_wrong_name() {
     let memory = Memory::default();
     let unit = made(&memory);
     put(&unit, 1, 0, 8).expect("put");
@@ -381,7 +387,7 @@ fn rot_is_found_and_a_segment_in_a_wrong_place_too() {
 }
 
 #[test]
-fn what_the_cluster_refuses_is_told_as_what_it_is() {
+fn errors_of_the_cluster_are_converted() {
     let memory = Memory::default();
     let unit = made(&memory);
     memory.0.lock().refuses_changes = Some(Errno(libc::EDQUOT));
@@ -396,7 +402,7 @@ fn what_the_cluster_refuses_is_told_as_what_it_is() {
 }
 
 #[test]
-fn who_is_on_the_blocklist_connects_anew() {
+fn a_blocklisted_client_connects_again() {
     let memory = Memory::default();
     let unit = made(&memory);
     memory.0.lock().refuses_readings = Some(Errno(libc::ESHUTDOWN));
@@ -411,7 +417,7 @@ fn who_is_on_the_blocklist_connects_anew() {
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_is_away() {
+fn a_cluster_that_does_not_answer_is_unavailable() {
     let memory = Memory::default();
     let unit = made(&memory);
     memory.0.lock().is_unresponsive = true;

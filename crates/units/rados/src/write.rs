@@ -1,10 +1,10 @@
-//! Putting slots, freeing them, and removing segments: one change each.
+//! Putting slots, freeing them, and removing segments: one atomic change each.
 //!
 //! ```text
-//!  put, slot 0     make the object, with its attributes and first records
-//!  put, after it   if `slots` says that this is where it ends: records, `slots`
+//!  put, slot 0     create the object, with its attributes and first records
+//!  put, after it   if `slots` says that the segment ends there: records, `slots`
 //!  free            if `freed` and `generation` are as they were read: `freed`, zeroes
-//!  remove          if all are as they were read, or whatever they are
+//!  remove          if all are as they were read, or unconditionally
 //! ```
 //!
 //! Replacing is in `replace`.
@@ -13,19 +13,18 @@ use base::{SegmentId, Slot};
 use unit::format::{SLOTS_MAX, is_slot_size};
 use unit::{Put, UnitError};
 
+use crate::access::DATA_TIMEOUT;
 use crate::format::{
     FREED, Freed, GENERATION, HEAD, Head, SLOTS, Slots, State, encode_generation, encode_record,
     name_of, offset_of, record_bytes,
 };
 use crate::pool::{Change, Errno};
-use crate::site::MOVE_WITHIN;
-use crate::unit_of_pool::Core;
+use crate::rados_unit::Core;
 
-/// How often freeing or replacing is tried anew after others have freed or put in between.
+/// Number of attempts of a free or a replacement when others change the segment concurrently.
 pub(crate) const FREES_MAX: usize = 16;
 
-/// Runs of slots that are freed by one change, at most: it holds up the object for
-/// others.
+/// Maximum number of runs of slots that one change frees, as it blocks the object for others.
 pub(crate) const RUNS_AT_ONCE: usize = 256;
 
 impl Core {
@@ -75,11 +74,11 @@ impl Core {
             };
             let (head, slots) = (Change::Set(HEAD, &head), Change::Set(SLOTS, &after));
             let changes = [Change::Create, expect, head, slots, write];
-            self.site.change(&name, &changes, MOVE_WITHIN)?
+            self.access.change(&name, &changes, DATA_TIMEOUT)?
         } else {
             let ends = Change::MustHave(SLOTS, &before);
             let changes = [Change::MustExist, ends, Change::Set(SLOTS, &after), write];
-            self.site.change(&name, &changes, MOVE_WITHIN)?
+            self.access.change(&name, &changes, DATA_TIMEOUT)?
         };
         match put {
             Ok(()) => {
@@ -96,12 +95,12 @@ impl Core {
             Err(Errno(libc::ENOENT)) => Err(self.no_segment(segment)),
             Err(errno) => {
                 let doing = format!("write segment {segment}");
-                Err(self.site.meaning_of_write(&doing, errno))
+                Err(self.access.write_error(&doing, errno))
             }
         }
     }
 
-    /// Frees slots; a closed segment without any goes.
+    /// Frees slots. A closed segment without other slots is removed.
     pub(crate) fn free_slots(
         &self,
         segment: SegmentId,
@@ -119,11 +118,11 @@ impl Core {
             }
         }
         let doing = format!("free slots of segment {segment}");
-        Err(self.site.meaning_of_write(&doing, Errno(libc::EBUSY)))
+        Err(self.access.write_error(&doing, Errno(libc::EBUSY)))
     }
 
-    /// Frees slots of a segment that is as it was found. False if it is not any
-    /// more, or there is more to do.
+    /// Frees slots of a segment. Returns `false` if it has changed since it was loaded, or if there
+    /// is more to do.
     fn free_of(&self, found: &State, slots: &[Slot], closed: bool) -> Result<bool, UnitError> {
         let segment = found.head.segment;
         let mut fresh: Vec<u32> = slots.iter().map(|slot| u32::from(slot.0)).collect();
@@ -155,7 +154,7 @@ impl Core {
         let mut changes = vec![
             Change::MustExist,
             Change::MustHave(FREED, &before_freed),
-            // Another one's slots may lie elsewhere.
+            // The slots of a replacement may be at other offsets.
             Change::MustHave(GENERATION, &generation),
             Change::Set(FREED, &after),
         ];
@@ -164,7 +163,10 @@ impl Core {
             let bytes = u64::from(*count) * record_bytes(size) as u64;
             Change::Zero(offset_of(*first, size), bytes)
         }));
-        match self.site.change(&name_of(segment), &changes, MOVE_WITHIN)? {
+        match self
+            .access
+            .change(&name_of(segment), &changes, DATA_TIMEOUT)?
+        {
             Ok(()) => {
                 let now = State {
                     freed,
@@ -176,12 +178,12 @@ impl Core {
             Err(errno) if errno.is_condition() || errno == Errno(libc::ENOENT) => Ok(false),
             Err(errno) => {
                 let doing = format!("free slots of segment {segment}");
-                Err(self.site.meaning_of_write(&doing, errno))
+                Err(self.access.write_error(&doing, errno))
             }
         }
     }
 
-    /// Removes a segment, if it is as `conditions` say. False if it is not.
+    /// Removes a segment if `conditions` hold. Returns `false` if they do not.
     pub(crate) fn remove(
         &self,
         segment: SegmentId,
@@ -189,7 +191,10 @@ impl Core {
     ) -> Result<bool, UnitError> {
         let mut changes = conditions.to_vec();
         changes.push(Change::Remove);
-        match self.site.change(&name_of(segment), &changes, MOVE_WITHIN)? {
+        match self
+            .access
+            .change(&name_of(segment), &changes, DATA_TIMEOUT)?
+        {
             Ok(()) | Err(Errno(libc::ENOENT)) => {
                 self.account.set(segment, None);
                 Ok(true)
@@ -197,13 +202,13 @@ impl Core {
             Err(errno) if errno.is_condition() => Ok(false),
             Err(errno) => {
                 let doing = format!("remove segment {segment}");
-                Err(self.site.meaning_of_write(&doing, errno))
+                Err(self.access.write_error(&doing, errno))
             }
         }
     }
 }
 
-/// Too many slots, a size that cannot be, or a name that is taken.
+/// The error of a put with too many slots, an invalid slot size, or a name that is taken.
 pub(crate) fn misplaced_new(segment: SegmentId, slot_bytes: u32) -> UnitError {
     UnitError::Misplaced {
         segment,
@@ -212,7 +217,7 @@ pub(crate) fn misplaced_new(segment: SegmentId, slot_bytes: u32) -> UnitError {
     }
 }
 
-/// First slot and count of each run, of slots in order.
+/// First slot and count of each run of consecutive slots, which are sorted.
 pub(crate) fn runs_of(slots: &[u32]) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for slot in slots {

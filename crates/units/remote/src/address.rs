@@ -1,12 +1,11 @@
-//! Where a unit's daemon is: `scree://IP:PORT`. Names are not looked up: whoever
-//! answers for one would be asked first, and a machine's address changes less
-//! often than it is asked for.
+//! The URL of a unit daemon: `scree://IP:PORT`. Host names are not allowed: resolving one would
+//! depend on another service, and addresses of machines rarely change.
 
 use std::net::SocketAddr;
 
 use world::Endpoint;
 
-/// What a daemon's URL begins with.
+/// Prefix of a daemon's URL.
 const SCHEME: &str = "scree://";
 
 /// The URL of a daemon that hosts reach at `address`.
@@ -15,13 +14,13 @@ pub fn url_of_address(address: SocketAddr) -> String {
     format!("{SCHEME}{address}")
 }
 
-/// Where the daemon at `url` is; `None` if that is not the URL of one, or names
-/// no port or address that could be reached.
+/// The endpoint of the daemon at `url`; `None` if that is not the URL of one, or has no port or
+/// address that can be reached.
 #[must_use]
 pub fn endpoint_of_url(url: &str) -> Option<Endpoint> {
     let address: SocketAddr = url.strip_prefix(SCHEME)?.parse().ok()?;
-    let is_place = address.port() != 0 && !address.ip().is_unspecified();
-    is_place.then_some(Endpoint::Tcp(address))
+    let is_reachable = address.port() != 0 && !address.ip().is_unspecified();
+    is_reachable.then_some(Endpoint::Tcp(address))
 }
 
 #[cfg(test)]
@@ -29,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_and_its_address_are_each_others_inverse() {
+    fn urls_and_addresses_round_trip() {
         for (address, url) in [
             ("10.0.0.7:7070", "scree://10.0.0.7:7070"),
             ("[fd00::7]:1", "scree://[fd00::7]:1"),
@@ -41,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_address_and_port_is_nowhere() {
+    fn a_url_without_address_and_port_is_refused() {
         for url in [
             "",
             "scree://",

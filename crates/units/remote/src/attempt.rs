@@ -1,4 +1,4 @@
-//! A connection on its way: from nothing to a daemon that has greeted.
+//! An attempt to connect: from a socket to a daemon that has sent its greeting.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use world::{Endpoint, Interest};
 use super::link::LinkConfig;
 use super::{Conversation, Greeted};
 
-/// Received at once, in bytes.
+/// Bytes received at once.
 pub(super) const RECEIVE_BYTES: usize = 256 << 10;
 
-/// A daemon has greeted.
+/// A connection whose daemon has sent its greeting.
 pub(super) struct Connected {
     pub channel: Channel,
     pub conversation: Conversation,
     pub out: Outbox,
     pub greeting: Greeting,
-    /// By which the poller names it.
+    /// Its key in the poller.
     pub key: u64,
     pub endpoint: Endpoint,
-    /// As whom.
+    /// The configuration with this host's certificate.
     pub tls: Arc<ClientConfig>,
 }
 
-/// See the module's head.
+/// A connection that is being established.
 pub(super) struct Attempt {
     key: u64,
     endpoint: Endpoint,
     config: LinkConfig,
     tls: Arc<ClientConfig>,
-    /// It is given up then, by whoever drives it.
+    /// When the caller gives it up, by the monotonic clock.
     pub deadline: Duration,
     stage: Option<Stage>,
 }
@@ -47,7 +47,7 @@ enum Stage {
 }
 
 impl Attempt {
-    /// Begins to connect to `endpoint`.
+    /// Starts to connect to `endpoint`.
     pub fn begin(
         poller: &Poller,
         key: u64,
@@ -72,12 +72,12 @@ impl Attempt {
         })
     }
 
-    /// Goes on as far as it can, when the poller has named it; the connection, when
-    /// the daemon has greeted.
+    /// Advances without waiting, when the poller has reported the socket. Returns the connection
+    /// once the daemon has sent its greeting.
     ///
     /// # Errors
-    /// There is no connection to be had; it is not to be called again.
-    pub fn go_on(&mut self, poller: &Poller) -> io::Result<Option<Connected>> {
+    /// The attempt has failed and must not be advanced again.
+    pub fn advance(&mut self, poller: &Poller) -> io::Result<Option<Connected>> {
         let over = || io::Error::other("the attempt is over");
         let (mut channel, mut conversation, mut out) = match self.stage.take().ok_or_else(over)? {
             Stage::Tcp(stream) => match stream.connected() {
@@ -131,16 +131,15 @@ impl Attempt {
 }
 
 impl Connected {
-    /// Sends what there is; whether the socket takes no more.
+    /// Sends queued bytes. Returns whether the socket blocks.
     pub fn send(&mut self) -> io::Result<bool> {
         self.out.send(&mut self.channel)
     }
 
-    /// Takes what has come, and tells whoever is answered by it.
+    /// Receives bytes and delivers the answers in them.
     ///
     /// # Errors
-    /// The connection's end; as [`ErrorKind::UnexpectedEof`], that the daemon has
-    /// closed it.
+    /// Why the connection ended; [`ErrorKind::UnexpectedEof`] if the daemon closed it.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Greeted> {
         receive(&mut self.channel, &mut self.conversation, buffer)
     }
@@ -153,7 +152,7 @@ fn receive(
 ) -> io::Result<Greeted> {
     let received = match channel.receive(buffer) {
         Ok(0) => {
-            let reason = "its daemon has closed the connection";
+            let reason = "the daemon closed the connection";
             return Err(io::Error::new(ErrorKind::UnexpectedEof, reason));
         }
         Ok(count) => &buffer[..count],

@@ -1,9 +1,8 @@
-//! One connection to a daemon, from the host's side: requests and answers,
-//! without I/O.
+//! The host's side of one connection to a daemon: requests and answers, without I/O.
 //!
-//! Invariants: each request that was asked is told of once, by its answer or by
-//! [`Conversation::lose`]; nothing is believed of a daemon that names another
-//! unit, or answers what was not asked.
+//! Invariants: `done` is called once for each request, with its answer or by
+//! [`Conversation::lose`]; a connection fails if the daemon names another unit or answers a
+//! request that was not sent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,11 +14,10 @@ use unit_wire::{BODY_BYTES_MAX, Frames, Greeting, Malformed, Refusal, Request, S
 
 use super::{Done, Reply};
 
-/// The tag of the hello. Others are larger.
+/// Tag of the hello. Others are larger.
 pub(super) const HELLO: u64 = 1;
 
-/// What a host holds of answers that have not come whole, in bytes, less one
-/// frame.
+/// Maximum length of the body of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = BODY_BYTES_MAX;
 
 /// A connection to a daemon.
@@ -27,51 +25,51 @@ pub struct Conversation {
     unit: UnitId,
     frames: Frames,
     greeting: Option<Greeting>,
-    /// By their tags, which are in the order in which they were asked.
+    /// Requests by tag, in the order in which they were sent.
     waiting: BTreeMap<u64, Waiting>,
 }
 
 struct Waiting {
     done: Done,
-    /// By the clock of whoever drives the conversation.
+    /// When the answer is overdue, by the caller's clock.
     until: Duration,
 }
 
-/// Whether the daemon has greeted.
+/// Whether the daemon has sent its greeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Greeted {
     /// Not yet.
     No,
-    /// In what was received just now.
+    /// In the bytes that were just received.
     Now(Greeting),
     /// Before.
     Before,
 }
 
-/// Why a connection is of no use.
+/// Why a connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The daemon does not speak as it should.
-    #[error("the daemon's answer cannot be read: {0}")]
+    /// The daemon violates the protocol.
+    #[error("the daemon violates the protocol: {0}")]
     Malformed(#[from] Malformed),
-    /// The daemon does not want to speak.
-    #[error("the daemon refuses: {text}")]
+    /// The daemon refuses the connection.
+    #[error("the daemon refused the connection: {text}")]
     Refused {
-        /// Why, in its words.
+        /// The daemon's reason.
         text: String,
     },
-    /// It is another one.
-    #[error("unit {found} answers where {expected} should be")]
+    /// Another unit's daemon answers.
+    #[error("{found} answers in place of {expected}")]
     OtherUnit {
-        /// Which should be there.
+        /// The expected unit.
         expected: UnitId,
-        /// Which is.
+        /// The unit that answered.
         found: UnitId,
     },
 }
 
 impl Conversation {
-    /// A connection to the daemon of `unit`; the hello is appended to `out`.
+    /// Begins a connection to the daemon of `unit` and appends the hello to `out`.
     #[must_use]
     pub fn begin(unit: UnitId, cluster: ClusterId, out: &mut Vec<u8>) -> Self {
         let hello = Request::Hello {
@@ -87,42 +85,41 @@ impl Conversation {
         }
     }
 
-    /// The daemon's greeting, once it has come. Before that nothing may be
-    /// sent.
+    /// The daemon's greeting, once it was received. No request may be sent before.
     #[must_use]
     pub fn greeting(&self) -> Option<&Greeting> {
         self.greeting.as_ref()
     }
 
-    /// A request with this tag, larger than 1 and no other's, is being sent; it
-    /// should be answered `until` then.
+    /// Registers a request that is being sent. Its tag is larger than 1 and unique; its answer is
+    /// overdue at `until`.
     pub fn expect(&mut self, tag: u64, until: Duration, done: Done) {
         self.waiting.insert(tag, Waiting { done, until });
     }
 
-    /// Whether an answer should have come by `now`.
+    /// Whether an answer is overdue at `now`.
     #[must_use]
     pub fn is_overdue(&self, now: Duration) -> bool {
         self.waiting.values().any(|waiting| waiting.until <= now)
     }
 
-    /// How many requests wait for their answers.
+    /// Number of requests that wait for their answers.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Something has come: whoever is answered by it is told.
+    /// Handles received bytes and delivers the answers in them.
     ///
     /// # Errors
-    /// The connection is of no use any more, and to be [lost](Self::lose).
+    /// The connection must be closed and the conversation [lost](Self::lose).
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Greeted, Broken> {
         self.frames.extend(bytes);
         let mut greeted = match self.greeting {
             Some(_) => Greeted::Before,
             None => Greeted::No,
         };
-        while let Some(frame) = self.frames.cut()? {
+        while let Some(frame) = self.frames.pop()? {
             let status = Status::of(frame.code)?;
             let Some(greeting) = self.greeting else {
                 if status != Status::Done {
@@ -130,7 +127,7 @@ impl Conversation {
                     return Err(Broken::Refused { text });
                 }
                 if frame.tag != HELLO {
-                    return Err(Malformed("it answers what was not asked").into());
+                    return Err(Malformed("an answer to no request").into());
                 }
                 let greeting = Greeting::decode(frame.body)?;
                 if greeting.unit != self.unit {
@@ -144,10 +141,10 @@ impl Conversation {
                 continue;
             };
             let Some(Waiting { done, .. }) = self.waiting.remove(&frame.tag) else {
-                // With tag 0 it says why it closes the connection.
+                // With tag 0 the daemon says why it closes the connection.
                 return Err(match Refusal::decode(status, frame.body) {
                     Ok(Refusal { text, .. }) if frame.tag == 0 => Broken::Refused { text },
-                    _ => Malformed("it answers what was not asked").into(),
+                    _ => Malformed("an answer to no request").into(),
                 });
             };
             done(Ok(Reply {
@@ -159,7 +156,7 @@ impl Conversation {
         Ok(greeted)
     }
 
-    /// The connection is gone: whoever waits is told so, in the order in which they asked.
+    /// Fails all waiting requests, in the order in which they were sent: the connection ended.
     pub fn lose(self, why: &Arc<io::Error>) {
         for waiting in self.waiting.into_values() {
             (waiting.done)(Err(Arc::clone(why)));

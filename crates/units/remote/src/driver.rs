@@ -1,10 +1,11 @@
-//! A link's thread: from requests that wait to a connection, and back.
+//! The thread of a link: it connects when requests are pending, sends them, and receives the
+//! answers.
 //!
-//! The daemon's own address is tried first. If it does not answer, others are
-//! that may pass the connection on; and as long as one of these does, the own one
-//! is tried beside it. When that has greeted, nothing more is sent the long way, and
-//! what was is waited for. So it is when this host has a new certificate: what was
-//! asked under the old one is waited for, and the next is asked under the new one.
+//! The daemon's own address is tried first. If it does not answer, other daemons are tried, which
+//! may relay the connection. While one of these does, the own address is tried beside it. Once
+//! that connection has its greeting, new requests are sent on it, and the relayed one is only
+//! kept for the answers that are outstanding. A new certificate of this host is handled the same
+//! way: answers to requests under the old one are waited for, and later requests use the new.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -17,23 +18,22 @@ use world::real::Poller;
 use world::{Endpoint, Interest, Ready};
 
 use super::attempt::{Attempt, Connected, RECEIVE_BYTES};
-use super::link::{Asked, LinkConfig, Shared, WORK_WITHIN, stopping};
+use super::link::{DEVICE_TIMEOUT, LinkConfig, PendingRequest, Shared, stopping};
 use super::{Conversation, Pauses, Reply};
 
-/// A connection is there and greeted within this, whichever way.
+/// Time for establishing a connection, on any path.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// One way is tried no longer than this, if there is another one.
+/// Time for one path, if there are others.
 const DETOUR_AFTER: Duration = Duration::from_secs(1);
 
-/// How often a daemon's own address is tried while it is reached through another.
+/// Interval at which a daemon's own address is tried while another daemon relays.
 const TRY_OWN_EVERY: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether an answer is overdue.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval at which overdue answers are looked for.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// The poller's keys: the connection's is that of its attempt, and the next attempt's
-/// is the other one.
+/// The poller's keys. A connection has the key of its attempt; the next attempt gets the other.
 pub(super) const WAKER: u64 = 0;
 const SOCKETS: [u64; 2] = [1, 2];
 
@@ -44,27 +44,26 @@ pub(super) struct Driver {
     pauses: Pauses,
 }
 
-/// A connection that is used.
-struct Used {
+/// The connection in use.
+struct CurrentConnection {
     connected: Connected,
     detour: Option<Detour>,
 }
 
-/// The own address, while another one is used.
+/// Attempts to reach the own address, while another daemon relays.
 struct Detour {
-    /// When to try it next.
+    /// When to try the own address next.
     next: Duration,
     trial: Option<Attempt>,
-    /// It has greeted.
+    /// The connection to the own address, once it has its greeting.
     own: Option<Connected>,
 }
 
-/// How a connection has ended.
+/// How a connection ended.
 enum End {
-    /// Nobody waits for anything that was asked on it. Here is a better one, if there
-    /// is one already.
-    Quiet(Option<Connected>),
-    /// It broke, or the link ends. Here is who waits for an answer.
+    /// No answers are outstanding. Holds a better connection, if there is one.
+    Unneeded(Option<Connected>),
+    /// It broke, or the link is being dropped. Holds the outstanding requests.
     Broken(io::Error, Option<Conversation>),
 }
 
@@ -84,7 +83,7 @@ impl Driver {
                 break;
             }
             let used = match next.take() {
-                Some(connected) => Ok(Used {
+                Some(connected) => Ok(CurrentConnection {
                     connected,
                     detour: None,
                 }),
@@ -96,14 +95,14 @@ impl Driver {
             };
             self.shared.lock().via = None;
             match end {
-                End::Quiet(better) => next = better,
+                End::Unneeded(better) => next = better,
                 End::Broken(why, lost) => self.fail(&Arc::new(why), lost),
             }
         }
         self.fail(&Arc::new(stopping()), None);
     }
 
-    /// Waits until something is asked and no pause is over it; `true`: it ends.
+    /// Waits until a request is pending. Returns `true` if the link is being dropped.
     fn wait_for_work(&self) -> bool {
         let mut ready = Vec::new();
         loop {
@@ -112,11 +111,11 @@ impl Driver {
                 if state.is_stopping {
                     return true;
                 }
-                if !state.asked.is_empty() {
+                if !state.pending.is_empty() {
                     return false;
                 }
             }
-            // Nobody waits: there is nothing to connect for.
+            // Without a request there is no need to connect.
             self.wait(None, &mut ready);
         }
     }
@@ -129,28 +128,28 @@ impl Driver {
         }
     }
 
-    /// Whoever waits is told why there is no connection: once that is known to all, so
-    /// that who asks again when it is told has not asked before.
+    /// Fails the pending and the outstanding requests. The pause is set before, so that a caller
+    /// that retries at once sees it.
     fn fail(&mut self, why: &Arc<io::Error>, lost: Option<Conversation>) {
         let pause_until = self.pauses.failed(self.shared.clock.monotonic(), why);
-        let asked = {
+        let pending = {
             let mut state = self.shared.lock();
             state.pause = Some((pause_until, Arc::clone(why)));
-            state.is_away = true;
+            state.is_unavailable = true;
             state.outbox.clear();
-            std::mem::take(&mut state.asked)
+            std::mem::take(&mut state.pending)
         };
         if let Some(lost) = lost {
             lost.lose(why);
         }
-        for asked in asked {
-            (asked.done)(Err(Arc::clone(why)));
+        for request in pending {
+            (request.done)(Err(Arc::clone(why)));
         }
         self.shared.room.notify_all();
     }
 
-    /// The first endpoint that answers.
-    fn connect(&mut self) -> io::Result<Used> {
+    /// Connects to the first endpoint that answers.
+    fn connect(&mut self) -> io::Result<CurrentConnection> {
         self.pauses.connects();
         let config = self.shared.lock().config.clone();
         let Some(tls) = &config.tls else {
@@ -164,10 +163,10 @@ impl Driver {
             true => CONNECT_WITHIN,
             false => DETOUR_AFTER,
         };
-        // What is said of the unit is what its own daemon has to do with.
+        // The error that is reported is that of the unit's own daemon.
         let failure = match self.connect_to(&config.own, begun + within, &config, tls) {
             Ok(connected) => {
-                return Ok(Used {
+                return Ok(CurrentConnection {
                     connected,
                     detour: None,
                 });
@@ -180,14 +179,14 @@ impl Driver {
                 return Err(stopping());
             }
             let deadline = (now + DETOUR_AFTER).min(begun + CONNECT_WITHIN);
-            // Why there is no way through is less than why there is none but that.
+            // The error of the own address says more than that of a relay.
             if let Ok(connected) = self.connect_to(detour, deadline, &config, tls) {
                 let detour = Some(Detour {
                     next: self.shared.clock.monotonic() + TRY_OWN_EVERY,
                     trial: None,
                     own: None,
                 });
-                return Ok(Used { connected, detour });
+                return Ok(CurrentConnection { connected, detour });
             }
         }
         Err(failure)
@@ -204,7 +203,7 @@ impl Driver {
         let mut attempt = Attempt::begin(&self.poller, key, endpoint, config, tls, deadline)?;
         loop {
             self.wait_until(key, deadline)?;
-            if let Some(connected) = attempt.go_on(&self.poller)? {
+            if let Some(connected) = attempt.advance(&self.poller)? {
                 return Ok(connected);
             }
         }
@@ -219,8 +218,8 @@ impl Driver {
             .modify(&connected.channel, connected.key, interest)
     }
 
-    /// What comes on it is of no interest until it is used: it would keep whoever still
-    /// waits for answers on another one from sleeping.
+    /// Stops polling a connection until it is used: its bytes would keep the thread from sleeping
+    /// while it waits for another connection.
     fn unwatch(&self, connected: &Connected) -> io::Result<()> {
         let interest = Interest {
             readable: false,
@@ -248,44 +247,44 @@ impl Driver {
         }
     }
 
-    /// Carries requests and answers until the connection ends.
-    fn serve(&mut self, mut used: Used) -> End {
+    /// Sends requests and receives answers until the connection ends.
+    fn serve(&mut self, mut used: CurrentConnection) -> End {
         {
             let mut state = self.shared.lock();
             let greeting = &used.connected.greeting;
-            state.under_way_max = greeting.held_bytes_max as usize / 2;
+            state.in_flight_bytes_max = greeting.held_bytes_max as usize / 2;
             state.via = Some(used.connected.endpoint.clone());
             state.pause = None;
-            state.is_away = false;
+            state.is_unavailable = false;
         }
-        let why = match self.carry(&mut used) {
-            Ok(true) => return End::Quiet(used.detour.and_then(|detour| detour.own)),
+        let why = match self.exchange(&mut used) {
+            Ok(true) => return End::Unneeded(used.detour.and_then(|detour| detour.own)),
             Ok(false) => stopping(),
             Err(error) => error,
         };
         End::Broken(why, Some(used.connected.conversation))
     }
 
-    /// Returns when the link is to end, or (`true`) nobody waits for anything and the
-    /// connection is not to be used any more.
-    fn carry(&mut self, used: &mut Used) -> io::Result<bool> {
-        self.show_first(&mut used.connected);
+    /// Returns `false` if the link is being dropped, and `true` if no answers are outstanding and
+    /// the connection is not used any more.
+    fn exchange(&mut self, used: &mut CurrentConnection) -> io::Result<bool> {
+        self.present_capabilities(&mut used.connected);
         let mut buffer = vec![0; RECEIVE_BYTES];
         let mut ready = Vec::new();
         loop {
-            let Used { connected, detour } = &mut *used;
+            let CurrentConnection { connected, detour } = &mut *used;
             let has_own = detour.as_ref().is_some_and(|detour| detour.own.is_some());
             let is_over = {
                 let state = self.shared.lock();
                 if state.is_stopping {
                     return Ok(false);
                 }
-                // A certificate that was renewed.
+                // Whether the certificate was renewed.
                 let tls = state.config.tls.as_ref();
                 has_own || tls.is_some_and(|tls| !Arc::ptr_eq(tls, &connected.tls))
             };
             if !is_over {
-                self.take_asked(connected);
+                self.take_pending(connected);
             }
             let is_blocked = connected.send()?;
             let is_waiting = connected.conversation.waiting() > 0;
@@ -295,7 +294,7 @@ impl Driver {
             self.watch(connected, is_blocked)?;
             let timeout = match () {
                 () if connected.channel.holds_received() => Some(Duration::ZERO),
-                () => (is_waiting || detour.is_some()).then_some(LOOK_EVERY),
+                () => (is_waiting || detour.is_some()).then_some(CHECK_EVERY),
             };
             self.wait(timeout, &mut ready);
             if let Some(detour) = detour {
@@ -304,7 +303,7 @@ impl Driver {
             let is_ready = ready.iter().any(|ready| ready.key == connected.key);
             if is_ready || connected.channel.holds_received() {
                 match connected.receive(&mut buffer) {
-                    // It has closed what nobody used: that is no failure.
+                    // Closing an idle connection is no failure.
                     Err(error)
                         if error.kind() == ErrorKind::UnexpectedEof
                             && connected.conversation.waiting() == 0 =>
@@ -317,13 +316,13 @@ impl Driver {
             }
             let now = self.shared.clock.monotonic();
             if connected.conversation.is_overdue(now) {
-                let reason = "its daemon does not answer";
+                let reason = "the daemon does not respond";
                 return Err(io::Error::new(ErrorKind::TimedOut, reason));
             }
         }
     }
 
-    /// Looks now and then whether there is a shorter way: until its daemon has greeted.
+    /// Tries the own address at intervals, until its daemon has sent its greeting.
     fn try_own(&self, detour: &mut Detour, connected: &Connected, ready: &[Ready]) {
         if detour.own.is_some() {
             return;
@@ -331,18 +330,18 @@ impl Driver {
         let now = self.shared.clock.monotonic();
         let key = SOCKETS[usize::from(connected.key == SOCKETS[0])];
         if let Some(trial) = &mut detour.trial {
-            let is_told = ready.iter().any(|ready| ready.key == key);
-            let gone_on = match is_told {
-                true => trial.go_on(&self.poller),
+            let is_reported = ready.iter().any(|ready| ready.key == key);
+            let advanced = match is_reported {
+                true => trial.advance(&self.poller),
                 false => Ok(None),
             };
-            match gone_on {
+            match advanced {
                 Ok(None) if now < trial.deadline => {}
                 Ok(own) => {
                     detour.own = own.filter(|own| self.unwatch(own).is_ok());
                     detour.trial = None;
                 }
-                // It is tried again later.
+                // The next interval tries again.
                 Err(_) => detour.trial = None,
             }
         } else if now >= detour.next {
@@ -355,37 +354,37 @@ impl Driver {
         }
     }
 
-    /// What was shown on connections before.
-    fn show_first(&self, connected: &mut Connected) {
+    /// Sends the capabilities of this host before any request.
+    fn present_capabilities(&self, connected: &mut Connected) {
         let capabilities = self.shared.lock().config.capabilities.clone();
-        // Asked without a lock: whoever answers has its own.
+        // Called without the link's lock, because the callee has its own.
         let capabilities = capabilities();
         let mut state = self.shared.lock();
         let now = self.shared.clock.monotonic();
         for capability in capabilities {
             state.last_tag += 1;
-            Request::Show(&capability).encode(state.last_tag, connected.out.bytes());
-            // Who uses it is told if it is refused.
+            Request::Present(&capability).encode(state.last_tag, connected.out.bytes());
+            // If it is refused, the requests that need it are refused too.
             let done = Box::new(|_: Result<Reply<'_>, Arc<io::Error>>| {});
             connected
                 .conversation
-                .expect(state.last_tag, now + WORK_WITHIN, done);
+                .expect(state.last_tag, now + DEVICE_TIMEOUT, done);
         }
     }
 
-    /// Takes what was asked.
-    fn take_asked(&self, connected: &mut Connected) {
+    /// Takes the pending requests and their frames.
+    fn take_pending(&self, connected: &mut Connected) {
         let mut state = self.shared.lock();
         let out = connected.out.bytes();
         match out.is_empty() {
             true => std::mem::swap(out, &mut state.outbox),
             false => out.append(&mut state.outbox),
         }
-        let asked = std::mem::take(&mut state.asked);
+        let pending = std::mem::take(&mut state.pending);
         drop(state);
         let now = self.shared.clock.monotonic();
-        for Asked { tag, within, done } in asked {
-            connected.conversation.expect(tag, now + within, done);
+        for PendingRequest { tag, timeout, done } in pending {
+            connected.conversation.expect(tag, now + timeout, done);
         }
     }
 }

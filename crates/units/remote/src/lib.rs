@@ -1,12 +1,12 @@
-//! A unit that is somewhere else: each call is a request to its daemon
+//! A unit behind a unit daemon: each call is a request to the daemon
 //! (docs/internals/unit-protocol.md).
 //!
 //! * [`RemoteUnit`]: calls as requests.
-//! * [`Link`]: what carries requests to a daemon, and answers back.
+//! * [`Link`]: sends requests to a daemon and delivers the answers.
 //! * [`Conversation`]: one connection as a state machine without I/O.
 //! * [`TlsLink`]: a link over TCP and TLS.
-//! * [`Pauses`]: how long a link that has failed tries nothing.
-//! * [`endpoint_of_url`]: where a daemon is.
+//! * [`Pauses`]: how long a link waits after a failure.
+//! * [`endpoint_of_url`]: the endpoint in a daemon's URL.
 
 mod address;
 mod attempt;
@@ -27,23 +27,22 @@ use std::sync::Arc;
 
 use unit_wire::{Request, Status};
 
-/// What a daemon has answered.
+/// An answer of a daemon.
 #[derive(Debug, Clone, Copy)]
 pub struct Reply<'a> {
-    /// How the request has ended.
+    /// The status.
     pub status: Status,
-    /// What is said of that.
+    /// The body.
     pub body: &'a [u8],
-    /// The life of the daemon in which that was.
+    /// The incarnation of the daemon that answered.
     pub incarnation: u64,
 }
 
-/// Is told what came of a request; of one that was lost on the way, or whose
-/// answer was, why.
+/// Called once with the answer to a request, or with the reason why it, or its answer, was lost.
 pub type Done = Box<dyn FnOnce(Result<Reply<'_>, Arc<io::Error>>) + Send>;
 
-/// Whether a connection has ended because it broke, and not because nobody answered on
-/// it: then another one may be had at once.
+/// Whether a connection ended because it broke and not because the daemon did not respond: then
+/// another connection may succeed at once.
 fn has_broken(why: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -52,15 +51,15 @@ fn has_broken(why: &io::Error) -> bool {
     )
 }
 
-/// Carries requests to one unit's daemon. Shared by many threads.
+/// Sends requests to the daemon of one unit. Shared by many threads.
 pub trait Link: Send + Sync {
-    /// Sends a request, soon, and has `done` told what came of it, once, on any
-    /// thread. Waits while too much is under way.
-    fn ask(&self, request: &Request<'_>, done: Done);
+    /// Queues a request, and calls `done` once with the answer, on any thread. Waits while too
+    /// much is in flight.
+    fn send(&self, request: &Request<'_>, done: Done);
 
-    /// As [`Link::ask`], without waiting. `false` if nothing was sent, and nobody is
-    /// told: too much is under way, or the link cannot do that.
-    fn try_ask(&self, request: &Request<'_>, done: Done) -> bool {
+    /// As [`Link::send`], without waiting. Returns `false`, and never calls `done`, if too much is
+    /// in flight or the link cannot do that.
+    fn try_send(&self, request: &Request<'_>, done: Done) -> bool {
         let _ = (request, done);
         false
     }

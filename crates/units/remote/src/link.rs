@@ -1,26 +1,26 @@
-//! A link over TCP and TLS: one thread (`driver`), which keeps one connection to a
-//! unit's daemon as long as there is one to be had.
+//! A link over TCP and TLS: one thread (`driver`), which maintains one connection to a unit's
+//! daemon.
 //!
 //! ```text
-//!   ask ──► outbox ──waker──► thread: connect, greet, show, then: send what is in
-//!           (encoded)                the outbox, receive, tell whoever asked
-//!                                      │ broken, unresponsive or refused
-//!                                      ▼
-//!                            everybody who waits is told; again after a pause,
-//!                            during which whoever asks is told at once
+//!   send ──► outbox ──waker──► thread: connect, hello, present capabilities,
+//!            (encoded)                 then send the outbox and deliver answers
+//!                                        │ broken, unresponsive or refused
+//!                                        ▼
+//!                              all requests fail; a pause follows, during which
+//!                              new requests fail at once
 //! ```
 //!
-//! After a connection that was of use until it broke there is no pause, once in a while:
-//! a daemon that was restarted is there again, and whoever has lost an answer may ask anew.
+//! After a connection that worked until it broke there is no pause, once in a while: a daemon
+//! that was restarted is available again, and a caller that lost an answer may retry.
 //!
 //! Invariants:
 //!
-//! * A request is sent on one connection only. Whether it was carried out when
-//!   that broke nobody knows, and whoever asked decides.
-//! * On each new connection what this host may do is shown before anything is asked
-//!   on it. The link keeps none of that: it asks whoever does.
-//! * Requests and the answers to come take no more than the daemon holds;
-//!   beyond that, whoever asks waits.
+//! * A request is sent on one connection only. If that breaks, the outcome is unknown, and the
+//!   caller decides what to do.
+//! * On each new connection this host's capabilities are presented before any request. The link
+//!   stores none of them: it gets them from [`LinkConfig::capabilities`].
+//! * Requests and expected answers take no more memory than the daemon holds for a connection;
+//!   beyond that, senders wait.
 
 use std::io;
 use std::sync::Arc;
@@ -38,43 +38,42 @@ use super::conversation::HELLO;
 use super::driver::{Driver, WAKER};
 use super::{Done, Link, Reply};
 
-/// A daemon answers within this, or it is taken for gone.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of most requests, after which the daemon counts as unavailable.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Likewise what waits for a device, or reads much.
-pub(super) const WORK_WITHIN: Duration = Duration::from_secs(30);
+/// Timeout of requests that wait for a device or read much.
+pub(super) const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What may be under way, in bytes, until the daemon has said what it holds.
-const UNDER_WAY_MAX: usize = 1 << 20;
+/// Maximum bytes in flight before the greeting, which says what the daemon holds.
+const IN_FLIGHT_BYTES_MAX: usize = 1 << 20;
 
-/// Says where daemons listen.
+/// Returns endpoints of daemons.
 pub type Detours = Arc<dyn Fn() -> Vec<Endpoint> + Send + Sync>;
 
-/// Says what this host may do now: capabilities, each as it was signed. It is asked
-/// on the link's thread, without a lock of the link.
+/// Returns the current capabilities of this host, each with its signature. Called on the link's
+/// thread, without the link's lock.
 pub type Capabilities = Arc<dyn Fn() -> Vec<Arc<[u8]>> + Send + Sync>;
 
-/// To which daemon, and as whom.
+/// The configuration of a link.
 #[derive(Clone)]
 pub struct LinkConfig {
     /// The cluster.
     pub cluster: ClusterId,
     /// The unit.
     pub unit: UnitId,
-    /// Where its daemon listens.
+    /// The endpoint of the unit's own daemon.
     pub own: Endpoint,
-    /// Asked whenever that one does not answer: where daemons listen that may pass
-    /// connections on, those first that are most likely to answer.
+    /// Called when the own daemon does not answer: endpoints of daemons that may relay, the most
+    /// promising ones first.
     pub detours: Detours,
-    /// Asked on each new connection: what is shown there first.
+    /// Called for each new connection: the capabilities that are presented there first.
     pub capabilities: Capabilities,
-    /// Who this host is, and by what a daemon is known; nothing is tried before it
-    /// is there.
+    /// This host's certificate and the authorities of daemons. The link does not connect without
+    /// it.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
-/// A link to one unit's daemon. Dropping it ends the thread; whoever still
-/// waits is told.
+/// A link to the daemon of one unit. Dropping it ends the thread and fails waiting requests.
 pub struct TlsLink {
     shared: Arc<Shared>,
     thread: Option<thread::JoinHandle<()>>,
@@ -82,7 +81,7 @@ pub struct TlsLink {
 
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Rings when there is room for another request.
+    /// Notified when there is room for another request.
     pub room: Condvar,
     pub waker: Waker,
     pub clock: Arc<dyn Clock>,
@@ -90,26 +89,27 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pub config: LinkConfig,
-    /// Frames to be sent, and who waits for their answers.
+    /// Frames to send.
     pub outbox: Vec<u8>,
-    pub asked: Vec<Asked>,
+    /// The requests in `outbox`.
+    pub pending: Vec<PendingRequest>,
     pub last_tag: u64,
-    /// Of requests that are not answered, with their answers, in bytes.
-    under_way: usize,
-    pub under_way_max: usize,
-    /// No connection could be had the last time.
-    pub is_away: bool,
-    /// Over which endpoint there is a connection.
+    /// Bytes of unanswered requests and their expected answers.
+    in_flight_bytes: usize,
+    pub in_flight_bytes_max: usize,
+    /// Whether the last attempt to connect failed.
+    pub is_unavailable: bool,
+    /// The endpoint of the current connection.
     pub via: Option<Endpoint>,
-    /// Nothing is tried before then, and this is why.
+    /// The end of a pause and the error that caused it.
     pub pause: Option<(Duration, Arc<io::Error>)>,
     pub is_stopping: bool,
 }
 
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     pub tag: u64,
-    /// It is answered within so long of being sent.
-    pub within: Duration,
+    /// Time from sending to the answer.
+    pub timeout: Duration,
     pub done: Done,
 }
 
@@ -118,8 +118,8 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Why nothing can be asked now, if so.
-    fn why_not(&self, state: &State) -> Option<Arc<io::Error>> {
+    /// Why no request can be sent now, if so.
+    fn refusal(&self, state: &State) -> Option<Arc<io::Error>> {
         match &state.pause {
             _ if state.is_stopping => Some(Arc::new(stopping())),
             Some((until, why)) if self.clock.monotonic() < *until => Some(Arc::clone(why)),
@@ -129,14 +129,14 @@ impl Shared {
 }
 
 impl State {
-    /// One that is larger than all that may be under way goes alone.
+    /// Whether another request may be sent. One that exceeds the limit is sent alone.
     fn has_room(&self) -> bool {
-        self.under_way == 0 || self.under_way < self.under_way_max
+        self.in_flight_bytes == 0 || self.in_flight_bytes < self.in_flight_bytes_max
     }
 }
 
 impl TlsLink {
-    /// Starts the thread; it connects when something is asked.
+    /// Starts the thread, which connects once a request is pending.
     ///
     /// # Errors
     /// If the process has no thread or no file descriptor left.
@@ -149,11 +149,11 @@ impl TlsLink {
             state: Mutex::new(State {
                 config,
                 outbox: Vec::new(),
-                asked: Vec::new(),
+                pending: Vec::new(),
                 last_tag: HELLO,
-                under_way: 0,
-                under_way_max: UNDER_WAY_MAX,
-                is_away: false,
+                in_flight_bytes: 0,
+                in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
+                is_unavailable: false,
                 via: None,
                 pause: None,
                 is_stopping: false,
@@ -174,41 +174,41 @@ impl TlsLink {
         })
     }
 
-    /// From the next connection on, which may be tried at once.
+    /// Replaces the configuration from the next connection on, and ends a pause.
     pub fn set_config(&self, config: LinkConfig) {
         let mut state = self.shared.lock();
         state.config = config;
         state.pause = None;
-        state.is_away = false;
+        state.is_unavailable = false;
         drop(state);
-        // It may have something to end.
+        // The thread may have to end a connection.
         self.shared.waker.wake();
     }
 
-    /// Over which endpoint there is a connection now.
+    /// The endpoint of the current connection.
     #[must_use]
     pub fn via(&self) -> Option<Endpoint> {
         self.shared.lock().via.clone()
     }
 
-    /// Shows a capability that [`LinkConfig::capabilities`] has already. A daemon that
-    /// was away is not waited for: it is shown first when there is a connection.
-    pub fn show(&self, capability: &[u8], done: Done) {
-        if self.shared.lock().is_away {
-            let reason = "the unit's daemon is away";
+    /// Presents a capability that [`LinkConfig::capabilities`] returns already. Fails at once if
+    /// the daemon is unavailable: the next connection presents it.
+    pub fn present(&self, capability: &[u8], done: Done) {
+        if self.shared.lock().is_unavailable {
+            let reason = "the unit's daemon is unavailable";
             let why = io::Error::new(io::ErrorKind::NotConnected, reason);
             return done(Err(Arc::new(why)));
         }
-        self.ask(&Request::Show(capability), done);
+        self.send(&Request::Present(capability), done);
     }
 }
 
 impl Link for TlsLink {
-    fn ask(&self, request: &Request<'_>, done: Done) {
+    fn send(&self, request: &Request<'_>, done: Done) {
         let shared = &self.shared;
         let mut state = shared.lock();
         loop {
-            if let Some(why) = shared.why_not(&state) {
+            if let Some(why) = shared.refusal(&state) {
                 drop(state);
                 return done(Err(why));
             }
@@ -217,38 +217,38 @@ impl Link for TlsLink {
             }
             shared.room.wait(&mut state);
         }
-        self.put(state, request, done);
+        self.enqueue(state, request, done);
     }
 
-    fn try_ask(&self, request: &Request<'_>, done: Done) -> bool {
+    fn try_send(&self, request: &Request<'_>, done: Done) -> bool {
         let shared = &self.shared;
         let state = shared.lock();
-        // Why it cannot be asked, whoever waits is told.
-        let may = shared.why_not(&state).is_none() && state.has_room();
+        // A caller that can wait gets the reason from `send`.
+        let may = shared.refusal(&state).is_none() && state.has_room();
         if may {
-            self.put(state, request, done);
+            self.enqueue(state, request, done);
         }
         may
     }
 }
 
 impl TlsLink {
-    /// Puts a request where the thread takes it from.
-    fn put(&self, mut state: MutexGuard<'_, State>, request: &Request<'_>, done: Done) {
+    /// Queues a request for the thread.
+    fn enqueue(&self, mut state: MutexGuard<'_, State>, request: &Request<'_>, done: Done) {
         let shared = &self.shared;
         state.last_tag += 1;
         let tag = state.last_tag;
         let before = state.outbox.len();
         request.encode(tag, &mut state.outbox);
         let bytes = state.outbox.len() - before + HEAD_BYTES + request.answer_bytes();
-        state.under_way += bytes;
+        state.in_flight_bytes += bytes;
         let released = Arc::clone(shared);
-        state.asked.push(Asked {
+        state.pending.push(PendingRequest {
             tag,
-            within: patience(request),
+            timeout: timeout_of(request),
             done: Box::new(move |reply: Result<Reply<'_>, Arc<io::Error>>| {
                 let mut state = released.lock();
-                state.under_way -= bytes;
+                state.in_flight_bytes -= bytes;
                 let has_room = state.has_room();
                 drop(state);
                 if has_room {
@@ -270,30 +270,30 @@ impl Drop for TlsLink {
         self.shared.waker.wake();
         self.shared.room.notify_all();
         let thread = self.thread.take();
-        // Whoever was told last may have had the last of it: then that is the thread.
+        // The last reference may be dropped in a callback, which runs on the thread itself.
         let is_other =
             |thread: &thread::JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = thread.filter(is_other) {
-            // If it has panicked, that was said.
+            // A panic was reported already.
             let _ = thread.join();
         }
     }
 }
 
 pub(super) fn stopping() -> io::Error {
-    io::Error::other("this host does not use the unit any more")
+    io::Error::other("this host no longer uses the unit")
 }
 
-fn patience(request: &Request<'_>) -> Duration {
+fn timeout_of(request: &Request<'_>) -> Duration {
     match request {
-        // It waits for what is done under older leases.
-        Request::Show(_)
+        // It waits for requests under older leases.
+        Request::Present(_)
         | Request::Sync { .. }
         | Request::Free { .. }
         | Request::Delete(_)
         | Request::List { .. }
         | Request::Replace { .. }
-        | Request::Scrub(_) => WORK_WITHIN,
-        _ => ANSWER_WITHIN,
+        | Request::Scrub(_) => DEVICE_TIMEOUT,
+        _ => ANSWER_TIMEOUT,
     }
 }

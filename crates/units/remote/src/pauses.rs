@@ -1,57 +1,58 @@
-//! How long a link that has failed tries nothing.
+//! Pauses of a link after failures.
 
 use std::io;
 use std::time::Duration;
 
 use super::has_broken;
 
-/// At first, and at most.
+/// Length of the first pause, and of the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// How often there is no pause after a connection that was of use.
+/// Minimum time between two failures without a pause.
 const NO_PAUSE_EVERY: Duration = PAUSE_MAX;
 
-/// The pauses of one link: each as long as two before it, until an answer comes. A
-/// connection that broke after it was of use is replaced at once, now and then: a daemon
-/// that is restarted, or a network that forgets connections, is to cost nobody a pause.
+/// The pauses of one link: each is twice as long as the one before, until an answer is received.
+/// A connection that broke after it worked is replaced at once, at most every
+/// [`NO_PAUSE_EVERY`]: a daemon that is restarted, or a network that drops idle connections,
+/// should cost no pause.
 #[derive(Debug)]
 pub struct Pauses {
-    /// How long the next one is.
+    /// Length of the next pause.
     next: Duration,
-    /// Something has come on the connection that there is.
-    is_of_use: bool,
-    /// From when on there may be none once more.
-    none_from: Duration,
+    /// Whether an answer was received on the current connection.
+    has_worked: bool,
+    /// From when on a pause may be skipped again.
+    skip_from: Duration,
 }
 
 impl Default for Pauses {
     fn default() -> Self {
         Self {
             next: PAUSE_MIN,
-            is_of_use: false,
-            none_from: Duration::ZERO,
+            has_worked: false,
+            skip_from: Duration::ZERO,
         }
     }
 }
 
 impl Pauses {
-    /// A connection is made: it has brought nothing yet.
+    /// Records that a connection is being established.
     pub fn connects(&mut self) {
-        self.is_of_use = false;
+        self.has_worked = false;
     }
 
-    /// Something has come on it.
+    /// Records that an answer was received.
     pub fn answered(&mut self) {
         self.next = PAUSE_MIN;
-        self.is_of_use = true;
+        self.has_worked = true;
     }
 
-    /// It has failed, or there is none: until when nothing is to be tried.
+    /// Records that the connection, or the attempt, failed. Returns the end of the pause.
     pub fn failed(&mut self, now: Duration, why: &io::Error) -> Duration {
-        let was_of_use = std::mem::take(&mut self.is_of_use);
-        if was_of_use && has_broken(why) && now >= self.none_from {
-            self.none_from = now + NO_PAUSE_EVERY;
+        let had_worked = std::mem::take(&mut self.has_worked);
+        if had_worked && has_broken(why) && now >= self.skip_from {
+            self.skip_from = now + NO_PAUSE_EVERY;
             return now;
         }
         let until = now + self.next;

@@ -1,7 +1,7 @@
-//! Calls as requests.
+//! [`RemoteUnit`]: calls as requests.
 //!
-//! A reading whose connection broke is asked for once more: it changes nothing, whenever
-//! the first one arrives. If there is no other connection now, that is told at once.
+//! A read whose connection broke is retried once: it changes nothing, whenever the first one
+//! arrives. If there is no other connection at once, it fails.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,24 +20,23 @@ use unit_wire::{BODY_BYTES_MAX, Malformed, Refusal, Request, Status};
 
 use super::{Link, Reply, has_broken};
 
-/// Segments that are asked for at once.
+/// Number of segments in one page of a list.
 const LIST_AT_ONCE: u32 = 1 << 16;
 
-/// Slots that are freed by one request, at most.
+/// Maximum number of slots freed by one request.
 const FREE_AT_ONCE: usize = 1 << 16;
 
-/// Segments that are synced by one request, at most.
+/// Maximum number of segments synced by one request.
 const SYNC_AT_ONCE: usize = 1 << 10;
 
-/// How much of a segment that takes another's place is sent at once, in bytes of
-/// content.
+/// Content in one part of a replacement, in bytes.
 const REPLACE_BYTES_AT_ONCE: usize = 1 << 20;
 
-/// A unit that a daemon keeps.
+/// A unit behind a daemon.
 pub struct RemoteUnit {
     url: Arc<str>,
     link: Arc<dyn Link>,
-    /// Of segments that are not synced: what was put.
+    /// Puts that are not synced, by segment.
     puts: Mutex<HashMap<SegmentId, Puts>>,
     put_next: AtomicU64,
 }
@@ -45,24 +44,23 @@ pub struct RemoteUnit {
 /// Puts into a segment that no sync has covered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Puts {
-    /// In which lives of the daemon.
-    life: Life,
-    /// The number of the last one: what is put while a sync is under way, that does not
-    /// cover.
+    /// The incarnations of the daemon that answered them.
+    incarnation: Incarnation,
+    /// Number of the last one: a sync does not cover puts that end while it runs.
     last: u64,
 }
 
-/// In which life of a daemon something was put.
+/// The incarnations of a daemon that answered the puts into a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    /// In this one.
+enum Incarnation {
+    /// One.
     One(u64),
-    /// In several: what was put in those that have ended may be lost.
+    /// Several: puts to the earlier ones may be lost.
     Several,
 }
 
 impl RemoteUnit {
-    /// The unit at `url`, to whose daemon `link` leads.
+    /// The unit at `url`, whose daemon `link` reaches.
     #[must_use]
     pub fn new(url: String, link: Arc<dyn Link>) -> Self {
         Self {
@@ -73,38 +71,38 @@ impl RemoteUnit {
         }
     }
 
-    /// Asks, waits, and reads the answer.
-    fn ask<T: Send + 'static>(
+    /// Sends a request, waits, and parses the answer.
+    fn request<T: Send + 'static>(
         &self,
         request: &Request<'_>,
         segment: Option<SegmentId>,
         read: impl FnOnce(Reply<'_>) -> Result<T, Malformed> + Send + 'static,
     ) -> Result<T, UnitError> {
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         let done = Box::new(move |reply: Result<Reply<'_>, Arc<io::Error>>| {
             let answer = reply.map(|reply| match reply.status {
                 Status::Done => read(reply).map(Ok),
                 status => Refusal::decode(status, reply.body).map(Err),
             });
-            // Whoever asked waits for it, unless its thread has panicked.
-            let _ = tell.send(answer);
+            // The caller waits for it, unless its thread has panicked.
+            let _ = sender.send(answer);
         });
-        self.link.ask(request, done);
+        self.link.send(request, done);
         let lost = || Err(Arc::new(io::Error::other("the request was dropped")));
-        let answer = told.recv().unwrap_or_else(|_| lost());
+        let answer = receiver.recv().unwrap_or_else(|_| lost());
         answer_of(&self.url, answer, segment)
     }
 
-    /// Which life of the daemon there is.
-    fn life(&self) -> Result<u64, UnitError> {
-        self.ask(&Request::Room, None, |reply| Ok(reply.incarnation))
+    /// The current incarnation of the daemon.
+    fn incarnation(&self) -> Result<u64, UnitError> {
+        self.request(&Request::UnitStat, None, |reply| Ok(reply.incarnation))
     }
 
-    fn do_it(&self, request: &Request<'_>, segment: Option<SegmentId>) -> Result<(), UnitError> {
-        self.ask(request, segment, |_| Ok(()))
+    fn command(&self, request: &Request<'_>, segment: Option<SegmentId>) -> Result<(), UnitError> {
+        self.request(request, segment, |_| Ok(()))
     }
 
-    /// Reads a run of which one answer has all.
+    /// Reads a run that fits in one answer.
     fn read_part(&self, read: Read<'_>) -> Result<(), UnitError> {
         let Read {
             run,
@@ -113,13 +111,13 @@ impl RemoteUnit {
             data,
         } = read;
         let request = Request::Read { run, slot_bytes };
-        let ask = || {
-            self.ask(&request, Some(run.segment), move |reply| {
+        let read = || {
+            self.request(&request, Some(run.segment), move |reply| {
                 slots_in(reply.body, run, slot_bytes).map(|_| reply.body.to_vec())
             })
         };
-        let body = match ask() {
-            Err(UnitError::Unavailable { source, .. }) if has_broken(&source) => ask()?,
+        let body = match read() {
+            Err(UnitError::Unavailable { source, .. }) if has_broken(&source) => read()?,
             other => other?,
         };
         let (from_tags, from_data) = body.split_at(size_of_val(tags));
@@ -132,16 +130,16 @@ impl RemoteUnit {
         self.puts.lock()
     }
 
-    /// Asks the daemon to heed a capability.
+    /// Presents a capability.
     ///
     /// # Errors
     /// [`UnitError`].
-    pub fn show(&self, capability: &[u8]) -> Result<(), UnitError> {
-        self.do_it(&Request::Show(capability), None)
+    pub fn present(&self, capability: &[u8]) -> Result<(), UnitError> {
+        self.command(&Request::Present(capability), None)
     }
 }
 
-/// What the unit at `url` has answered.
+/// Converts an answer of the unit at `url`.
 fn answer_of<T>(
     url: &str,
     answer: Result<Result<Result<T, Refusal>, Malformed>, Arc<io::Error>>,
@@ -152,43 +150,43 @@ fn answer_of<T>(
         Ok(Ok(Err(refusal))) => Err(refusal.into_error(url, segment)),
         Ok(Err(malformed)) => Err(UnitError::Io {
             url: url.to_owned(),
-            doing: "read its daemon's answer".to_owned(),
+            doing: "parse its daemon's answer".to_owned(),
             source: Arc::new(io::Error::new(io::ErrorKind::InvalidData, malformed)),
         }),
         Err(source) => Err(UnitError::Unavailable {
             url: url.to_owned(),
-            doing: "ask its daemon".to_owned(),
+            doing: "reach its daemon".to_owned(),
             source,
         }),
     }
 }
 
-/// How many slots one answer can have.
+/// Maximum number of slots in one answer.
 fn slots_at_once(slot_bytes: u32) -> u16 {
     let slots = BODY_BYTES_MAX / (size_of::<Tag>() + slot_bytes as usize);
     u16::try_from(slots).unwrap_or(u16::MAX).max(1)
 }
 
-/// Tags and content, in the body of an answer to a reading.
+/// The tags and contents in the body of an answer to a read.
 fn slots_in(body: &[u8], run: SlotRun, slot_bytes: u32) -> Result<ReadSlots<'_>, Malformed> {
     if body.len() != run.answer_bytes(slot_bytes) {
-        return Err(Malformed("it is not as long as what was read"));
+        return Err(Malformed("the answer has another length than the read"));
     }
     let (tags, data) = body.split_at(usize::from(run.count) * size_of::<Tag>());
     let (tags, _) = tags.as_chunks();
     Ok(ReadSlots::Apart { tags, data })
 }
 
-/// A reading that nobody waits for.
-struct Reading {
+/// An asynchronous read.
+struct AsyncRead {
     url: Arc<str>,
     run: SlotRun,
     slot_bytes: u32,
     done: ReadDone,
 }
 
-impl Reading {
-    /// It has ended so.
+impl AsyncRead {
+    /// Calls `done`.
     fn end(self, reply: Result<Reply<'_>, Arc<io::Error>>) {
         let answer = reply.map(|reply| match reply.status {
             Status::Done => slots_in(reply.body, self.run, self.slot_bytes).map(Ok),
@@ -197,8 +195,8 @@ impl Reading {
         (self.done)(answer_of(&self.url, answer, Some(self.run.segment)));
     }
 
-    /// Its connection broke: it is asked for once more, if that can be done now.
-    fn ask_again(self, link: &dyn Link, why: Arc<io::Error>) {
+    /// Retries after the connection broke, if that is possible without waiting.
+    fn retry(self, link: &dyn Link, why: Arc<io::Error>) {
         let Self {
             run, slot_bytes, ..
         } = self;
@@ -207,15 +205,15 @@ impl Reading {
             let mut shared = shared.lock();
             shared.take()
         };
-        let told = Arc::clone(&shared);
+        let answered_by = Arc::clone(&shared);
         let answered = move |reply: Result<Reply<'_>, Arc<io::Error>>| {
-            if let Some(reading) = take(&told) {
+            if let Some(reading) = take(&answered_by) {
                 reading.end(reply);
             }
         };
         let request = Request::Read { run, slot_bytes };
-        let is_asked = link.try_ask(&request, Box::new(answered));
-        if !is_asked && let Some(reading) = take(&shared) {
+        let is_sent = link.try_send(&request, Box::new(answered));
+        if !is_sent && let Some(reading) = take(&shared) {
             reading.end(Err(why));
         }
     }
@@ -233,18 +231,18 @@ impl Unit for RemoteUnit {
     fn put(&self, put: Put<'_>) -> Result<(), UnitError> {
         let segment = put.segment;
         let request = Request::Put(put);
-        let life = self.ask(&request, Some(segment), |reply| Ok(reply.incarnation))?;
+        let answered = self.request(&request, Some(segment), |reply| Ok(reply.incarnation))?;
         let last = self.put_next.fetch_add(1, Ordering::Relaxed);
         self.puts()
             .entry(segment)
             .and_modify(|puts| {
                 puts.last = last;
-                if puts.life != Life::One(life) {
-                    puts.life = Life::Several;
+                if puts.incarnation != Incarnation::One(answered) {
+                    puts.incarnation = Incarnation::Several;
                 }
             })
             .or_insert(Puts {
-                life: Life::One(life),
+                incarnation: Incarnation::One(answered),
                 last,
             });
         Ok(())
@@ -262,25 +260,25 @@ impl Unit for RemoteUnit {
                     .map(|segment| puts.get(segment).copied())
                     .collect()
             };
-            let mut life = None;
+            let mut found = None;
             for puts in &covered {
-                match (puts.map(|puts| puts.life), life) {
-                    (Some(Life::One(this)), None) => life = Some(this),
-                    (Some(Life::One(this)), Some(other)) if this == other => {}
+                match (puts.map(|puts| puts.incarnation), found) {
+                    (Some(Incarnation::One(this)), None) => found = Some(this),
+                    (Some(Incarnation::One(this)), Some(other)) if this == other => {}
                     (None, _) => {}
                     (Some(_), _) => return Err(restarted()),
                 }
             }
-            // What was put by others, or is synced already: in any life.
-            let incarnation = match life {
-                Some(life) => life,
-                None => self.life()?,
+            // Segments of other hosts, or that are synced already, accept any incarnation.
+            let incarnation = match found {
+                Some(incarnation) => incarnation,
+                None => self.incarnation()?,
             };
             let request = Request::Sync {
                 incarnation,
                 segments: segments.to_vec(),
             };
-            self.do_it(&request, segments.first().copied())?;
+            self.command(&request, segments.first().copied())?;
             let mut puts = self.puts();
             for (segment, covered) in segments.iter().zip(covered) {
                 if puts.get(segment).copied() == covered {
@@ -291,20 +289,20 @@ impl Unit for RemoteUnit {
         Ok(())
     }
 
-    /// In the daemon's life that there is. What was put in an earlier one goes on to be
-    /// missed by whoever put it.
+    /// Syncs in the current incarnation. Puts to earlier ones still count as lost for their
+    /// caller.
     fn sync_found(&self, segments: &[SegmentId]) -> Result<(), UnitError> {
         for segments in segments.chunks(SYNC_AT_ONCE) {
             let request = Request::Sync {
-                incarnation: self.life()?,
+                incarnation: self.incarnation()?,
                 segments: segments.to_vec(),
             };
-            self.do_it(&request, segments.first().copied())?;
+            self.command(&request, segments.first().copied())?;
         }
         Ok(())
     }
 
-    /// In parts, where one answer cannot have all of it.
+    /// In parts, if one answer cannot hold all slots.
     fn read(&self, read: Read<'_>) -> Result<(), UnitError> {
         let Read {
             run,
@@ -333,23 +331,23 @@ impl Unit for RemoteUnit {
         if run.count > slots_at_once(slot_bytes) {
             return false;
         }
-        let reading = Reading {
+        let reading = AsyncRead {
             url: Arc::clone(&self.url),
             run,
             slot_bytes,
             done,
         };
-        // Not held by who waits in it: it may end before.
+        // A weak reference, because the link holds the callback.
         let link = Arc::downgrade(&self.link);
         let answered = move |reply: Result<Reply<'_>, Arc<io::Error>>| match reply {
             Err(why) if has_broken(&why) => match link.upgrade() {
-                Some(link) => reading.ask_again(&*link, why),
+                Some(link) => reading.retry(&*link, why),
                 None => reading.end(Err(why)),
             },
             other => reading.end(other),
         };
         let request = Request::Read { run, slot_bytes };
-        self.link.try_ask(&request, Box::new(answered))
+        self.link.try_send(&request, Box::new(answered))
     }
 
     fn free(&self, segment: SegmentId, slots: &[Slot], closed: bool) -> Result<(), UnitError> {
@@ -361,7 +359,7 @@ impl Unit for RemoteUnit {
                 closed,
                 slots: these.to_vec(),
             };
-            self.do_it(&request, Some(segment))?;
+            self.command(&request, Some(segment))?;
             if more.is_empty() {
                 return Ok(());
             }
@@ -370,13 +368,12 @@ impl Unit for RemoteUnit {
     }
 
     fn delete(&self, segment: SegmentId) -> Result<(), UnitError> {
-        self.do_it(&Request::Delete(segment), Some(segment))?;
+        self.command(&Request::Delete(segment), Some(segment))?;
         self.puts().remove(&segment);
         Ok(())
     }
 
-    /// In parts: the daemon keeps them in a draft, and the last one puts that in
-    /// place.
+    /// In parts: the daemon collects them in a draft, which the last one puts in place.
     fn replace(&self, segment: SegmentId, by: Replacement<'_>) -> Result<(), UnitError> {
         let at_once = (REPLACE_BYTES_AT_ONCE / by.slot_bytes as usize).max(1);
         let contents = by.data.chunks(at_once * by.slot_bytes as usize);
@@ -392,7 +389,7 @@ impl Unit for RemoteUnit {
         };
         for (tags, data) in by.tags.chunks(at_once).zip(contents) {
             let request = Request::Replace { part, tags, data };
-            part.draft = self.ask(&request, Some(segment), |reply| {
+            part.draft = self.request(&request, Some(segment), |reply| {
                 let draft = reply.body.try_into().map(u64::from_le_bytes);
                 draft.map_err(|_| Malformed("a draft's number has 8 bytes"))
             })?;
@@ -413,24 +410,24 @@ impl Unit for RemoteUnit {
             let request = Request::List {
                 serials: serials.clone(),
                 after,
-                most: LIST_AT_ONCE,
+                limit: LIST_AT_ONCE,
             };
-            let page = self.ask(&request, None, |reply| {
+            let page = self.request(&request, None, |reply| {
                 unit_wire::decode_segments(reply.body)
             })?;
             let is_last = page.len() < LIST_AT_ONCE as usize;
-            let is_sound = page.is_sorted_by(|one, next| one < next)
+            let is_valid = page.is_sorted_by(|one, next| one < next)
                 && page
                     .first()
                     .is_none_or(|first| first.bits() > after || after == 0)
                 && page.iter().all(|id| serials.contains(&id.serial()));
-            if !is_sound {
+            if !is_valid {
                 return Err(UnitError::Io {
                     url: self.url.to_string(),
                     doing: "list its segments".to_owned(),
                     source: Arc::new(io::Error::new(
                         io::ErrorKind::InvalidData,
-                        "it lists what was not asked for",
+                        "the list has segments that were not requested",
                     )),
                 });
             }
@@ -442,34 +439,34 @@ impl Unit for RemoteUnit {
     }
 
     fn stat_segment(&self, segment: SegmentId) -> Result<SegmentStat, UnitError> {
-        self.ask(&Request::Stat(segment), Some(segment), move |reply| {
+        self.request(&Request::Stat(segment), Some(segment), move |reply| {
             Ok(unit_wire::decode_stat(segment, reply.body)?.0)
         })
     }
 
     fn segment_slots(&self, segment: SegmentId) -> Result<SegmentSlots, UnitError> {
-        self.ask(&Request::Stat(segment), Some(segment), move |reply| {
+        self.request(&Request::Stat(segment), Some(segment), move |reply| {
             unit_wire::decode_segment_slots(segment, reply.body)
         })
     }
 
     fn stat(&self) -> Result<UnitStat, UnitError> {
-        self.ask(&Request::Room, None, |reply| {
+        self.request(&Request::UnitStat, None, |reply| {
             Ok(UnitStat {
                 incarnation: Some(reply.incarnation),
-                ..unit_wire::decode_room(reply.body)?
+                ..unit_wire::decode_unit_stat(reply.body)?
             })
         })
     }
 
     fn scrub(&self, segment: SegmentId) -> Result<Vec<Slot>, UnitError> {
-        self.ask(&Request::Scrub(segment), Some(segment), |reply| {
+        self.request(&Request::Scrub(segment), Some(segment), |reply| {
             unit_wire::decode_slots(reply.body)
         })
     }
 
     fn read_note(&self) -> Result<Option<[u8; NOTE_BYTES]>, UnitError> {
-        self.ask(&Request::Note, None, |reply| match reply.body {
+        self.request(&Request::ReadNote, None, |reply| match reply.body {
             [] => Ok(None),
             body => match body.try_into() {
                 Ok(note) => Ok(Some(note)),
@@ -479,10 +476,10 @@ impl Unit for RemoteUnit {
     }
 
     fn write_note(&self, note: &[u8; NOTE_BYTES]) -> Result<(), UnitError> {
-        self.do_it(&Request::NoteDown(note), None)
+        self.command(&Request::WriteNote(note), None)
     }
 
     fn probe(&self) -> Result<(), UnitError> {
-        self.do_it(&Request::Probe, None)
+        self.command(&Request::Probe, None)
     }
 }

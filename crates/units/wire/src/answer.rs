@@ -1,4 +1,4 @@
-//! What a daemon answers, when it has done what was asked.
+//! The bodies of successful answers.
 
 use base::codec::{Reader, Writer};
 use base::{LineageTag, SegmentId, Slot, UnitId};
@@ -7,29 +7,28 @@ use unit::{SegmentSlots, SegmentStat, UnitStat};
 
 use super::{Malformed, request};
 
-/// No daemon has segments with more content, in bytes: 8 times what they have.
+/// Maximum content of a segment that a host believes, in bytes: 8 times the default.
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
-/// How a daemon answers a hello.
+/// The answer to a hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Greeting {
-    /// The version that is spoken.
+    /// The version of the protocol.
     pub version: u16,
-    /// The longest body that the daemon takes, in bytes.
+    /// Maximum length of a body that the daemon accepts, in bytes.
     pub body_bytes_max: u32,
-    /// Which unit it is.
+    /// The unit of the daemon.
     pub unit: UnitId,
-    /// Drawn when the daemon began: another one may have lost what was not
-    /// synced.
+    /// Identifies this run of the daemon. Puts to another run that were not synced may be lost.
     pub incarnation: u64,
-    /// The daemon's time, in milliseconds since 1970.
+    /// Time of the daemon, in milliseconds since 1970.
     pub now_ms: i64,
-    /// How much the daemon holds for one connection, in bytes.
+    /// Maximum bytes of requests and answers that the daemon holds for one connection.
     pub held_bytes_max: u32,
 }
 
 impl Greeting {
-    /// Appends it.
+    /// Appends the body.
     pub fn encode(&self, to: &mut Vec<u8>) {
         to.put_u16(self.version);
         to.put_u16(0);
@@ -42,7 +41,7 @@ impl Greeting {
         to.put_u32(0);
     }
 
-    /// Reads one. What a later version appends is passed over.
+    /// Parses the body. Fields that a later version appends are ignored.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -54,7 +53,7 @@ impl Greeting {
         let number = reader.u128()?;
         let unit = UnitId::from_u128(number);
         if unit.as_u128() != number {
-            return Err(Malformed("the unit's id has more digits than ids have"));
+            return Err(Malformed("the unit's id is invalid"));
         }
         Ok(Self {
             version,
@@ -67,12 +66,12 @@ impl Greeting {
     }
 }
 
-/// Appends segments, of which a frame's limits allow some 260,000.
+/// Appends segments; about 260,000 fit in a frame.
 pub fn encode_segments(segments: &[SegmentId], to: &mut Vec<u8>) {
     segments.iter().for_each(|id| to.put_u64(id.bits()));
 }
 
-/// Reads segments to the end.
+/// Parses a body of segments.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -93,7 +92,7 @@ pub fn encode_slots(slots: &[Slot], to: &mut Vec<u8>) {
     slots.iter().for_each(|slot| to.put_u16(slot.0));
 }
 
-/// Reads slots to the end.
+/// Parses a body of slots.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -103,11 +102,11 @@ pub fn decode_slots(body: &[u8]) -> Result<Vec<Slot>, Malformed> {
             .iter()
             .map(|slot| Slot(u16::from_le_bytes(*slot)))
             .collect()),
-        _ => Err(Malformed("a slot is cut")),
+        _ => Err(Malformed("the length of the slots is odd")),
     }
 }
 
-/// The length of an encoded [`SegmentStat`], in bytes.
+/// Length of an encoded [`SegmentStat`], in bytes.
 const STAT_BYTES: usize = 24;
 
 /// Appends the numbers of a segment whose lineage tag is `lineage_tag`, as the answer to a STAT.
@@ -120,8 +119,8 @@ pub fn encode_stat(stat: &SegmentStat, lineage_tag: LineageTag, to: &mut Vec<u8>
     to.put_u16(0);
 }
 
-/// Reads the numbers and the lineage tag of `segment`. Refuses what no segment can be,
-/// because the caller allocates room for it.
+/// Parses the numbers and the lineage tag of `segment`. Refuses impossible numbers, because the
+/// caller allocates memory for the segment.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -139,17 +138,17 @@ pub fn decode_stat(
         generation: reader.u16()?,
     };
     if !is_slot_size(stat.slot_bytes) {
-        return Err(Malformed("slots of that size are none"));
+        return Err(Malformed("the slot size is invalid"));
     }
     let bytes = u64::from(stat.slots) * u64::from(stat.slot_bytes);
     if stat.slots > SLOTS_MAX || stat.freed > stat.slots || bytes > SEGMENT_BYTES_MAX {
-        return Err(Malformed("a segment has no so many slots"));
+        return Err(Malformed("the number of slots is invalid"));
     }
     Ok((stat, lineage_tag))
 }
 
-/// Appends a segment as the answer to a STAT: its numbers, and a bit for each slot, the
-/// lowest of the first byte for slot 0, which is set if the slot was freed.
+/// Appends the answer to a STAT: the numbers of a segment, and a bit for each slot, which is set
+/// if the slot was freed. Slot 0 is the lowest bit of the first byte.
 pub fn encode_segment_slots(slots: &SegmentSlots, to: &mut Vec<u8>) {
     encode_stat(&slots.stat, slots.lineage_tag, to);
     let mut bits = vec![0_u8; (slots.stat.slots as usize).div_ceil(8)];
@@ -161,7 +160,7 @@ pub fn encode_segment_slots(slots: &SegmentSlots, to: &mut Vec<u8>) {
     to.put_bytes(&bits);
 }
 
-/// Reads `segment`, slot by slot.
+/// Parses the answer to a STAT of `segment`.
 ///
 /// # Errors
 /// [`Malformed`].
@@ -169,7 +168,7 @@ pub fn decode_segment_slots(segment: SegmentId, body: &[u8]) -> Result<SegmentSl
     let (stat, lineage_tag) = decode_stat(segment, body)?;
     let bits = body.get(STAT_BYTES..).unwrap_or_default();
     if bits.len() < (stat.slots as usize).div_ceil(8) {
-        return Err(Malformed("it does not say which slots were freed"));
+        return Err(Malformed("the bits of freed slots are missing"));
     }
     let is_freed = |slot: &u32| bits[*slot as usize / 8] & (1 << (slot % 8)) != 0;
     let freed = (0..stat.slots).filter(is_freed);
@@ -182,21 +181,21 @@ pub fn decode_segment_slots(segment: SegmentId, body: &[u8]) -> Result<SegmentSl
     })
 }
 
-/// Free room that is not known.
+/// Stands for unknown free room.
 const UNKNOWN_BYTES: u64 = u64::MAX;
 
-/// Appends what a unit holds, as the answer to a ROOM.
-pub fn encode_room(stat: &UnitStat, to: &mut Vec<u8>) {
+/// Appends the answer to a UNIT-STAT.
+pub fn encode_unit_stat(stat: &UnitStat, to: &mut Vec<u8>) {
     to.put_u64(stat.segments);
     to.put_u64(stat.bytes);
     to.put_u64(stat.free_bytes.unwrap_or(UNKNOWN_BYTES));
 }
 
-/// Reads what a unit holds.
+/// Parses the answer to a UNIT-STAT.
 ///
 /// # Errors
 /// [`Malformed`].
-pub fn decode_room(body: &[u8]) -> Result<UnitStat, Malformed> {
+pub fn decode_unit_stat(body: &[u8]) -> Result<UnitStat, Malformed> {
     let mut reader = Reader::new(body);
     Ok(UnitStat {
         segments: reader.u64()?,
@@ -213,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_back_and_cut_ones_are_none() {
+    fn answers_round_trip_and_short_ones_are_refused() {
         let segment = SegmentId::new(CopysetId::new(3).expect("one"), 77).expect("one");
         let greeting = Greeting {
             version: 1,
@@ -277,9 +276,9 @@ mod tests {
                 free_bytes,
             };
             let mut bytes = Vec::new();
-            encode_room(&stat, &mut bytes);
-            assert_eq!(decode_room(&bytes), Ok(stat));
-            assert!(decode_room(&bytes[..23]).is_err());
+            encode_unit_stat(&stat, &mut bytes);
+            assert_eq!(decode_unit_stat(&bytes), Ok(stat));
+            assert!(decode_unit_stat(&bytes[..23]).is_err());
         }
 
         let (segments, slots) = ([segment, segment], [Slot(1), Slot(u16::MAX)]);

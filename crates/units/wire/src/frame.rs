@@ -1,27 +1,27 @@
-//! Frames.
+//! Frames: the unit of transmission, with a head of 16 bytes.
 
 use base::codec::{Reader, Writer};
 
 use super::Malformed;
 
-/// The length of a frame's head, in bytes.
+/// Length of a frame's head, in bytes.
 pub const HEAD_BYTES: usize = 16;
 
-/// The longest body, in bytes: a put of 2 MiB and its tags.
+/// Maximum length of a body, in bytes: a put of 2 MiB and its tags.
 pub const BODY_BYTES_MAX: usize = (2 << 20) + (64 << 10);
 
-/// A whole frame.
+/// A frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// A request's verb, an answer's status.
+    /// The verb of a request or the status of an answer.
     pub code: u16,
-    /// Whose answer it is; never 0 of a request.
+    /// Identifies the request; never 0 in a request.
     pub tag: u64,
-    /// What it says.
+    /// The body.
     pub body: &'a [u8],
 }
 
-/// Appends a frame, whose body `write` appends.
+/// Appends a frame. `write` appends its body.
 ///
 /// # Panics
 /// If the body is longer than [`BODY_BYTES_MAX`].
@@ -37,19 +37,19 @@ pub fn put_frame(to: &mut Vec<u8>, code: u16, tag: u64, write: impl FnOnce(&mut 
     to[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
-/// Cuts what is received into frames.
+/// Splits received bytes into frames.
 ///
-/// What is not cut yet is kept: at most a frame, and what came with its end.
+/// Buffers at most one frame and the bytes that were received with its end.
 #[derive(Debug)]
 pub struct Frames {
     bytes: Vec<u8>,
-    /// What lies before was cut already.
+    /// Offset of the next frame.
     start: usize,
     body_bytes_max: usize,
 }
 
 impl Frames {
-    /// Frames with bodies of at most `body_bytes_max`.
+    /// Accepts frames with bodies of at most `body_bytes_max`.
     #[must_use]
     pub fn new(body_bytes_max: usize) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Frames {
         }
     }
 
-    /// More has come.
+    /// Adds bytes that were received.
     pub fn extend(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -71,18 +71,17 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// How much is kept, in bytes.
+    /// Number of bytes in the buffer.
     #[must_use]
-    pub fn kept_bytes(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// How long the next frame is with its head, in bytes; `None` until its head has
-    /// come.
+    /// Length of the next frame with its head, in bytes; `None` until its head was received.
     ///
     /// # Errors
-    /// [`Malformed`]: what follows is no frame, or one that is too long, and
-    /// nothing after it can be understood.
+    /// [`Malformed`] if the next bytes are no frame or one that is too long. Nothing behind it
+    /// can be parsed then.
     pub fn next_bytes(&self) -> Result<Option<usize>, Malformed> {
         let rest = &self.bytes[self.start..];
         if rest.len() < HEAD_BYTES {
@@ -92,17 +91,17 @@ impl Frames {
         let length = reader.u32()? as usize;
         let (_code, zero) = (reader.u16()?, reader.u16()?);
         if length > self.body_bytes_max {
-            return Err(Malformed("the frame is longer than frames may be"));
+            return Err(Malformed("the frame is longer than allowed"));
         }
         if zero != 0 {
             return Err(Malformed(
-                "the frame's head has a field that should be zero",
+                "a reserved field of the frame's head is not zero",
             ));
         }
         Ok(Some(HEAD_BYTES + length))
     }
 
-    /// The next frame, which stays the next one; `None` until all of it has come.
+    /// The next frame, without removing it; `None` until all of it was received.
     ///
     /// # Errors
     /// As [`Frames::next_bytes`].
@@ -116,11 +115,11 @@ impl Frames {
         frame_of(frame).map(Some)
     }
 
-    /// The next frame; `None` until all of it has come.
+    /// Removes and returns the next frame; `None` until all of it was received.
     ///
     /// # Errors
     /// As [`Frames::next_bytes`].
-    pub fn cut(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
+    pub fn pop(&mut self) -> Result<Option<Frame<'_>>, Malformed> {
         let before = self.start;
         let Some(length) = self.peek()?.map(|frame| HEAD_BYTES + frame.body.len()) else {
             return Ok(None);
@@ -129,12 +128,12 @@ impl Frames {
         frame_of(&self.bytes[before..self.start]).map(Some)
     }
 
-    /// Goes behind the next frame, which is so many bytes long with its head.
+    /// Removes the next frame, whose length with its head is `length` bytes.
     pub fn skip(&mut self, length: usize) {
         self.start += length;
     }
 
-    /// Gives back the room of what was cut, if nothing else is kept.
+    /// Frees the buffer, if it is empty.
     pub fn shrink(&mut self) {
         if self.start == self.bytes.len() {
             self.bytes = Vec::new();
@@ -143,7 +142,7 @@ impl Frames {
     }
 }
 
-/// What a whole frame says.
+/// Parses a complete frame.
 fn frame_of(bytes: &[u8]) -> Result<Frame<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
     let (_length, code, _zero) = (reader.u32()?, reader.u16()?, reader.u16()?);
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_cut_however_they_come() {
+    fn frames_are_split_however_they_are_received() {
         let mut sent = Vec::new();
         for tag in 1..50_u64 {
             put_frame(&mut sent, 7, tag, |body| {
@@ -171,23 +170,23 @@ mod tests {
             let mut seen = 0;
             for bytes in sent.chunks(piece) {
                 frames.extend(bytes);
-                while let Some(frame) = frames.cut().expect("frames") {
+                while let Some(frame) = frames.pop().expect("frames") {
                     seen += 1;
                     assert_eq!((frame.code, frame.tag), (7, seen));
                     assert_eq!(frame.body, vec![seen as u8; seen as usize * 3 % 40]);
                 }
-                assert!(frames.kept_bytes() < HEAD_BYTES + 40);
+                assert!(frames.buffered_bytes() < HEAD_BYTES + 40);
                 assert!(
                     frames.bytes.capacity() < 4 * (piece + 100),
-                    "none is hoarded"
+                    "the buffer stays small"
                 );
             }
-            assert_eq!((seen, frames.kept_bytes()), (49, 0));
+            assert_eq!((seen, frames.buffered_bytes()), (49, 0));
         }
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_before_its_body_has_come() {
+    fn an_invalid_frame_is_refused_before_its_body_was_received() {
         let head = |length: u32, zero: u16| {
             let mut bytes = Vec::new();
             bytes.put_u32(length);
@@ -196,7 +195,7 @@ mod tests {
             bytes.put_u64(1);
             let mut frames = Frames::new(100);
             frames.extend(&bytes);
-            frames.cut().map(|frame| frame.is_some())
+            frames.pop().map(|frame| frame.is_some())
         };
         assert_eq!(head(100, 0), Ok(false));
         assert_eq!(head(0, 0), Ok(true));

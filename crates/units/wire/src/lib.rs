@@ -1,12 +1,11 @@
-//! What a host and a unit daemon say to each other, as bytes: version 1
-//! (docs/internals/unit-protocol.md). No sockets, and no opinion on who may say what.
+//! The unit protocol, version 1: the messages between a host and a unit daemon as bytes
+//! (docs/internals/unit-protocol.md). Must not know sockets, or what a host may do.
 //!
-//! * [`Frames`]: bytes as they come, cut into frames.
-//! * [`Request`]: a frame of a host; [`Greeting`] and the like: what answers it.
-//! * [`Status`], [`Refusal`]: how an answer that is none is told.
+//! * [`Frames`]: splits received bytes into frames.
+//! * [`Request`]: a frame of a host; [`Greeting`] and others: the answers.
+//! * [`Status`], [`Refusal`]: why a request was refused.
 //!
-//! Nothing that is read here is trusted: a daemon is fed by hosts that may be
-//! compromised, and a host by daemons that may.
+//! No input is trusted: hosts and daemons may be compromised.
 
 mod answer;
 mod frame;
@@ -14,29 +13,29 @@ mod refusal;
 mod request;
 
 pub use answer::{
-    Greeting, decode_room, decode_segment_slots, decode_segments, decode_slots, decode_stat,
-    encode_room, encode_segment_slots, encode_segments, encode_slots, encode_stat,
+    Greeting, decode_segment_slots, decode_segments, decode_slots, decode_stat, decode_unit_stat,
+    encode_segment_slots, encode_segments, encode_slots, encode_stat, encode_unit_stat,
 };
 pub use frame::{BODY_BYTES_MAX, Frame, Frames, HEAD_BYTES, put_frame};
 pub use refusal::{Refusal, Status};
 pub use request::{Request, Verb};
 
-/// The version of the protocol that this program speaks.
+/// The version of the protocol that this program implements.
 pub const VERSION: u16 = 1;
 
-/// What TLS is told of the protocol (ALPN).
+/// The protocol's name in TLS (ALPN).
 pub const ALPN: &[u8] = b"scree-unit/1";
 
-/// What a daemon says first on a connection that it passes on.
+/// The first bytes of a connection that a daemon relays.
 pub const PREFACE: &[u8; 8] = "scree»1".as_bytes().first_chunk().expect("eight bytes");
 
-/// Bytes that are no frame, or a frame that is no request or no answer.
+/// Why bytes are no valid frame, request or answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
 impl From<base::codec::OutOfBytes> for Malformed {
     fn from(_: base::codec::OutOfBytes) -> Self {
-        Self("the body ends before what it should hold")
+        Self("the body is too short")
     }
 }

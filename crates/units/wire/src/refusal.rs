@@ -1,4 +1,4 @@
-//! How it is told that something was not done.
+//! Statuses of answers, and refusals with their reasons.
 
 use std::io;
 use std::sync::Arc;
@@ -9,49 +9,49 @@ use unit::UnitError;
 
 use super::{Malformed, VERSION, put_frame};
 
-/// The longest text, in bytes.
+/// Maximum length of a text, in bytes.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// How a request has ended.
+/// The status of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Status {
-    /// It was done.
+    /// The request was carried out.
     Done = 0,
-    /// The daemon's folder is not there.
+    /// The daemon's folder is missing.
     Missing = 1,
-    /// It is another cluster's, or another database has it.
+    /// The unit belongs to another cluster or another copy of the database.
     Foreign = 2,
-    /// No room.
+    /// The unit is full.
     Full = 3,
-    /// It takes no writes.
+    /// The unit accepts no writes.
     ReadOnly = 4,
-    /// There is no such segment.
+    /// The segment does not exist.
     NoSegment = 5,
-    /// There is no such slot.
+    /// The slot does not exist.
     NoSlot = 6,
     /// The put does not continue its segment.
     Misplaced = 7,
-    /// What lies there is damaged.
+    /// The segment is damaged.
     Damaged = 8,
-    /// The operating system has failed.
+    /// The operating system returned an error.
     Failed = 9,
-    /// No capability that was shown allows it.
+    /// No presented capability allows the request.
     NotAllowed = 10,
-    /// The capability's time is over, or a newer lease was shown.
-    Ended = 11,
-    /// What was put in an earlier life of the daemon may be lost.
+    /// The capability has expired, or a newer lease was presented.
+    Expired = 11,
+    /// The daemon was restarted, and puts before that may be lost.
     Restarted = 12,
-    /// It cannot be read, or makes no sense.
+    /// The request cannot be parsed or is invalid.
     Malformed = 13,
-    /// The daemon speaks an older version.
+    /// The daemon implements an older version of the protocol.
     Version = 14,
-    /// The segment is of another generation.
+    /// The segment has another generation.
     Replaced = 15,
 }
 
 impl Status {
-    /// All of them, in order.
+    /// All statuses, in order.
     pub const ALL: [Self; 16] = [
         Self::Done,
         Self::Missing,
@@ -64,14 +64,14 @@ impl Status {
         Self::Damaged,
         Self::Failed,
         Self::NotAllowed,
-        Self::Ended,
+        Self::Expired,
         Self::Restarted,
         Self::Malformed,
         Self::Version,
         Self::Replaced,
     ];
 
-    /// What it is called, in small letters: `not-allowed`.
+    /// The name in metrics: `not-allowed`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl Status {
             Self::Damaged => "damaged",
             Self::Failed => "failed",
             Self::NotAllowed => "not-allowed",
-            Self::Ended => "ended",
+            Self::Expired => "expired",
             Self::Restarted => "restarted",
             Self::Malformed => "malformed",
             Self::Version => "version",
@@ -100,40 +100,46 @@ impl Status {
     /// [`Malformed`].
     pub fn of(code: u16) -> Result<Self, Malformed> {
         let found = Self::ALL.get(usize::from(code)).copied();
-        found.ok_or(Malformed("there is no such status"))
+        found.ok_or(Malformed("the status is unknown"))
     }
 }
 
-/// Why something was not done, as it is sent.
+/// Why a request was refused, as it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of reason it is; not [`Status::Done`].
+    /// The status; not [`Status::Done`].
     pub status: Status,
-    /// Which slot is not there.
+    /// The slot that does not exist.
     slot: Slot,
-    /// What the segment of a misplaced put looks like: slot size in bytes, and
-    /// slots.
-    shape: (u32, u32),
-    /// Which generation a segment has.
+    /// The segment of a misplaced put.
+    shape: SegmentShape,
+    /// The generation of the segment.
     generation: u16,
     /// For people.
     pub text: String,
 }
 
+/// Slot size and number of slots of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct SegmentShape {
+    slot_bytes: u32,
+    slots: u32,
+}
+
 impl Refusal {
-    /// A refusal of any kind but those that say more than a text.
+    /// A refusal with a text and no other fields.
     #[must_use]
     pub fn new(status: Status, text: impl Into<String>) -> Self {
         Self {
             status,
             slot: Slot(0),
-            shape: (0, 0),
+            shape: SegmentShape::default(),
             generation: 0,
             text: text.into(),
         }
     }
 
-    /// Appends it as the answer to the request with this tag.
+    /// Appends the frame that answers the request with this tag.
     pub fn encode(&self, tag: u64, to: &mut Vec<u8>) {
         put_frame(to, self.status as u16, tag, |body| {
             match self.status {
@@ -143,8 +149,8 @@ impl Refusal {
                     body.put_u32(0);
                 }
                 Status::Misplaced => {
-                    body.put_u32(self.shape.0);
-                    body.put_u32(self.shape.1);
+                    body.put_u32(self.shape.slot_bytes);
+                    body.put_u32(self.shape.slots);
                 }
                 Status::Replaced => {
                     body.put_u16(self.generation);
@@ -159,7 +165,7 @@ impl Refusal {
         });
     }
 
-    /// Reads it.
+    /// Parses the body of an answer with this status.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -167,13 +173,18 @@ impl Refusal {
         let mut reader = Reader::new(body);
         let mut refusal = Self::new(status, "");
         match status {
-            Status::Done => return Err(Malformed("it was done")),
+            Status::Done => return Err(Malformed("the status is no refusal")),
             Status::NoSlot => {
                 refusal.slot = Slot(reader.u16()?);
                 reader.u16()?;
                 reader.u32()?;
             }
-            Status::Misplaced => refusal.shape = (reader.u32()?, reader.u32()?),
+            Status::Misplaced => {
+                refusal.shape = SegmentShape {
+                    slot_bytes: reader.u32()?,
+                    slots: reader.u32()?,
+                };
+            }
             Status::Replaced => {
                 refusal.generation = reader.u16()?;
                 reader.u16()?;
@@ -189,15 +200,14 @@ impl Refusal {
         Ok(refusal)
     }
 
-    /// As the error of the unit at `url` when it was asked something about
-    /// `segment`.
+    /// Converts the answer to a request about `segment` to an error of the unit at `url`.
     #[must_use]
     pub fn into_error(self, url: &str, segment: Option<SegmentId>) -> UnitError {
         let url = url.to_owned();
         let reason = self.text;
         let failed = |url, reason: String| UnitError::Io {
             url,
-            doing: "do what it was asked".to_owned(),
+            doing: "carry out the request".to_owned(),
             source: Arc::new(io::Error::other(reason)),
         };
         match (self.status, segment) {
@@ -213,8 +223,8 @@ impl Refusal {
             },
             (Status::Misplaced, Some(segment)) => UnitError::Misplaced {
                 segment,
-                slot_bytes: self.shape.0,
-                slots: self.shape.1,
+                slot_bytes: self.shape.slot_bytes,
+                slots: self.shape.slots,
             },
             (Status::Replaced, Some(segment)) => UnitError::Replaced {
                 url,
@@ -226,16 +236,15 @@ impl Refusal {
                 segment,
                 reason,
             },
-            (Status::NotAllowed | Status::Ended, _) => UnitError::NotAllowed { url, reason },
+            (Status::NotAllowed | Status::Expired, _) => UnitError::NotAllowed { url, reason },
             (Status::Restarted, _) => UnitError::Restarted { url },
-            // The rest is the daemon's trouble, or its lie.
+            // The daemon failed, or a status makes no sense for this request.
             _ => failed(url, reason),
         }
     }
 }
 
-/// As a daemon tells what its folder says. Its paths are the daemon's own
-/// affair: hosts hear what is wrong, not where.
+/// Converts an error of the daemon's folder. Paths are left out: hosts need not know them.
 impl From<&UnitError> for Refusal {
     fn from(error: &UnitError) -> Self {
         let status = match error {
@@ -262,8 +271,10 @@ impl From<&UnitError> for Refusal {
             UnitError::Unavailable { source, .. } | UnitError::Io { source, .. } => {
                 with_causes(source)
             }
-            UnitError::Held { holder, .. } => format!("the Scree at {holder} has it"),
-            UnitError::Tampered { .. } => "something lies where a segment should".to_owned(),
+            UnitError::Held { holder, .. } => format!("the unit is used by the Scree at {holder}"),
+            UnitError::Tampered { .. } => {
+                "something else is in place of a segment's file".to_owned()
+            }
             _ => String::new(),
         };
         let mut refusal = Self::new(status, text);
@@ -271,7 +282,12 @@ impl From<&UnitError> for Refusal {
             UnitError::NoSlot { slot, .. } => refusal.slot = *slot,
             UnitError::Misplaced {
                 slots, slot_bytes, ..
-            } => refusal.shape = (*slot_bytes, *slots),
+            } => {
+                refusal.shape = SegmentShape {
+                    slot_bytes: *slot_bytes,
+                    slots: *slots,
+                };
+            }
             UnitError::Replaced { generation, .. } => refusal.generation = *generation,
             _ => {}
         }
@@ -303,14 +319,14 @@ mod tests {
         refusal.encode(5, &mut bytes);
         let mut frames = Frames::new(2048);
         frames.extend(&bytes);
-        let frame = frames.cut().expect("a frame").expect("a whole one");
+        let frame = frames.pop().expect("a frame").expect("a whole one");
         assert_eq!(frame.tag, 5);
         let status = Status::of(frame.code).expect("a status");
         Refusal::decode(status, frame.body).expect("a refusal")
     }
 
     #[test]
-    fn a_units_errors_arrive_as_what_they_are() {
+    fn errors_of_a_unit_round_trip() {
         let segment = SegmentId::new(CopysetId::new(3).expect("one"), 77).expect("one");
         let url = || "scree://there".to_owned();
         let errors = [
@@ -356,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_says_of_itself_has_no_paths() {
+    fn a_refusal_contains_no_paths_of_the_daemon() {
         let error = UnitError::Io {
             url: "file:///srv/secret".to_owned(),
             doing: "open /srv/secret/x".to_owned(),
@@ -369,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn long_and_odd_texts_are_cut() {
+    fn long_and_invalid_texts_are_truncated() {
         let long = Refusal::new(Status::Failed, "»".repeat(2000));
         let arrived = sent(&long);
         assert_eq!(arrived.text, "»".repeat(512));
@@ -387,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_names_no_segment_is_not_believed() {
+    fn a_missing_segment_is_an_io_error_if_none_was_requested() {
         let refusal = Refusal::new(Status::NoSegment, "");
         let error = refusal.into_error("scree://there", None);
         assert!(matches!(error, UnitError::Io { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! What a host asks.
+//! The requests of hosts.
 
 use std::ops::Range;
 
@@ -8,13 +8,16 @@ use unit::{NOTE_BYTES, Put, ReplacementPart, SlotRun, Tag};
 
 use super::{BODY_BYTES_MAX, Malformed, put_frame};
 
-/// What is asked for, as frames have it.
+/// The code of a request in its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
-#[expect(missing_docs, reason = "the requests of the same names say it")]
+#[expect(
+    missing_docs,
+    reason = "each is documented at the request of the same name"
+)]
 pub enum Verb {
     Hello = 1,
-    Show = 2,
+    Present = 2,
     Put = 3,
     Sync = 4,
     Read = 5,
@@ -22,19 +25,19 @@ pub enum Verb {
     Delete = 7,
     List = 8,
     Stat = 9,
-    Room = 10,
+    UnitStat = 10,
     Scrub = 11,
     Probe = 12,
-    Note = 13,
-    NoteDown = 14,
+    ReadNote = 13,
+    WriteNote = 14,
     Replace = 15,
 }
 
 impl Verb {
-    /// All of them, in order.
+    /// All verbs, in order.
     pub const ALL: [Self; 15] = [
         Self::Hello,
-        Self::Show,
+        Self::Present,
         Self::Put,
         Self::Sync,
         Self::Read,
@@ -42,20 +45,20 @@ impl Verb {
         Self::Delete,
         Self::List,
         Self::Stat,
-        Self::Room,
+        Self::UnitStat,
         Self::Scrub,
         Self::Probe,
-        Self::Note,
-        Self::NoteDown,
+        Self::ReadNote,
+        Self::WriteNote,
         Self::Replace,
     ];
 
-    /// What it is called, in small letters: `note-down`.
+    /// The name in metrics: `write-note`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Hello => "hello",
-            Self::Show => "show",
+            Self::Present => "present",
             Self::Put => "put",
             Self::Sync => "sync",
             Self::Read => "read",
@@ -63,11 +66,11 @@ impl Verb {
             Self::Delete => "delete",
             Self::List => "list",
             Self::Stat => "stat",
-            Self::Room => "room",
+            Self::UnitStat => "unit-stat",
             Self::Scrub => "scrub",
             Self::Probe => "probe",
-            Self::Note => "note",
-            Self::NoteDown => "note-down",
+            Self::ReadNote => "read-note",
+            Self::WriteNote => "write-note",
             Self::Replace => "replace",
         }
     }
@@ -78,85 +81,84 @@ impl Verb {
     }
 }
 
-/// What a host asks. Numbers are as the host says: what they mean is not
-/// checked here.
+/// A request. Its numbers are not checked here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// The first of a connection: which unit is this, and how does it work?
+    /// The first request of a connection; the answer is a [`Greeting`](crate::Greeting).
     Hello {
-        /// The version that the host speaks.
+        /// The version that the host implements.
         version: u16,
         /// The host's cluster.
         cluster: ClusterId,
     },
-    /// Here is a capability.
-    Show(&'a [u8]),
+    /// Presents a capability, with its signature.
+    Present(&'a [u8]),
     /// [`Unit::put`](unit::Unit::put).
     Put(Put<'a>),
     /// [`Unit::sync`](unit::Unit::sync).
     Sync {
-        /// In which life of the daemon all of it was put.
+        /// The incarnation of the daemon that answered the puts.
         incarnation: u64,
-        /// At least one.
+        /// At least one segment.
         segments: Vec<SegmentId>,
     },
     /// [`Unit::read`](unit::Unit::read).
     Read {
-        /// Which slots.
+        /// The slots.
         run: SlotRun,
         /// Size of a slot in bytes.
         slot_bytes: u32,
     },
     /// [`Unit::free`](unit::Unit::free).
     Free {
-        /// Where.
+        /// The segment.
         segment: SegmentId,
-        /// Nothing will be appended to it.
+        /// Whether no put will follow.
         closed: bool,
-        /// Which.
+        /// The slots.
         slots: Vec<Slot>,
     },
     /// [`Unit::delete`](unit::Unit::delete).
     Delete(SegmentId),
-    /// [`Unit::list_serials`](unit::Unit::list_serials), a page of it.
+    /// One page of [`Unit::list_serials`](unit::Unit::list_serials).
     List {
-        /// Whose serials are in this.
+        /// The serials.
         serials: Range<u64>,
-        /// And whose numbers are larger than this one.
+        /// Only segments with larger ids; 0 for the first page.
         after: u64,
-        /// So many at most.
-        most: u32,
+        /// Maximum number of segments.
+        limit: u32,
     },
     /// [`Unit::stat_segment`](unit::Unit::stat_segment).
     Stat(SegmentId),
     /// [`Unit::stat`](unit::Unit::stat).
-    Room,
+    UnitStat,
     /// [`Unit::scrub`](unit::Unit::scrub).
     Scrub(SegmentId),
     /// [`Unit::probe`](unit::Unit::probe).
     Probe,
-    /// What was noted last?
-    Note,
-    /// Note this.
-    NoteDown(&'a [u8; NOTE_BYTES]),
-    /// A part of [`Unit::replace`](unit::Unit::replace).
+    /// [`Unit::read_note`](unit::Unit::read_note).
+    ReadNote,
+    /// [`Unit::write_note`](unit::Unit::write_note).
+    WriteNote(&'a [u8; NOTE_BYTES]),
+    /// One part of [`Unit::replace`](unit::Unit::replace).
     Replace {
-        /// Which one.
+        /// The part.
         part: ReplacementPart,
-        /// One for each slot of this part.
+        /// One tag for each slot of this part.
         tags: &'a [Tag],
-        /// As many slots.
+        /// The contents of the slots.
         data: &'a [u8],
     },
 }
 
 impl<'a> Request<'a> {
-    /// Which it is.
+    /// The verb of the request.
     #[must_use]
     pub fn verb(&self) -> Verb {
         match self {
             Self::Hello { .. } => Verb::Hello,
-            Self::Show(_) => Verb::Show,
+            Self::Present(_) => Verb::Present,
             Self::Put(_) => Verb::Put,
             Self::Sync { .. } => Verb::Sync,
             Self::Read { .. } => Verb::Read,
@@ -164,32 +166,31 @@ impl<'a> Request<'a> {
             Self::Delete(_) => Verb::Delete,
             Self::List { .. } => Verb::List,
             Self::Stat(_) => Verb::Stat,
-            Self::Room => Verb::Room,
+            Self::UnitStat => Verb::UnitStat,
             Self::Scrub(_) => Verb::Scrub,
             Self::Probe => Verb::Probe,
-            Self::Note => Verb::Note,
-            Self::NoteDown(_) => Verb::NoteDown,
+            Self::ReadNote => Verb::ReadNote,
+            Self::WriteNote(_) => Verb::WriteNote,
             Self::Replace { .. } => Verb::Replace,
         }
     }
 
-    /// How long the body of the answer is at most, in bytes, if it is as it
-    /// should be.
+    /// Maximum length of the body of a valid answer, in bytes.
     #[must_use]
     pub fn answer_bytes(&self) -> usize {
         match self {
             Self::Read { run, slot_bytes } => run.answer_bytes(*slot_bytes),
-            Self::List { most, .. } => (*most as usize).saturating_mul(8).min(BODY_BYTES_MAX),
+            Self::List { limit, .. } => (*limit as usize).saturating_mul(8).min(BODY_BYTES_MAX),
             Self::Scrub(_) => 2 << 16,
             Self::Stat(_) => (1 << 13) + NOTE_BYTES,
             _ => NOTE_BYTES,
         }
     }
 
-    /// Appends it as a frame.
+    /// Appends the frame.
     ///
     /// # Panics
-    /// If it is longer than a frame may be.
+    /// If the body is longer than [`BODY_BYTES_MAX`].
     pub fn encode(&self, tag: u64, to: &mut Vec<u8>) {
         put_frame(to, self.verb() as u16, tag, |body| self.put_body(body));
     }
@@ -202,8 +203,8 @@ impl<'a> Request<'a> {
                 body.put_u32(0);
                 body.put_u128(cluster.as_u128());
             }
-            Self::Show(bytes) => body.put_bytes(bytes),
-            Self::NoteDown(note) => body.put_bytes(*note),
+            Self::Present(bytes) => body.put_bytes(bytes),
+            Self::WriteNote(note) => body.put_bytes(*note),
             Self::Put(put) => {
                 body.put_u64(put.segment.bits());
                 body.put_u64(put.lineage_tag.0);
@@ -246,12 +247,12 @@ impl<'a> Request<'a> {
             Self::List {
                 serials,
                 after,
-                most,
+                limit,
             } => {
                 body.put_u64(serials.start);
                 body.put_u64(serials.end);
                 body.put_u64(*after);
-                body.put_u32(*most);
+                body.put_u32(*limit);
                 body.put_u32(0);
             }
             Self::Replace { part, tags, data } => {
@@ -270,21 +271,21 @@ impl<'a> Request<'a> {
                 body.put_bytes(tags.as_flattened());
                 body.put_bytes(data);
             }
-            Self::Room | Self::Probe | Self::Note => {}
+            Self::UnitStat | Self::Probe | Self::ReadNote => {}
         }
     }
 
-    /// Reads the request of a frame.
+    /// Parses the request of a frame.
     ///
     /// # Errors
     /// [`Malformed`].
     pub fn decode(code: u16, body: &'a [u8]) -> Result<Self, Malformed> {
-        let verb = Verb::of(code).ok_or(Malformed("there is no such verb"))?;
+        let verb = Verb::of(code).ok_or(Malformed("the verb is unknown"))?;
         let mut reader = Reader::new(body);
         let request = Self::read(verb, &mut reader)?;
         match reader.remaining() {
             0 => Ok(request),
-            _ => Err(Malformed("the body is longer than what it should hold")),
+            _ => Err(Malformed("the body is too long")),
         }
     }
 
@@ -297,120 +298,128 @@ impl<'a> Request<'a> {
                 let cluster = ClusterId::from_u128(reader.u128()?);
                 Self::Hello { version, cluster }
             }
-            Verb::Show => Self::Show(reader.bytes(reader.remaining())?),
-            Verb::Put => {
-                let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
-                let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
-                zero(reader.u16()?)?;
-                let count = reader.u32()?;
-                zero(reader.u32()?)?;
-                let (tags, data) = slots_of(reader, count, slot_bytes)?;
-                if tags.is_empty() {
-                    return Err(Malformed("a put of no slot"));
-                }
-                Self::Put(Put {
-                    lineage_tag,
-                    segment,
-                    slot_bytes,
-                    first,
-                    tags,
-                    data,
-                })
-            }
+            Verb::Present => Self::Present(reader.bytes(reader.remaining())?),
+            Verb::Put => Self::read_put(reader)?,
             Verb::Sync => {
                 let incarnation = reader.u64()?;
                 let segments = super::answer::segments(reader)?;
                 if segments.is_empty() {
-                    return Err(Malformed("a sync of no segment"));
+                    return Err(Malformed("a sync without segments"));
                 }
                 Self::Sync {
                     incarnation,
                     segments,
                 }
             }
-            Verb::Read => {
-                let (segment, slot_bytes) = (segment(reader)?, reader.u32()?);
-                let (first, count) = (Slot(reader.u16()?), reader.u16()?);
-                if count == 0 {
-                    return Err(Malformed("a read of no slot"));
-                }
-                let run = SlotRun {
-                    segment,
-                    first,
-                    count,
-                };
-                Self::Read { run, slot_bytes }
-            }
-            Verb::Free => {
-                let segment = segment(reader)?;
-                let closed = flag(reader)?;
-                zero(reader.u8()?)?;
-                zero(reader.u16()?)?;
-                let count = reader.u32()? as usize;
-                if count > reader.remaining() / 2 {
-                    return Err(TOO_MANY);
-                }
-                let slots = (0..count).map(|_| Ok(Slot(reader.u16()?)));
-                let slots = slots.collect::<Result<_, Malformed>>()?;
-                Self::Free {
-                    segment,
-                    closed,
-                    slots,
-                }
-            }
+            Verb::Read => Self::read_read(reader)?,
+            Verb::Free => Self::read_free(reader)?,
             Verb::Delete => Self::Delete(segment(reader)?),
             Verb::List => {
                 let serials = reader.u64()?..reader.u64()?;
-                let (after, most) = (reader.u64()?, reader.u32()?);
+                let (after, limit) = (reader.u64()?, reader.u32()?);
                 zero(reader.u32()?)?;
                 Self::List {
                     serials,
                     after,
-                    most,
+                    limit,
                 }
             }
             Verb::Stat => Self::Stat(segment(reader)?),
-            Verb::Room => Self::Room,
+            Verb::UnitStat => Self::UnitStat,
             Verb::Scrub => Self::Scrub(segment(reader)?),
             Verb::Probe => Self::Probe,
-            Verb::Note => Self::Note,
-            Verb::NoteDown => {
+            Verb::ReadNote => Self::ReadNote,
+            Verb::WriteNote => {
                 let note = reader.bytes(NOTE_BYTES)?.first_chunk();
-                Self::NoteDown(note.ok_or(Malformed("a note has 512 bytes"))?)
+                Self::WriteNote(note.ok_or(Malformed("a note has 512 bytes"))?)
             }
-            Verb::Replace => {
-                let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
-                let (draft, slot_bytes) = (reader.u64()?, reader.u32()?);
-                let (expected, generation) = (reader.u16()?, reader.u16()?);
-                let expected = flag(reader)?.then_some(expected);
-                zero(reader.u8()?)?;
-                zero(reader.u16()?)?;
-                let (slots, first) = (reader.u32()?, reader.u32()?);
-                let count = reader.u32()?;
-                if count == 0 || first.checked_add(count).is_none_or(|end| end > slots) {
-                    return Err(Malformed("a part of no slot, or beyond the last one"));
-                }
-                let (tags, data) = slots_of(reader, count, slot_bytes)?;
-                let part = ReplacementPart {
-                    segment,
-                    lineage_tag,
-                    draft,
-                    expected,
-                    generation,
-                    slot_bytes,
-                    slots,
-                    first,
-                };
-                Self::Replace { part, tags, data }
-            }
+            Verb::Replace => Self::read_replace(reader)?,
         })
+    }
+
+    fn read_put(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
+        let (slot_bytes, first) = (reader.u32()?, Slot(reader.u16()?));
+        zero(reader.u16()?)?;
+        let count = reader.u32()?;
+        zero(reader.u32()?)?;
+        let (tags, data) = slots_of(reader, count, slot_bytes)?;
+        if tags.is_empty() {
+            return Err(Malformed("a put without slots"));
+        }
+        Ok(Self::Put(Put {
+            lineage_tag,
+            segment,
+            slot_bytes,
+            first,
+            tags,
+            data,
+        }))
+    }
+
+    fn read_read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (segment, slot_bytes) = (segment(reader)?, reader.u32()?);
+        let (first, count) = (Slot(reader.u16()?), reader.u16()?);
+        if count == 0 {
+            return Err(Malformed("a read without slots"));
+        }
+        let run = SlotRun {
+            segment,
+            first,
+            count,
+        };
+        Ok(Self::Read { run, slot_bytes })
+    }
+
+    fn read_free(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let segment = segment(reader)?;
+        let closed = flag(reader)?;
+        zero(reader.u8()?)?;
+        zero(reader.u16()?)?;
+        let count = reader.u32()? as usize;
+        if count > reader.remaining() / 2 {
+            return Err(TOO_MANY);
+        }
+        let slots = (0..count).map(|_| Ok(Slot(reader.u16()?)));
+        let slots = slots.collect::<Result<_, Malformed>>()?;
+        Ok(Self::Free {
+            segment,
+            closed,
+            slots,
+        })
+    }
+
+    fn read_replace(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (segment, lineage_tag) = (segment(reader)?, LineageTag(reader.u64()?));
+        let (draft, slot_bytes) = (reader.u64()?, reader.u32()?);
+        let (expected, generation) = (reader.u16()?, reader.u16()?);
+        let expected = flag(reader)?.then_some(expected);
+        zero(reader.u8()?)?;
+        zero(reader.u16()?)?;
+        let (slots, first) = (reader.u32()?, reader.u32()?);
+        let count = reader.u32()?;
+        if count == 0 || first.checked_add(count).is_none_or(|end| end > slots) {
+            return Err(Malformed("a part without slots, or beyond the last one"));
+        }
+        let (tags, data) = slots_of(reader, count, slot_bytes)?;
+        let part = ReplacementPart {
+            segment,
+            lineage_tag,
+            draft,
+            expected,
+            generation,
+            slot_bytes,
+            slots,
+            first,
+        };
+        Ok(Self::Replace { part, tags, data })
     }
 }
 
-const NOT_ZERO: Malformed = Malformed("a field that should be zero is not");
-const TOO_MANY: Malformed = Malformed("the body counts more than it holds");
+const NOT_ZERO: Malformed = Malformed("a reserved field is not zero");
+const TOO_MANY: Malformed = Malformed("a count exceeds the body");
 
-/// Tags and content of so many slots.
+/// Reads the tags and contents of `count` slots.
 fn slots_of<'a>(
     reader: &mut Reader<'a>,
     count: u32,
@@ -438,7 +447,7 @@ fn zero(field: impl Into<u64>) -> Result<(), Malformed> {
 }
 
 pub(super) fn segment(reader: &mut Reader<'_>) -> Result<SegmentId, Malformed> {
-    SegmentId::from_bits(reader.u64()?).ok_or(Malformed("a segment's number has over 48 bits"))
+    SegmentId::from_bits(reader.u64()?).ok_or(Malformed("the id of a segment has over 48 bits"))
 }
 
 #[cfg(test)]
@@ -455,7 +464,7 @@ mod tests {
                 version: 1,
                 cluster: ClusterId::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             },
-            Request::Show(b"anything"),
+            Request::Present(b"anything"),
             Request::Put(Put {
                 segment,
                 lineage_tag: LineageTag(5),
@@ -485,14 +494,14 @@ mod tests {
             Request::List {
                 serials: 5..9,
                 after: segment.bits(),
-                most: 100,
+                limit: 100,
             },
             Request::Stat(segment),
-            Request::Room,
+            Request::UnitStat,
             Request::Scrub(segment),
             Request::Probe,
-            Request::Note,
-            Request::NoteDown(&[5; NOTE_BYTES]),
+            Request::ReadNote,
+            Request::WriteNote(&[5; NOTE_BYTES]),
             Request::Replace {
                 part: ReplacementPart {
                     segment,
@@ -511,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_back() {
+    fn requests_round_trip() {
         let mut bytes = Vec::new();
         let mut verbs = Vec::new();
         for (request, tag) in all().iter().zip(1..) {
@@ -522,20 +531,20 @@ mod tests {
         let mut frames = Frames::new(1 << 10);
         frames.extend(&bytes);
         for (request, tag) in all().into_iter().zip(1..) {
-            let frame = frames.cut().expect("frames").expect("another");
+            let frame = frames.pop().expect("frames").expect("another");
             assert_eq!(frame.tag, tag);
             assert_eq!(Request::decode(frame.code, frame.body), Ok(request));
         }
     }
 
     #[test]
-    fn a_request_that_is_cut_or_goes_on_is_none() {
+    fn a_request_of_another_length_is_refused() {
         for request in all() {
             let mut body = Vec::new();
             request.put_body(&mut body);
             let decode = |body: &[u8]| Request::decode(request.verb() as u16, body).is_ok();
-            // Of bytes that go to the end any number will do.
-            let is_open = matches!(request, Request::Show(_));
+            // A capability may have any length here.
+            let is_open = matches!(request, Request::Present(_));
             for length in 0..body.len() {
                 assert_eq!(decode(&body[..length]), is_open, "{request:?} {length}");
             }
@@ -545,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_requests_are_refused() {
         let refused = |code, body: &[u8]| Request::decode(code, body).is_err();
         assert!(refused(0, &[]) && refused(16, &[]) && refused(u16::MAX, &[]));
         assert!(

@@ -64,7 +64,7 @@ def until_deleted(client, volume):
         if response.status_code == 404:
             problem = expect(Problem, response, 404)
             assert problem.code is ProblemCode.NOT_FOUND, problem
-            assert problem.status == 404 and problem.type_ == "urn:scree:problem:not-found"
+            assert problem.status == 404 and problem.type_ == "urn:scree:problem:not_found"
             return problem
         assert expect(Volume, response, 200).state is VolumeState.DELETING, response.content
         assert time.monotonic() < end, f"{volume.id} is still there after {WAIT_S} s"

@@ -13,12 +13,12 @@ use super::{Backend, invalid};
 use crate::context::HostContext;
 
 /// A bucket, or a prefix of one.
-struct Bucket(unit_object::Place);
+struct Bucket(unit_object::Location);
 
 /// Parses the URL of a bucket.
 pub(super) fn parse(url: &str) -> Result<Box<dyn Backend>, Refusal> {
-    match unit_object::Place::at(url) {
-        Ok(place) => Ok(Box::new(Bucket(place))),
+    match unit_object::Location::at(url) {
+        Ok(location) => Ok(Box::new(Bucket(location))),
         Err(error) => Err(invalid(with_causes(&error))),
     }
 }
@@ -58,7 +58,7 @@ impl Backend for Bucket {
     /// A look makes several requests, each with a timeout of its own: a slow store does not count
     /// as unresponsive.
     fn answers_within(&self) -> Duration {
-        2 * unit_object::ANSWER_WITHIN
+        2 * unit_object::ANSWER_TIMEOUT
     }
 
     fn identify(&self, context: &HostContext) -> Option<(ClusterId, UnitId)> {
@@ -71,6 +71,6 @@ impl Backend for Bucket {
     }
 
     fn make(&self, context: &HostContext, unit: UnitId) -> Result<Arc<dyn Unit>, UnitError> {
-        Ok(Arc::new(self.unit(context, unit).made()?))
+        Ok(Arc::new(self.unit(context, unit).created()?))
     }
 }

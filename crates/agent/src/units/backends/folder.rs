@@ -82,7 +82,7 @@ impl Backend for Folder {
     }
 
     fn make(&self, context: &HostContext, unit: UnitId) -> Result<Arc<dyn Unit>, UnitError> {
-        Ok(Arc::new(self.unit(context, unit).made()?))
+        Ok(Arc::new(self.unit(context, unit).created()?))
     }
 
     fn folder(&self) -> Option<&Path> {

@@ -74,7 +74,7 @@ impl Unreachable {
 }
 
 impl Link for Unreachable {
-    fn ask(&self, _: &Request<'_>, done: Done) {
+    fn send(&self, _: &Request<'_>, done: Done) {
         done(Err(Arc::new(io::Error::other(self.0.clone()))));
     }
 }
@@ -117,7 +117,7 @@ pub(super) fn backend_of(url: &str) -> Result<Box<dyn Backend>, Refusal> {
 fn invalid(reason: String) -> Refusal {
     Refusal {
         field: Some("url".to_owned()),
-        reason,
+        message: reason,
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
         ] {
             let refused = backend_of(bad).map(|backend| backend.url()).expect_err(bad);
             assert_eq!(refused.field.as_deref(), Some("url"));
-            assert!(refused.reason.contains(words), "{}", refused.reason);
+            assert!(refused.message.contains(words), "{}", refused.message);
         }
     }
 }

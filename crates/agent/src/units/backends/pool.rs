@@ -17,12 +17,12 @@ use crate::context::HostContext;
 const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 
 /// A namespace of a pool, or a pool.
-struct Pool(unit_rados::Place);
+struct Pool(unit_rados::Location);
 
 /// Parses the URL of a pool.
 pub(super) fn parse(url: &str) -> Result<Box<dyn Backend>, Refusal> {
-    match unit_rados::Place::at(url) {
-        Ok(place) => Ok(Box::new(Pool(place))),
+    match unit_rados::Location::at(url) {
+        Ok(location) => Ok(Box::new(Pool(location))),
         Err(error) => Err(invalid(error.to_string())),
     }
 }
@@ -46,7 +46,7 @@ impl Backend for Pool {
 
     /// Namespaces do not nest. The user does not matter.
     fn overlaps(&self, url: &str) -> bool {
-        unit_rados::Place::at(url).is_ok_and(|other| self.0.is_same_place(&other))
+        unit_rados::Location::at(url).is_ok_and(|other| self.0.is_same_pool(&other))
     }
 
     fn answers_within(&self) -> Duration {
@@ -63,6 +63,6 @@ impl Backend for Pool {
     }
 
     fn make(&self, context: &HostContext, unit: UnitId) -> Result<Arc<dyn Unit>, UnitError> {
-        Ok(Arc::new(self.unit(context, unit).made()?))
+        Ok(Arc::new(self.unit(context, unit).created()?))
     }
 }

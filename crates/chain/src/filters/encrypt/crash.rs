@@ -1,28 +1,28 @@
-//! Re-encryptions that are killed ([`Mortal`]), or find that something below fails.
+//! Re-encryptions that crash ([`CrashDisk`]), or whose requests below fail.
 
 use base::{Durability, Request};
 use std::collections::BTreeMap;
 
 use world::simulated::SimulatedRandom;
 
-use super::mortal::Mortal;
+use super::crash_disk::CrashDisk;
 use super::tests::{CHEAP, HEADER, Rig, decrypted};
 use super::*;
 use luks::{Header, Step};
 
 const SECTOR: usize = 512;
 
-/// Three zones and a bit.
+/// Three zones and three blocks, in bytes.
 const SIZE: usize = (3 << 20) + (12 << 10);
 
-fn again(reencrypt: u64) -> EncryptConfig {
+fn reencrypting(reencrypt: u64) -> EncryptConfig {
     EncryptConfig {
         reencrypt,
         ..EncryptConfig::new("disk")
     }
 }
 
-/// A disk with this content.
+/// An encrypted disk with this content.
 fn disk_of(content: &[u8], seed: u64) -> Vec<u8> {
     let random = SimulatedRandom::new(seed);
     let made = Header::format(512, 0, CHEAP, b"secret", &random);
@@ -43,26 +43,26 @@ fn content_of(random: &SimulatedRandom) -> Vec<u8> {
     words.collect()
 }
 
-fn is_under_way(disk: &[u8]) -> bool {
+fn is_reencrypting(disk: &[u8]) -> bool {
     let (header, _) = Header::read(disk).expect("one copy is valid");
     header.layout().run.is_some()
 }
 
-/// What each sector that was written since the last flush may hold.
+/// The contents that each sector written since the last flush may have after a crash.
 type Versions = BTreeMap<usize, Vec<Vec<u8>>>;
 
-/// What a guest has of its disk, and may lose.
+/// A guest, with what it expects of its disk.
 struct Guest {
     content: Vec<u8>,
     unflushed: Versions,
-    /// Its requests that were not answered; of reads, what they are to bring.
+    /// Its pending requests, with the expected content of reads.
     waiting: BTreeMap<Token, (Range<usize>, Option<Vec<u8>>)>,
     token: Token,
 }
 
 impl Guest {
-    /// Uses the disk a bit. False once it was killed.
-    fn use_it(&mut self, rig: &mut Rig<Mortal>, random: &SimulatedRandom) -> bool {
+    /// Starts one request or polls. Returns false after a crash.
+    fn use_disk(&mut self, rig: &mut Rig<CrashDisk>, random: &SimulatedRandom) -> bool {
         self.token += 1;
         let sector = random.index(SIZE / SECTOR - 8);
         let range = sector * SECTOR..(sector + 1 + random.index(8)) * SECTOR;
@@ -77,7 +77,7 @@ impl Guest {
                         .start(Request::write(self.token, at, &data, Durability::Volatile));
                 match started {
                     Started::Busy => return true,
-                    // It may have been begun all the same.
+                    // It may have been carried out all the same.
                     Started::Failed(_) => {}
                     Started::Done | Started::Pending => {}
                 }
@@ -111,14 +111,14 @@ impl Guest {
                 let token = self.token;
                 for _ in 0..100 {
                     match rig.chain.start(Request::flush(token)) {
-                        Started::Busy => self.polled(rig, None),
+                        Started::Busy => self.poll(rig, None),
                         Started::Failed(_) => return false,
                         Started::Done => {
                             self.unflushed.clear();
                             break;
                         }
                         Started::Pending => {
-                            self.polled(rig, Some(token));
+                            self.poll(rig, Some(token));
                             self.unflushed.clear();
                             break;
                         }
@@ -127,33 +127,33 @@ impl Guest {
                 true
             }
             _ => {
-                self.polled(rig, None);
+                self.poll(rig, None);
                 rig.chain.bottom().left > 0
             }
         }
     }
 
-    /// Polls; until this is answered, if it is to be.
-    fn polled(&mut self, rig: &mut Rig<Mortal>, wanted: Option<Token>) {
+    /// Polls once, or until the request `wanted` has completed.
+    fn poll(&mut self, rig: &mut Rig<CrashDisk>, wanted: Option<Token>) {
         for _ in 0..1000 {
             let mut is_answered = wanted.is_none();
             for completion in rig.poll() {
                 is_answered |= Some(completion.token) == wanted;
-                let asked = self.waiting.remove(&completion.token);
-                if let Some((_, Some(expected))) = asked {
+                let pending = self.waiting.remove(&completion.token);
+                if let Some((_, Some(expected))) = pending {
                     let read = completion.result.expect("it is read");
-                    assert!(read == Outcome::Data(expected), "it is other data");
+                    assert!(read == Outcome::Data(expected), "it reads other data");
                 }
             }
             if is_answered {
                 return;
             }
         }
-        panic!("it is never answered");
+        panic!("it never completes");
     }
 
-    /// The disk was killed: this is what there is now.
-    fn finds(&mut self, there: &[u8], seed: u64) {
+    /// Checks the content of the disk after a crash, and continues with it.
+    fn check_after_crash(&mut self, there: &[u8], seed: u64) {
         for at in (0..SIZE).step_by(SECTOR) {
             let sector = &there[at..at + SECTOR];
             let may_be = match self.unflushed.get(&at) {
@@ -169,7 +169,7 @@ impl Guest {
 }
 
 #[test]
-fn a_reencryption_that_is_killed_loses_nothing() {
+fn a_crash_during_a_reencryption_loses_no_flushed_write() {
     for seed in 0..30 {
         let random = SimulatedRandom::new(seed);
         let content = content_of(&random);
@@ -181,52 +181,52 @@ fn a_reencryption_that_is_killed_loses_nothing() {
             waiting: BTreeMap::new(),
             token: 10,
         };
-        let mut kills = 0;
+        let mut crashes = 0;
         for life in 0_u64.. {
             let late = [0, 2, 4][random.index(3)];
-            let mut device = Mortal::new(disk, seed * 1000 + life, late);
-            // The last life is as long as it takes.
+            let mut device = CrashDisk::new(disk, seed * 1000 + life, late);
+            // The last life ends with the re-encryption.
             let is_last = life > 6 + seed % 5;
             if !is_last {
                 device.left = random.below(70);
             }
             let mut rig = Rig::new(device, seed * 1000 + life);
-            let attached = rig.attach(&again(1));
+            let attached = rig.attach(&reencrypting(1));
             assert!(!is_last || attached.is_ok(), "seed {seed}: {attached:?}");
             if attached.is_ok() {
                 let there = match is_last {
                     true => rig.read(0, SIZE),
-                    // It may be killed while it is read.
-                    false => match Guest::tries_to_read(&mut rig) {
+                    // It may crash while it is read.
+                    false => match Guest::try_to_read(&mut rig) {
                         Some(there) => there,
                         None => {
-                            disk = rig.chain.into_bottom().killed();
+                            disk = rig.chain.into_bottom().crashed();
                             continue;
                         }
                     },
                 };
-                guest.finds(&there, seed);
-                while guest.use_it(&mut rig, &random) {
+                guest.check_after_crash(&there, seed);
+                while guest.use_disk(&mut rig, &random) {
                     let live = &rig.chain.bottom().live;
-                    if is_last && guest.waiting.is_empty() && !is_under_way(live) {
+                    if is_last && guest.waiting.is_empty() && !is_reencrypting(live) {
                         break;
                     }
                 }
-                kills += 1;
+                crashes += 1;
             }
             if is_last {
-                // What is wiped at the end is.
+                // Wait until the old key slots are wiped.
                 (0..200).for_each(|_| drop(rig.poll()));
-                assert!(kills > 2, "seed {seed}");
+                assert!(crashes > 2, "seed {seed}");
                 assert!(rig.read(0, SIZE) == guest.content, "seed {seed}");
                 rig.wait(1, |chain| chain.start(Request::flush(1)));
-                disk = rig.chain.into_bottom().killed();
+                disk = rig.chain.into_bottom().crashed();
                 break;
             }
-            disk = rig.chain.into_bottom().killed();
+            disk = rig.chain.into_bottom().crashed();
         }
         assert!(decrypted(&disk) == guest.content, "seed {seed}");
-        // Its key is another one, and the old one is nowhere.
+        // The key is another one, and nothing on the disk opens the old one.
         let (header, _) = Header::read(&disk).expect("read");
         let (old, _) = Header::read(&first).expect("read");
         let key = header.unlock(&disk, b"secret").expect("it opens");
@@ -237,7 +237,7 @@ fn a_reencryption_that_is_killed_loses_nothing() {
 }
 
 impl Guest {
-    fn tries_to_read(rig: &mut Rig<Mortal>) -> Option<Vec<u8>> {
+    fn try_to_read(rig: &mut Rig<CrashDisk>) -> Option<Vec<u8>> {
         let mut out = vec![0; SIZE];
         for _ in 0..5000 {
             match rig.chain.start(Request::read(1, 0, &mut out)) {
@@ -261,18 +261,18 @@ impl Guest {
 }
 
 #[test]
-fn what_was_never_written_is_passed_over() {
+fn holes_are_not_reencrypted() {
     let random = SimulatedRandom::new(1);
     let mut content = content_of(&random);
     let mut disk = disk_of(&content, 1);
     disk[HEADER..][..2 << 20].fill(0);
-    let mut device = Mortal::new(disk, 1, 0);
+    let mut device = CrashDisk::new(disk, 1, 0);
     let hole = HEADER / 4096..(HEADER + (2 << 20)) / 4096;
     device.holes[hole.clone()].fill(true);
     let mut rig = Rig::new(device, 1);
-    rig.attach(&again(1)).expect("attached");
+    rig.attach(&reencrypting(1)).expect("attached");
     rig.write(0, b"something");
-    while is_under_way(&rig.chain.bottom().live) {
+    while is_reencrypting(&rig.chain.bottom().live) {
         rig.poll();
     }
     (0..20).for_each(|_| drop(rig.poll()));
@@ -287,22 +287,22 @@ fn what_was_never_written_is_passed_over() {
 }
 
 #[test]
-fn filters_are_exchanged_while_the_data_is_reencrypted() {
+fn filters_are_swapped_while_the_data_is_reencrypted() {
     let random = SimulatedRandom::new(2);
     let content = content_of(&random);
-    let mut rig = Rig::new(Mortal::new(disk_of(&content, 2), 2, 2), 2);
-    let mut exchanges = 0;
-    rig.attach(&again(3)).expect("attached");
-    while is_under_way(&rig.chain.bottom().live) || exchanges == 0 {
+    let mut rig = Rig::new(CrashDisk::new(disk_of(&content, 2), 2, 2), 2);
+    let mut swaps = 0;
+    rig.attach(&reencrypting(3)).expect("attached");
+    while is_reencrypting(&rig.chain.bottom().live) || swaps == 0 {
         (0..random.below(4)).for_each(|_| drop(rig.poll()));
-        // What was asked for goes on, whatever the policy says now.
-        rig.attach(&again(exchanges % 4)).expect("attached");
-        exchanges += 1;
+        // The re-encryption continues, whatever the policy says now.
+        rig.attach(&reencrypting(swaps % 4)).expect("attached");
+        swaps += 1;
     }
-    assert!(exchanges > 2, "{exchanges}");
+    assert!(swaps > 2, "{swaps}");
     assert!(rig.read(0, SIZE) == content);
-    // It was done: no more is asked for.
-    rig.attach(&again(3)).expect("attached");
+    // It is done, so the same number starts no other one.
+    rig.attach(&reencrypting(3)).expect("attached");
     (0..50).for_each(|_| drop(rig.poll()));
     let disk = &rig.chain.bottom().live;
     assert!(decrypted(disk) == content);
@@ -310,22 +310,22 @@ fn filters_are_exchanged_while_the_data_is_reencrypted() {
     assert_eq!(header.layout().done, 3);
 }
 
-/// So far that it goes on after something has failed.
-fn wait_a_second(rig: &mut Rig<Mortal>) {
+/// Polls until the filter retries a failed step.
+fn wait_a_second(rig: &mut Rig<CrashDisk>) {
     (0..1100).for_each(|_| drop(rig.poll()));
 }
 
 #[test]
-fn a_zone_that_cannot_be_read_is_the_guests_meanwhile() {
+fn a_zone_that_cannot_be_read_stays_usable() {
     let random = SimulatedRandom::new(3);
     let mut content = content_of(&random);
-    let mut rig = Rig::new(Mortal::new(disk_of(&content, 3), 3, 0), 3);
+    let mut rig = Rig::new(CrashDisk::new(disk_of(&content, 3), 3, 0), 3);
     let bad = HEADER as u64 + (1 << 20) + 700;
     rig.chain.bottom().damaged = bad..bad + 1;
-    rig.attach(&again(1)).expect("attached");
+    rig.attach(&reencrypting(1)).expect("attached");
     wait_a_second(&mut rig);
-    assert!(is_under_way(&rig.chain.bottom().live));
-    // What is there is read, and what is not says why.
+    assert!(is_reencrypting(&rig.chain.bottom().live));
+    // Sectors that can be read are read, and the damaged one fails with its error.
     let at = 1 << 20;
     rig.write(at, &[5; 512]);
     content[at as usize..][..512].fill(5);
@@ -338,19 +338,19 @@ fn a_zone_that_cannot_be_read_is_the_guests_meanwhile() {
 }
 
 #[test]
-fn a_zone_that_cannot_be_saved_is_held_and_says_why() {
+fn requests_to_a_zone_that_cannot_be_saved_fail_with_its_error() {
     let random = SimulatedRandom::new(4);
     let content = content_of(&random);
-    let mut rig = Rig::new(Mortal::new(disk_of(&content, 4), 4, 0), 4);
+    let mut rig = Rig::new(CrashDisk::new(disk_of(&content, 4), 4, 0), 4);
     let end = HEADER as u64;
-    rig.attach(&again(1)).expect("attached");
+    rig.attach(&reencrypting(1)).expect("attached");
     rig.chain.bottom().damaged = end - 1..end;
     (0..20).for_each(|_| drop(rig.poll()));
     let failed = rig
         .chain
         .start(Request::write(1, 0, &[0; 512], Durability::Volatile));
     assert!(matches!(failed, Started::Failed(IoError::Damaged(_))));
-    // The rest is as it was.
+    // Other zones can be used.
     let behind = rig.read(1 << 20, 512);
     assert!(behind == content[1 << 20..][..512]);
     rig.chain.bottom().damaged = 0..0;
@@ -358,24 +358,24 @@ fn a_zone_that_cannot_be_saved_is_held_and_says_why() {
     assert!(decrypted(&rig.chain.bottom().live) == content);
 }
 
-/// A zone that was written back was released before it was done: what came then would
-/// have been overwritten by its journal, had it been killed once more.
+/// A zone that was restored from the journal was released before it was re-encrypted. After another
+/// crash its journal would have overwritten later writes.
 #[test]
-fn a_zone_that_was_written_back_is_held_until_it_is_done() {
+fn a_zone_restored_from_the_journal_is_held_until_it_is_reencrypted() {
     let random = SimulatedRandom::new(5);
     let content = content_of(&random);
-    // Killed when the journal of the first zone is durable: a key slot and two copies of
-    // the header come before it, each with a flush.
-    let mut rig = Rig::new(Mortal::new(disk_of(&content, 5), 5, 0), 5);
-    rig.attach(&again(1)).expect("attached");
+    // Crash when the journal of the first zone is durable: a key slot and two copies of the header
+    // come before it, each with a flush.
+    let mut rig = Rig::new(CrashDisk::new(disk_of(&content, 5), 5, 0), 5);
+    rig.attach(&reencrypting(1)).expect("attached");
     rig.chain.bottom().left = 8;
     (0..20).for_each(|_| drop(rig.poll()));
-    let disk = rig.chain.into_bottom().killed();
+    let disk = rig.chain.into_bottom().crashed();
     let (header, _) = Header::read(&disk).expect("read");
-    assert!(header.saved(&disk).is_some(), "the journal counts");
-    // It is written back, and then cannot be read.
-    let mut rig = Rig::new(Mortal::new(disk, 6, 1), 6);
-    rig.attach(&again(1)).expect("attached");
+    assert!(header.saved(&disk).is_some(), "the journal is valid");
+    // The zone is restored, and then cannot be read.
+    let mut rig = Rig::new(CrashDisk::new(disk, 6, 1), 6);
+    rig.attach(&reencrypting(1)).expect("attached");
     let written = rig.chain.bottom().done + 2;
     while rig.chain.bottom().done < written {
         rig.poll();
@@ -391,7 +391,7 @@ fn a_zone_that_was_written_back_is_held_until_it_is_done() {
         "{refused:?}"
     );
     rig.chain.bottom().damaged = 0..0;
-    while is_under_way(&rig.chain.bottom().live) {
+    while is_reencrypting(&rig.chain.bottom().live) {
         rig.poll();
     }
     wait_a_second(&mut rig);

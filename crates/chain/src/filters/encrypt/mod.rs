@@ -1,5 +1,5 @@
-//! `encrypt`: what lies below is AES-256-XTS under a LUKS2 header, which cryptsetup opens
-//! anywhere (docs/internals/encryption.md).
+//! `encrypt`: encrypts the disk below with AES-256-XTS under a LUKS2 header, which cryptsetup can
+//! open on any machine (docs/internals/encryption.md).
 //!
 //! ```text
 //!  above                 ├──────── data ────────┤
@@ -9,20 +9,20 @@
 //!
 //! Invariants:
 //!
-//! * All tokens below are its own.
-//! * A write that is not whole sectors reads, changes and writes them. While it does, no
-//!   other change of these sectors is under way: it waits (`Busy`), or the other one does.
-//! * Of what it does by itself (a new header, a re-encryption) one thing at a time is under
-//!   way below, and what it is done to is held: nobody else's request touches it meanwhile.
-//! * It writes nothing of its own before it is told to [`Filter::resume`]: until then
-//!   other filters may have the disk.
-//! * Holes below do not read as zeroes: all of it is data to whoever asks.
+//! * The filter chooses all tokens below itself.
+//! * A write of parts of sectors reads, changes and writes the whole sectors. Meanwhile no other
+//!   change of these sectors is pending: one of the two waits (`Busy`).
+//! * The filter's own work (a new header, a re-encryption) has one request pending at a time, and
+//!   holds the range that it works on: no other request touches that range.
+//! * It writes nothing of its own before [`Filter::resume`]: until then other filters may have the
+//!   disk.
+//! * Holes below do not read as zeroes, so the filter reports the whole disk as data.
 
 mod cipher;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
-mod mortal;
+mod crash_disk;
 mod opening;
 mod requests;
 #[cfg(test)]
@@ -31,6 +31,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -42,26 +43,26 @@ use base::{
 use chain_policy::EncryptConfig;
 use luks::{Argon2Cost, DATA_OFFSET};
 
-use crate::{Filter, Surroundings};
+use crate::{Filter, FilterContext};
 
 use cipher::Cipher;
 use requests::{Modify, Pending};
 
-use opening::{Opened, Opening, Reading};
+use opening::{OpenJob, Opened, Opening, Reading};
 use work::Work;
 
-/// The size is whole blocks of this, in bytes, whatever a sector has.
+/// The size above is a multiple of this many bytes, for any sector size.
 const BLOCK_BYTES: u64 = 4096;
 
-/// How often something is offered again that was answered `Busy`.
-const ASK_AGAIN_EVERY: Duration = Duration::from_millis(1);
+/// How often a request is retried that was answered `Busy`.
+const RETRY_EVERY: Duration = Duration::from_millis(1);
 
-/// See the module's head.
+/// The `encrypt` filter of a chain.
 pub struct Encrypt {
     config: EncryptConfig,
-    /// Of a key slot that it makes.
+    /// The cost of key slots that it makes.
     cost: Argon2Cost,
-    surroundings: Surroundings,
+    context: FilterContext,
     state: State,
     tokens: Tokens,
 }
@@ -72,7 +73,7 @@ enum State {
     Failed(String),
 }
 
-/// Tokens that nobody has had: there are enough for all time.
+/// Fresh tokens: 2^56 are never used up.
 #[derive(Default)]
 struct Tokens(Token);
 
@@ -83,33 +84,35 @@ impl Tokens {
     }
 }
 
-/// A disk whose key is known.
+/// The state of a disk whose key is known.
 struct Open {
     cipher: Cipher,
-    /// Requests under way below, by the tokens that they have there.
+    /// Pending requests, by their tokens below.
     pending: BTreeMap<Token, Pending>,
-    /// Writes whose sectors were read and changed, and that are to be written.
+    /// Writes of parts of sectors whose sectors were read and changed, and are not written yet.
     stalled: Vec<Modify>,
-    /// So many of both are writes of parts of sectors.
+    /// The number of pending writes of parts of sectors, the stalled ones included.
     modifying: usize,
     work: Work,
-    /// What is encrypted, until it is written.
+    /// The buffer in which a write is encrypted.
     scratch: Vec<u8>,
 }
 
-/// How many bytes there are for a guest.
+/// The size above the filter, in bytes.
 fn data_bytes(below: DeviceGeometry) -> u64 {
     below.size_bytes.saturating_sub(DATA_OFFSET) / BLOCK_BYTES * BLOCK_BYTES
 }
 
-/// The device below answered something that was not asked for.
-fn nonsense(outcome: &Outcome) -> IoError {
+/// The error of a completion that does not fit its request.
+fn unexpected(outcome: &Outcome) -> IoError {
     let what = match outcome {
         Outcome::Done => "nothing".to_owned(),
         Outcome::Data(data) => format!("{} bytes", data.len()),
         Outcome::Extents(runs) => format!("{} extents", runs.len()),
     };
-    IoError::Unavailable(format!("the device below answered with {what}"))
+    IoError::Unavailable(format!(
+        "the device below completed a request with {what}, which does not fit it"
+    ))
 }
 
 fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
@@ -117,13 +120,13 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Encrypt {
-    /// With these parameters.
+    /// A filter with these parameters.
     #[must_use]
-    pub fn new(config: EncryptConfig, surroundings: Surroundings) -> Self {
+    pub fn new(config: EncryptConfig, context: FilterContext) -> Self {
         Self {
             config,
             cost: Argon2Cost::default(),
-            surroundings,
+            context,
             state: State::Opening(Opening::Reading(Reading::new())),
             tokens: Tokens::default(),
         }
@@ -138,7 +141,7 @@ impl Encrypt {
     fn step(&mut self, below: &mut dyn BlockDevice, opening: Opening) -> State {
         let image = match opening {
             Opening::Reading(mut reading) => {
-                let read = reading.go_on(below, || self.tokens.next());
+                let read = reading.start_reads(below, || self.tokens.next());
                 match read {
                     Err(error) => {
                         return State::Failed(format!("its header cannot be read: {error}"));
@@ -150,13 +153,23 @@ impl Encrypt {
             Opening::Waiting(image) => image,
             Opening::Deriving(receiver) => return Self::derived(below, receiver),
         };
-        let surroundings = &self.surroundings;
-        let Some(turn) = surroundings.derivations.turn(&surroundings.whose) else {
+        let context = &self.context;
+        let Some(permit) = context
+            .host
+            .key_derivations
+            .permit(&context.attachment.attribution)
+        else {
             return State::Opening(Opening::Waiting(image));
         };
-        let may_write = !below.capabilities().read_only;
-        let (config, cost) = (&self.config, self.cost);
-        let receiver = opening::derive(image, config, cost, may_write, (turn, surroundings));
+        let job = OpenJob {
+            image,
+            config: self.config.clone(),
+            cost: self.cost,
+            may_write: !below.capabilities().read_only,
+            keys: Arc::clone(&context.attachment.keys),
+            random: Arc::clone(&context.host.random),
+        };
+        let receiver = opening::derive(&context.host.key_derivations, permit, job);
         Self::derived(below, receiver)
     }
 
@@ -174,7 +187,10 @@ impl Open {
         let boundary = opened.cipher.boundary();
         let saved = opened.saved.as_ref();
         if saved.is_some_and(|saved| saved.content.len() as u64 > size.saturating_sub(boundary)) {
-            return State::Failed("its journal does not lie within the disk".to_owned());
+            return State::Failed(
+                "the journal of its re-encryption covers data beyond the end of the disk"
+                    .to_owned(),
+            );
         }
         State::Open(Box::new(Self {
             cipher: opened.cipher,
@@ -195,7 +211,7 @@ impl Filter for Encrypt {
         }
     }
 
-    /// Zeroes are written as any bytes are, so whoever has many writes them himself.
+    /// Zeroes would have to be encrypted like any data, so `WriteZeroes` saves nothing.
     fn capabilities(&self, below: Capabilities) -> Capabilities {
         Capabilities {
             can_trim: below.can_trim && self.config.allow_discard,
@@ -207,29 +223,30 @@ impl Filter for Encrypt {
     fn open(&mut self, below: &mut dyn BlockDevice) -> crate::Opening {
         let size = below.geometry().size_bytes;
         if size < DATA_OFFSET {
-            let reason = format!("the disk has {size} bytes, and a header takes {DATA_OFFSET}");
+            let reason =
+                format!("the disk has {size} bytes, and the header alone takes {DATA_OFFSET}");
             self.state = State::Failed(reason);
         }
-        let taken = State::Failed("it was broken off".to_owned());
-        self.state = match std::mem::replace(&mut self.state, taken) {
+        let placeholder = State::Failed("opening it was interrupted".to_owned());
+        self.state = match std::mem::replace(&mut self.state, placeholder) {
             State::Opening(opening) => self.step(below, opening),
             other => other,
         };
         match &self.state {
             State::Open(_) => crate::Opening::Ready,
-            State::Opening(_) => crate::Opening::UnderWay,
+            State::Opening(_) => crate::Opening::Pending,
             State::Failed(reason) => crate::Opening::Failed(reason.clone()),
         }
     }
 
     fn start(&mut self, below: &mut dyn BlockDevice, request: Request<'_>) -> Started {
         let Request { token, op } = request;
-        let is_known = match op.kind() {
+        let is_supported = match op.kind() {
             OpKind::WriteZeroes => false,
             OpKind::Trim => self.config.allow_discard,
             _ => true,
         };
-        if !is_known {
+        if !is_supported {
             return Started::Failed(IoError::NotSupported);
         }
         let open = match &mut self.state {
@@ -242,28 +259,30 @@ impl Filter for Encrypt {
             return Started::Failed(error);
         }
         let sectors = open.cipher.sectors(&(range.offset..range.end()));
-        match open.work.refuses(&sectors) {
+        match open.work.refusal(&sectors) {
             Some(refused) => refused,
             None => open.start(below, &mut self.tokens, Request { token, op }, sectors),
         }
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        let mut answered = Vec::new();
-        below.poll(&mut answered);
+        let mut done_below = Vec::new();
+        below.poll(&mut done_below);
         match &mut self.state {
             State::Open(open) => {
-                let now = self.surroundings.clock.monotonic();
-                for completion in answered {
-                    open.answered(completion, now, completions);
+                let now = self.context.host.clock.monotonic();
+                for completion in done_below {
+                    open.completed(completion, now, completions);
                 }
                 open.write_modified(below, &mut self.tokens, completions);
-                open.go_on(below, &mut self.tokens, &self.surroundings);
+                open.continue_work(below, &mut self.tokens, &self.context);
             }
             State::Opening(Opening::Reading(reading)) => {
-                answered.into_iter().for_each(|one| reading.answered(one));
+                done_below
+                    .into_iter()
+                    .for_each(|one| reading.completed(one));
             }
-            // What was asked for before it failed is nobody's.
+            // Completions of reads that were started before it failed are dropped.
             State::Opening(_) | State::Failed(_) => {}
         }
     }
@@ -272,14 +291,14 @@ impl Filter for Encrypt {
         let State::Open(open) = &self.state else {
             return None;
         };
-        let stalled = (!open.stalled.is_empty()).then_some(ASK_AGAIN_EVERY);
-        let now = self.surroundings.clock.monotonic();
+        let stalled = (!open.stalled.is_empty()).then_some(RETRY_EVERY);
+        let now = self.context.host.clock.monotonic();
         stalled.into_iter().chain(open.work.next_timer(now)).min()
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         match &mut self.state {
-            State::Open(open) => open.work.rest(),
+            State::Open(open) => open.work.quiesce(),
             State::Opening(_) | State::Failed(_) => true,
         }
     }

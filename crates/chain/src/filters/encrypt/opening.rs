@@ -1,10 +1,10 @@
-//! How it begins: the disk's beginning is read, and its key derived in another thread.
+//! Opening an encrypted disk: the header is read, and the key derived in another thread.
 //!
 //! ```text
 //!  1. read     the 16 MiB before the data
-//!  2. derive   the key, in threads for that alone: it takes a second, and much memory;
-//!              once no other one of this disk is derived, for whoever has given up
-//!  3. ready    what is to be written is, once the filter is in use
+//!  2. derive   the key, in the threads for that (KeyDerivations): it takes a second and much
+//!              memory, and waits while another derivation for this disk runs
+//!  3. ready    changes of the header are written once the filter is in use
 //! ```
 
 use std::sync::Arc;
@@ -13,46 +13,50 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use base::{BlockDevice, Completion, IoError, Outcome, Request, Started, Token};
 
 use super::cipher::Cipher;
-use crate::Surroundings;
-use crate::derivations::Turn;
+use crate::key_derivations::DerivationPermit;
+use crate::{KeyDerivations, KeySource};
 use chain_policy::{EncryptConfig, Format};
 use luks::{Argon2Cost, DATA_OFFSET, Header, HeaderError, Saved, Step, Xts};
 
-/// Read at once, in bytes.
+/// The size of one read, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A sector of a new disk, in bytes. Elsewhere the disk then has the sectors that its guest
-/// saw: a partition table counts them.
+/// The sector size of a new disk, in bytes. It is the size that guests see, so that a partition
+/// table, which counts sectors, is valid wherever the disk is opened.
 const SECTOR_BYTES: u32 = 512;
 
-/// What there is before the filter may be used.
+/// The steps before the filter can be used.
 pub enum Opening {
     Reading(Reading),
-    /// What was read; another key of this disk is being derived.
+    /// The header was read; another derivation for this disk has not ended.
     Waiting(Vec<u8>),
     Deriving(Receiver<Result<Opened, String>>),
 }
 
-/// What was derived.
+/// A disk whose key was derived.
 pub struct Opened {
     pub header: Header,
     pub cipher: Cipher,
-    /// To be done to the disk, in order.
+    /// Changes of the disk, to be carried out in order.
     pub steps: Vec<Step>,
-    /// Before they are, nothing else may be: the disk has no header yet.
+    /// The disk has no header yet: nothing else may be done before the steps.
     pub is_new: bool,
-    /// A zone that may have been re-encrypted in part.
+    /// A zone from the journal, which may be re-encrypted in part.
     pub saved: Option<Saved>,
 }
 
-/// The disk's beginning, as far as it was read.
+/// The first 16 MiB of the disk while they are read.
 pub struct Reading {
     image: Vec<u8>,
-    /// Pieces that have not been asked for.
+    /// The offset of the next read.
     next: usize,
-    /// Where what was asked for begins.
-    asked: Vec<(Token, usize)>,
+    pending: Vec<PendingRead>,
     failed: Option<IoError>,
+}
+
+struct PendingRead {
+    token: Token,
+    offset: usize,
 }
 
 impl Reading {
@@ -60,13 +64,13 @@ impl Reading {
         Self {
             image: vec![0; DATA_OFFSET as usize],
             next: 0,
-            asked: Vec::new(),
+            pending: Vec::new(),
             failed: None,
         }
     }
 
-    /// Asks for what was not asked for. The image, if all of it is there.
-    pub fn go_on(
+    /// Starts reads until the device is busy. Returns the image once all of it is read.
+    pub fn start_reads(
         &mut self,
         below: &mut dyn BlockDevice,
         mut token: impl FnMut() -> Token,
@@ -76,13 +80,16 @@ impl Reading {
             let piece = &mut self.image[self.next..][..PIECE_BYTES];
             match below.start(Request::read(own, self.next as u64, piece)) {
                 Started::Done => {}
-                Started::Pending => self.asked.push((own, self.next)),
+                Started::Pending => self.pending.push(PendingRead {
+                    token: own,
+                    offset: self.next,
+                }),
                 Started::Busy => break,
                 Started::Failed(error) => return Err(error),
             }
             self.next += PIECE_BYTES;
         }
-        match (&self.failed, self.asked.is_empty()) {
+        match (&self.failed, self.pending.is_empty()) {
             (Some(error), _) => Err(error.clone()),
             (None, true) if self.next == self.image.len() => {
                 Ok(Some(std::mem::take(&mut self.image)))
@@ -91,55 +98,37 @@ impl Reading {
         }
     }
 
-    pub fn answered(&mut self, completion: Completion) {
-        let is_it = |(token, _): &(Token, usize)| *token == completion.token;
-        let Some(at) = self.asked.iter().position(is_it) else {
+    pub fn completed(&mut self, completion: Completion) {
+        let is_it = |one: &PendingRead| one.token == completion.token;
+        let Some(at) = self.pending.iter().position(is_it) else {
             return;
         };
-        let (_, begin) = self.asked.swap_remove(at);
+        let begin = self.pending.swap_remove(at).offset;
         match completion.result {
             Ok(Outcome::Data(data)) if data.len() == PIECE_BYTES => {
                 self.image[begin..begin + PIECE_BYTES].copy_from_slice(&data);
             }
-            Ok(other) => self.failed = Some(super::nonsense(&other)),
+            Ok(other) => self.failed = Some(super::unexpected(&other)),
             Err(error) => self.failed = Some(error),
         }
     }
 }
 
-/// Begins to derive the key of a disk that begins so.
+/// Begins to open a disk in the threads that derive keys.
 pub fn derive(
-    image: Vec<u8>,
-    config: &EncryptConfig,
-    cost: Argon2Cost,
-    may_write: bool,
-    (turn, surroundings): (Turn, &Surroundings),
+    key_derivations: &KeyDerivations,
+    permit: DerivationPermit,
+    job: OpenJob,
 ) -> Receiver<Result<Opened, String>> {
     let (sender, receiver) = channel();
-    let (config, keys) = (config.clone(), Arc::clone(&surroundings.keys));
-    let random = Arc::clone(&surroundings.random);
-    surroundings.derivations.run(turn, move || {
-        let passphrase = keys.passphrase(&config.key);
-        let opened = passphrase
-            .map_err(|missing| missing.to_string())
-            .and_then(|passphrase| {
-                let from = From {
-                    image: &image,
-                    config: &config,
-                    passphrase: &passphrase,
-                    cost,
-                    may_write,
-                    random: &*random,
-                };
-                from.open()
-            });
-        // Whoever asked may be gone.
-        let _ = sender.send(opened);
+    key_derivations.run(permit, move || {
+        // The filter may have been dropped.
+        let _ = sender.send(job.run());
     });
     receiver
 }
 
-/// What was derived, if it was.
+/// The result of the derivation; `None` until it has ended.
 pub fn derived(receiver: &Receiver<Result<Opened, String>>) -> Option<Result<Opened, String>> {
     match receiver.try_recv() {
         Ok(opened) => Some(opened),
@@ -148,56 +137,63 @@ pub fn derived(receiver: &Receiver<Result<Opened, String>>) -> Option<Result<Ope
     }
 }
 
-struct From<'a> {
-    image: &'a [u8],
-    config: &'a EncryptConfig,
-    passphrase: &'a [u8],
-    cost: Argon2Cost,
-    may_write: bool,
-    random: &'a dyn world::Random,
+/// Finds or makes the key of a disk. Takes a second, so it runs outside of the disk's thread.
+pub struct OpenJob {
+    /// The first 16 MiB of the disk.
+    pub image: Vec<u8>,
+    pub config: EncryptConfig,
+    pub cost: Argon2Cost,
+    pub may_write: bool,
+    pub keys: Arc<dyn KeySource>,
+    pub random: Arc<dyn world::Random>,
 }
 
-impl From<'_> {
-    fn open(&self) -> Result<Opened, String> {
-        if self.config.format == Format::IfEmpty && Header::is_being_formatted(self.image) {
-            return self.format();
+impl OpenJob {
+    fn run(&self) -> Result<Opened, String> {
+        let passphrase = self.keys.passphrase(&self.config.key);
+        self.open(&passphrase.map_err(|error| error.to_string())?)
+    }
+
+    fn open(&self, passphrase: &[u8]) -> Result<Opened, String> {
+        if self.config.format == Format::IfEmpty && Header::is_being_formatted(&self.image) {
+            return self.format(passphrase);
         }
-        match Header::read(self.image) {
+        match Header::read(&self.image) {
             Ok((header, repair)) => {
                 let mut steps = Vec::new();
                 if self.may_write {
-                    let repair = repair.map(|copy| header.repair(copy, self.random));
+                    let repair = repair.map(|copy| header.repair(copy, &*self.random));
                     steps.extend(repair.into_iter().flatten());
-                    steps.extend(header.wipe_remains(self.image));
+                    steps.extend(header.wipe_remains(&self.image));
                 }
-                self.open_header(header, steps)
+                self.open_header(header, steps, passphrase)
             }
-            Err(HeaderError::None) => self.format_empty(),
+            Err(HeaderError::None) => self.format_empty(passphrase),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn format_empty(&self) -> Result<Opened, String> {
+    fn format_empty(&self, passphrase: &[u8]) -> Result<Opened, String> {
         let none = HeaderError::None;
         if self.config.format == Format::Never {
             return Err(format!(
-                "{none}; with format = \"if-empty\" an empty one gets it"
+                "{none}; format = \"if-empty\" makes one on an empty disk"
             ));
         }
         if self.image.iter().any(|byte| *byte != 0) {
             return Err(format!(
-                "{none}, and its first 16 MiB are not empty: it is not formatted"
+                "{none}, and its first 16 MiB are not empty, so it is not formatted"
             ));
         }
-        self.format()
+        self.format(passphrase)
     }
 
-    fn format(&self) -> Result<Opened, String> {
+    fn format(&self, passphrase: &[u8]) -> Result<Opened, String> {
         if !self.may_write {
-            return Err(format!("{}, and is read-only", HeaderError::None));
+            return Err(format!("{}, and it is read-only", HeaderError::None));
         }
         let done = self.config.reencrypt;
-        let made = Header::format(SECTOR_BYTES, done, self.cost, self.passphrase, self.random);
+        let made = Header::format(SECTOR_BYTES, done, self.cost, passphrase, &*self.random);
         let (header, key, steps) = made.map_err(|error| error.to_string())?;
         Ok(Opened {
             cipher: Cipher::new(SECTOR_BYTES, Xts::new(&key), None),
@@ -208,27 +204,35 @@ impl From<'_> {
         })
     }
 
-    fn open_header(&self, mut header: Header, mut steps: Vec<Step>) -> Result<Opened, String> {
+    fn open_header(
+        &self,
+        mut header: Header,
+        mut steps: Vec<Step>,
+        passphrase: &[u8],
+    ) -> Result<Opened, String> {
         let layout = header.layout().clone();
         let (key, new) = match &layout.run {
             Some(run) => {
                 if !self.may_write {
-                    return Err("it is being re-encrypted, and is read-only".to_owned());
+                    return Err(
+                        "a re-encryption of the disk has not ended, and the disk is read-only"
+                            .to_owned(),
+                    );
                 }
-                let both = header.unlock_both(self.image, self.passphrase);
+                let both = header.unlock_both(&self.image, passphrase);
                 let (old, new) = both.map_err(|error| error.to_string())?;
                 (old, Some((run.boundary, new)))
             }
             None => {
-                let key = header.unlock(self.image, self.passphrase);
+                let key = header.unlock(&self.image, passphrase);
                 let key = key.map_err(|error| error.to_string())?;
                 let new = match layout.done < self.config.reencrypt && self.may_write {
                     true => {
                         let to = self.config.reencrypt;
                         let begun =
-                            header.begin_reencryption(to, self.cost, self.passphrase, self.random);
-                        let (new, more) =
-                            begun.map_err(|error| format!("it cannot be re-encrypted: {error}"))?;
+                            header.begin_reencryption(to, self.cost, passphrase, &*self.random);
+                        let (new, more) = begun
+                            .map_err(|error| format!("the disk cannot be re-encrypted: {error}"))?;
                         steps.extend(more);
                         Some((0, new))
                     }
@@ -239,7 +243,7 @@ impl From<'_> {
         };
         let new = new.map(|(boundary, new)| (boundary, Xts::new(&new)));
         Ok(Opened {
-            saved: header.saved(self.image),
+            saved: header.saved(&self.image),
             cipher: Cipher::new(layout.sector_bytes, Xts::new(&key), new),
             header,
             steps,

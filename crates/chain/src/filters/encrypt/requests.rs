@@ -1,4 +1,4 @@
-//! Requests from above as requests below, and the answers to them.
+//! Translates requests from above into requests below, and completions below into completions above.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,26 +8,25 @@ use base::{
     Request, Started, Token, WriteBuffer,
 };
 
-use super::{Open, Tokens, nonsense, overlap};
+use super::{Open, Tokens, overlap, unexpected};
 use luks::DATA_OFFSET;
 
-/// The buffer of a larger write is given back.
+/// A larger encryption buffer is freed after its write, in bytes.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
-/// A request that was not answered.
+/// A pending request.
 pub enum Pending {
-    /// Of these sectors, of which a part is handed up.
+    /// A read of these sectors, of which `part` was requested.
     Read {
         token: Token,
         sectors: Range<u64>,
         part: Range<usize>,
     },
-    /// A change of these sectors, or none: the answer is handed up.
+    /// A request that changes these sectors, or none, and completes as it does below.
     Pass { token: Token, sectors: Range<u64> },
-    /// The sectors of a [`Modify`], changed: as [`Pending::Pass`].
+    /// The write of the changed sectors of a [`Modify`].
     Modified { token: Token, sectors: Range<u64> },
-    /// The sectors of a write that has only a part of them; the bytes that it has, and where
-    /// they begin.
+    /// The read of the sectors of a [`Modify`], which `data` changes from byte `at` on.
     Modify {
         modify: Modify,
         at: usize,
@@ -35,13 +34,22 @@ pub enum Pending {
     },
 }
 
-/// A write that has not all of its sectors.
+/// A write of parts of sectors.
 pub struct Modify {
     pub token: Token,
     pub sectors: Range<u64>,
     pub durability: Durability,
-    /// Of the sectors, as they are to lie below.
+    /// The content of the sectors below.
     pub content: Vec<u8>,
+}
+
+/// The tokens of one request.
+#[derive(Clone, Copy)]
+struct TokenPair {
+    /// The token of the request as it came.
+    above: Token,
+    /// The token of the request that carries it out below.
+    below: Token,
 }
 
 impl Pending {
@@ -63,14 +71,21 @@ fn length_of(range: &Range<u64>) -> usize {
     (range.end - range.start) as usize
 }
 
-/// Where the bytes at `offset` lie in what was read of `sectors`.
+/// The position of the bytes at `offset` within `sectors`.
 fn part_of(sectors: &Range<u64>, offset: u64, length: usize) -> Range<usize> {
     let begin = (offset - sectors.start) as usize;
     begin..begin + length
 }
 
+impl Tokens {
+    fn pair(&mut self, above: Token) -> TokenPair {
+        let below = self.next();
+        TokenPair { above, below }
+    }
+}
+
 impl Open {
-    /// Whether anything is under way in these sectors.
+    /// Whether a request that touches these sectors is pending.
     pub fn is_used(&self, sectors: &Range<u64>) -> bool {
         let mut pending = self.pending.values();
         pending.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
@@ -81,19 +96,19 @@ impl Open {
         stalled.any(|one| overlap(&one.sectors, sectors))
     }
 
-    /// Whether a change of these sectors is under way.
+    /// Whether a change of these sectors is pending.
     fn is_changed(&self, sectors: &Range<u64>) -> bool {
         let mut changes = self.pending.values().filter(|one| !one.is_read());
         changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
-    /// Whether a write of parts of these sectors is under way. It has all of them, as they
-    /// were: until it is answered it may come after whatever else is written there.
+    /// Whether a write of parts of these sectors is pending. It carries the old content of the other
+    /// parts, so it would undo any write to them that completes before it.
     fn is_modified(&self, sectors: &Range<u64>) -> bool {
         self.modifying > 0 && self.is_changed(sectors)
     }
 
-    /// Starts a request that touches `sectors`, of which nothing is held.
+    /// Starts a request that touches `sectors`, none of which the filter's own work holds.
     pub fn start(
         &mut self,
         below: &mut dyn BlockDevice,
@@ -104,16 +119,14 @@ impl Open {
         let Request { token, op } = request;
         let range = op.range();
         match op {
-            Op::Read { offset, out } => {
-                self.read(below, (tokens.next(), token), offset, sectors, out)
-            }
+            Op::Read { offset, out } => self.read(below, tokens.pair(token), offset, sectors, out),
             Op::Write {
                 offset,
                 data,
                 durability,
             } => {
                 if sectors == (offset..range.end()) {
-                    return self.write(below, (tokens.next(), token), offset, data, durability);
+                    return self.write(below, tokens.pair(token), offset, data, durability);
                 }
                 let modify = Modify {
                     token,
@@ -125,7 +138,7 @@ impl Open {
             }
             Op::Trim { durability, .. } => {
                 let range = range.offset..range.end();
-                self.trim(below, (tokens.next(), token), sectors, range, durability)
+                self.trim(below, tokens.pair(token), sectors, range, durability)
             }
             Op::Extents { length, runs, .. } => {
                 runs.push(Extent {
@@ -135,29 +148,26 @@ impl Open {
                 Started::Done
             }
             Op::Flush => {
-                let own = tokens.next();
-                let started = below.start(Request::flush(own));
-                self.passed(own, token, 0..0, started)
+                let tokens = tokens.pair(token);
+                let started = below.start(Request::flush(tokens.below));
+                self.passed(tokens, 0..0, started)
             }
             Op::Prefetch { offset, length } => {
-                let own = tokens.next();
-                let started = below.start(Request::prefetch(own, offset + DATA_OFFSET, length));
-                self.passed(own, token, 0..0, started)
+                let tokens = tokens.pair(token);
+                let at = offset + DATA_OFFSET;
+                let started = below.start(Request::prefetch(tokens.below, at, length));
+                self.passed(tokens, 0..0, started)
             }
             Op::WriteZeroes { .. } => Started::Failed(IoError::NotSupported),
         }
     }
 
-    /// Remembers a request below under the token `own`, whose answer is handed up as it is.
-    fn passed(
-        &mut self,
-        own: Token,
-        token: Token,
-        sectors: Range<u64>,
-        started: Started,
-    ) -> Started {
+    /// Records a request whose completion is forwarded unchanged.
+    fn passed(&mut self, tokens: TokenPair, sectors: Range<u64>, started: Started) -> Started {
         if started == Started::Pending {
-            self.pending.insert(own, Pending::Pass { token, sectors });
+            let token = tokens.above;
+            self.pending
+                .insert(tokens.below, Pending::Pass { token, sectors });
         }
         started
     }
@@ -165,7 +175,7 @@ impl Open {
     fn read(
         &mut self,
         below: &mut dyn BlockDevice,
-        (own, token): (Token, Token),
+        tokens: TokenPair,
         offset: u64,
         sectors: Range<u64>,
         mut out: ReadBuffer<'_>,
@@ -173,7 +183,7 @@ impl Open {
         let part = part_of(&sectors, offset, out.len());
         let started = if part == (0..length_of(&sectors)) {
             let read = |out: &mut [u8]| {
-                let started = below.start(Request::read(own, offset + DATA_OFFSET, out));
+                let started = below.start(Request::read(tokens.below, offset + DATA_OFFSET, out));
                 if started == Started::Done {
                     self.cipher.decrypt(offset, out);
                 }
@@ -183,7 +193,7 @@ impl Open {
         } else {
             let mut whole = vec![0; length_of(&sectors)];
             let at = sectors.start + DATA_OFFSET;
-            let started = below.start(Request::read(own, at, &mut whole));
+            let started = below.start(Request::read(tokens.below, at, &mut whole));
             if started == Started::Done {
                 self.cipher.decrypt(sectors.start, &mut whole);
                 out.copy_from(&whole[part.clone()]);
@@ -192,11 +202,11 @@ impl Open {
         };
         if started == Started::Pending {
             let read = Pending::Read {
-                token,
+                token: tokens.above,
                 sectors,
                 part,
             };
-            self.pending.insert(own, read);
+            self.pending.insert(tokens.below, read);
         }
         started
     }
@@ -205,7 +215,7 @@ impl Open {
     fn write(
         &mut self,
         below: &mut dyn BlockDevice,
-        (own, token): (Token, Token),
+        tokens: TokenPair,
         offset: u64,
         data: WriteBuffer<'_>,
         durability: Durability,
@@ -218,18 +228,18 @@ impl Open {
         data.append_to(&mut self.scratch);
         self.cipher.encrypt(offset, &mut self.scratch);
         let at = offset + DATA_OFFSET;
-        let started = below.start(Request::write(own, at, &self.scratch, durability));
+        let started = below.start(Request::write(tokens.below, at, &self.scratch, durability));
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH_BYTES_MAX);
-        self.passed(own, token, sectors, started)
+        self.passed(tokens, sectors, started)
     }
 
-    /// Trims those sectors that lie in `range` as a whole; they read as anything afterwards, as
+    /// Trims the sectors that lie completely in `range`. They read as random bytes afterwards, as
     /// with dm-crypt.
     fn trim(
         &mut self,
         below: &mut dyn BlockDevice,
-        (own, token): (Token, Token),
+        tokens: TokenPair,
         sectors: Range<u64>,
         range: Range<u64>,
         durability: Durability,
@@ -243,15 +253,15 @@ impl Open {
             return Started::Done;
         }
         let started = below.start(Request::trim(
-            own,
+            tokens.below,
             begin + DATA_OFFSET,
             end - begin,
             durability,
         ));
-        self.passed(own, token, sectors, started)
+        self.passed(tokens, sectors, started)
     }
 
-    /// Writes parts of sectors: they are read, changed and written.
+    /// Writes parts of sectors by reading, changing and writing the whole sectors.
     fn modify(
         &mut self,
         below: &mut dyn BlockDevice,
@@ -295,7 +305,7 @@ impl Open {
         started
     }
 
-    /// Changes what was read.
+    /// Decrypts the sectors that were read, changes a part, and encrypts them again.
     fn put(&self, modify: &mut Modify, at: usize, data: WriteBuffer<'_>) {
         let begin = modify.sectors.start;
         self.cipher.decrypt(begin, &mut modify.content);
@@ -303,8 +313,8 @@ impl Open {
         self.cipher.encrypt(begin, &mut modify.content);
     }
 
-    /// Writes the sectors that were read and changed. No verb of anybody above began this,
-    /// so nobody commits it, and it is committed here before it is told.
+    /// Writes the sectors that were read and changed. The user above commits only in loop turns in
+    /// which it starts requests, so this commits the writes itself before it completes them.
     pub fn write_modified(
         &mut self,
         below: &mut dyn BlockDevice,
@@ -312,7 +322,7 @@ impl Open {
         completions: &mut Vec<Completion>,
     ) {
         let mut done = Vec::new();
-        let mut has_begun = false;
+        let mut has_started = false;
         while let Some(modify) = self.stalled.pop() {
             let (own, to) = (tokens.next(), modify.sectors.start + DATA_OFFSET);
             let token = modify.token;
@@ -322,13 +332,13 @@ impl Open {
                     break;
                 }
                 Started::Pending => {
-                    has_begun = true;
+                    has_started = true;
                     let sectors = modify.sectors;
                     self.pending
                         .insert(own, Pending::Modified { token, sectors });
                 }
                 Started::Done => {
-                    has_begun = true;
+                    has_started = true;
                     self.modifying -= 1;
                     done.push(token);
                 }
@@ -339,7 +349,7 @@ impl Open {
                 }
             }
         }
-        if !has_begun {
+        if !has_started {
             return;
         }
         let committed = below.commit().map(|()| Outcome::Done);
@@ -349,8 +359,8 @@ impl Open {
         }));
     }
 
-    /// The device below has answered.
-    pub fn answered(
+    /// Handles a completion of the device below.
+    pub fn completed(
         &mut self,
         completion: Completion,
         now: Duration,
@@ -358,7 +368,7 @@ impl Open {
     ) {
         let Completion { token: own, result } = completion;
         let Some(pending) = self.pending.remove(&own) else {
-            return self.work.answered(own, result, now);
+            return self.work.completed(own, result, now);
         };
         let (token, result) = match pending {
             Pending::Pass { token, .. } => (token, result),
@@ -399,10 +409,10 @@ impl Open {
     }
 }
 
-/// The bytes of these sectors.
+/// The content of `sectors` from the completion of their read.
 fn data_of(result: Result<Outcome, IoError>, sectors: &Range<u64>) -> Result<Vec<u8>, IoError> {
     match result? {
         Outcome::Data(data) if data.len() == length_of(sectors) => Ok(data),
-        other => Err(nonsense(&other)),
+        other => Err(unexpected(&other)),
     }
 }

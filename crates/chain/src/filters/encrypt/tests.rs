@@ -1,4 +1,4 @@
-//! Encrypted disks over a device in memory that is late and busy at times.
+//! Encrypted disks over a device in memory that is slow and busy at times.
 
 use base::{Durability, Extent, ExtentKind, Op, Request, ZeroMode};
 use std::cell::RefCell;
@@ -14,10 +14,13 @@ use zeroize::Zeroizing;
 use chain_policy::{EncryptConfig, Format};
 
 use super::*;
-use crate::{Chain, Derivations, Exchange, ExchangeError, KeyMissing, KeySource, SizeRule};
+use crate::{
+    AttachmentContext, Chain, HostContext, HotSwap, HotSwapError, KeyDerivations, KeyError,
+    KeySource, SizeRule,
+};
 use luks::{Header, Step, Xts};
 
-/// As cheap as Argon2 gets.
+/// The lowest cost that Argon2 allows.
 pub(super) const CHEAP: Argon2Cost = Argon2Cost {
     memory_kib: 32,
     passes: 4,
@@ -26,29 +29,29 @@ pub(super) const CHEAP: Argon2Cost = Argon2Cost {
 
 pub(super) const HEADER: usize = DATA_OFFSET as usize;
 
-/// Of the data.
+/// The size of the data, in bytes.
 const SIZE: usize = 64 << 10;
 
-/// Knows the key `disk`.
+/// A source whose only key is `disk`.
 struct OneKey(&'static [u8]);
 
 impl KeySource for OneKey {
-    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyMissing> {
+    fn passphrase(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
         match name {
             "disk" => Ok(Zeroizing::new(self.0.to_vec())),
-            other => Err(KeyMissing::None(other.to_owned())),
+            other => Err(KeyError::NotFound(other.to_owned())),
         }
     }
 }
 
-type Ended = Rc<RefCell<Vec<Result<(), ExchangeError>>>>;
+type Ended = Rc<RefCell<Vec<Result<(), HotSwapError>>>>;
 
-/// A chain, and the world around it.
+/// A chain in a simulated world.
 pub(super) struct Rig<D> {
     pub chain: Chain<D>,
     clock: Arc<SimulatedClock>,
     pool: Arc<SimulatedPool>,
-    pub surroundings: Surroundings,
+    pub context: FilterContext,
     random: SimulatedRandom,
     ended: Ended,
 }
@@ -58,19 +61,25 @@ impl<D: BlockDevice> Rig<D> {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let pool = Arc::new(SimulatedPool::new());
         pool.set_immediate(2 * (seed % 2), SimulatedRandom::new(seed));
+        let simulated = FilterContext::simulated(world::simulated::Simulation::new(seed).world());
         Self {
             chain: Chain::new(
                 device,
                 Arc::clone(&clock) as Arc<dyn world::Clock>,
                 Wake::noop(),
             ),
-            surroundings: Surroundings {
-                clock: Arc::clone(&clock) as _,
-                derivations: Arc::new(Derivations::new(Arc::clone(&pool) as _)),
-                pool: Arc::clone(&pool) as _,
-                random: Arc::new(SimulatedRandom::new(seed)),
-                keys: Arc::new(OneKey(b"secret")),
-                ..Surroundings::simulated(world::simulated::Simulation::new(seed).world())
+            context: FilterContext {
+                host: HostContext {
+                    clock: Arc::clone(&clock) as _,
+                    key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&pool) as _)),
+                    pool: Arc::clone(&pool) as _,
+                    random: Arc::new(SimulatedRandom::new(seed)),
+                    ..simulated.host
+                },
+                attachment: AttachmentContext {
+                    keys: Arc::new(OneKey(b"secret")),
+                    ..simulated.attachment
+                },
             },
             clock,
             pool,
@@ -81,27 +90,27 @@ impl<D: BlockDevice> Rig<D> {
 
     pub fn poll(&mut self) -> Vec<Completion> {
         self.pool.run_all(&self.random);
-        // Answers ring before a deadline does.
+        // Completions arrive before a deadline passes.
         let timer = self.chain.next_timer().unwrap_or_default();
-        self.clock.advance(timer.min(ASK_AGAIN_EVERY));
+        self.clock.advance(timer.min(RETRY_EVERY));
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        // A device that was killed says so.
+        // The commit fails on a device that has crashed.
         let _ = self.chain.commit();
         completions
     }
 
     pub fn begin(&mut self, config: &EncryptConfig) {
-        let one = Encrypt::new(config.clone(), self.surroundings.clone()).with_cost(CHEAP);
+        let one = Encrypt::new(config.clone(), self.context.clone()).with_cost(CHEAP);
         let ended = Rc::clone(&self.ended);
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters: vec![Box::new(one)],
             rule: SizeRule::MayChange,
-            told: Box::new(move |result| ended.borrow_mut().push(result)),
+            on_swapped: Box::new(move |result| ended.borrow_mut().push(result)),
         });
     }
 
-    pub fn ended(&self) -> Option<Result<(), ExchangeError>> {
+    pub fn ended(&self) -> Option<Result<(), HotSwapError>> {
         self.ended.borrow_mut().pop()
     }
 
@@ -114,19 +123,23 @@ impl<D: BlockDevice> Rig<D> {
                 return ended.map_err(|error| error.to_string());
             }
         }
-        panic!("it does not end");
+        panic!("the hot swap does not end");
     }
 
-    /// Until it is done, whatever it takes.
-    pub fn wait(&mut self, token: Token, mut ask: impl FnMut(&mut Chain<D>) -> Started) -> Outcome {
-        let mut started = ask(&mut self.chain);
+    /// Starts a request, again while the disk is busy, and waits for its completion.
+    pub fn wait(
+        &mut self,
+        token: Token,
+        mut start: impl FnMut(&mut Chain<D>) -> Started,
+    ) -> Outcome {
+        let mut started = start(&mut self.chain);
         for _ in 0..10_000 {
             match &started {
                 Started::Done => return Outcome::Done,
                 Started::Failed(error) => panic!("{error}"),
                 Started::Busy => {
                     assert_eq!(self.poll(), []);
-                    started = ask(&mut self.chain);
+                    started = start(&mut self.chain);
                 }
                 Started::Pending => {
                     if let Some(completion) = self.poll().pop() {
@@ -136,7 +149,7 @@ impl<D: BlockDevice> Rig<D> {
                 }
             }
         }
-        panic!("it is never answered");
+        panic!("it never completes");
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {
@@ -167,7 +180,7 @@ fn rig(misbehavior: Misbehavior) -> Rig<MemoryDevice> {
     Rig::new(device, seed)
 }
 
-/// What lies in the data of a disk, with no filter's help.
+/// Decrypts the data of a disk without the filter.
 pub(super) fn decrypted(disk: &[u8]) -> Vec<u8> {
     let (header, repair) = Header::read(disk).expect("a header");
     assert_eq!(repair, None, "both copies are valid");
@@ -179,7 +192,7 @@ pub(super) fn decrypted(disk: &[u8]) -> Vec<u8> {
     data
 }
 
-/// A formatted device, of sectors of this size.
+/// A formatted device with this sector size.
 fn formatted(sector_bytes: u32, seed: u64) -> MemoryDevice {
     let mut device = MemoryDevice::new(HEADER + SIZE);
     let random = SimulatedRandom::new(seed);
@@ -209,10 +222,10 @@ fn an_encrypted_disk_is_a_disk() {
         assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);
         let mut model: Vec<u8> = (0..SIZE).map(|_| random.below(256) as u8).collect();
         rig.write(0, &model);
-        // What is under way, and of reads what they are to bring.
+        // Pending requests, with the expected content of reads.
         let mut waiting: HashMap<Token, (Range<u64>, Option<Vec<u8>>)> = HashMap::new();
         for token in 2..800 {
-            // Few places, so that requests meet; most of them not whole sectors.
+            // A small range, so that requests overlap; most of them of parts of sectors.
             let align = [1, 16, 512, 4096][random.index(4)];
             let offset = random.below(20_000) / align * align;
             let length = (1 + random.below(9000)).next_multiple_of(align);
@@ -258,8 +271,8 @@ fn an_encrypted_disk_is_a_disk() {
                 }
                 _ => {
                     for completion in rig.poll() {
-                        let asked = waiting.remove(&completion.token);
-                        let (_, expected) = asked.expect("it is under way, and answered once");
+                        let pending = waiting.remove(&completion.token);
+                        let (_, expected) = pending.expect("it is pending, and completes once");
                         match (completion.result, expected) {
                             (Ok(Outcome::Data(data)), Some(expected)) => {
                                 assert!(data == expected, "seed {seed}");
@@ -273,10 +286,10 @@ fn an_encrypted_disk_is_a_disk() {
         }
         for _ in 0..1000 {
             for completion in rig.poll() {
-                waiting.remove(&completion.token).expect("it is under way");
+                waiting.remove(&completion.token).expect("it is pending");
             }
         }
-        assert!(waiting.is_empty(), "seed {seed}: all is answered");
+        assert!(waiting.is_empty(), "seed {seed}: all requests complete");
         assert!(rig.read(0, SIZE) == model, "seed {seed}");
         assert!(
             decrypted(rig.chain.bottom().bytes()) == model,
@@ -285,10 +298,10 @@ fn an_encrypted_disk_is_a_disk() {
     }
 }
 
-/// A write of a part of a sector carries the rest of it as it was: a write of all of the
-/// sector that was begun before it ended could be undone by it.
+/// A write of a part of a sector carries the old content of the rest, so it could undo a write of
+/// the whole sector that was started before it completed.
 #[test]
-fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
+fn a_write_that_overlaps_a_pending_write_of_a_part_of_a_sector_waits() {
     for is_read in [false, true] {
         let mut rig = Rig::new(formatted(512, 1), 1);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
@@ -301,7 +314,7 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
             .start(Request::write(2, 10, &[2; 5], Durability::Volatile));
         assert_eq!(part, Started::Pending);
         if is_read {
-            // It was read, and its write is not answered.
+            // Its sector was read, and the write of the sector is pending.
             rig.chain.bottom().misbehavior.holds_completions = false;
             assert_eq!(rig.poll(), []);
             rig.chain.bottom().misbehavior.holds_completions = true;
@@ -316,7 +329,7 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
             .chain
             .start(Request::write(3, 512, &[3; 512], Durability::Volatile));
         assert_eq!(beside, Started::Pending);
-        // And the other way round: it waits for a write of all of the sector.
+        // And vice versa: a write of a part waits for one of the whole sector.
         let part = rig
             .chain
             .start(Request::write(4, 600, &[4; 5], Durability::Volatile));
@@ -336,12 +349,12 @@ fn what_meets_a_write_of_a_part_waits_until_that_is_answered() {
     }
 }
 
-/// Reads are answered later and changes at once, though not before they are committed.
+/// Completes reads later and changes at once, the latter only after a commit.
 struct Batching {
     disk: MemoryDevice,
-    /// Changes that were answered `Done` or `Pending`, and not committed.
+    /// The number of changes that were answered `Done` or `Pending` and are not committed.
     batch: usize,
-    /// Of these the answer comes with the commit.
+    /// Changes that complete with the commit.
     late: Vec<Token>,
     answers_late: bool,
     committed: Vec<Token>,
@@ -398,9 +411,9 @@ impl BlockDevice for Batching {
     }
 }
 
-/// A service commits in the turns in which a verb came. Here the write began in a poll, and
-/// was acknowledged while a journal below had it in memory only; one that was to be durable
-/// waited for a commit that never came.
+/// The user of a chain commits in the loop turns in which it starts a request. Here the write began
+/// in a poll, and was acknowledged while a journal below had it in memory only; a durable one waited
+/// for a commit that never came.
 #[test]
 fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
     for answers_late in [false, true] {
@@ -433,7 +446,7 @@ fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
 }
 
 #[test]
-fn an_empty_disk_is_formatted_if_that_is_wanted() {
+fn an_empty_disk_is_formatted_if_the_policy_allows_it() {
     let mut rig = rig(Misbehavior {
         pending_one_in: 2,
         busy_one_in: 3,
@@ -442,22 +455,22 @@ fn an_empty_disk_is_formatted_if_that_is_wanted() {
     let refused = rig.attach(&EncryptConfig::new("disk"));
     let reason = refused.expect_err("it has no header");
     assert!(
-        reason.contains("the disk has no LUKS2 header; with format"),
+        reason.contains("the disk has no LUKS2 header; format = \"if-empty\""),
         "{reason}"
     );
     assert_eq!(rig.chain.bottom().calls.writes, 0);
     rig.attach(&fresh()).expect("attached");
-    assert_eq!(rig.chain.bottom().calls.writes, 0, "it is not used yet");
+    assert_eq!(rig.chain.bottom().calls.writes, 0, "it is not in use yet");
     rig.write(5, b"hello");
     assert_eq!(rig.read(5, 5), b"hello");
     assert_eq!(&decrypted(rig.chain.bottom().bytes())[5..10], b"hello");
-    // It is the same disk from then on.
+    // The next filter finds the same disk.
     rig.attach(&fresh()).expect("attached");
     assert_eq!(rig.read(5, 5), b"hello");
 }
 
 #[test]
-fn formatting_that_was_broken_off_is_done_anew() {
+fn interrupted_formatting_is_repeated() {
     let random = SimulatedRandom::new(3);
     let made = Header::format(512, 0, CHEAP, b"secret", &random);
     let steps = made.expect("made").2;
@@ -486,7 +499,7 @@ fn formatting_that_was_broken_off_is_done_anew() {
 }
 
 #[test]
-fn what_is_not_empty_is_not_formatted() {
+fn a_disk_that_is_not_empty_is_not_formatted() {
     for at in [0, 4096, HEADER as u64 - 1] {
         let mut rig = rig(Misbehavior::default());
         rig.chain
@@ -495,7 +508,7 @@ fn what_is_not_empty_is_not_formatted() {
         let reason = rig.attach(&fresh()).expect_err("there is something");
         assert!(reason.contains("not empty"), "{reason}");
     }
-    // Nor is a header that is damaged.
+    // Nor one with a damaged header.
     let mut device = formatted(512, 1);
     for copy in [0, 16 << 10] {
         device.start(Request::write(0, copy + 300, &[1], Durability::Volatile));
@@ -505,7 +518,7 @@ fn what_is_not_empty_is_not_formatted() {
         reason.contains("the header at byte 0 is damaged"),
         "{reason}"
     );
-    // Nor what cannot be read.
+    // Nor one that cannot be read.
     let mut rig = rig(Misbehavior {
         damaged: 5000..5001,
         ..Misbehavior::default()
@@ -515,13 +528,13 @@ fn what_is_not_empty_is_not_formatted() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_opened_says_why() {
+fn the_error_of_a_disk_that_cannot_be_opened_has_the_reason() {
     let mut rig = Rig::new(formatted(512, 1), 1);
     let reason = rig
         .attach(&EncryptConfig::new("other"))
         .expect_err("no key");
     assert!(reason.ends_with("there is no key other here"), "{reason}");
-    rig.surroundings.keys = Arc::new(OneKey(b"wrong"));
+    rig.context.attachment.keys = Arc::new(OneKey(b"wrong"));
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("wrong");
     assert!(
         reason.ends_with("opens none of the 1 key slots"),
@@ -529,17 +542,20 @@ fn a_disk_that_cannot_be_opened_says_why() {
     );
     let mut small = Rig::new(MemoryDevice::new(1 << 20), 1);
     let reason = small.attach(&fresh()).expect_err("small");
-    assert!(reason.contains("a header takes 16777216"), "{reason}");
+    assert!(
+        reason.contains("the header alone takes 16777216"),
+        "{reason}"
+    );
     // A host that is being stopped runs no jobs.
     rig.pool.close();
     let reason = rig.attach(&EncryptConfig::new("disk")).expect_err("closed");
     assert!(reason.ends_with("the host is being stopped"), "{reason}");
 }
 
-/// A header that takes a minute was begun anew each time that nobody waited for it any more,
-/// until all threads of the host were deriving keys of one disk.
+/// A header whose key takes a minute was derived again after each timeout, until all threads of the
+/// host were deriving keys of one disk.
 #[test]
-fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
+fn a_disk_has_one_key_derivation_at_a_time() {
     let mut rig = Rig::new(formatted(512, 1), 1);
     let config = EncryptConfig::new("disk");
     for _ in 0..3 {
@@ -552,17 +568,17 @@ fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
             }
         };
         assert!(
-            matches!(ended, Err(ExchangeError::Late { .. })),
+            matches!(ended, Err(HotSwapError::TimedOut { .. })),
             "{ended:?}"
         );
         assert_eq!(rig.pool.waiting(), 1);
     }
-    // Another disk has its own turn.
+    // Another disk has its own permit.
     let mut other = Rig::new(formatted(512, 2), 2);
-    other.surroundings.derivations = Arc::clone(&rig.surroundings.derivations);
-    other.surroundings.whose = Arc::new(crate::Attribution {
+    other.context.host.key_derivations = Arc::clone(&rig.context.host.key_derivations);
+    other.context.attachment.attribution = Arc::new(crate::Attribution {
         volume: "other".to_owned(),
-        ..(*rig.surroundings.whose).clone()
+        ..(*rig.context.attachment.attribution).clone()
     });
     other.begin(&config);
     for _ in 0..20 {
@@ -573,7 +589,7 @@ fn a_disk_whose_key_takes_long_is_derived_once_at_a_time() {
 }
 
 #[test]
-fn a_copy_of_the_header_that_is_damaged_is_repaired() {
+fn a_damaged_copy_of_the_header_is_repaired() {
     for copy in [0, 16 << 10] {
         let mut device = formatted(512, 1);
         device.start(Request::write(0, copy + 300, &[1], Durability::Volatile));
@@ -586,7 +602,7 @@ fn a_copy_of_the_header_that_is_damaged_is_repaired() {
 }
 
 #[test]
-fn a_disk_that_may_not_be_written_is_read() {
+fn a_read_only_disk_can_be_read() {
     let mut rig = Rig::new(formatted(512, 1), 1);
     rig.attach(&EncryptConfig::new("disk")).expect("attached");
     rig.write(0, b"hello");
@@ -612,7 +628,7 @@ fn a_disk_that_may_not_be_written_is_read() {
 }
 
 #[test]
-fn what_is_trimmed_stays_unless_discards_are_allowed() {
+fn trims_reach_the_disk_only_if_discards_are_allowed() {
     let mut rig = Rig::new(formatted(512, 1), 1);
     rig.attach(&EncryptConfig::new("disk")).expect("attached");
     rig.write(0, &[7; SIZE]);
@@ -630,24 +646,24 @@ fn what_is_trimmed_stays_unless_discards_are_allowed() {
     rig.wait(1, |chain| {
         chain.start(Request::trim(1, 100, 8192, Durability::Volatile))
     });
-    // The device has no part of a block to give.
+    // The device discards whole blocks only.
     let bytes = rig.chain.bottom().bytes();
     assert_ne!(bytes[HEADER + 100..HEADER + 512], [0; 412]);
     assert_eq!(bytes[HEADER + 4096..HEADER + 8192], [0; 4096]);
-    assert_ne!(rig.read(4096, 4096), [0; 4096], "it reads as anything");
+    assert_ne!(rig.read(4096, 4096), [0; 4096], "it reads as random bytes");
     assert_eq!(rig.read(0, 512), [7; 512]);
-    // To whoever asks it is data all the same.
+    // The filter reports it as data.
     let mut runs = Vec::new();
-    let told = rig.chain.start(Request::extents(1, 4096, 8192, &mut runs));
+    let started = rig.chain.start(Request::extents(1, 4096, 8192, &mut runs));
     let kind = ExtentKind::Data;
     assert_eq!(
-        (told, &runs[..]),
+        (started, &runs[..]),
         (Started::Done, &[Extent { length: 8192, kind }][..])
     );
 }
 
 #[test]
-fn what_lies_outside_of_the_disk_is_refused_with_its_own_size() {
+fn a_request_beyond_the_end_is_refused_with_the_size_above_the_header() {
     let mut rig = Rig::new(formatted(512, 1), 1);
     rig.attach(&EncryptConfig::new("disk")).expect("attached");
     for (offset, length) in [(SIZE as u64 - 1, 2), (u64::MAX, 1), (u64::MAX - 511, 512)] {

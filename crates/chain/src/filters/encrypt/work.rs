@@ -1,8 +1,8 @@
-//! What the filter does by itself: headers that are to be written, and the re-encryption.
+//! [`Work`]: the filter's own requests below, which write headers and re-encrypt the data.
 //!
 //! ```text
-//!  1. hold      a zone at the boundary; requests in it end, and new ones are Busy
-//!  2. look      a hole is passed over: nothing was ever written there
+//!  1. hold      a zone at the boundary: pending requests in it end, and new ones are Busy
+//!  2. check     for a hole, which is skipped: nothing was ever written there
 //!  3. read      the zone
 //!  4. save      it in the journal                                 flush
 //!  5. rewrite   it with the new key                               flush
@@ -11,11 +11,11 @@
 //!  7. release   the zone
 //! ```
 //!
-//! Killed before 4 has ended, nothing has happened. After it the journal counts: it is
-//! written back, and the zone done anew. After 6 it counts no more.
+//! A crash before the end of step 4 changes nothing. After it the journal is valid: its content is
+//! written back, and the zone is re-encrypted again. After step 6 the journal is no longer valid.
 //!
-//! Invariant: from the journal's first byte to the end of step 6 the zone is held, whatever
-//! fails or rests: what is in the journal would otherwise overwrite what came later.
+//! Invariant: from the first byte of the journal to the end of step 6 the zone is held, even if a
+//! step fails or the filter is quiesced: the journal would otherwise overwrite later writes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,70 +27,83 @@ use base::{
 use world::Random;
 
 use super::cipher::Cipher;
-use super::{ASK_AGAIN_EVERY, BLOCK_BYTES, Open, Tokens, data_bytes, nonsense, overlap};
-use crate::Surroundings;
+use super::{BLOCK_BYTES, Open, RETRY_EVERY, Tokens, data_bytes, overlap, unexpected};
+use crate::FilterContext;
 use luks::{DATA_OFFSET, Header, HeaderError, Saved, Step, ZONE_BYTES};
 
-/// A hole is passed over at once if it is no longer than this, in bytes.
+/// The longest hole that is skipped in one step, in bytes.
 const HOLE_BYTES_MAX: u64 = 16 << 20;
 
-/// What failed below is tried again after this.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The pause before a failed request is retried.
+const RETRY_AFTER_ERROR: Duration = Duration::from_secs(1);
 
-/// See the module's head.
+/// The work that the filter does besides its user's requests.
 pub struct Work {
     header: Header,
-    doing: Doing,
-    /// Of the data: nobody else's request may touch it.
+    stage: Stage,
+    /// The range of the data that no other request may touch, in bytes.
     held: Range<u64>,
-    /// The disk has no header yet: nothing else may be done to it.
+    /// The disk has no header yet, so no other request may touch it.
     is_new: bool,
-    /// The journal may count: what is held stays so.
+    /// The journal may be valid, so the range stays held.
     is_saved: bool,
-    /// Asked below, and not answered.
+    /// The token of the pending request.
     token: Option<Token>,
-    /// What it was answered.
-    answer: Option<Outcome>,
-    /// What the step that is tried again said.
+    /// The outcome of the last request, until it is handled.
+    outcome: Option<Outcome>,
+    /// The error of the step that is being retried.
     failed: Option<IoError>,
-    /// Nothing is asked before, by the monotonic clock.
+    /// No request is started before, by the monotonic clock.
     not_before: Duration,
-    has_begun: bool,
-    is_resting: bool,
+    usage: Usage,
 }
 
-enum Doing {
-    /// The next zone, if there is any.
-    Nothing,
-    /// Waiting until nobody uses what is held.
+/// Whether the filter may start requests of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Usage {
+    /// The filter is not in use yet: it may not.
+    Opened,
+    /// The filter is in use: it may.
+    InUse,
+    /// The filter is in use and quiesced: it ends the zone that it holds and begins no other.
+    Quiesced,
+}
+
+/// The stage of the work on the range that is held.
+enum Stage {
+    /// No range is held.
+    Idle,
+    /// Waiting for pending requests in the range.
     Holding,
-    /// Asking whether it is a hole.
-    Looking,
+    /// Asking for the extents of the range.
+    CheckingHole,
+    /// Reading the range.
     Reading,
-    /// In order.
-    Steps(VecDeque<Step>, Then),
-    /// The header cannot say what is to be done.
+    /// Carrying out steps in order.
+    Steps(VecDeque<Step>, AfterSteps),
+    /// The header cannot be changed as needed.
     Stuck,
 }
 
-/// What comes after the steps.
+/// The action after a list of steps.
 #[derive(Clone, Copy)]
-enum Then {
+enum AfterSteps {
+    /// Release the range.
     Release,
-    /// The zone that is held is done anew.
-    Again,
-    /// It has the new key.
+    /// Re-encrypt the range, which was restored from the journal.
+    Redo,
+    /// Move the boundary behind the range, which has the new key.
     Advance,
-    /// All of the data has.
+    /// Drop the old key: all data has the new one.
     Finish,
 }
 
 impl Work {
     pub fn new(header: Header, mut steps: Vec<Step>, is_new: bool, saved: Option<Saved>) -> Self {
-        let (mut held, mut then) = (0..0, Then::Release);
+        let (mut held, mut after) = (0..0, AfterSteps::Release);
         if let Some(saved) = saved {
             held = saved.begin..saved.begin + saved.content.len() as u64;
-            then = Then::Again;
+            after = AfterSteps::Redo;
             steps.extend([
                 Step::Write {
                     offset: DATA_OFFSET + saved.begin,
@@ -99,27 +112,26 @@ impl Work {
                 Step::Flush,
             ]);
         }
-        let doing = match steps.is_empty() {
-            true => Doing::Nothing,
-            false => Doing::Steps(steps.into(), then),
+        let stage = match steps.is_empty() {
+            true => Stage::Idle,
+            false => Stage::Steps(steps.into(), after),
         };
         Self {
             header,
-            doing,
+            stage,
             held,
             is_new,
-            is_saved: matches!(then, Then::Again),
+            is_saved: matches!(after, AfterSteps::Redo),
             token: None,
-            answer: None,
+            outcome: None,
             failed: None,
             not_before: Duration::ZERO,
-            has_begun: false,
-            is_resting: false,
+            usage: Usage::Opened,
         }
     }
 
-    /// Why a request may not touch these sectors now.
-    pub fn refuses(&self, sectors: &Range<u64>) -> Option<Started> {
+    /// The answer to a request that touches a range that is held; `None` if it may start.
+    pub fn refusal(&self, sectors: &Range<u64>) -> Option<Started> {
         let is_held = self.is_new || overlap(&self.held, sectors);
         is_held.then(|| match &self.failed {
             Some(error) => Started::Failed(error.clone()),
@@ -127,66 +139,67 @@ impl Work {
         })
     }
 
-    pub fn rest(&mut self) -> bool {
-        self.is_resting = true;
-        let is_done = match &self.doing {
-            Doing::Nothing | Doing::Stuck => true,
-            Doing::Steps(..) => !self.has_begun,
-            Doing::Holding | Doing::Looking | Doing::Reading => false,
+    pub fn quiesce(&mut self) -> bool {
+        if self.usage == Usage::InUse {
+            self.usage = Usage::Quiesced;
+        }
+        let is_done = match &self.stage {
+            Stage::Idle | Stage::Stuck => true,
+            Stage::Steps(..) => self.usage == Usage::Opened,
+            Stage::Holding | Stage::CheckingHole | Stage::Reading => false,
         };
         is_done && self.token.is_none()
     }
 
     pub fn resume(&mut self) {
-        self.has_begun = true;
-        self.is_resting = false;
+        self.usage = Usage::InUse;
     }
 
     pub fn next_timer(&self, now: Duration) -> Option<Duration> {
-        let is_asking = match &self.doing {
-            Doing::Nothing => self.has_begun && !self.is_resting && self.is_under_way(),
-            Doing::Stuck => false,
-            // Nothing rings when the last request there ends.
-            Doing::Holding => return Some(ASK_AGAIN_EVERY),
-            Doing::Steps(..) | Doing::Looking | Doing::Reading => self.has_begun,
+        let is_asking = match &self.stage {
+            Stage::Idle => self.usage == Usage::InUse && self.is_reencrypting(),
+            Stage::Stuck => false,
+            // No event wakes the filter when the last request in the range ends.
+            Stage::Holding => return Some(RETRY_EVERY),
+            Stage::Steps(..) | Stage::CheckingHole | Stage::Reading => self.usage != Usage::Opened,
         };
         let is_free = is_asking && self.token.is_none();
         is_free.then(|| self.not_before.saturating_sub(now))
     }
 
-    /// Whether the data is being re-encrypted.
-    pub fn is_under_way(&self) -> bool {
+    /// Whether the header says that the data is being re-encrypted.
+    pub fn is_reencrypting(&self) -> bool {
         self.header.layout().run.is_some()
     }
 
-    /// What was asked for has begun: its answer, if that is there.
-    fn started(&mut self, own: Token, started: Started, done: Outcome, now: Duration) {
+    /// Handles the answer to the start of a request.
+    fn started(&mut self, own: Token, started: Started, outcome: Outcome, now: Duration) {
         match started {
-            Started::Done => self.answer = Some(done),
+            Started::Done => self.outcome = Some(outcome),
             Started::Pending => self.token = Some(own),
-            Started::Busy => self.not_before = now + ASK_AGAIN_EVERY,
+            Started::Busy => self.not_before = now + RETRY_EVERY,
             Started::Failed(error) => self.fail(error, now),
         }
     }
 
-    /// The device below has answered.
-    pub fn answered(&mut self, own: Token, result: Result<Outcome, IoError>, now: Duration) {
-        // Whatever else it is was asked by nobody.
+    /// Handles a completion of the device below.
+    pub fn completed(&mut self, own: Token, result: Result<Outcome, IoError>, now: Duration) {
+        // Other tokens belong to requests of a filter that was never used.
         if self.token == Some(own) {
             self.token = None;
             match result {
-                Ok(answer) => self.answer = Some(answer),
+                Ok(outcome) => self.outcome = Some(outcome),
                 Err(error) => self.fail(error, now),
             }
         }
     }
 
     fn fail(&mut self, error: IoError, now: Duration) {
-        self.not_before = now + TRY_AGAIN_AFTER;
-        if self.is_saved || matches!(self.doing, Doing::Steps(..)) {
+        self.not_before = now + RETRY_AFTER_ERROR;
+        if self.is_saved || matches!(self.stage, Stage::Steps(..)) {
             self.failed = Some(error);
         } else {
-            // Nothing was written yet: the zone is as it was.
+            // Nothing was written yet, so the zone is unchanged.
             self.release();
         }
     }
@@ -195,40 +208,41 @@ impl Work {
         self.held = 0..0;
         self.is_new = false;
         self.is_saved = false;
-        self.doing = Doing::Nothing;
+        self.stage = Stage::Idle;
     }
 
-    /// Begins with steps, if the header can say what they make of it.
-    fn begin(&mut self, steps: Result<Vec<Step>, HeaderError>, then: Then) {
-        self.doing = match steps {
-            Ok(steps) => Doing::Steps(steps.into(), then),
+    /// Begins to carry out steps, if the header could be changed.
+    fn begin(&mut self, steps: Result<Vec<Step>, HeaderError>, after: AfterSteps) {
+        self.stage = match steps {
+            Ok(steps) => Stage::Steps(steps.into(), after),
             Err(error) if self.is_saved => {
                 self.failed = Some(IoError::Stopped(error.to_string()));
-                Doing::Stuck
+                Stage::Stuck
             }
             Err(_) => {
                 self.held = 0..0;
-                Doing::Stuck
+                Stage::Stuck
             }
         };
     }
 
-    /// Holds what comes next, if anything does, of so many bytes of data.
+    /// Holds the next range of the re-encryption, of `size` bytes of data in all.
     fn hold(&mut self, size: u64) {
         let Some(run) = &self.header.layout().run else {
             return;
         };
         let begin = run.boundary;
-        // Behind the end there may be more before it is said that this was all.
+        // The range behind the end is held as well: the disk may grow before the header says that
+        // all data is re-encrypted.
         self.held = match begin < size {
             true => begin..size.min(begin + HOLE_BYTES_MAX),
             false => begin..u64::MAX,
         };
-        self.doing = Doing::Holding;
+        self.stage = Stage::Holding;
     }
 
-    /// What lies at the beginning of what is held.
-    fn looked(&mut self, runs: &[Extent], random: &dyn Random) {
+    /// Handles the extents at the beginning of the range: skips a hole, or reads the zone.
+    fn checked_hole(&mut self, runs: &[Extent], random: &dyn Random) {
         let begin = self.held.start;
         let holes = runs.iter().take_while(|run| run.kind == ExtentKind::Hole);
         let hole: u64 = holes.map(|run| run.length).sum();
@@ -237,42 +251,42 @@ impl Work {
         if hole_end >= zone_end {
             self.held.end = self.held.end.min(hole_end);
             let steps = self.header.advance(self.held.end, random);
-            self.begin(steps, Then::Advance);
+            self.begin(steps, AfterSteps::Advance);
         } else {
             self.held.end = zone_end;
-            self.doing = Doing::Reading;
+            self.stage = Stage::Reading;
         }
     }
 
-    /// The zone that is held lies so below.
+    /// Saves, re-encrypts and writes the zone, which has this content below.
     fn rewrite(&mut self, content: Vec<u8>, cipher: &Cipher, random: &dyn Random) {
         let mut steps = self.header.save(&content);
         let mut bytes = content;
-        cipher.renew(self.held.start, &mut bytes);
+        cipher.reencrypt(self.held.start, &mut bytes);
         let offset = DATA_OFFSET + self.held.start;
         steps.extend([Step::Write { offset, bytes }, Step::Flush]);
-        let advanced = self.header.advance(self.held.end, random);
-        let steps = advanced.map(|advanced| steps.into_iter().chain(advanced).collect());
-        self.begin(steps, Then::Advance);
+        let advance = self.header.advance(self.held.end, random);
+        let steps = advance.map(|advanced| steps.into_iter().chain(advanced).collect());
+        self.begin(steps, AfterSteps::Advance);
     }
 
-    /// Asks for what is to be done now.
-    fn ask(&mut self, below: &mut dyn BlockDevice, own: Token, now: Duration) {
+    /// Starts the request of the current stage.
+    fn start(&mut self, below: &mut dyn BlockDevice, own: Token, now: Duration) {
         let begin = DATA_OFFSET + self.held.start;
         let length = self.held.end - self.held.start;
-        let (started, done) = match &self.doing {
-            Doing::Nothing | Doing::Holding | Doing::Stuck => return,
-            Doing::Looking => {
+        let (started, outcome) = match &self.stage {
+            Stage::Idle | Stage::Holding | Stage::Stuck => return,
+            Stage::CheckingHole => {
                 let mut runs = Vec::new();
                 let started = below.start(Request::extents(own, begin, length, &mut runs));
                 (started, Outcome::Extents(runs))
             }
-            Doing::Reading => {
+            Stage::Reading => {
                 let mut content = vec![0; length as usize];
                 let started = below.start(Request::read(own, begin, &mut content));
                 (started, Outcome::Data(content))
             }
-            Doing::Steps(steps, _) => {
+            Stage::Steps(steps, _) => {
                 let started = match steps.front() {
                     Some(Step::Write { offset, bytes }) => {
                         below.start(Request::write(own, *offset, bytes, Durability::Volatile))
@@ -282,7 +296,7 @@ impl Work {
                     }
                     Some(Step::Flush) | None => Started::Done,
                 };
-                // The next step counts on it.
+                // The next step relies on this one.
                 let started = match (started, below.commit()) {
                     (Started::Done, Err(error)) => Started::Failed(error),
                     (started, _) => started,
@@ -290,65 +304,67 @@ impl Work {
                 (started, Outcome::Done)
             }
         };
-        self.started(own, started, done, now);
+        self.started(own, started, outcome, now);
     }
 }
 
 impl Open {
-    /// As far as there is nothing to wait for.
-    pub fn go_on(
+    /// Continues the filter's own work until it has to wait.
+    pub fn continue_work(
         &mut self,
         below: &mut dyn BlockDevice,
         tokens: &mut Tokens,
-        surroundings: &Surroundings,
+        context: &FilterContext,
     ) {
-        let now = surroundings.clock.monotonic();
-        let random = &*surroundings.random;
-        while self.work.has_begun && self.work.token.is_none() {
+        let now = context.host.clock.monotonic();
+        let random = &*context.host.random;
+        while self.work.usage != Usage::Opened && self.work.token.is_none() {
             let size = data_bytes(below.geometry());
-            match (&mut self.work.doing, self.work.answer.take()) {
-                (Doing::Stuck, _) => return,
-                (Doing::Nothing, _) => {
-                    let is_free = !self.work.is_resting && now >= self.work.not_before;
-                    if !is_free || !self.work.is_under_way() {
+            match (&mut self.work.stage, self.work.outcome.take()) {
+                (Stage::Stuck, _) => return,
+                (Stage::Idle, _) => {
+                    let is_free = self.work.usage == Usage::InUse && now >= self.work.not_before;
+                    if !is_free || !self.work.is_reencrypting() {
                         return;
                     }
                     self.work.hold(size);
                 }
-                (Doing::Holding, _) => {
+                (Stage::Holding, _) => {
                     if self.is_used(&self.work.held) {
                         return;
                     }
                     match self.work.held.end == u64::MAX {
                         true => {
                             let steps = self.work.header.finish(random);
-                            self.work.begin(steps, Then::Finish);
+                            self.work.begin(steps, AfterSteps::Finish);
                         }
                         false if below.capabilities().can_extents => {
-                            self.work.doing = Doing::Looking;
+                            self.work.stage = Stage::CheckingHole;
                         }
-                        false => self.work.looked(&[], random),
+                        false => self.work.checked_hole(&[], random),
                     }
                 }
-                (Doing::Looking, Some(Outcome::Extents(runs))) => self.work.looked(&runs, random),
-                (Doing::Reading, Some(Outcome::Data(content)))
+                (Stage::CheckingHole, Some(Outcome::Extents(runs))) => {
+                    self.work.checked_hole(&runs, random)
+                }
+                (Stage::Reading, Some(Outcome::Data(content)))
                     if content.len() as u64 == self.work.held.end - self.work.held.start =>
                 {
                     self.work.rewrite(content, &self.cipher, random);
                 }
-                (Doing::Steps(steps, then), Some(Outcome::Done)) => {
+                (Stage::Steps(steps, after), Some(Outcome::Done)) => {
                     steps.pop_front();
                     self.work.failed = None;
                     if steps.is_empty() {
-                        let then = *then;
-                        self.end(then);
+                        let after = *after;
+                        self.end(after);
                     }
                 }
-                (_, Some(other)) => self.work.fail(nonsense(&other), now),
+                (_, Some(other)) => self.work.fail(unexpected(&other), now),
                 (_, None) if now < self.work.not_before => return,
                 (_, None) => {
-                    self.work.ask(below, tokens.next(), now);
-                    if self.work.answer.is_none() {
+                    self.work.start(below, tokens.next(), now);
+                    if self.work.outcome.is_none() {
                         return;
                     }
                 }
@@ -356,16 +372,16 @@ impl Open {
         }
     }
 
-    /// All steps were done.
-    fn end(&mut self, then: Then) {
-        match then {
-            Then::Release => {}
-            Then::Again => {
-                self.work.doing = Doing::Holding;
+    /// Acts after the last step.
+    fn end(&mut self, after: AfterSteps) {
+        match after {
+            AfterSteps::Release => {}
+            AfterSteps::Redo => {
+                self.work.stage = Stage::Holding;
                 return;
             }
-            Then::Advance => self.cipher.advance(self.work.held.end),
-            Then::Finish => self.cipher.finish(),
+            AfterSteps::Advance => self.cipher.advance(self.work.held.end),
+            AfterSteps::Finish => self.cipher.finish(),
         }
         self.work.release();
     }

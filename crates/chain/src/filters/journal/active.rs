@@ -298,11 +298,11 @@ impl Filter for Journal {
             Stage::Closed => {
                 self.disk_bytes = below.geometry().size_bytes;
                 self.begin(below);
-                Opening::UnderWay
+                Opening::Pending
             }
             Stage::Open(_) | Stage::Idle(..) | Stage::ReadOnly => Opening::Ready,
             Stage::Failed(reason) => Opening::Failed(reason.clone()),
-            _ => Opening::UnderWay,
+            _ => Opening::Pending,
         }
     }
 
@@ -375,7 +375,7 @@ impl Filter for Journal {
         all.min()
     }
 
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         let held = match (&self.failing, &self.stage) {
             // What its file has, whoever opens that sees.
             (_, Stage::Failed(_)) => return Ok(()),
@@ -390,7 +390,7 @@ impl Filter for Journal {
         Err(format!("what the journal {name} has acknowledged {held}"))
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         let is_full = match &self.stage {
             Stage::Open(ring) => ring.used_bytes() > 0,
@@ -407,7 +407,7 @@ impl Filter for Journal {
         self.begin_idle();
     }
 
-    fn has_carried_out(&self) -> bool {
+    fn has_replayed(&self) -> bool {
         matches!(
             self.stage,
             Stage::Open(_) | Stage::ReadOnly | Stage::Failed(_)

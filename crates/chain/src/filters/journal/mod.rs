@@ -43,7 +43,7 @@ mod waiting;
 
 use std::path::{Path, PathBuf};
 
-use crate::Tenure;
+use crate::ChainHistory;
 
 pub use active::Journal;
 pub use left::{
@@ -79,7 +79,7 @@ pub struct JournalConfig {
     /// they could be acknowledged, and never carried out.
     pub block_min: u32,
     /// In whose time it has the disk; none: whoever starts it sees to that.
-    pub tenure: Option<Tenure>,
+    pub history: Option<ChainHistory>,
     /// Of the filters below that make something else of what is written.
     pub below: Option<u32>,
     /// Which disk is below, by a number that no other one is likely to have; none: nobody says.
@@ -93,7 +93,7 @@ impl JournalConfig {
     /// are no news.
     fn told(&self, path: &Path) -> String {
         let shown = match path.file_name() {
-            Some(name) if self.tenure.is_some() => Path::new(name),
+            Some(name) if self.history.is_some() => Path::new(name),
             _ => path,
         };
         shown.display().to_string()

@@ -9,7 +9,7 @@ use world::World;
 use super::left::JOURNAL_SUFFIX;
 use super::opening::Stage;
 use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use crate::{StateFolder, Surroundings};
+use crate::{FilterContext, StateFolder};
 
 /// So much of what is not below yet is in memory at most, in bytes.
 pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
@@ -40,7 +40,7 @@ pub(crate) fn below_of(filters: &[FilterPolicy]) -> u32 {
 /// Whose filter a journal is.
 pub(super) struct OfChain {
     name: Arc<str>,
-    surroundings: Surroundings,
+    context: FilterContext,
 }
 
 impl OfChain {
@@ -51,7 +51,7 @@ impl OfChain {
 
     /// Whether the lease on what is below the chain holds.
     pub fn lease_holds(&self) -> bool {
-        self.surroundings.lease.holds()
+        self.context.attachment.lease.holds()
     }
 }
 
@@ -61,10 +61,10 @@ impl Journal {
     pub(crate) fn of_policy(
         name: &str,
         (config, below): (&chain_policy::JournalConfig, u32),
-        surroundings: Surroundings,
+        context: FilterContext,
         state: StateFolder,
     ) -> Self {
-        let bytes_max = surroundings.room.journal_bytes;
+        let bytes_max = context.attachment.disk_limits.journal_bytes;
         let ring_bytes = config.size.min(bytes_max) / RING_STEP * RING_STEP;
         let given = JournalConfig {
             path: state.path.join(format!("{name}{JOURNAL_SUFFIX}")),
@@ -73,12 +73,13 @@ impl Journal {
                 FlushRule::Through => FlushMode::Through,
                 FlushRule::Journal => FlushMode::Journal,
             },
-            memory_max: JOURNAL_MEMORY_MAX.min(surroundings.memory_max),
+            memory_max: JOURNAL_MEMORY_MAX.min(context.attachment.memory_max),
             block_min: 1,
-            tenure: Some(surroundings.tenure),
+            history: Some(context.attachment.history),
             below: Some(below),
-            disk: surroundings
-                .whose
+            disk: context
+                .attachment
+                .attribution
                 .volume_id
                 .as_ref()
                 .map(|id| crc32c(id.to_string().as_bytes())),
@@ -86,14 +87,14 @@ impl Journal {
         };
         let world = World {
             disk: state.disk,
-            clock: Arc::clone(&surroundings.clock),
-            random: Arc::clone(&surroundings.random),
-            pool: Arc::clone(&surroundings.pool),
+            clock: Arc::clone(&context.host.clock),
+            random: Arc::clone(&context.host.random),
+            pool: Arc::clone(&context.host.pool),
         };
-        let mut new = Self::new(given, world, surroundings.wake.clone());
+        let mut new = Self::new(given, world, context.attachment.wake.clone());
         new.of_chain = Some(OfChain {
             name: name.into(),
-            surroundings,
+            context,
         });
         if ring_bytes < RING_BYTES_MIN {
             let reason = format!(
@@ -116,7 +117,7 @@ impl Journal {
     pub(super) fn note(&self, note: String) {
         tracing::warn!(path = %self.config.path.display(), "{note}");
         if let Some(of_chain) = &self.of_chain {
-            of_chain.surroundings.note(&of_chain.name, note);
+            of_chain.context.report(&of_chain.name, note);
         }
     }
 }

@@ -77,7 +77,7 @@ fn size_of(below: &dyn BlockDevice) -> u64 {
 impl Journal {
     /// Begins to open it.
     pub(super) fn begin(&mut self, below: &dyn BlockDevice) {
-        if self.config.tenure.is_some() && below.capabilities().read_only {
+        if self.config.history.is_some() && below.capabilities().read_only {
             // The file may be that of the one who writes it.
             self.stage = Stage::ReadOnly;
             return;
@@ -105,10 +105,10 @@ impl Journal {
 
     /// What is below, as far as somebody says.
     fn origin(&self) -> Origin {
-        let tenure = self.config.tenure;
+        let history = self.config.history;
         Origin {
-            lease: tenure.and_then(|tenure| tenure.epoch),
-            restores: tenure.and_then(|tenure| tenure.restores),
+            lease: history.and_then(|history| history.epoch),
+            restores: history.and_then(|history| history.restores),
             below: self.config.below,
             disk: self.config.disk,
         }
@@ -244,9 +244,9 @@ impl Journal {
         let (was, is) = (start.size_bytes, size_of(below));
         let is_anothers = start.origin.is_anothers(&self.origin()) && !self.config.has_moved;
         // A disk may have grown, if it is known to be the same one.
-        let is_known = self.config.tenure.is_some() || start.origin.disk.is_some();
+        let is_known = self.config.history.is_some() || start.origin.disk.is_some();
         if is_anothers {
-            let hint = match self.config.tenure {
+            let hint = match self.config.history {
                 Some(_) => "",
                 None => "; if that is at another place now, --server-moved says so",
             };
@@ -271,18 +271,21 @@ impl Journal {
         if !self.is_of(start, below) {
             return false;
         }
-        let Some(tenure) = self.config.tenure else {
+        let Some(history) = self.config.history else {
             return true;
         };
         let path = self.config.told_path();
-        if start.origin.lease > tenure.epoch && tenure.epoch.is_some() {
+        if start.origin.lease > history.epoch && history.epoch.is_some() {
             self.fail(format!(
                 "the journal {path} is of a later lease than this one: the database is an older \
                  copy, or another volume's"
             ));
             return false;
         }
-        if tenure.follows != 0 && tenure.epoch.is_some() && start.origin.lease == tenure.epoch {
+        if history.predecessor != 0
+            && history.epoch.is_some()
+            && start.origin.lease == history.epoch
+        {
             // Whoever has it now may go on with it.
             self.fail(format!(
                 "the journal {path} has something by now that was acknowledged and is not \
@@ -290,7 +293,7 @@ impl Journal {
             ));
             return false;
         }
-        let why = match tenure.follows {
+        let why = match history.predecessor {
             0 => start.origin.differs_from(&self.origin()),
             // Whoever was let in before this chain.
             _ => Some("the volume was written without it since"),
@@ -315,7 +318,7 @@ impl Journal {
     /// it now may go on with it.
     fn found_nothing(&mut self, file: Arc<dyn File>, start: Start) {
         let shape = self.shape(self.disk_bytes);
-        if self.config.tenure.is_none() || start.ring_bytes == shape.ring_bytes {
+        if self.config.history.is_none() || start.ring_bytes == shape.ring_bytes {
             self.stage = Stage::Idle(file, start, None);
             return;
         }

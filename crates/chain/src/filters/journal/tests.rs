@@ -232,7 +232,7 @@ impl Machine {
             flush,
             memory_max: 40_000,
             block_min: 1,
-            tenure: None,
+            history: None,
             below: None,
             disk: Some(1),
             has_moved: false,
@@ -268,7 +268,7 @@ impl Machine {
                     self.journal.resume();
                     self.turn();
                 }
-                Opening::UnderWay => self.turn(),
+                Opening::Pending => self.turn(),
                 Opening::Failed(reason) => panic!("{reason}"),
             }
         }
@@ -527,7 +527,7 @@ fn a_journal_that_is_left_behind_is_empty_and_overwrites_nothing_later() {
         let mut machine = Machine::new(6, flush);
         machine.open();
         write(&mut machine, 0, &[1; 512]);
-        while !machine.journal.rest() {
+        while !machine.journal.quiesce() {
             machine.turn();
         }
         let flushed =
@@ -613,7 +613,7 @@ fn lives_with_failing_flushes(seed: u64, flush: FlushMode) {
         }
     }
     machine.platter.borrow_mut().failing_flushes = 0;
-    while !machine.journal.rest() {
+    while !machine.journal.quiesce() {
         machine.turn();
     }
     let flush = |machine: &mut Machine| {
@@ -726,7 +726,7 @@ fn opened_over(
                 return Ok(below.bytes().to_vec());
             }
             Opening::Ready => journal.resume(),
-            Opening::UnderWay => {}
+            Opening::Pending => {}
         }
         machine.simulation.pool.run_all(&machine.simulation.random);
         journal.poll(&mut below, &mut Vec::new());
@@ -744,8 +744,8 @@ fn what_a_journal_has_goes_to_no_other_disk() {
     machine.platter.borrow_mut().fails = true;
     write(&mut machine, 512, &[4; 512]);
     write(&mut machine, 0, &[5; 512]);
-    let refused = |bytes, whose, why: &str| {
-        let reason = opened_over(&machine, bytes, whose).expect_err("it is another's");
+    let refused = |bytes, attribution, why: &str| {
+        let reason = opened_over(&machine, bytes, attribution).expect_err("it is another's");
         assert!(reason.contains(why), "{reason}");
     };
     refused(size, (Some(2), false), "acknowledged for another disk");

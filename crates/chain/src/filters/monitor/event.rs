@@ -1,4 +1,4 @@
-//! [`Event`]: what a monitor says, as it is told to people and programs.
+//! [`Event`]: an event of a filter, and its form as JSON (docs/reference/policies.md).
 
 use std::sync::Arc;
 
@@ -10,81 +10,80 @@ use world::Millis;
 use crate::Attribution;
 use extfs::FileKind;
 
-/// Something that happened to a disk. As JSON it has the fields that there is something to
-/// say in (docs/reference/policies.md).
+/// An event of a disk. Its JSON leaves out fields without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When it passed the monitor.
+    /// The time at which the request passed the filter.
     pub time: Millis,
-    /// To whose disk.
-    pub whose: Arc<Attribution>,
-    /// Which filter says so.
-    pub monitor: Arc<str>,
-    /// In which partition, from 1; none, if the disk has no partition table.
+    /// The disk.
+    pub attribution: Arc<Attribution>,
+    /// The name of the filter that reports the event.
+    pub filter: Arc<str>,
+    /// The number of the partition, from 1; `None` if the disk has no partition table.
     pub partition: Option<u32>,
-    /// What.
-    pub what: What,
-    /// The rule that it breaks, and what was done.
+    /// What happened.
+    pub kind: EventKind,
+    /// The rule that the request breaks, and the action of the rule.
     pub rule: Option<(Arc<str>, Action)>,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
-    /// Something to a file.
+pub enum EventKind {
+    /// An access to a file or a change of it.
     File(FileEvent),
-    /// Blocks that are no file's, or of no file system that is known, were read or written.
+    /// An access to blocks of no file, or of no known file system.
     Blocks {
-        /// Which of the two.
+        /// A read or a write.
         operation: Operation,
-        /// Where, in bytes from the beginning of the disk.
+        /// The offset on the disk, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// What the monitor says of itself.
-    Note(String),
-    /// What a filter says that runs in a process of its own: as it has said it, but for whose
-    /// disk and which filter it is.
-    Told(serde_json::Map<String, serde_json::Value>),
+    /// A message of the filter about itself.
+    Message(String),
+    /// The JSON fields of an event that an out-of-process filter has reported. Its fields for the
+    /// disk and the filter are replaced.
+    Forwarded(serde_json::Map<String, serde_json::Value>),
 }
 
-/// What happened to a file.
+/// An access to a file or a change of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEvent {
-    /// What.
+    /// The operation.
     pub operation: Operation,
-    /// Its number.
+    /// The number of the file's inode.
     pub inode: u32,
-    /// What it is, if that is known.
+    /// The kind of file, if it is known.
     pub kind: Option<FileKind>,
-    /// Where it is, or was: any bytes. None, if it has no name that is known.
+    /// The path of the file before the event, in any bytes; `None` if it has no known name.
     pub path: Option<Arc<[u8]>>,
-    /// The particulars.
+    /// Details that depend on the operation.
     pub detail: Detail,
 }
 
-/// Particulars of what happened to a file.
+/// The details of an event of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Detail {
-    /// There are none.
+    /// No details.
     None,
-    /// Where it is now.
+    /// The new path.
     To(Vec<u8>),
-    /// Which part of it.
+    /// A part of the file.
     Range {
-        /// From where on, in bytes.
+        /// The offset in the file, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes.
         length: u64,
-        /// Where that lies, in bytes from the beginning of the disk, and how long each is.
+        /// The ranges of the part on the disk: offset and length of each, in bytes.
         disk: Vec<(u64, u64)>,
     },
-    /// How long it was and is, in bytes.
+    /// The length of the file before and after the event, in bytes.
     Size(u64, u64),
-    /// Its permission bits before and now.
+    /// The permission bits before and after the event.
     Mode(u16, u16),
-    /// Its user and group before and now.
+    /// User and group before and after the event.
     Owner((u32, u32), (u32, u32)),
 }
 
@@ -97,17 +96,17 @@ const fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-/// A time as RFC 3339 writes it.
-fn spelt(time: Millis) -> String {
+/// A time in RFC 3339.
+fn rfc3339(time: Millis) -> String {
     jiff::Timestamp::from_millisecond(time.0)
         .map_or_else(|_| format!("{} ms", time.0), |time| time.to_string())
 }
 
 impl Event {
-    /// As a filter has told it that runs elsewhere, and is not believed whose disk it is.
-    fn serialize_told<S: Serializer>(
+    /// Writes the event of an out-of-process filter, which is not trusted to name the disk.
+    fn serialize_forwarded<S: Serializer>(
         &self,
-        told: &serde_json::Map<String, serde_json::Value>,
+        fields: &serde_json::Map<String, serde_json::Value>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         const OWN: [&str; 7] = [
@@ -120,20 +119,20 @@ impl Event {
             "filter",
         ];
         let mut out = serializer.serialize_map(None)?;
-        match told.get("time") {
+        match fields.get("time") {
             Some(time @ serde_json::Value::String(_)) => out.serialize_entry("time", time)?,
-            _ => out.serialize_entry("time", &spelt(self.time))?,
+            _ => out.serialize_entry("time", &rfc3339(self.time))?,
         }
-        out.serialize_entry("tenant", &self.whose.tenant)?;
-        if let Some(vm) = &self.whose.vm {
+        out.serialize_entry("tenant", &self.attribution.tenant)?;
+        if let Some(vm) = &self.attribution.vm {
             out.serialize_entry("vm", vm)?;
         }
-        out.serialize_entry("volume", &self.whose.volume)?;
-        if let Some(id) = &self.whose.volume_id {
+        out.serialize_entry("volume", &self.attribution.volume)?;
+        if let Some(id) = &self.attribution.volume_id {
             out.serialize_entry("volume_id", id)?;
         }
-        out.serialize_entry("filter", &*self.monitor)?;
-        for (name, value) in told
+        out.serialize_entry("filter", &*self.filter)?;
+        for (name, value) in fields
             .iter()
             .filter(|(name, _)| !OWN.contains(&name.as_str()))
         {
@@ -145,25 +144,25 @@ impl Event {
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let What::Told(told) = &self.what {
-            return self.serialize_told(told, serializer);
+        if let EventKind::Forwarded(fields) = &self.kind {
+            return self.serialize_forwarded(fields, serializer);
         }
         let mut out = serializer.serialize_struct("Event", 16)?;
-        out.serialize_field("time", &spelt(self.time))?;
-        out.serialize_field("tenant", &self.whose.tenant)?;
-        if let Some(vm) = &self.whose.vm {
+        out.serialize_field("time", &rfc3339(self.time))?;
+        out.serialize_field("tenant", &self.attribution.tenant)?;
+        if let Some(vm) = &self.attribution.vm {
             out.serialize_field("vm", vm)?;
         }
-        out.serialize_field("volume", &self.whose.volume)?;
-        if let Some(id) = &self.whose.volume_id {
+        out.serialize_field("volume", &self.attribution.volume)?;
+        if let Some(id) = &self.attribution.volume_id {
             out.serialize_field("volume_id", id)?;
         }
-        out.serialize_field("filter", &*self.monitor)?;
+        out.serialize_field("filter", &*self.filter)?;
         if let Some(partition) = self.partition {
             out.serialize_field("partition", &partition)?;
         }
-        match &self.what {
-            What::File(file) => {
+        match &self.kind {
+            EventKind::File(file) => {
                 out.serialize_field("operation", &file.operation)?;
                 if let Some(path) = &file.path {
                     field(&mut out, ["path", "path_hex"], path)?;
@@ -174,7 +173,7 @@ impl Serialize for Event {
                 }
                 detail(&mut out, &file.detail)?;
             }
-            What::Blocks {
+            EventKind::Blocks {
                 operation,
                 offset,
                 length,
@@ -182,8 +181,8 @@ impl Serialize for Event {
                 out.serialize_field("operation", operation)?;
                 out.serialize_field("disk", &[[offset, length]])?;
             }
-            What::Note(note) => out.serialize_field("note", note)?,
-            What::Told(_) => {}
+            EventKind::Message(message) => out.serialize_field("message", message)?,
+            EventKind::Forwarded(_) => {}
         }
         if let Some((rule, action)) = &self.rule {
             out.serialize_field("rule", &**rule)?;
@@ -193,9 +192,8 @@ impl Serialize for Event {
     }
 }
 
-/// A path: as text, and as it is if that is none. NUL is none: no file of a guest has it in
-/// its name, but whoever writes the disk may put it there, and what passes events on need not
-/// take it.
+/// Writes a path as text, and also in hexadecimal if it is no UTF-8 or has a NUL. A guest can write a
+/// NUL to the disk, and the receivers of events may not accept it.
 fn field<S: serde::ser::SerializeStruct>(
     out: &mut S,
     [text, hex]: [&'static str; 2],
@@ -204,8 +202,8 @@ fn field<S: serde::ser::SerializeStruct>(
     let shown = String::from_utf8_lossy(path).replace('\0', "\u{fffd}");
     out.serialize_field(text, &shown)?;
     if shown.as_bytes() != path {
-        let spelt: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
-        out.serialize_field(hex, &spelt)?;
+        let digits: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.serialize_field(hex, &digits)?;
     }
     Ok(())
 }
@@ -243,24 +241,24 @@ fn detail<S: serde::ser::SerializeStruct>(out: &mut S, detail: &Detail) -> Resul
 mod tests {
     use super::*;
 
-    fn event(what: What) -> Event {
+    fn event(kind: EventKind) -> Event {
         Event {
             time: Millis(1_700_000_000_123),
-            whose: Arc::new(Attribution {
+            attribution: Arc::new(Attribution {
                 tenant: "alice".to_owned(),
                 vm: Some("libvirt:web".to_owned()),
                 volume: "disk".to_owned(),
                 volume_id: None,
             }),
-            monitor: "watch".into(),
+            filter: "watch".into(),
             partition: Some(1),
-            what,
+            kind,
             rule: Some(("binaries".into(), Action::Deny)),
         }
     }
 
     #[test]
-    fn an_event_says_what_there_is_to_say() {
+    fn the_json_of_an_event_has_the_fields_with_a_value() {
         let file = FileEvent {
             operation: Operation::Rename,
             inode: 12,
@@ -268,7 +266,7 @@ mod tests {
             path: Some(b"/bin/l\xff".to_vec().into()),
             detail: Detail::To(b"/bin/ls".to_vec()),
         };
-        let json = serde_json::to_string(&event(What::File(file))).expect("written");
+        let json = serde_json::to_string(&event(EventKind::File(file))).expect("written");
         assert_eq!(
             json,
             "{\"time\":\"2023-11-14T22:13:20.123Z\",\"tenant\":\"alice\",\"vm\":\"libvirt:web\",\
@@ -276,7 +274,7 @@ mod tests {
              \"path\":\"/bin/l\u{fffd}\",\"path_hex\":\"2f62696e2f6cff\",\"inode\":12,\
              \"kind\":\"file\",\"to\":\"/bin/ls\",\"rule\":\"binaries\",\"action\":\"deny\"}"
         );
-        let blocks = What::Blocks {
+        let blocks = EventKind::Blocks {
             operation: Operation::Write,
             offset: 4096,
             length: 512,
@@ -285,9 +283,9 @@ mod tests {
         assert!(json.contains("\"disk\":[[4096,512]]"), "{json}");
     }
 
-    /// Controllers take no text with a NUL: one such name kept all that a host had to tell.
+    /// Controllers accept no text with a NUL, so one such name blocked all events of a host.
     #[test]
-    fn a_name_with_a_nul_is_spelt() {
+    fn a_path_with_a_nul_is_written_in_hexadecimal() {
         let file = FileEvent {
             operation: Operation::Read,
             inode: 12,
@@ -295,7 +293,7 @@ mod tests {
             path: Some(b"/etc/f\x0089".to_vec().into()),
             detail: Detail::None,
         };
-        let json = serde_json::to_string(&event(What::File(file))).expect("written");
+        let json = serde_json::to_string(&event(EventKind::File(file))).expect("written");
         assert!(!json.contains("\\u0000"), "{json}");
         assert!(
             json.contains("\"path_hex\":\"2f6574632f66003839\""),

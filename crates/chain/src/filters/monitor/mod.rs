@@ -1,25 +1,24 @@
-//! `monitor`: says what happens to the files of a disk, as it is seen from the blocks that
-//! pass (docs/internals/monitor.md; StorM's storage access monitor).
+//! `monitor`: reports the accesses to the files of a disk, which it reconstructs from the requests
+//! that pass (docs/internals/monitor.md; StorM's storage access monitor).
 //!
 //! ```text
-//!            ┌────────────────── monitor ──────────────────┐
-//!  request ─▶│ passes ──────────────────────────────────── │─▶ below
-//!            │   └▶ follow: whose blocks are they? ▶ rules │─▶ events
-//!            │ follow: partitions, file systems ◀── asks ──│── below
-//!            └─────────────────────────────────────────────┘
+//!            ┌──────────────────── monitor ───────────────────┐
+//!  request ─▶│ forwarded ──────────────────────────────────── │─▶ below
+//!            │   └▶ follow: blocks of which files? ─▶ rules ─ │─▶ events
+//!            │ follow: partitions, file systems ◀── reads ─── │── below
+//!            └────────────────────────────────────────────────┘
 //! ```
 //!
-//! * [`crate::follow`] reads the disk first, and anew when another file system may be there,
-//!   and follows it. What is written meanwhile is kept, and told of afterwards.
-//! * `rules` judge; `event` is what is told.
+//! * [`crate::follow`] reads the disk first, and again when another file system may be there, and
+//!   follows its writes. Writes during a read are kept and reported afterwards.
+//! * `rules` decides what is reported or denied; `reporter` makes events; `event` is their form.
 //!
-//! Invariants: it never waits, and what it cannot tell of it leaves out rather than hold a
-//! request up; what it keeps is bounded; a request that a rule denies is not passed on. It
-//! asks below with tokens of its own.
+//! Invariants: the filter never waits, and leaves events out rather than delay a request; its memory
+//! is bounded; it does not forward a request that a rule denies. It chooses all tokens below itself.
 
 mod event;
+mod reporter;
 mod rules;
-mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -34,178 +33,182 @@ use chain_policy::MonitorConfig;
 use sha2::{Digest as _, Sha256};
 use world::Clock;
 
-pub use event::{Detail, Event, FileEvent, What};
-use telling::Telling;
+pub use event::{Detail, Event, EventKind, FileEvent};
+use reporter::Reporter;
 
-use crate::follow::{Follower, News, Seen};
+use crate::follow::{Access, Follower, FollowerEvent};
 use crate::tokens::Tokens;
-use crate::{Filter, Opening, Surroundings};
+use crate::{Filter, FilterContext, Opening};
 
-/// A disk that takes longer to read is used meanwhile; what is written then is kept.
-const READ_FIRST_FOR: Duration = Duration::from_secs(5);
+/// The filter opens after this time even if the disk is not read yet.
+const OPEN_WITHOUT_DISK_AFTER: Duration = Duration::from_secs(5);
 
-/// So many changes wait at most that were followed before they could be passed on.
+/// The largest number of changes that were followed and found the disk busy.
 const FOLLOWED_MAX: usize = 1024;
 
-/// Zeroes are followed in pieces of so many bytes; where there are more of them than so
-/// many, it is judged whose blocks they meet, and the disk is read anew.
+/// The piece of zeroes that is followed at a time.
 const ZEROES: &[u8] = &[0; 64 << 10];
+
+/// Longer ranges of zeroes are judged as a trim is, and then the disk is read again, in bytes.
 const ZEROES_MAX: u64 = 64 << 20;
 
-/// It is judged of so many bytes at a time whose blocks a trim meets.
+/// The length of a trim that is judged at a time, in bytes.
 const TRIM_BYTES: u64 = 64 << 20;
 
-/// What a request below is for.
-enum Waiting {
-    /// Somebody above asked for it, with this token.
+/// The purpose of a request below.
+enum Purpose {
+    /// A request from above with this token.
     Above(Token),
-    /// To follow the disk.
-    Own(Token),
+    /// A read of the follower with this token.
+    Follower(Token),
 }
 
-/// What a change leaves in its place.
+/// The content that a change leaves in its range.
 #[derive(Clone, Copy)]
-enum Left<'a> {
+enum NewContent<'a> {
     Data(WriteBuffer<'a>),
     Zeroes,
-    /// It is trimmed.
-    Nothing,
+    /// The range is trimmed.
+    Unknown,
 }
 
-impl<'a> Left<'a> {
+impl<'a> NewContent<'a> {
     fn of(op: &Op<'a>) -> Self {
         match op {
             Op::Write { data, .. } => Self::Data(*data),
             Op::WriteZeroes { .. } => Self::Zeroes,
-            _ => Self::Nothing,
+            _ => Self::Unknown,
         }
     }
 }
 
-/// The same, known again.
+/// Identifies a [`NewContent`].
 #[derive(PartialEq, Eq)]
-enum Known {
-    /// Its SHA-256.
+enum ContentHash {
+    /// The SHA-256 of the data.
     Data([u8; 32]),
     Zeroes,
-    Nothing,
+    Unknown,
 }
 
-impl From<Left<'_>> for Known {
-    fn from(left: Left<'_>) -> Self {
-        match left {
-            Left::Data(data) => {
+impl From<NewContent<'_>> for ContentHash {
+    fn from(content: NewContent<'_>) -> Self {
+        match content {
+            NewContent::Data(data) => {
                 let mut hash = Sha256::new();
                 data.slices().for_each(|slice| hash.update(slice));
                 Self::Data(hash.finalize().into())
             }
-            Left::Zeroes => Self::Zeroes,
-            Left::Nothing => Self::Nothing,
+            NewContent::Zeroes => Self::Zeroes,
+            NewContent::Unknown => Self::Unknown,
         }
     }
 }
 
-/// A change that was followed, by what stays the same when it is offered again: its token
-/// may not. What it leaves counts, since another one to the same place was not judged.
-struct Followed {
-    place: Range<u64>,
-    left: Known,
+/// A change that was followed and then found the disk busy. It is recognized by its range and its
+/// content when it is retried, since its token may differ.
+struct FollowedChange {
+    range: Range<u64>,
+    content: ContentHash,
 }
 
-impl Followed {
-    fn is(&self, place: &Range<u64>, left: Left<'_>) -> bool {
-        self.place == *place && self.left == left.into()
+impl FollowedChange {
+    fn is(&self, range: &Range<u64>, content: NewContent<'_>) -> bool {
+        self.range == *range && self.content == content.into()
     }
 }
 
-/// See the module's head.
+/// The `monitor` filter of a chain.
 pub struct Monitor {
     clock: Arc<dyn Clock>,
-    /// Of all file systems of the disk together, in bytes.
+    /// The largest memory for all file systems of the disk together, in bytes.
     memory_max: u64,
-    telling: Telling,
-    tokens: Tokens<Waiting>,
+    reporter: Reporter,
+    tokens: Tokens<Purpose>,
     follower: Follower,
-    /// When it began to read the disk first.
+    /// The time at which opening began, by the monotonic clock.
     opened: Option<Duration>,
-    /// Changes that were followed, and could not be passed on yet.
-    followed: Vec<Followed>,
-    is_resting: bool,
+    /// Changes that were followed and are not forwarded yet.
+    followed: Vec<FollowedChange>,
+    is_quiescent: bool,
 }
 
 impl Monitor {
-    /// As `config` says.
+    /// A filter with these parameters.
     #[must_use]
-    pub fn new(name: &str, config: MonitorConfig, surroundings: Surroundings) -> Self {
-        let clock = Arc::clone(&surroundings.clock);
-        let wake = surroundings.wake.clone();
-        let memory_max = config.memory_max.min(surroundings.memory_max);
+    pub fn new(name: &str, config: MonitorConfig, context: FilterContext) -> Self {
+        let clock = Arc::clone(&context.host.clock);
+        let wake = context.attachment.wake.clone();
+        let memory_max = config.memory_max.min(context.attachment.memory_max);
         Self {
             follower: Follower::new(memory_max, Arc::clone(&clock), wake),
             memory_max,
             clock,
-            telling: Telling::new(name, config, surroundings),
+            reporter: Reporter::new(name, config, context),
             tokens: Tokens::default(),
             opened: None,
             followed: Vec::new(),
-            is_resting: false,
+            is_quiescent: false,
         }
     }
 
-    /// Passes a request on with a token of its own.
-    fn pass(&mut self, below: &mut dyn BlockDevice, token: Token, op: Op<'_>) -> Started {
+    /// Forwards a request with a token of the filter.
+    fn forward(&mut self, below: &mut dyn BlockDevice, token: Token, op: Op<'_>) -> Started {
         let own = self.tokens.next();
         let started = below.start(Request { token: own, op });
         if started == Started::Pending {
-            self.tokens.insert(Waiting::Above(token));
+            self.tokens.insert(Purpose::Above(token));
         }
         started
     }
 
-    /// Passes on a read, unless a rule denies it, and tells of it once it has begun.
+    /// Forwards a read unless a rule denies it, and reports it once it has started.
     fn read(&mut self, below: &mut dyn BlockDevice, token: Token, op: Op<'_>) -> Started {
         let range = op.range();
         let range = range.offset..range.offset + range.length;
-        let may_deny = self.telling.may_deny();
+        let may_deny = self.reporter.may_deny();
         if may_deny {
-            // What cannot begin yet is told of when it does.
-            if let Some(why) = self.telling.denies_read(self.follower.disk(), &range) {
+            // A read that finds the disk busy is reported when it is retried.
+            if let Some(why) = self.reporter.denies_read(self.follower.disk(), &range) {
                 return Started::Failed(IoError::Unavailable(why));
             }
         }
-        let started = self.pass(below, token, op);
+        let started = self.forward(below, token, op);
         let mut seen = Vec::new();
         if matches!(started, Started::Done | Started::Pending) {
             match self.follower.disk() {
                 Some(disk) => disk.was_read(&range, &mut seen),
                 None if self.follower.is_reading() => {}
-                None => seen.push(Seen::Blocks(None, chain_policy::Operation::Read, range)),
+                None => seen.push(Access::Blocks(None, chain_policy::Operation::Read, range)),
             }
             if !seen.is_empty() {
-                self.tell(seen);
+                self.report(seen);
             }
         }
         started
     }
 
-    /// Tells what came of following the disk.
-    fn tell_news(&mut self, news: Vec<News>) {
-        for news in news {
-            match news {
-                News::Seen(seen) => drop(self.tell(seen)),
-                News::Found => {
+    /// Handles events of the follower.
+    fn handle_follower(&mut self, events: Vec<FollowerEvent>) {
+        for event in events {
+            match event {
+                FollowerEvent::Accesses(accesses) => drop(self.report(accesses)),
+                FollowerEvent::DiskRead => {
                     if let Some(disk) = self.follower.disk() {
-                        self.telling.found(disk);
+                        self.reporter.report_disk(disk);
                     }
                 }
-                News::GivenUp(why, pause) => {
+                FollowerEvent::ReadFailed {
+                    reason,
+                    retry_after,
+                } => {
                     let meanwhile = match self.follower.disk() {
-                        Some(_) => "what happens is told as if nothing else had changed",
-                        None => "what happens is told by block",
+                        Some(_) => "events are reported from its earlier state",
+                        None => "events are reported by block",
                     };
-                    let seconds = pause.as_secs();
-                    self.telling.note(&format!(
-                        "the disk could not be read: {why}; {meanwhile}; it is read again in \
+                    let seconds = retry_after.as_secs();
+                    self.reporter.report_message(&format!(
+                        "the disk could not be read: {reason}; {meanwhile}; it is read again in \
                          {seconds} s"
                     ));
                 }
@@ -213,85 +216,85 @@ impl Monitor {
         }
     }
 
-    /// Tells of it; why it is denied, if a rule says so.
-    fn tell(&mut self, seen: Vec<Seen>) -> Option<String> {
-        let denied = self.telling.tell(self.follower.disk(), seen);
+    /// Reports accesses. Returns the reason if a rule denies them.
+    fn report(&mut self, accesses: Vec<Access>) -> Option<String> {
+        let denied = self.reporter.report(self.follower.disk(), accesses);
         if denied.is_some() {
-            // What was followed does not come to pass.
-            self.follower.read_anew(true);
+            // The change was followed and will not be carried out.
+            self.follower.reread(true);
         }
         denied
     }
 
-    /// A write or a part of one that was passed on, or is about to be.
-    fn saw_write(&mut self, offset: u64, data: &[u8]) -> Option<String> {
+    /// Follows a write. Returns the reason if a rule denies it.
+    fn follow_write(&mut self, offset: u64, data: &[u8]) -> Option<String> {
         let seen = self.follower.was_written(offset, data);
         match seen.is_empty() {
             true => None,
-            false => self.tell(seen),
+            false => self.report(seen),
         }
     }
 
-    /// Passes on a change, and follows it: before it is passed, if it may be denied.
+    /// Forwards a change and follows it. With a rule that denies, it is followed first.
     fn change(&mut self, below: &mut dyn BlockDevice, token: Token, mut op: Op<'_>) -> Started {
-        if !self.telling.may_deny() {
-            let started = self.pass(below, token, op.reborrow());
+        if !self.reporter.may_deny() {
+            let started = self.forward(below, token, op.reborrow());
             if matches!(started, Started::Done | Started::Pending) {
                 self.follow(&op);
             }
             return started;
         }
         let range = op.range();
-        let place = range.offset..range.end();
-        let left = Left::of(&op);
-        match self.followed.iter().position(|one| one.is(&place, left)) {
+        let range = range.offset..range.end();
+        let content = NewContent::of(&op);
+        match self.followed.iter().position(|one| one.is(&range, content)) {
             Some(at) => drop(self.followed.remove(at)),
             None => {
-                // What waits and meets this comes after it, and is followed once more.
+                // Overlapping changes that wait come after this one, and are followed again.
                 self.followed
-                    .retain(|one| one.place.end <= place.start || place.end <= one.place.start);
+                    .retain(|one| one.range.end <= range.start || range.end <= one.range.start);
                 if let Some(why) = self.follow(&op) {
                     return Started::Failed(IoError::Unavailable(why));
                 }
             }
         }
-        let started = self.pass(below, token, op.reborrow());
+        let started = self.forward(below, token, op.reborrow());
         match &started {
             Started::Busy => {
                 if self.followed.len() == FOLLOWED_MAX {
-                    // Whoever asked that has gone.
+                    // The requester of the oldest one no longer retries it.
                     self.followed.remove(0);
                 }
-                let left = Left::of(&op).into();
-                self.followed.push(Followed { place, left });
+                let content = NewContent::of(&op).into();
+                self.followed.push(FollowedChange { range, content });
             }
-            // What was followed does not come to pass.
-            Started::Failed(_) => self.follower.read_anew(false),
+            // The change was followed and was not carried out.
+            Started::Failed(_) => self.follower.reread(false),
             Started::Done | Started::Pending => {}
         }
         started
     }
 
-    /// Follows a change; why it is denied, if a rule says so.
+    /// Follows a change. Returns the reason if a rule denies it.
     fn follow(&mut self, op: &Op<'_>) -> Option<String> {
         match op {
-            Op::Write { offset, data, .. } => self.saw_write(*offset, &data.contiguous()),
-            Op::WriteZeroes { offset, length, .. } => self.saw_zeroes(*offset, *length),
-            Op::Trim { offset, length, .. } => self.saw_trim(*offset, *length),
+            Op::Write { offset, data, .. } => self.follow_write(*offset, &data.contiguous()),
+            Op::WriteZeroes { offset, length, .. } => self.follow_zeroes(*offset, *length),
+            Op::Trim { offset, length, .. } => self.follow_trim(*offset, *length),
             Op::Read { .. } | Op::Flush | Op::Extents { .. } | Op::Prefetch { .. } => None,
         }
     }
 
-    /// Follows zeroes.
-    fn saw_zeroes(&mut self, offset: u64, length: u64) -> Option<String> {
+    /// Follows a write of zeroes. Returns the reason if a rule denies it.
+    fn follow_zeroes(&mut self, offset: u64, length: u64) -> Option<String> {
         if length > ZEROES_MAX {
-            self.follower.read_anew(false);
-            return self.saw_trim(offset, length);
+            self.follower.reread(false);
+            return self.follow_trim(offset, length);
         }
         let mut at = 0;
         while at < length {
             let piece = (length - at).min(ZEROES.len() as u64);
-            let denied = self.saw_write(offset + at, &ZEROES[..piece as usize]);
+            let denied = self.follow_write(offset + at, &ZEROES[..piece as usize]);
             if denied.is_some() {
                 return denied;
             }
@@ -300,14 +303,15 @@ impl Monitor {
         None
     }
 
-    /// Tells of a trim, which leaves in files what nobody can say, and so counts as a write.
-    fn saw_trim(&mut self, offset: u64, length: u64) -> Option<String> {
+    /// Follows a trim, which leaves unknown content and so counts as a write. Returns the reason if a
+    /// rule denies it.
+    fn follow_trim(&mut self, offset: u64, length: u64) -> Option<String> {
         let end = offset.saturating_add(length);
         let mut at = offset;
         while at < end {
             let next = end.min(at.saturating_add(TRIM_BYTES));
             let seen = self.follower.was_trimmed(at..next);
-            let denied = self.telling.tell(self.follower.disk(), seen);
+            let denied = self.reporter.report(self.follower.disk(), seen);
             if denied.is_some() {
                 return denied;
             }
@@ -316,59 +320,59 @@ impl Monitor {
         None
     }
 
-    /// Asks below for what is needed to follow the disk.
-    fn ask_for_own(&mut self, below: &mut dyn BlockDevice) {
-        while !self.is_resting {
-            let Some(need) = self.follower.next() else {
+    /// Starts the reads of the follower.
+    fn start_reads(&mut self, below: &mut dyn BlockDevice) {
+        while !self.is_quiescent {
+            let Some(read) = self.follower.next_read() else {
                 break;
             };
-            let mut content = vec![0; need.length()];
+            let mut content = vec![0; read.length()];
             let own = self.tokens.next();
-            let result = match below.start(Request::read(own, need.offset(), &mut content)) {
+            let result = match below.start(Request::read(own, read.offset(), &mut content)) {
                 Started::Done => Ok(Outcome::Data(content)),
                 Started::Failed(error) => Err(error),
                 Started::Pending => {
-                    let asked = self.follower.asked(need);
-                    self.tokens.insert(Waiting::Own(asked));
+                    let token = self.follower.started(read);
+                    self.tokens.insert(Purpose::Follower(token));
                     continue;
                 }
                 Started::Busy => {
-                    self.follower.put_back(need);
+                    self.follower.return_read(read);
                     break;
                 }
             };
-            let news = self.follower.was_read(need, result);
-            self.tell_news(news);
+            let events = self.follower.was_read(read, result);
+            self.handle_follower(events);
         }
     }
 
-    /// What was asked below has ended; what is to be told above.
-    fn ended(&mut self, completion: Completion, completions: &mut Vec<Completion>) {
+    /// Handles a completion of the device below.
+    fn completed(&mut self, completion: Completion, completions: &mut Vec<Completion>) {
         let Completion { token, result } = completion;
         match self.tokens.take(token) {
-            Some(Waiting::Above(token)) => {
+            Some(Purpose::Above(token)) => {
                 if result.is_err() {
-                    // It may be a write that was followed.
-                    self.follower.read_anew(false);
+                    // It may be a change that was followed.
+                    self.follower.reread(false);
                 }
                 completions.push(Completion { token, result });
             }
-            Some(Waiting::Own(token)) => {
-                let news = self.follower.answered(token, result);
-                self.tell_news(news);
+            Some(Purpose::Follower(token)) => {
+                let events = self.follower.completed(token, result);
+                self.handle_follower(events);
             }
-            None => debug_assert!(false, "nobody asked for {token}"),
+            None => debug_assert!(false, "no request has the token {token}"),
         }
     }
 
-    /// Goes on with what the monitor does by itself.
-    fn go_on(&mut self, below: &mut dyn BlockDevice) {
+    /// Continues the filter's own work: follows the disk and reports events.
+    fn proceed(&mut self, below: &mut dyn BlockDevice) {
         let now = self.clock.monotonic();
         let disk_bytes = below.geometry().size_bytes;
-        let news = self.follower.go_on(disk_bytes, !self.is_resting);
-        self.tell_news(news);
-        self.ask_for_own(below);
-        self.telling.hand_over(now);
+        let events = self.follower.proceed(disk_bytes, !self.is_quiescent);
+        self.handle_follower(events);
+        self.start_reads(below);
+        self.reporter.send_due(now);
     }
 }
 
@@ -376,13 +380,13 @@ impl Filter for Monitor {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let now = self.clock.monotonic();
         if self.opened.is_none() {
-            self.telling.begins(self.memory_max);
+            self.reporter.report_memory(self.memory_max);
         }
         let opened = *self.opened.get_or_insert(now);
-        self.go_on(below);
+        self.proceed(below);
         let is_first = self.follower.disk().is_none() && self.follower.is_reading();
-        match is_first && now.saturating_sub(opened) < READ_FIRST_FOR {
-            true => Opening::UnderWay,
+        match is_first && now.saturating_sub(opened) < OPEN_WITHOUT_DISK_AFTER {
+            true => Opening::Pending,
             false => Opening::Ready,
         }
     }
@@ -392,42 +396,42 @@ impl Filter for Monitor {
         match op.kind() {
             OpKind::Read => self.read(below, token, op),
             OpKind::Write | OpKind::Trim | OpKind::WriteZeroes => self.change(below, token, op),
-            OpKind::Flush | OpKind::Extents | OpKind::Prefetch => self.pass(below, token, op),
+            OpKind::Flush | OpKind::Extents | OpKind::Prefetch => self.forward(below, token, op),
         }
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
         let before = completions.len();
         below.poll(completions);
-        let ended = completions.split_off(before);
-        for completion in ended {
-            self.ended(completion, completions);
+        let below_completions = completions.split_off(before);
+        for completion in below_completions {
+            self.completed(completion, completions);
         }
-        self.go_on(below);
+        self.proceed(below);
     }
 
     fn next_timer(&self) -> Option<Duration> {
         let now = self.clock.monotonic();
-        let read = self.follower.due().filter(|_| !self.is_resting);
-        let retry = self.follower.has_needs() && !self.is_resting;
-        let retry = retry.then_some(now + telling::GATHER_FOR);
-        let times = [read, retry, self.telling.due()];
+        let read = self.follower.due().filter(|_| !self.is_quiescent);
+        let retry = self.follower.has_reads() && !self.is_quiescent;
+        let retry = retry.then_some(now + reporter::GATHER_FOR);
+        let times = [read, retry, self.reporter.due()];
         let next = times.into_iter().flatten().min();
         next.map(|next| next.saturating_sub(now))
     }
 
-    fn rest(&mut self) -> bool {
-        self.is_resting = true;
+    fn quiesce(&mut self) -> bool {
+        self.is_quiescent = true;
         self.follower.is_idle()
     }
 
     fn resume(&mut self) {
-        self.is_resting = false;
+        self.is_quiescent = false;
     }
 }
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        self.telling.end();
+        self.reporter.send_all();
     }
 }

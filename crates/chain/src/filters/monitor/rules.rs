@@ -1,4 +1,4 @@
-//! What is told of what happens, and which rules it breaks.
+//! [`Rules`]: decides which events are reported, and which rules they break.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,58 +7,63 @@ use std::time::Duration;
 use chain_policy::{Action, Glob, MonitorConfig, Operation};
 use sha2::{Digest as _, Sha256};
 
-/// What a rate is counted over.
+/// The period over which `more_than_a_minute` counts.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// So many paths are known to have been there before, of all rules together; beyond that all
-/// are.
+/// The largest number of paths that are remembered for `first_time`, over all rules. Beyond it every
+/// path counts as seen before.
 const SEEN_MAX: usize = 1 << 18;
 
-/// So many paths' patterns are remembered, and so many bytes of these paths: one may have
-/// 256 KiB.
+/// The largest number of paths whose matching patterns are cached.
 const MATCHES_MAX: usize = 1 << 14;
+
+/// The largest length of these paths together, in bytes. One path may have 256 KiB.
 const MATCHES_BYTES_MAX: usize = 8 << 20;
 
-/// See the module's head.
+/// The rules of a policy, with what they remember.
 pub(super) struct Rules {
     config: MonitorConfig,
     rules: Vec<State>,
-    /// What happened for the first time already: of which rule, and to what.
-    seen: HashSet<(usize, Operation, Seen)>,
-    /// Which patterns a path is of: whether it is told of, and by which rules.
+    /// The events that have happened: the rule, the operation and the path.
+    seen: HashSet<(usize, Operation, PathHash)>,
+    /// The patterns that a path matches.
     matches: HashMap<Arc<[u8]>, Matches>,
     matches_bytes: usize,
 }
 
-/// SHA-256 of a path: that of a file that lies deep is long, and there may be many.
-type Seen = [u8; 32];
+/// The SHA-256 of a path, since paths may be long and many.
+type PathHash = [u8; 32];
 
 struct State {
     name: Arc<str>,
-    /// When the minute began that is counted, and how much was in it.
-    minute: (Duration, u32),
+    /// The beginning of the minute that is counted, by the monotonic clock.
+    minute_begin: Duration,
+    /// The number of events in that minute.
+    count: u32,
 }
 
 #[derive(Clone)]
 struct Matches {
-    is_told: bool,
+    /// Whether the path matches the patterns of the policy.
+    is_reported: bool,
+    /// The rules whose patterns it matches.
     rules: Arc<[usize]>,
 }
 
-/// What is to be done about something.
+/// The decision about an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// It is told.
-    pub is_told: bool,
-    /// The rule that it breaks; one that denies, if there is one.
+    /// Whether the event is reported.
+    pub is_reported: bool,
+    /// The rule that it breaks, with its action; a rule that denies goes before others.
     pub rule: Option<(Arc<str>, Action)>,
 }
 
-fn is_of(globs: &[Glob], path: &[u8]) -> bool {
+fn matches_any(globs: &[Glob], path: &[u8]) -> bool {
     globs.is_empty() || globs.iter().any(|glob| glob.is_match(path))
 }
 
-fn is_one(operations: &[Operation], operation: Operation) -> bool {
+fn includes(operations: &[Operation], operation: Operation) -> bool {
     operations.is_empty() || operations.contains(&operation)
 }
 
@@ -66,7 +71,8 @@ impl Rules {
     pub fn new(config: MonitorConfig) -> Self {
         let rules = config.rules.iter().map(|rule| State {
             name: rule.name.as_str().into(),
-            minute: (Duration::ZERO, 0),
+            minute_begin: Duration::ZERO,
+            count: 0,
         });
         Self {
             rules: rules.collect(),
@@ -77,19 +83,19 @@ impl Rules {
         }
     }
 
-    /// How it is to be.
+    /// The parameters of the policy.
     pub fn config(&self) -> &MonitorConfig {
         &self.config
     }
 
-    /// Whether anything may be denied.
+    /// Whether a rule may deny requests.
     pub fn may_deny(&self) -> bool {
         let mut rules = self.config.rules.iter();
         rules.any(|rule| rule.action == Action::Deny)
     }
 
-    /// What is to be done about `operation` on the file at `path`, which may have had
-    /// another name: `to` is the one that it has then.
+    /// Decides about `operation` on the file at `path`, and counts it. `to` is the new path of a file
+    /// that is renamed.
     pub fn judge(
         &mut self,
         operation: Operation,
@@ -99,21 +105,21 @@ impl Rules {
     ) -> Verdict {
         let mut matches = self.matches(path);
         if let Some(to) = to {
-            // A file that is moved into a place is as much there as one that is made there.
-            let other = self.look(to);
+            // Moving a file into a folder is subject to the same rules as creating it there.
+            let other = self.look_up(to);
             matches = Matches {
-                is_told: matches.is_told || other.is_told,
+                is_reported: matches.is_reported || other.is_reported,
                 rules: merged(&matches.rules, &other.rules),
             };
         }
         let mut found: Option<(Arc<str>, Action)> = None;
         for at in matches.rules.iter().copied() {
             let (rule, state) = (&self.config.rules[at], &mut self.rules[at]);
-            if !is_one(&rule.operations, operation) {
+            if !includes(&rule.operations, operation) {
                 continue;
             }
             if rule.first_time {
-                let seen = (at, operation, seen(to.unwrap_or(path)));
+                let seen = (at, operation, path_hash(to.unwrap_or(path)));
                 if self.seen.len() >= SEEN_MAX || !self.seen.insert(seen) {
                     continue;
                 }
@@ -130,24 +136,25 @@ impl Rules {
                 break;
             }
         }
-        let is_told = matches.is_told && is_one(&self.config.operations, operation);
+        let is_reported = matches.is_reported && includes(&self.config.operations, operation);
         Verdict {
-            is_told: is_told || found.is_some(),
+            is_reported: is_reported || found.is_some(),
             rule: found,
         }
     }
 
-    /// Whether a rule would deny `operation` on the file at `path`. Nothing is counted: what is
-    /// denied or begins is judged then, once.
+    /// Whether a rule would deny `operation` on the file at `path`. Counts nothing: [`Rules::judge`]
+    /// is called once the request starts or is denied.
     pub fn denies(&mut self, operation: Operation, path: &Arc<[u8]>, now: Duration) -> bool {
         let matches = self.matches(path);
         matches.rules.iter().copied().any(|at| {
             let (rule, state) = (&self.config.rules[at], &self.rules[at]);
-            let is_known =
-                || self.seen.len() >= SEEN_MAX || self.seen.contains(&(at, operation, seen(path)));
+            let was_seen = || {
+                self.seen.len() >= SEEN_MAX || self.seen.contains(&(at, operation, path_hash(path)))
+            };
             rule.action == Action::Deny
-                && is_one(&rule.operations, operation)
-                && !(rule.first_time && is_known())
+                && includes(&rule.operations, operation)
+                && !(rule.first_time && was_seen())
                 && rule
                     .more_than_a_minute
                     .is_none_or(|max| state.counted(now) >= max)
@@ -158,7 +165,7 @@ impl Rules {
         if let Some(known) = self.matches.get(path) {
             return known.clone();
         }
-        let matches = self.look(path);
+        let matches = self.look_up(path);
         self.matches_bytes += path.len();
         if self.matches.len() == MATCHES_MAX || self.matches_bytes > MATCHES_BYTES_MAX {
             self.matches.clear();
@@ -168,11 +175,11 @@ impl Rules {
         matches
     }
 
-    fn look(&self, path: &[u8]) -> Matches {
+    fn look_up(&self, path: &[u8]) -> Matches {
         let rules = (0..).zip(&self.config.rules);
-        let of = rules.filter(|(_, rule)| is_of(&rule.paths, path));
+        let of = rules.filter(|(_, rule)| matches_any(&rule.paths, path));
         Matches {
-            is_told: is_of(&self.config.paths, path),
+            is_reported: matches_any(&self.config.paths, path),
             rules: of.map(|(at, _)| at).collect(),
         }
     }
@@ -185,26 +192,26 @@ fn merged(one: &[usize], other: &[usize]) -> Arc<[usize]> {
     all.into()
 }
 
-fn seen(path: &[u8]) -> Seen {
+fn path_hash(path: &[u8]) -> PathHash {
     Sha256::digest(path).into()
 }
 
 impl State {
-    /// How many there were in the minute that is counted at `now`.
+    /// The number of events in the minute that is counted at `now`.
     fn counted(&self, now: Duration) -> u32 {
-        match now.saturating_sub(self.minute.0) >= MINUTE {
+        match now.saturating_sub(self.minute_begin) >= MINUTE {
             true => 0,
-            false => self.minute.1,
+            false => self.count,
         }
     }
 
-    /// Counts one more; how many there were within a minute.
+    /// Counts an event, and returns the number of events in its minute.
     fn count(&mut self, now: Duration) -> u32 {
-        if now.saturating_sub(self.minute.0) >= MINUTE {
-            self.minute = (now, 0);
+        if now.saturating_sub(self.minute_begin) >= MINUTE {
+            (self.minute_begin, self.count) = (now, 0);
         }
-        self.minute.1 = self.minute.1.saturating_add(1);
-        self.minute.1
+        self.count = self.count.saturating_add(1);
+        self.count
     }
 }
 
@@ -228,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_that_denies_counts_and_what_breaks_a_rule_is_told() {
+    fn a_rule_that_denies_wins_and_an_event_that_breaks_a_rule_is_reported() {
         let mut rules = rules(
             "paths = ['/home/**']\noperations = ['write']\n\
              [[filter.rule]]\nname = 'etc'\npaths = ['/etc/**']\naction = 'alert'\n\
@@ -242,28 +249,28 @@ mod tests {
                 .map(|(name, action)| (name.to_string(), action))
         };
         let verdict = judge(&mut rules, Operation::Write, "/home/a");
-        assert!(verdict.is_told && verdict.rule.is_none());
-        assert!(!judge(&mut rules, Operation::Read, "/home/a").is_told);
-        assert!(!judge(&mut rules, Operation::Write, "/var/a").is_told);
+        assert!(verdict.is_reported && verdict.rule.is_none());
+        assert!(!judge(&mut rules, Operation::Read, "/home/a").is_reported);
+        assert!(!judge(&mut rules, Operation::Write, "/var/a").is_reported);
         let verdict = judge(&mut rules, Operation::Read, "/etc/ssh/key");
-        assert!(verdict.is_told);
+        assert!(verdict.is_reported);
         assert_eq!(rule(verdict), Some(("etc".to_owned(), Action::Alert)));
         let verdict = judge(&mut rules, Operation::Write, "/etc/ssh/key");
         assert_eq!(rule(verdict), Some(("keys".to_owned(), Action::Deny)));
     }
 
     #[test]
-    fn a_file_that_is_moved_in_is_one_that_is_there() {
+    fn a_rename_into_a_folder_is_judged_by_the_rules_of_the_folder() {
         let mut rules = rules(
             "paths = ['/bin/*']\n[[filter.rule]]\nname = 'r'\npaths = ['/bin/*']\naction = 'alert'",
         );
         let from: Arc<[u8]> = b"/tmp/x"[..].into();
         let verdict = rules.judge(Operation::Rename, &from, Some(b"/bin/x"), Duration::ZERO);
-        assert!(verdict.is_told && verdict.rule.is_some());
+        assert!(verdict.is_reported && verdict.rule.is_some());
     }
 
     #[test]
-    fn the_first_time_and_how_often_are_counted() {
+    fn first_time_and_more_than_a_minute_are_counted() {
         let mut rules = rules(
             "[[filter.rule]]\nname = 'new'\nfirst_time = true\npaths = ['/a*']\naction = 'alert'\n\
              [[filter.rule]]\nname = 'many'\nmore_than_a_minute = 2\npaths = ['/b*']\naction = 'alert'\n",
@@ -277,7 +284,7 @@ mod tests {
                 .is_some()
         };
         assert!(breaks(&mut rules, "/a", 0) && breaks(&mut rules, "/a2", 0));
-        assert!(!breaks(&mut rules, "/a", 1), "that was there before");
+        assert!(!breaks(&mut rules, "/a", 1), "it was seen before");
         assert!(!breaks(&mut rules, "/b", 0) && !breaks(&mut rules, "/b", 0));
         assert!(breaks(&mut rules, "/b2", 1), "the third one of a minute");
         assert!(!breaks(&mut rules, "/b", 61), "another minute");

@@ -1,8 +1,8 @@
-//! A monitor in a chain, over file systems that e2fsprogs has made.
+//! A monitor in a chain, over file systems made by e2fsprogs.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{
@@ -10,61 +10,78 @@ use base::{
 };
 use chain_policy::Policy;
 use nbd::memory::{MemoryDevice, Misbehavior};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
 use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
 use super::Event;
-use crate::{Chain, EventSink, Exchange, SizeRule, Surroundings, build};
+use crate::{
+    AttachmentContext, Chain, EventSink, FilterContext, HostContext, HotSwap, SizeRule,
+    build_filters,
+};
 use extfs::testing::changed;
 use extfs::testing::{Image, KINDS, journalled, make};
 use extfs::{Live, Owner};
 
-/// What is to happen in another thread happens within so long.
+/// The longest wait for another thread.
 const WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Event>>);
+struct Events(Mutex<Vec<Event>>);
 
-impl EventSink for Heard {
-    fn tell(&self, events: Vec<Event>) {
-        self.0.lock().expect("not poisoned").extend(events);
+impl EventSink for Events {
+    fn report(&self, events: Vec<Event>) {
+        self.0.lock().extend(events);
     }
+}
+
+/// The faults and limits of a test.
+struct RigOptions {
+    /// The range of the disk that cannot be read, in bytes.
+    damaged: Range<u64>,
+    memory_max: u64,
 }
 
 struct Rig {
     chain: Chain<MemoryDevice>,
     clock: Arc<SimulatedClock>,
-    heard: Arc<Heard>,
-    rung: Receiver<()>,
+    events: Arc<Events>,
+    wakes: Receiver<()>,
     token: u64,
 }
 
 impl Rig {
-    /// A disk with this content, behind a monitor.
+    /// A monitor over a disk with this content.
     fn new(content: &[u8], size: usize, monitor: &str) -> Self {
-        Self::with(content, size, monitor, (0..0, 1 << 30))
+        let options = RigOptions {
+            damaged: 0..0,
+            memory_max: 1 << 30,
+        };
+        Self::with(content, size, monitor, options)
     }
 
-    /// On a host that gives a filter so much memory.
+    /// A monitor on a host that limits its memory.
     fn within(memory_max: u64, content: &[u8], monitor: &str) -> Self {
-        Self::with(content, content.len(), monitor, (0..0, memory_max))
+        let options = RigOptions {
+            damaged: 0..0,
+            memory_max,
+        };
+        Self::with(content, content.len(), monitor, options)
     }
 
-    /// One of which a part cannot be read.
-    fn with(
-        content: &[u8],
-        size: usize,
-        monitor: &str,
-        (damaged, memory_max): (Range<u64>, u64),
-    ) -> Self {
+    fn with(content: &[u8], size: usize, monitor: &str, options: RigOptions) -> Self {
+        let RigOptions {
+            damaged,
+            memory_max,
+        } = options;
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
-        let (ring, rung) = mpsc::channel();
-        let ring = Mutex::new(ring);
+        let (waker, wakes) = mpsc::channel();
+        let waker = Mutex::new(waker);
         let wake = Wake::new(move || {
-            // Nobody may listen any more.
-            let _ = ring.lock().expect("not poisoned").send(());
+            // The receiver may have been dropped.
+            let _ = waker.lock().send(());
         });
         let mut device = MemoryDevice::new(size);
         let written = device.start(Request::write(1, 0, content, Durability::Volatile));
@@ -76,44 +93,50 @@ impl Rig {
             ..Misbehavior::default()
         };
         let device = device.with(misbehavior, Wake::noop());
-        let heard = Arc::<Heard>::default();
-        let surroundings = Surroundings {
-            clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            wake,
-            events: Arc::clone(&heard) as Arc<dyn EventSink>,
-            memory_max,
-            ..Surroundings::simulated(Simulation::new(1).world())
+        let events = Arc::<Events>::default();
+        let simulated = FilterContext::simulated(Simulation::new(1).world());
+        let context = FilterContext {
+            host: HostContext {
+                clock: Arc::clone(&clock) as Arc<dyn Clock>,
+                ..simulated.host
+            },
+            attachment: AttachmentContext {
+                wake,
+                events: Arc::clone(&events) as Arc<dyn EventSink>,
+                memory_max,
+                ..simulated.attachment
+            },
         };
         let text = format!("volume = 'disk'\n[[filter]]\nkind = 'monitor'\n{monitor}");
         let policy = Policy::parse(&text).expect("a policy");
         let mut rig = Self {
             chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::noop()),
             clock,
-            heard,
-            rung,
+            events,
+            wakes,
             token: 0,
         };
-        let (tell, told) = mpsc::channel();
-        rig.chain.exchange(Exchange {
-            filters: build(&policy, &surroundings),
+        let (sender, result) = mpsc::channel();
+        rig.chain.hot_swap(HotSwap {
+            filters: build_filters(&policy, &context),
             rule: SizeRule::Keep,
-            told: Box::new(move |ended| tell.send(ended).expect("somebody waits")),
+            on_swapped: Box::new(move |ended| sender.send(ended).expect("a receiver")),
         });
-        rig.until(|_| told.try_recv().ok())
-            .expect("the monitor begins");
+        rig.until(|_| result.try_recv().ok())
+            .expect("the monitor opens");
         rig
     }
 
-    /// Polls whenever that is asked for, until `find` finds something.
+    /// Polls at each wake until `find` finds something.
     fn until<T>(&mut self, mut find: impl FnMut(&mut Self) -> Option<T>) -> T {
         loop {
             assert_eq!(self.poll(), []);
             if let Some(found) = find(self) {
                 return found;
             }
-            // A device of memory answers by the next poll, and rings nobody.
+            // The memory device completes with the next poll, without a wake.
             if self.chain.bottom().unanswered() == 0 {
-                self.rung.recv_timeout(WITHIN).expect("it goes on");
+                self.wakes.recv_timeout(WITHIN).expect("a wake");
             }
         }
     }
@@ -137,11 +160,11 @@ impl Rig {
 
     fn change(
         &mut self,
-        ask: impl FnOnce(&mut Chain<MemoryDevice>, Token) -> Started,
+        start: impl FnOnce(&mut Chain<MemoryDevice>, Token) -> Started,
     ) -> Result<(), IoError> {
         self.token += 1;
         let token = self.token;
-        match ask(&mut self.chain, token) {
+        match start(&mut self.chain, token) {
             Started::Done => Ok(()),
             Started::Pending => self.ended(token).map(|_| ()),
             Started::Failed(error) => Err(error),
@@ -170,19 +193,20 @@ impl Rig {
         self.change(|chain, token| chain.start(Request::write_zeroes(token, offset, length, mode)))
     }
 
-    /// Until the disk was read anew; what was told meanwhile.
-    fn until_read_anew(&mut self) -> Vec<Value> {
-        let mut told = Vec::new();
+    /// Waits until the disk was read again. Returns the events until then.
+    fn until_reread(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
         self.clock.advance(Duration::from_secs(1));
         self.until(|rig| {
-            told.extend(rig.told());
+            events.extend(rig.events());
             let is_found = |event: &Value| {
-                let note = event["note"].as_str();
-                note.is_some_and(|note| note.contains("is followed") || note.contains("by block"))
+                let message = event["message"].as_str();
+                message
+                    .is_some_and(|text| text.contains("is followed") || text.contains("by block"))
             };
-            told.iter().any(is_found).then_some(())
+            events.iter().any(is_found).then_some(())
         });
-        told
+        events
     }
 
     fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, IoError> {
@@ -200,23 +224,25 @@ impl Rig {
         }
     }
 
-    /// What was told since this was asked last, as JSON.
-    fn told(&mut self) -> Vec<Value> {
+    /// The events since the last call, as JSON.
+    fn events(&mut self) -> Vec<Value> {
         self.clock.advance(Duration::from_millis(5));
         assert_eq!(self.poll(), []);
-        let events = std::mem::take(&mut *self.heard.0.lock().expect("not poisoned"));
+        let events = std::mem::take(&mut *self.events.0.lock());
         let json = events.iter().map(serde_json::to_value);
         json.collect::<Result<_, _>>().expect("written")
     }
 }
 
-/// Those of an operation, by path.
-fn paths<'a>(told: &'a [Value], operation: &str) -> Vec<&'a str> {
-    let of = told.iter().filter(|event| event["operation"] == operation);
+/// The paths of the events with this operation.
+fn paths<'a>(events: &'a [Value], operation: &str) -> Vec<&'a str> {
+    let of = events
+        .iter()
+        .filter(|event| event["operation"] == operation);
     of.filter_map(|event| event["path"].as_str()).collect()
 }
 
-/// An ext4 file system, what it is with a trojan in its journal, and with that in its place.
+/// An ext4 file system; the same with a trojan in its journal; and with the journal replayed.
 fn trojan() -> (Image, Image, Image) {
     let folder = TempDir::new().expect("a folder");
     let (name, options) = KINDS[2];
@@ -226,49 +252,52 @@ fn trojan() -> (Image, Image, Image) {
 }
 
 #[test]
-fn each_step_of_a_trojan_is_named_as_it_commits() {
+fn each_change_of_a_trojan_is_reported_when_it_commits() {
     let (before, replayed, _) = trojan();
     let rule = "[[filter.rule]]\nname = 'binaries'\npaths = ['/bin/**']\n\
                 operations = ['create', 'delete']\naction = 'alert'\n";
     let mut rig = Rig::new(&before.0, before.0.len(), rule);
-    let told = rig.told();
+    let events = rig.events();
     assert!(
-        told[0]["note"]
+        events[0]["message"]
             .as_str()
             .expect("text")
             .contains("is followed"),
-        "{told:?}"
+        "{events:?}"
     );
     for (block, content) in before.written(&replayed, 4096) {
         rig.write(block * 4096, content).expect("written");
     }
-    let told = rig.told();
-    assert!(paths(&told, "create").contains(&"/bin/trojan"), "{told:?}");
-    assert_eq!(paths(&told, "mkdir"), ["/etc/new"]);
-    assert_eq!(paths(&told, "delete"), ["/bin/large"]);
-    let alerts = told.iter().filter(|event| event["rule"] == "binaries");
+    let events = rig.events();
+    assert!(
+        paths(&events, "create").contains(&"/bin/trojan"),
+        "{events:?}"
+    );
+    assert_eq!(paths(&events, "mkdir"), ["/etc/new"]);
+    assert_eq!(paths(&events, "delete"), ["/bin/large"]);
+    let alerts = events.iter().filter(|event| event["rule"] == "binaries");
     let alerts: Vec<_> = alerts.map(|event| event["path"].as_str()).collect();
     assert!(alerts.contains(&Some("/bin/trojan")) && alerts.contains(&Some("/bin/large")));
-    let chmod = told.iter().find(|event| event["operation"] == "chmod");
-    let chmod = chmod.expect("it is told");
+    let chmod = events.iter().find(|event| event["operation"] == "chmod");
+    let chmod = chmod.expect("reported");
     assert_eq!(
         (&chmod["mode"], &chmod["tenant"]),
         (&"0600".into(), &"alice".into())
     );
 }
 
-/// In simulated time, by whoever polls when it is asked to: writes go on meanwhile, a
-/// millisecond apart, and put nothing off.
+/// In simulated time, with polls at each timer. Further writes, a millisecond apart, do not delay the
+/// events.
 #[test]
-fn a_commit_is_told_within_five_milliseconds_of_its_last_block() {
+fn a_commit_is_reported_within_five_milliseconds_of_its_last_block() {
     const WITHIN: Duration = Duration::from_millis(5);
     const COMMIT: [u8; 8] = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2];
     let (before, replayed, _) = trojan();
     let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.told();
-    let has_heard = |rig: &Rig| {
-        let heard = rig.heard.0.lock().expect("not poisoned");
-        let json = heard
+    rig.events();
+    let is_reported = |rig: &Rig| {
+        let events = rig.events.0.lock();
+        let json = events
             .iter()
             .map(|event| serde_json::to_value(event).expect("written"));
         paths(&json.collect::<Vec<_>>(), "create").contains(&"/bin/trojan")
@@ -278,11 +307,11 @@ fn a_commit_is_told_within_five_milliseconds_of_its_last_block() {
         rig.write(block * 4096, content).expect("written");
         if content.starts_with(&COMMIT) {
             committed = Some(rig.clock.monotonic());
-            assert!(!has_heard(&rig), "it is not gathered");
+            assert!(!is_reported(&rig), "events are gathered first");
         } else if committed.is_none() {
             rig.clock.advance(Duration::from_millis(1));
             assert_eq!(rig.poll(), []);
-            assert!(!has_heard(&rig), "it has not happened");
+            assert!(!is_reported(&rig), "it is not committed");
         }
     }
     let committed = committed.expect("there is a commit block");
@@ -290,9 +319,9 @@ fn a_commit_is_told_within_five_milliseconds_of_its_last_block() {
     let mut inodes = view.inodes();
     let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
     let run = view.runs(inode.expect("it is there"))[0];
-    while !has_heard(&rig) {
+    while !is_reported(&rig) {
         rig.write(run.block * 4096, &[1; 4096]).expect("written");
-        let timer = rig.chain.next_timer().expect("it is to be told");
+        let timer = rig.chain.next_timer().expect("events are gathered");
         rig.clock.advance(timer.min(Duration::from_millis(1)));
         assert_eq!(rig.poll(), []);
         let passed = rig.clock.monotonic().saturating_sub(committed);
@@ -301,14 +330,14 @@ fn a_commit_is_told_within_five_milliseconds_of_its_last_block() {
 }
 
 #[test]
-fn what_a_rule_denies_does_not_reach_the_disk() {
+fn a_denied_request_does_not_reach_the_disk() {
     let (before, replayed, after) = trojan();
     let rules = "[[filter.rule]]\nname = 'sealed'\npaths = ['/bin/**']\n\
                  operations = ['create']\naction = 'deny'\n\
                  [[filter.rule]]\nname = 'secret'\npaths = ['/again']\n\
                  operations = ['read', 'write']\naction = 'deny'\n";
     let mut rig = Rig::new(&before.0, before.0.len(), rules);
-    rig.told();
+    rig.events();
     let mut denied = Vec::new();
     for (block, content) in before.written(&replayed, 4096) {
         if let Err(error) = rig.write(block * 4096, content) {
@@ -322,20 +351,21 @@ fn what_a_rule_denies_does_not_reach_the_disk() {
     let on_disk = rig.chain.bottom().bytes();
     let at = (block * 4096) as usize..(block * 4096 + 4096) as usize;
     assert_eq!(on_disk[at.clone()], before.0[at]);
-    let told = rig.told();
-    let event = told.iter().find(|event| event["rule"] == "sealed");
-    let event = event.expect("it is told");
+    let events = rig.events();
+    let event = events.iter().find(|event| event["rule"] == "sealed");
+    let event = event.expect("it is events");
     assert_eq!(
         (&event["action"], &event["path"]),
         (&"deny".into(), &"/bin/trojan".into())
     );
     drop((replayed, after));
 
-    // The disk is read anew, since what was followed did not come to pass.
+    // The disk is read again, since the denied write was followed.
     rig.until(|rig| {
-        let told = rig.told();
-        told.iter()
-            .any(|event| event["note"].is_string())
+        let events = rig.events();
+        events
+            .iter()
+            .any(|event| event["message"].is_string())
             .then_some(())
     });
     let view = before.view().expect("a file system");
@@ -346,12 +376,12 @@ fn what_a_rule_denies_does_not_reach_the_disk() {
     assert!(refused.to_string().contains("\"secret\""), "{refused}");
     let refused = rig.write(run.block * 4096, &[9; 4096]).expect_err("denied");
     assert!(refused.to_string().contains("\"secret\""), "{refused}");
-    // What is beside it is not.
+    // Other blocks can be read.
     rig.read(0, 4096).expect("read");
 }
 
-/// With a rule that denies something each read was judged twice: before it began, and when
-/// it was told. What was for the first time was so only before, and told nobody.
+/// With a rule that denies, each read was judged twice: before it started, and when it was reported.
+/// A rule with `first_time` matched only before, and reported nothing.
 #[test]
 fn a_read_is_judged_once() {
     let (before, ..) = trojan();
@@ -360,7 +390,7 @@ fn a_read_is_judged_once() {
                  [[filter.rule]]\nname = 'often'\npaths = ['/again']\n\
                  operations = ['read']\nmore_than_a_minute = 2\naction = 'deny'\n";
     let mut rig = Rig::new(&before.0, before.0.len(), rules);
-    rig.told();
+    rig.events();
     let view = before.view().expect("a file system");
     let mut inodes = view.inodes();
     let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
@@ -368,8 +398,8 @@ fn a_read_is_judged_once() {
     for number in 0..4 {
         let read = rig.read(run.block * 4096, 4096);
         assert_eq!(read.is_err(), number >= 2, "{number}: {read:?}");
-        let told = rig.told();
-        let reads = told.iter().filter(|event| event["operation"] == "read");
+        let events = rig.events();
+        let reads = events.iter().filter(|event| event["operation"] == "read");
         let rules: Vec<&Value> = reads.map(|event| &event["rule"]).collect();
         let expected = [
             Value::from("first"),
@@ -377,19 +407,19 @@ fn a_read_is_judged_once() {
             "often".into(),
             "often".into(),
         ];
-        assert_eq!(rules, [&expected[number]], "{number}: {told:?}");
+        assert_eq!(rules, [&expected[number]], "{number}: {events:?}");
     }
 }
 
-/// A frontend has another token when it offers a request again, and the same token for
-/// another request meanwhile: each write is told and counted once, and each is judged.
+/// A server may retry a request with another token, and use its token for another request meanwhile.
+/// Each write is reported and counted once, and each is judged.
 #[test]
-fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
+fn a_retried_write_is_recognized_by_its_range_and_content() {
     let (before, ..) = trojan();
     let rules = "[[filter.rule]]\nname = 'often'\npaths = ['/again']\n\
                  operations = ['write']\nmore_than_a_minute = 2\naction = 'deny'\n";
     let mut rig = Rig::new(&before.0, before.0.len(), rules);
-    rig.told();
+    rig.events();
     let view = before.view().expect("a file system");
     let mut inodes = view.inodes();
     let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
@@ -404,106 +434,108 @@ fn a_write_that_is_offered_again_is_the_same_one_and_another_one_is_not() {
         rig.chain.bottom().misbehavior.busy_one_in = 0;
         started
     };
-    let writes = |told: &[Value]| paths(told, "write").len();
+    let writes = |events: &[Value]| paths(events, "write").len();
     for token in 100..110 {
         assert_eq!(offer(&mut rig, token, &[1; 4096], 1), Started::Busy);
     }
     assert_eq!(offer(&mut rig, 110, &[1; 4096], 0), Started::Done);
-    assert_eq!(writes(&rig.told()), 1);
+    assert_eq!(writes(&rig.events()), 1);
     assert_eq!(offer(&mut rig, 111, &[2; 4096], 1), Started::Busy);
-    // Whoever asked that is gone. What comes to the same place is another write.
+    // Its requester gave it up. Other data for the same range is another write.
     let denied = offer(&mut rig, 111, &[3; 4096], 0);
     assert!(matches!(denied, Started::Failed(_)), "{denied:?}");
-    let told = rig.told();
+    let events = rig.events();
     assert!(
-        told.iter().any(|event| event["action"] == "deny"),
-        "{told:?}"
+        events.iter().any(|event| event["action"] == "deny"),
+        "{events:?}"
     );
 }
 
-/// Where the content of a file begins, in bytes.
-fn place_of(image: &Image, path: &[u8]) -> u64 {
+/// The offset of the content of a file on the disk, in bytes.
+fn offset_of(image: &Image, path: &[u8]) -> u64 {
     let view = image.view().expect("a file system");
     let mut inodes = view.inodes();
     let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(path));
     view.runs(inode.expect("it is there"))[0].block * 4096
 }
 
-type Ask<'a> = dyn Fn(&mut Rig) -> Result<(), IoError> + 'a;
+type Change<'a> = dyn Fn(&mut Rig) -> Result<(), IoError> + 'a;
 
-/// Trims passed a monitor unseen: whoever may not write a file could empty it, and nobody
-/// was told.
+/// Trims were not monitored, so a file that may not be written could be emptied without an event.
 #[test]
-fn a_trim_of_a_file_is_judged_and_told_as_a_write() {
+fn a_trim_of_a_file_is_judged_and_reported_as_a_write() {
     let (before, ..) = trojan();
     let rule = "[[filter.rule]]\nname = 'sealed'\npaths = ['/again']\n\
                 operations = ['write']\naction = 'deny'\n";
-    let at = place_of(&before, b"/again");
+    let at = offset_of(&before, b"/again");
     let length = before.0.len() as u64;
     let mut rig = Rig::new(&before.0, before.0.len(), rule);
-    rig.told();
-    let asks: [(&str, &Ask<'_>); 4] = [
+    rig.events();
+    let changes: [(&str, &Change<'_>); 4] = [
         ("the block", &|rig| rig.trim(at, 4096)),
         ("a part of it", &|rig| rig.trim(at + 512, 512)),
         ("all of the disk", &|rig| rig.trim(0, length)),
         ("as zeroes", &|rig| rig.write_zeroes(0, length)),
     ];
-    for (name, ask) in asks {
-        let refused = ask(&mut rig).expect_err(name);
+    for (name, change) in changes {
+        let refused = change(&mut rig).expect_err(name);
         assert!(
             refused.to_string().contains("\"sealed\""),
             "{name}: {refused}"
         );
         assert!(rig.chain.bottom().bytes() == &before.0[..], "{name}");
-        let told = rig.told();
-        let denied = told.iter().find(|event| event["action"] == "deny");
-        let denied = denied.unwrap_or_else(|| panic!("{name}: {told:?}"));
+        let events = rig.events();
+        let denied = events.iter().find(|event| event["action"] == "deny");
+        let denied = denied.unwrap_or_else(|| panic!("{name}: {events:?}"));
         assert_eq!(
             (&denied["operation"], &denied["path"]),
             (&"write".into(), &"/again".into())
         );
     }
-    // With nothing to deny it is told.
+    // Without a rule it is carried out and reported.
     let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.told();
+    rig.events();
     rig.trim(at, 4096).expect("trimmed");
-    assert_eq!(paths(&rig.told(), "write"), ["/again"]);
+    assert_eq!(paths(&rig.events(), "write"), ["/again"]);
     assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
 }
 
-/// With a rule that denies something a write is followed before it is passed on. Of one that
-/// failed at once it stayed so, and whoever made it fail was judged by names that are not there.
+/// With a rule that denies, a write is followed before it is forwarded. The monitor once kept the
+/// state after a write that had failed, and judged later requests by names that were not on the disk.
 #[test]
-fn what_was_followed_and_fails_at_once_did_not_happen() {
+fn a_followed_write_that_fails_is_undone() {
     let (before, ..) = trojan();
     let rule = "[[filter.rule]]\nname = 'secret'\npaths = ['/bin/**']\n\
                 operations = ['read']\naction = 'deny'\n";
     let mut rig = Rig::new(&before.0, before.0.len(), rule);
-    rig.told();
-    let names = place_of(&before, b"/bin");
+    rig.events();
+    let names = offset_of(&before, b"/bin");
     rig.chain.bottom().misbehavior.pending_one_in = 0;
     rig.chain.bottom().misbehavior.damaged = names..names + 4096;
     rig.write(names, &[0; 4096]).expect_err("it is damaged");
     rig.chain.bottom().misbehavior.damaged = 0..0;
-    rig.told();
-    assert!(rig.chain.next_timer().is_some(), "the disk is to be read");
-    rig.until_read_anew();
-    let refused = rig.read(place_of(&before, b"/bin/large"), 4096);
+    rig.events();
+    assert!(
+        rig.chain.next_timer().is_some(),
+        "the disk has to be read again"
+    );
+    rig.until_reread();
+    let refused = rig.read(offset_of(&before, b"/bin/large"), 4096);
     let refused = refused.expect_err("denied");
     assert!(refused.to_string().contains("\"secret\""), "{refused}");
 }
 
-/// Such trims follow the deletion of files, and are by far the most.
+/// Most trims follow the deletion of files.
 #[test]
-fn a_trim_of_what_is_nobodys_is_no_news() {
+fn a_trim_of_free_blocks_is_not_reported() {
     let (before, ..) = trojan();
     let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.told();
+    rig.events();
     let view = before.view().expect("a file system");
     let mut free = Vec::new();
     let blocks = 0..before.0.len() as u64 / 4096;
     view.owners(blocks, |run, owner| {
-        if owner == Owner::Nobody {
+        if owner == Owner::Unowned {
             free.push(run);
         }
     });
@@ -512,37 +544,37 @@ fn a_trim_of_what_is_nobodys_is_no_news() {
         let length = (run.end - run.start) * 4096;
         rig.trim(run.start * 4096, length).expect("trimmed");
     }
-    assert_eq!(rig.told(), Vec::<Value>::new());
+    assert_eq!(rig.events(), Vec::<Value>::new());
     assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
 }
 
-/// What a trim leaves is the disk's choice: so it is read, and not guessed.
+/// A trim leaves unknown content, so the disk is read.
 #[test]
-fn after_a_trim_of_what_is_the_file_systems_own_the_disk_is_read_anew() {
+fn after_a_trim_of_metadata_the_disk_is_read_again() {
     let (before, ..) = trojan();
     let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.told();
-    let at = place_of(&before, b"/bin");
+    rig.events();
+    let at = offset_of(&before, b"/bin");
     rig.trim(at, 4096).expect("trimmed");
-    rig.until_read_anew();
-    // Whose it is has no path any more.
-    let large = place_of(&before, b"/bin/large");
+    rig.until_reread();
+    // The owner of the block has no path any more.
+    let large = offset_of(&before, b"/bin/large");
     rig.write(large, &[1; 4096]).expect("written");
-    let told = rig.told();
-    let write = told.iter().find(|event| event["operation"] == "write");
-    let write = write.expect("it is told");
+    let events = rig.events();
+    let write = events.iter().find(|event| event["operation"] == "write");
+    let write = write.expect("reported");
     assert_eq!(write["path"], Value::Null, "{write}");
 }
 
-/// Three partitions: the first has a file system whose last descriptors would lie behind
-/// its end, the second cannot be read, the third is as it should be.
+/// Three partitions: the first has a file system whose last descriptors would be beyond its end, the
+/// second cannot be read, and the third is valid.
 #[test]
-fn a_partition_that_cannot_be_read_hides_no_other_one() {
+fn a_partition_that_cannot_be_read_does_not_affect_the_others() {
     let folder = TempDir::new().expect("a folder");
     let (_, image) = make(KINDS[4].0, KINDS[4].1, &folder);
     let mut odd = image.0;
-    // The last group, of which a block of descriptors is, has one block; and a copy of the
-    // superblock is said to be everywhere.
+    // The last group, which has a block of descriptors, has one block; and every group is said to
+    // have a copy of the superblock.
     let (groups, blocks) = (177, 1 + 176 * 512 + 1);
     let at = |at: usize| 1024 + at..1024 + at + 4;
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("4 bytes"));
@@ -565,25 +597,39 @@ fn a_partition_that_cannot_be_read_hides_no_other_one() {
         disk.extend_from_slice(content);
     }
     disk[510..512].copy_from_slice(&[0x55, 0xAA]);
-    let mut rig = Rig::with(&disk, disk.len(), "", (places[1].clone(), 1 << 30));
-    let told = rig.told();
-    let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
-    let [first, second, third] = notes[..] else {
-        panic!("{told:?}");
+    let mut rig = Rig::with(
+        &disk,
+        disk.len(),
+        "",
+        RigOptions {
+            damaged: places[1].clone(),
+            memory_max: 1 << 30,
+        },
+    );
+    let events = rig.events();
+    let messages: Vec<&str> = events
+        .iter()
+        .filter_map(|one| one["message"].as_str())
+        .collect();
+    let [first, second, third] = messages[..] else {
+        panic!("{events:?}");
     };
     assert!(first.contains("beyond the end of its partition"), "{first}");
-    assert!(second.contains("cannot be read"), "{second}");
+    assert!(
+        second.contains("cannot read the file system: damaged"),
+        "{second}"
+    );
     assert!(third.contains("is followed"), "{third}");
     for (block, content) in before.written(&replayed, 4096) {
         let offset = places[2].start + block * 4096;
         rig.write(offset, content).expect("written");
     }
-    assert!(paths(&rig.told(), "create").contains(&"/bin/trojan"));
+    assert!(paths(&rig.events(), "create").contains(&"/bin/trojan"));
 }
 
-/// Partitions cost a tenant nothing, and each was given as much memory as the policy said.
+/// Each partition once got the memory of the policy, and a tenant can make any number of partitions.
 #[test]
-fn all_partitions_together_have_the_memory_of_one() {
+fn all_partitions_share_the_memory_limit() {
     let (before, ..) = trojan();
     let alone = Live::read(&before, before.0.len() as u64, 1 << 30).expect("a file system");
     let mut disk = vec![0; 1 << 20];
@@ -599,73 +645,79 @@ fn all_partitions_together_have_the_memory_of_one() {
     let memory_max = alone.bytes() * 5 / 2;
     assert!(memory_max < 64 << 20);
     let mut rig = Rig::within(memory_max, &disk, "memory_max = '64M'\n");
-    let told = rig.told();
-    let notes: Vec<&str> = told.iter().filter_map(|one| one["note"].as_str()).collect();
-    let [less, first, second, third] = notes[..] else {
-        panic!("{told:?}");
+    let events = rig.events();
+    let messages: Vec<&str> = events
+        .iter()
+        .filter_map(|one| one["message"].as_str())
+        .collect();
+    let [limit, first, second, third] = messages[..] else {
+        panic!("{events:?}");
     };
-    assert!(less.contains("not the 67108864 of its policy"), "{less}");
+    assert!(limit.contains("not the 67108864 of the policy"), "{limit}");
     assert!(first.contains("is followed"), "{first}");
     assert!(second.contains("is followed"), "{second}");
     assert!(third.contains("more files than fit"), "{third}");
 }
 
 #[test]
-fn a_disk_that_gets_a_file_system_is_told_by_block_until_then() {
+fn a_disk_is_reported_by_block_until_it_has_a_file_system() {
     let (before, replayed, _) = trojan();
     let mut rig = Rig::new(&[], before.0.len(), "");
-    let told = rig.told();
+    let events = rig.events();
     assert!(
-        told[0]["note"].as_str().expect("text").contains("by block"),
-        "{told:?}"
+        events[0]["message"]
+            .as_str()
+            .expect("text")
+            .contains("by block"),
+        "{events:?}"
     );
     rig.write(8192, &[1; 512]).expect("written");
-    let told = rig.told();
+    let events = rig.events();
     assert_eq!(
-        told[0]["disk"],
+        events[0]["disk"],
         serde_json::json!([[8192, 512]]),
-        "{told:?}"
+        "{events:?}"
     );
     for (at, piece) in before.0.chunks(1 << 20).enumerate() {
         rig.write((at << 20) as u64, piece).expect("written");
     }
-    rig.told();
+    rig.events();
     rig.clock.advance(Duration::from_secs(1));
     rig.until(|rig| {
-        let told = rig.told();
-        let notes = told.iter().filter_map(|event| event["note"].as_str());
-        notes
+        let events = rig.events();
+        let messages = events.iter().filter_map(|event| event["message"].as_str());
+        messages
             .into_iter()
-            .any(|note| note.contains("is followed"))
+            .any(|message| message.contains("is followed"))
             .then_some(())
     });
     for (block, content) in before.written(&replayed, 4096) {
         rig.write(block * 4096, content).expect("written");
     }
-    assert!(paths(&rig.told(), "create").contains(&"/bin/trojan"));
+    assert!(paths(&rig.events(), "create").contains(&"/bin/trojan"));
 }
 
-/// What is written while the disk is read anew is not lost.
+/// Writes while the disk is read again are not lost.
 #[test]
-fn what_passes_while_the_disk_is_read_is_told_afterwards() {
+fn writes_during_a_read_of_the_disk_are_reported_afterwards() {
     let (before, replayed, _) = trojan();
     let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.told();
-    // As another file system would: its beginning, in part.
+    rig.events();
+    // A part of the beginning, as a new file system would write it.
     rig.write(1024, &before.0[1024..1536]).expect("written");
     rig.clock.advance(Duration::from_secs(1));
     rig.poll();
     for (block, content) in before.written(&replayed, 4096) {
         rig.write(block * 4096, content).expect("written");
     }
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     rig.until(|rig| {
-        told.extend(rig.told());
-        let is_over = told.iter().any(|event| event["note"].is_string());
+        events.extend(rig.events());
+        let is_over = events.iter().any(|event| event["message"].is_string());
         is_over.then_some(())
     });
-    told.extend(rig.told());
-    let has_seen = paths(&told, "create").contains(&"/bin/trojan");
+    events.extend(rig.events());
+    let has_seen = paths(&events, "create").contains(&"/bin/trojan");
     let is_known = rig.chain.bottom().bytes() == &replayed.0[..];
-    assert!(has_seen && is_known, "{told:?}");
+    assert!(has_seen && is_known, "{events:?}");
 }

@@ -6,7 +6,7 @@ use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
 use super::member::{PAUSE_MAX, State};
 use super::{Kind, Replicate, Request, VOLUME, VOLUME_STALL_MIN, none_is_there};
-use crate::remote::Link;
+use crate::remote::LinkState;
 
 impl Replicate {
     /// A part of a request, of which a member was asked, has ended.
@@ -175,8 +175,8 @@ impl Replicate {
                 self.put_out(at, &why, completions);
                 continue;
             }
-            let link = member.remote.as_ref().map(|remote| remote.link());
-            if let Some(Link::Broken(why)) = link {
+            let link = member.remote.as_ref().map(|remote| remote.link_state());
+            if let Some(LinkState::Broken(why)) = link {
                 self.put_out(at, &why, completions);
             }
         }

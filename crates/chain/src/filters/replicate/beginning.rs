@@ -12,7 +12,7 @@ use super::map::Map;
 use super::member::State;
 use super::store::{Store, path_in};
 use super::{Begun, CONNECT_WITHIN, Replicate, VOLUME};
-use crate::remote::Link;
+use crate::remote::LinkState;
 
 impl Replicate {
     /// Goes on with beginning.
@@ -23,7 +23,7 @@ impl Replicate {
                 self.disk_bytes = below.geometry().size_bytes;
                 let members = self.members.iter().map(|one| {
                     let choice = one.choice.as_ref().map_or(0, Choice::number);
-                    let targets = &self.surroundings.targets;
+                    let targets = &self.context.attachment.targets;
                     let place = one.place.as_ref().map(|place| targets.identity(place));
                     let place = place.unwrap_or_default();
                     (format!("{}\n{place}", one.name), choice)
@@ -31,7 +31,7 @@ impl Replicate {
                 let members: Vec<(String, u32)> = members.collect();
                 let members = members.iter().map(|(name, choice)| (&**name, *choice));
                 let mut fresh = Map::new(self.disk_bytes, &members.collect::<Vec<_>>());
-                fresh.epoch = self.surroundings.tenure.epoch;
+                fresh.epoch = self.context.attachment.history.epoch;
                 for choice in self
                     .members
                     .iter_mut()
@@ -40,12 +40,12 @@ impl Replicate {
                     choice.has = Granules::new(self.disk_bytes);
                 }
                 self.use_map(fresh);
-                let Some(state) = &self.surroundings.state else {
+                let Some(state) = &self.context.attachment.state else {
                     self.failed = Some("what replicas lack can be kept nowhere here".to_owned());
                     return;
                 };
                 let path = path_in(state, &self.name);
-                let store = Store::new(&self.surroundings, state, &path);
+                let store = Store::new(&self.context, state, &path);
                 store.load();
                 self.store = Some(store);
                 for at in 1..self.members.len() {
@@ -62,7 +62,7 @@ impl Replicate {
                         && member
                             .remote
                             .as_ref()
-                            .is_some_and(|one| one.link() == Link::Connecting)
+                            .is_some_and(|one| one.link_state() == LinkState::Connecting)
                 });
                 if !is_waiting || now.saturating_sub(since) >= CONNECT_WITHIN {
                     self.take_stock(now);
@@ -92,14 +92,14 @@ impl Replicate {
             Begun::Loading { since } => since,
             _ => return,
         };
-        let tenure = self.surroundings.tenure;
+        let history = self.context.attachment.history;
         let mut is_first = false;
         match loaded {
             Ok(Some(before)) => {
                 self.stored = before.sequence;
-                is_first = before.left == 0 && tenure.follows == 0;
+                is_first = before.left == 0 && history.predecessor == 0;
                 let fresh = self.map.clone();
-                match fresh.go_on_from(&before, &tenure) {
+                match fresh.go_on_from(&before, &history) {
                     Ok(map) => self.use_map(map),
                     Err(useless) => {
                         self.failed = Some(useless.to_string());
@@ -168,10 +168,10 @@ impl Replicate {
         let Some(remote) = &self.members[at].remote else {
             return Err("it cannot be connected to".to_owned());
         };
-        match remote.link() {
-            Link::Ready => {}
-            Link::Connecting => return Err("it does not answer".to_owned()),
-            Link::Broken(why) => return Err(why),
+        match remote.link_state() {
+            LinkState::Ready => {}
+            LinkState::Connecting => return Err("it does not answer".to_owned()),
+            LinkState::Broken(why) => return Err(why),
         }
         let (size, is) = (remote.geometry().size_bytes, remote.capabilities());
         if size < self.disk_bytes {
@@ -187,7 +187,7 @@ impl Replicate {
     pub(super) fn connect(&mut self, at: usize, now: Duration) {
         let member = &mut self.members[at];
         let Some(place) = &member.place else { return };
-        match self.surroundings.targets.open(place) {
+        match self.context.attachment.targets.open(place) {
             Ok(remote) => {
                 member.remote = Some(remote);
                 member.state = State::Connecting(now);

@@ -114,14 +114,14 @@ impl Choice {
             live.view().owners(blocks, |run, owner| {
                 let is_wanted = match owner {
                     // Whatever starts a machine lies before the file system.
-                    Owner::Nobody => run.start == 0,
+                    Owner::Unowned => run.start == 0,
                     Owner::Content { inode, .. } => {
                         !self.is_judged || self.files.contains(&(at, inode)) || !live.is_file(inode)
                     }
                     _ => true,
                 };
                 let length = match owner {
-                    Owner::Nobody => 1,
+                    Owner::Unowned => 1,
                     _ => run.end - run.start,
                 };
                 if is_wanted {

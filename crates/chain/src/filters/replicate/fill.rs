@@ -17,7 +17,7 @@ use base::{BlockDevice, Completion, Durability, OwnedOp, Started, Token};
 use super::map::Regions;
 use super::member::{PAUSE_MIN, State};
 use super::{CONNECT_WITHIN, Kind, Replicate, Request, VOLUME};
-use crate::remote::Link;
+use crate::remote::LinkState;
 
 /// A piece is as long, in bytes.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -110,7 +110,7 @@ impl Replicate {
                     Err(why) => {
                         let remote = self.members[at].remote.as_ref();
                         let is_on_its_way =
-                            remote.is_some_and(|one| one.link() == Link::Connecting);
+                            remote.is_some_and(|one| one.link_state() == LinkState::Connecting);
                         if !is_on_its_way || now.saturating_sub(since) >= CONNECT_WITHIN {
                             let mut completions = Vec::new();
                             self.put_out(at, &why, &mut completions);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use base::{BlockDevice, ByteRange, Completion, IoError, Outcome, OwnedOp, Started, Token};
 
 use super::{Begun, Kind, Replicate, Request, State};
-use crate::follow::{Disk, Follower, News};
+use crate::follow::{Disk, Follower, FollowerEvent};
 
 /// A disk that takes longer to read is used meanwhile.
 pub(super) const READ_FIRST_FOR: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ impl Looking {
 
     /// Whether it is known what is wanted.
     pub fn is_certain(&self) -> bool {
-        self.follower.is_settled() && self.to_judge.is_empty()
+        self.follower.is_complete() && self.to_judge.is_empty()
     }
 
     /// Whether one more change may be held.
@@ -116,7 +116,7 @@ impl Looking {
             .disk()
             .is_some_and(|disk| !disk.changed().is_empty());
         if self.damaged > before || self.damaged > 0 && has_changed {
-            self.follower.read_anew_after(self.pause);
+            self.follower.reread_after(self.pause);
         }
     }
 
@@ -129,7 +129,7 @@ impl Looking {
             _ => (self.pause * 2).min(PAUSE_MAX),
         };
         if self.damaged > 0 && self.damaged != before {
-            self.follower.read_anew_after(self.pause);
+            self.follower.reread_after(self.pause);
         }
     }
 
@@ -141,7 +141,7 @@ impl Looking {
 
     /// Whether something is left to be done that nothing else has polled for.
     pub fn is_pressed(&self) -> bool {
-        !self.to_judge.is_empty() || !self.answers.is_empty() || self.follower.has_needs()
+        !self.to_judge.is_empty() || !self.answers.is_empty() || self.follower.has_reads()
     }
 }
 
@@ -205,7 +205,7 @@ impl Replicate {
             }
             (Started::Failed(_), Some(looking)) => {
                 // What was followed does not come to pass.
-                looking.follower.read_anew(true);
+                looking.follower.reread(true);
                 self.lack_if_uncertain();
                 started
             }
@@ -227,7 +227,7 @@ impl Replicate {
             }
             OwnedOp::WriteZeroes { .. } => {
                 if let Some(looking) = &mut self.looking {
-                    looking.follower.read_anew(false);
+                    looking.follower.reread(false);
                 }
                 self.lack_if_uncertain();
             }
@@ -337,11 +337,11 @@ impl Replicate {
         };
         let may_begin = !self.is_resting || matches!(self.begun, Begun::Looking { .. });
         let answers = std::mem::take(&mut looking.answers);
-        let news = looking.follower.go_on(self.disk_bytes, may_begin);
+        let news = looking.follower.proceed(self.disk_bytes, may_begin);
         self.take_news(news);
         for (token, result) in answers {
             let looking = self.looking.as_mut();
-            let news = looking.map(|looking| looking.follower.answered(token, result));
+            let news = looking.map(|looking| looking.follower.completed(token, result));
             self.take_news(news.unwrap_or_default());
         }
         while may_begin && self.look_at_next(below) {}
@@ -351,7 +351,11 @@ impl Replicate {
 
     /// Reads what is needed next; whether something was.
     fn look_at_next(&mut self, below: &mut dyn BlockDevice) -> bool {
-        let Some(need) = self.looking.as_mut().and_then(|one| one.follower.next()) else {
+        let Some(need) = self
+            .looking
+            .as_mut()
+            .and_then(|one| one.follower.next_read())
+        else {
             return false;
         };
         let (offset, length) = (need.offset(), need.length());
@@ -372,23 +376,23 @@ impl Replicate {
             }
             Some(_) => {
                 if let Some(request) = self.requests.get_mut(id) {
-                    request.look = Some(looking.follower.asked(need));
+                    request.look = Some(looking.follower.started(need));
                 }
                 true
             }
             None => {
-                looking.follower.put_back(need);
+                looking.follower.return_read(need);
                 self.withdraw(id);
                 false
             }
         }
     }
 
-    fn take_news(&mut self, news: Vec<News>) {
+    fn take_news(&mut self, news: Vec<FollowerEvent>) {
         for news in news {
             match news {
-                News::Seen(_) => self.take_changes(),
-                News::Found => {
+                FollowerEvent::Accesses(_) => self.take_changes(),
+                FollowerEvent::DiskRead => {
                     let choices = self.members.iter_mut();
                     let choices = choices.filter_map(|member| member.choice.as_mut());
                     choices.for_each(super::choice::Choice::forget);
@@ -400,7 +404,10 @@ impl Replicate {
                     self.lack_if_uncertain();
                     self.has_judged();
                 }
-                News::GivenUp(why, pause) => self.note(format!(
+                FollowerEvent::ReadFailed {
+                    reason: why,
+                    retry_after: pause,
+                } => self.note(format!(
                     "the disk could not be read: {why}; replicas of chosen files are not filled \
                      until it is; it is read again in {} s",
                     pause.as_secs()
@@ -526,7 +533,7 @@ impl Replicate {
                     return;
                 }
                 Started::Failed(error) => {
-                    looking.follower.read_anew(true);
+                    looking.follower.reread(true);
                     self.lack_if_uncertain();
                     Err(error)
                 }
@@ -548,8 +555,8 @@ impl Replicate {
 
     /// A follower with so much memory for each file system, if one is needed.
     pub(super) fn follower(&self, memory_max: u64) -> Follower {
-        let clock = Arc::clone(&self.surroundings.clock);
-        Follower::new(memory_max, clock, self.surroundings.wake.clone())
+        let clock = Arc::clone(&self.context.host.clock);
+        Follower::new(memory_max, clock, self.context.attachment.wake.clone())
     }
 }
 

@@ -15,7 +15,7 @@
 //!   64 ├───────┬───────┬───────┬───────┤
 //!      │ which each is                 │   4 bytes a member: of its name and place
 //!   80 ├───────┴───────┼───────┴───────┤
-//!      │ left          │ zeroes        │   by which chain, if its filters were exchanged; 0: not
+//!      │ left          │ zeroes        │   by which chain, if its filters were swapped; 0: not
 //!   96 ├───────────────┴───────────────┤
 //!      │ in flight: a bit a region     │   may have been written in part
 //!      ├───────────────────────────────┤
@@ -37,7 +37,7 @@
 
 use base::checksum;
 
-use crate::Tenure;
+use crate::ChainHistory;
 
 const MAGIC: [u8; 8] = *b"SCRMAP03";
 const HEAD_BYTES: usize = 96;
@@ -278,20 +278,20 @@ impl Map {
     ///
     /// # Errors
     /// [`Useless`], if others have what the volume lacks.
-    pub fn go_on_from(self, before: &Self, tenure: &Tenure) -> Result<Self, Useless> {
-        let epoch = tenure.epoch;
+    pub fn go_on_from(self, before: &Self, history: &ChainHistory) -> Result<Self, Useless> {
+        let epoch = history.epoch;
         let is_next = match (before.epoch, epoch) {
             // Nobody says what happened meanwhile.
             (_, None) => true,
             // This host may have begun in vain in between, however often.
             (Some(was), Some(is)) => {
-                was <= is && was.saturating_add(1) >= tenure.since.unwrap_or(is)
+                was <= is && was.saturating_add(1) >= history.epoch_first.unwrap_or(is)
             }
             (None, Some(_)) => false,
         };
         // One that nobody has left is gone on from by the first chain of a lease only: what
         // came before another one had no filter of this name.
-        let is_whole = is_next && before.left == tenure.follows;
+        let is_whole = is_next && before.left == history.predecessor;
         let volume_lacks = before.is_out[0];
         let mut new = Self {
             sequence: before.sequence,
@@ -414,11 +414,11 @@ mod tests {
         }
     }
 
-    fn tenure(epoch: Option<u32>, follows: u64) -> Tenure {
-        Tenure {
+    fn history(epoch: Option<u32>, follows: u64) -> ChainHistory {
+        ChainHistory {
             epoch,
-            follows,
-            ..Tenure::default()
+            predecessor: follows,
+            ..ChainHistory::default()
         }
     }
 
@@ -431,7 +431,7 @@ mod tests {
         before.lacking[1].set(3);
         (before.epoch, before.sequence) = (Some(7), 40);
         let lacks = |before: &Map, epoch, follows| {
-            let map = fresh().go_on_from(before, &tenure(epoch, follows));
+            let map = fresh().go_on_from(before, &history(epoch, follows));
             map.map(|map| {
                 assert_eq!((map.sequence, map.left), (40, 0));
                 map.lacking[1].count()
@@ -442,14 +442,14 @@ mod tests {
         }
         // Nobody was let in meanwhile, however often that was tried.
         for (since, expected) in [(7, 1), (8, 1), (9, 10)] {
-            let tenure = Tenure {
-                since: Some(since),
-                ..tenure(Some(20), 0)
+            let history = ChainHistory {
+                epoch_first: Some(since),
+                ..history(Some(20), 0)
             };
-            let map = fresh().go_on_from(&before, &tenure).expect("it goes on");
+            let map = fresh().go_on_from(&before, &history).expect("it goes on");
             assert_eq!(map.lacking[1].count(), expected, "{since}");
         }
-        // Its filters were exchanged: by those that follow, or by others.
+        // Its filters were swapped: by those that follow, or by others.
         before.left = 5;
         assert_eq!(lacks(&before, Some(7), 5), Ok(1));
         assert_eq!(lacks(&before, Some(7), 6), Ok(10));
@@ -458,11 +458,11 @@ mod tests {
         assert_eq!(lacks(&before, Some(9), 5), Err(Useless::Interrupted));
         assert_eq!(lacks(&before, Some(8), 5), Ok(1));
         let smaller = Map::new(9 << 20, &[("volume", 0), ("b", 0)]);
-        let refused = smaller.clone().go_on_from(&before, &tenure(Some(8), 5));
+        let refused = smaller.clone().go_on_from(&before, &history(Some(8), 5));
         assert!(matches!(refused, Err(Useless::Size { .. })));
         before.is_out[0] = false;
         let begun = smaller
-            .go_on_from(&before, &tenure(Some(8), 5))
+            .go_on_from(&before, &history(Some(8), 5))
             .expect("nobody needs it");
         assert_eq!(begun.lacking[1].count(), 9);
     }
@@ -477,7 +477,7 @@ mod tests {
         let grown = |before: &Map, bytes: u64| {
             let fresh = Map::new(bytes, &members);
             fresh
-                .go_on_from(before, &Tenure::default())
+                .go_on_from(before, &ChainHistory::default())
                 .expect("it counts")
         };
         // The last region had a part only; b alone has what was written last.
@@ -516,7 +516,7 @@ mod tests {
         let members = [("volume", 0), ("d", 0), ("c", 0), ("b nbd://2", 0)];
         let map = Map::new(10 << 20, &members[..]);
         let map = map
-            .go_on_from(&before, &Tenure::default())
+            .go_on_from(&before, &ChainHistory::default())
             .expect("it goes on");
         assert_eq!(map.is_out, [true, true, false, true]);
         let counts: Vec<u32> = map.lacking.iter().map(Regions::count).collect();
@@ -524,7 +524,7 @@ mod tests {
         // Who had all is not among them any more: nobody has.
         let map = Map::new(10 << 20, &[("volume", 0), ("d", 0)]);
         let mut map = map
-            .go_on_from(&before, &Tenure::default())
+            .go_on_from(&before, &ChainHistory::default())
             .expect("it goes on");
         assert_eq!(map.recover(), None);
     }
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(map.clone().recover(), Some(2));
         let go_on = |other: Map| {
             other
-                .go_on_from(&map, &Tenure::default())
+                .go_on_from(&map, &ChainHistory::default())
                 .expect("it goes on")
         };
         assert_eq!(go_on(of(7, 0)), map);

@@ -8,7 +8,7 @@ use base::{BlockDevice, IoError, Op, OpKind, OwnedOp, Request, Started, Token};
 use chain_policy::ReplicaLocation;
 
 use super::choice::Choice;
-use crate::remote::Remote;
+use crate::remote::RemoteDisk;
 use crate::tokens::Tokens;
 
 /// One that is out is tried again after so long, at first and at last.
@@ -44,7 +44,7 @@ pub(super) struct Member {
     pub place: Option<ReplicaLocation>,
     /// What it is to have, if that is not all.
     pub choice: Option<Choice>,
-    pub remote: Option<Box<dyn Remote>>,
+    pub remote: Option<Box<dyn RemoteDisk>>,
     pub state: State,
     pub tokens: Tokens<Part>,
     /// What could not begin yet, in order: whatever comes for it goes behind.

@@ -61,7 +61,7 @@ use store::Store;
 pub use store::REPLICAS_SUFFIX;
 
 use crate::tokens::Tokens;
-use crate::{Filter, Opening, StateFolder, Surroundings};
+use crate::{Filter, FilterContext, Opening, StateFolder};
 
 /// A replica that is not there within so long is out as the filter begins.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -146,7 +146,7 @@ enum Begun {
 /// See the module's head.
 pub struct Replicate {
     name: Arc<str>,
-    surroundings: Surroundings,
+    context: FilterContext,
     stall: Duration,
     members: Vec<Member>,
     map: Map,
@@ -199,7 +199,7 @@ pub struct Replicate {
 impl Replicate {
     /// As `config` says.
     #[must_use]
-    pub fn new(name: &str, config: &ReplicateConfig, surroundings: Surroundings) -> Self {
+    pub fn new(name: &str, config: &ReplicateConfig, context: FilterContext) -> Self {
         let replicas = config.replicas.iter();
         let mut members = vec![Member::new("volume", None)];
         members.extend(replicas.map(|one| {
@@ -210,7 +210,7 @@ impl Replicate {
         let map = Map::new(0, &[("volume", 0)]);
         let mut new = Self {
             name: name.into(),
-            surroundings,
+            context,
             stall: Duration::from_millis(config.stall_ms),
             members,
             touched: map.in_flight.clone(),
@@ -243,18 +243,18 @@ impl Replicate {
         };
         if new.members.iter().any(|member| member.choice.is_some()) {
             new.looking = Some(Looking::new(
-                new.follower(config.memory_max.min(new.surroundings.memory_max)),
+                new.follower(config.memory_max.min(new.context.attachment.memory_max)),
             ));
         }
         new
     }
 
     fn now(&self) -> Duration {
-        self.surroundings.clock.monotonic()
+        self.context.host.clock.monotonic()
     }
 
     fn note(&self, note: String) {
-        self.surroundings.note(&self.name, note);
+        self.context.report(&self.name, note);
     }
 
     fn read(
@@ -358,7 +358,7 @@ impl Filter for Replicate {
         match (&self.failed, &self.begun) {
             (Some(why), _) => Opening::Failed(why.clone()),
             (None, Begun::Yes) => Opening::Ready,
-            (None, _) => Opening::UnderWay,
+            (None, _) => Opening::Pending,
         }
     }
 
@@ -514,18 +514,18 @@ impl Filter for Replicate {
         remotes.chain(timers.into_iter().flatten()).min()
     }
 
-    fn may_leave(&self) -> Result<(), String> {
+    fn check_removable(&self) -> Result<(), String> {
         match self.is_source(VOLUME) || !self.is_used {
             true => Ok(()),
             false => Err("the volume lacks what its replicas have, and is being filled".to_owned()),
         }
     }
 
-    fn rest(&mut self) -> bool {
+    fn quiesce(&mut self) -> bool {
         self.is_resting = true;
         if self.is_used && self.map.left == 0 {
             // Others may write the volume before it is used again.
-            self.map.left = self.surroundings.tenure.turn.max(1);
+            self.map.left = self.context.attachment.history.chain.max(1);
             self.changed(true);
         }
         let is_idle = self.fill.as_ref().is_none_or(|fill| !fill.is_under_way());

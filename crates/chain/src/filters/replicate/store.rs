@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use world::{Disk, OpenMode, Pool, Wake};
 
 use super::map::{Map, SLOT_BYTES_MAX};
-use crate::{StateFolder, Surroundings};
+use crate::{FilterContext, StateFolder};
 
 /// Slots begin at a multiple of this: neither spoils the other.
 const ALIGN: u64 = 64 << 10;
@@ -33,12 +33,12 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub fn new(surroundings: &Surroundings, state: &StateFolder, path: &Path) -> Self {
+    pub fn new(context: &FilterContext, state: &StateFolder, path: &Path) -> Self {
         let (tell, told) = mpsc::channel();
         Self {
             disk: Arc::clone(&state.disk),
-            pool: Arc::clone(&surroundings.pool),
-            wake: surroundings.wake.clone(),
+            pool: Arc::clone(&context.host.pool),
+            wake: context.attachment.wake.clone(),
             path: path.to_owned(),
             tell,
             told,

@@ -13,7 +13,10 @@ use world::{Clock, Disk, Millis, Wake};
 
 use super::*;
 use crate::filters::Event;
-use crate::{Chain, EventSink, Exchange, Link, Remote, SizeRule, StateFolder, Targets, Tenure};
+use crate::{
+    AttachmentContext, Chain, ChainHistory, EventSink, HostContext, HotSwap, LinkState, RemoteDisk,
+    SizeRule, StateFolder, Targets,
+};
 
 mod partial;
 mod returning;
@@ -216,10 +219,10 @@ impl BlockDevice for Connection {
     }
 }
 
-impl Remote for Connection {
-    fn link(&self) -> Link {
+impl RemoteDisk for Connection {
+    fn link_state(&self) -> LinkState {
         if !self.is_alive() {
-            return Link::Broken("it is away".to_owned());
+            return LinkState::Broken("it is away".to_owned());
         }
         let mut place = lock(&self.place);
         if !place.hangs {
@@ -229,8 +232,8 @@ impl Remote for Connection {
         }
         // As `Targets` says: what older connections have asked comes first.
         match place.late.is_empty() {
-            true => Link::Ready,
-            false => Link::Connecting,
+            true => LinkState::Ready,
+            false => LinkState::Connecting,
         }
     }
 }
@@ -252,7 +255,7 @@ impl Drop for Connection {
 struct Servers(BTreeMap<String, Shared>);
 
 impl Targets for Servers {
-    fn open(&self, place: &chain_policy::ReplicaLocation) -> Result<Box<dyn Remote>, String> {
+    fn open(&self, place: &chain_policy::ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         let place = self.0.get(&place.to_string()).ok_or("no such server")?;
         Ok(Box::new(Connection::new(place)))
     }
@@ -281,14 +284,14 @@ struct Rig {
     heard: Arc<Heard>,
     wake: Wake,
     rung: Receiver<()>,
-    tenure: Tenure,
+    history: ChainHistory,
 }
 
 #[derive(Default)]
 struct Heard(Mutex<Vec<Event>>);
 
 impl EventSink for Heard {
-    fn tell(&self, events: Vec<Event>) {
+    fn report(&self, events: Vec<Event>) {
         self.0.lock().expect("not poisoned").extend(events);
     }
 }
@@ -332,7 +335,7 @@ impl Rig {
             heard: Arc::default(),
             wake,
             rung,
-            tenure: Tenure::default(),
+            history: ChainHistory::default(),
         }
     }
 
@@ -353,39 +356,45 @@ impl Rig {
             world.disk.create_directory(&path).expect("made");
             world.disk.sync_directory(Path::new("/")).expect("synced");
         }
-        let surroundings = Surroundings {
-            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
-            pool: Arc::clone(&self.pool) as _,
-            targets: Arc::clone(&self.servers) as _,
-            wake: self.wake.clone(),
-            events: Arc::clone(&self.heard) as _,
-            tenure: self.tenure,
-            state: Some(StateFolder {
-                disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
-                path,
-            }),
-            ..Surroundings::simulated(world)
+        let simulated = FilterContext::simulated(world.clone());
+        let context = FilterContext {
+            host: HostContext {
+                clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+                pool: Arc::clone(&self.pool) as _,
+                ..simulated.host
+            },
+            attachment: AttachmentContext {
+                targets: Arc::clone(&self.servers) as _,
+                wake: self.wake.clone(),
+                events: Arc::clone(&self.heard) as _,
+                history: self.history,
+                state: Some(StateFolder {
+                    disk: Arc::clone(&world.disk) as Arc<dyn Disk>,
+                    path,
+                }),
+                ..simulated.attachment
+            },
         };
-        vec![Box::new(Replicate::new("copies", config, surroundings))]
+        vec![Box::new(Replicate::new("copies", config, context))]
     }
 
     fn begin(&mut self) -> Result<(), String> {
         let filters = self.build();
-        self.exchange(filters)
+        self.hot_swap(filters)
     }
 
     /// The filter is left: nothing stands before the volume.
     fn leave(&mut self) -> Result<(), String> {
-        self.exchange(Vec::new())
+        self.hot_swap(Vec::new())
     }
 
-    fn exchange(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), String> {
+    fn hot_swap(&mut self, filters: Vec<Box<dyn Filter>>) -> Result<(), String> {
         let ended = Arc::<Mutex<Option<_>>>::default();
         let told = Arc::clone(&ended);
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters,
             rule: SizeRule::MayChange,
-            told: Box::new(move |result| {
+            on_swapped: Box::new(move |result| {
                 *told.lock().expect("not poisoned") = Some(result);
             }),
         });
@@ -663,7 +672,7 @@ fn a_volume_that_lacks_something_keeps_its_filter() {
     }
     let refused = rig.leave().expect_err("the volume lacks something");
     assert!(
-        refused.contains("cannot be left: the volume lacks"),
+        refused.contains("cannot be removed: the volume lacks"),
         "{refused}"
     );
     lock(&rig.places[0]).hangs = false;
@@ -683,12 +692,12 @@ fn what_was_written_without_the_filter_its_replicas_lack() {
         (3, 2, 1, true),  // And by somebody else in between.
     ] {
         let mut rig = Rig::new(23, 1);
-        rig.tenure = Tenure {
+        rig.history = ChainHistory {
             epoch: Some(1),
-            turn: 1,
-            follows: 0,
+            chain: 1,
+            predecessor: 0,
             restores: None,
-            since: None,
+            epoch_first: None,
         };
         rig.begin().expect("it begins");
         rig.write(0, &[4; BLOCK]);
@@ -699,12 +708,12 @@ fn what_was_written_without_the_filter_its_replicas_lack() {
             rig.write(0, &[5; BLOCK]);
             rig.flush();
         }
-        rig.tenure = Tenure {
+        rig.history = ChainHistory {
             epoch: Some(epoch),
-            turn,
-            follows,
+            chain: turn,
+            predecessor: follows,
             restores: None,
-            since: None,
+            epoch_first: None,
         };
         rig.begin().expect("it begins");
         let expected = if is_filled { 5 } else { 4 };

@@ -1,10 +1,10 @@
-//! What is recorded, and what is lost.
+//! Which requests are recorded, and which are lost.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::trace::{Outcome, Trace as Recorded, Verb};
+use ::trace::{OpKind, Outcome, Trace as Recorded};
 use base::{BlockDevice as _, Completion, Durability, IoError, Request, Started, ZeroMode};
 use chain_policy::TraceConfig;
 use nbd::memory::{MemoryDevice, Misbehavior};
@@ -12,7 +12,7 @@ use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 
 use super::{BATCH_RECORDS, QUEUE_MAX, Trace};
-use crate::{Filter as _, Opening, Room, StateFolder, Surroundings};
+use crate::{AttachmentContext, DiskLimits, Filter as _, FilterContext, Opening, StateFolder};
 
 struct Rig {
     simulation: Simulation,
@@ -39,39 +39,43 @@ impl Rig {
         rig
     }
 
-    fn begin(&mut self, room: u64) {
+    fn begin(&mut self, trace_bytes: u64) {
         self.trace = None;
         let world = self.simulation.world();
         let state = StateFolder {
             disk: Arc::clone(&world.disk),
             path: "/state".into(),
         };
-        let surroundings = Surroundings {
-            room: Room {
-                trace_bytes: room,
-                ..Room::UNLIMITED
+        let simulated = FilterContext::simulated(world);
+        let context = FilterContext {
+            host: simulated.host,
+            attachment: AttachmentContext {
+                disk_limits: DiskLimits {
+                    trace_bytes,
+                    ..DiskLimits::UNLIMITED
+                },
+                ..simulated.attachment
             },
-            ..Surroundings::simulated(world)
         };
         let config = TraceConfig { bytes_max: 1 << 20 };
-        self.trace = Some(Trace::new("t", &config, surroundings, state));
+        self.trace = Some(Trace::new("t", &config, context, state));
     }
 
-    fn of(&mut self) -> (&mut Trace, &mut MemoryDevice) {
-        (self.trace.as_mut().expect("begun"), &mut self.below)
+    fn parts(&mut self) -> (&mut Trace, &mut MemoryDevice) {
+        (self.trace.as_mut().expect("a filter"), &mut self.below)
     }
 
-    fn turn(&mut self) -> Vec<Completion> {
+    fn poll(&mut self) -> Vec<Completion> {
         self.simulation.clock.advance(Duration::from_millis(1));
-        let (trace, below) = self.of();
-        trace.commit(below).expect("it goes on");
+        let (trace, below) = self.parts();
+        trace.commit(below).expect("committed");
         let mut completions = Vec::new();
         trace.poll(below, &mut completions);
         completions
     }
 
     fn write(&mut self, token: u64) -> Started {
-        let (trace, below) = self.of();
+        let (trace, below) = self.parts();
         trace.start(
             below,
             Request::write(token, 4096, &[1; 512], Durability::Durable),
@@ -101,11 +105,11 @@ impl Rig {
 }
 
 #[test]
-fn each_request_is_recorded_when_it_has_ended_and_once() {
+fn each_request_is_recorded_once_when_it_has_completed() {
     let mut rig = Rig::new(2);
     for token in 1..=40 {
         rig.simulation.clock.advance(Duration::from_millis(1));
-        let (trace, below) = rig.of();
+        let (trace, below) = rig.parts();
         let mut out = [0; 512];
         let zeroes = ZeroMode {
             durability: Durability::Volatile,
@@ -126,32 +130,32 @@ fn each_request_is_recorded_when_it_has_ended_and_once() {
             _ => trace.start(below, Request::read(token, 1 << 30, &mut out)),
         };
         if started == Started::Pending {
-            while !rig.turn().iter().any(|one| one.token == token) {}
+            while !rig.poll().iter().any(|one| one.token == token) {}
         } else if token % 5 == 4 {
             assert!(matches!(
                 started,
                 Started::Failed(IoError::OutOfRange { .. })
             ));
         }
-        rig.turn();
+        rig.poll();
     }
     assert_eq!(rig.recorded(), [], "a second has not passed");
     rig.simulation.clock.advance(Duration::from_secs(1));
-    rig.turn();
+    rig.poll();
     let traces = rig.recorded();
-    assert_eq!((traces.len(), traces[0].lost, traces[0].gone), (1, 0, 0));
+    assert_eq!((traces.len(), traces[0].lost, traces[0].removed), (1, 0, 0));
     let records = &traces[0].records;
     assert_eq!(records.len(), 40);
     assert!(records.is_sorted_by_key(|record| record.time_ns));
-    let verbs = [
-        Verb::Write,
-        Verb::WriteZeroes,
-        Verb::Flush,
-        Verb::Read,
-        Verb::Read,
+    let kinds = [
+        OpKind::Write,
+        OpKind::WriteZeroes,
+        OpKind::Flush,
+        OpKind::Read,
+        OpKind::Read,
     ];
     for (token, record) in (1..).zip(records) {
-        assert_eq!(record.verb, verbs[(token as usize - 1) % 5]);
+        assert_eq!(record.kind, kinds[(token as usize - 1) % 5]);
         assert!(record.latency_ns >= 1_000_000, "{record:?}");
         assert_eq!(record.is_fua, token % 5 == 1);
         assert_eq!(record.may_punch, token % 5 == 2);
@@ -166,7 +170,7 @@ fn each_request_is_recorded_when_it_has_ended_and_once() {
 }
 
 #[test]
-fn a_disk_does_not_wait_for_its_trace_and_what_is_lost_is_counted() {
+fn requests_do_not_wait_for_the_trace_and_lost_records_are_counted() {
     let mut rig = Rig::new(0);
     // No job runs.
     let more = 5;
@@ -174,39 +178,39 @@ fn a_disk_does_not_wait_for_its_trace_and_what_is_lost_is_counted() {
         for token in 0..BATCH_RECORDS as u64 {
             assert_eq!(rig.write(token), Started::Done);
         }
-        rig.turn();
+        rig.poll();
     }
     rig.simulation.pool.run_all(&rig.simulation.random);
     rig.write(1);
-    rig.turn();
-    let (trace, _) = rig.of();
-    assert!(trace.rest());
+    rig.poll();
+    let (trace, _) = rig.parts();
+    assert!(trace.quiesce());
     let traces = rig.recorded();
     assert_eq!(traces[0].lost, (more * BATCH_RECORDS) as u64);
     let recorded = (QUEUE_MAX * BATCH_RECORDS) as u64 + 1;
-    assert_eq!(traces[0].records.len() as u64 + traces[0].gone, recorded);
-    assert!(traces[0].gone > 0, "the oldest files are gone");
+    assert_eq!(traces[0].records.len() as u64 + traces[0].removed, recorded);
+    assert!(traces[0].removed > 0, "the oldest files are gone");
     let bytes: usize = rig.files().iter().map(Vec::len).sum();
-    assert!(bytes <= 1 << 20, "{bytes} bytes are kept");
+    assert!(bytes <= 1 << 20, "{bytes} bytes are stored");
 }
 
 #[test]
-fn each_life_has_a_trace_of_its_own_and_its_end_is_written() {
+fn each_filter_writes_a_trace_of_its_own_to_the_end() {
     let mut rig = Rig::new(0);
     for count in 1..=3 {
         for token in 0..count {
             assert_eq!(rig.write(token), Started::Done);
         }
-        rig.turn();
+        rig.poll();
         rig.begin(8 << 20);
         rig.simulation.clock.advance(Duration::from_secs(1));
     }
     let traces = rig.recorded();
     let counts: Vec<usize> = traces.iter().map(|one| one.records.len()).collect();
     assert_eq!(counts, [1, 2, 3]);
-    assert_eq!(traces[2].disk_bytes, 0, "it was not opened");
+    assert_eq!(traces[2].disk_bytes, 0, "the filter was not opened");
     rig.begin(0);
-    let (trace, below) = rig.of();
+    let (trace, below) = rig.parts();
     let refused = trace.open(below);
     assert!(matches!(refused, Opening::Failed(why) if why.contains("--filter-trace")));
     assert_eq!(below.geometry().size_bytes, 1 << 20);

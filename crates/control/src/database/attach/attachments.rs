@@ -10,19 +10,19 @@
 //! state.
 
 use api::host::{Access, AttachmentState};
+use api::types::Message;
 use base::{AttachmentId, PartyId, VolumeId};
 use catalog::VersionKey;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::database::attach::moves;
 use crate::database::tenancy::rights::check_volume;
 use crate::database::{
-    ChainKey, Database, DatabaseError, Follower, Need, ObjectKind, Principal, Right, chains, rows,
+    ChainKey, Database, DatabaseError, Need, ObjectKind, Principal, Right, rows,
 };
 
-/// An attachment.
+/// An attachment: which volume is attached where, its desired and its observed state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentRow {
     /// The id.
@@ -31,79 +31,150 @@ pub struct AttachmentRow {
     pub volume: VolumeId,
     /// The host.
     pub host: PartyId,
-    /// The VM that it is plugged into; none for a plain export.
+    /// The VM that it is plugged into; `None` for a plain export.
     pub vm: Option<String>,
-    /// Whether it may write.
+    /// Whether it may be written.
     pub access: Access,
-    /// It is to be; otherwise it is to end.
-    pub is_wanted: bool,
-    /// Whether it is to be detached without the guest's consent.
-    pub is_forced: bool,
-    /// The generation of the desired state.
-    pub generation: u64,
-    /// How far it is.
-    pub state: AttachmentState,
-    /// The generation that `state` was reported for.
-    pub reported: u64,
-    /// Why it is as it is.
-    pub reason: Option<String>,
-    /// What is worth knowing and no error.
-    pub note: Option<String>,
-    /// The device's serial number in the VM.
-    pub device: Option<String>,
-    /// The last lease that was taken for it.
-    pub epoch: Option<u32>,
-    /// Read-only: what it shows; none of an empty volume.
+    /// Read-only: the version that is shown; `None` if the volume was empty.
     pub version: Option<VersionKey>,
-    /// The size it is served with, in bytes.
-    pub size_bytes: Option<u64>,
-    /// The NBD URI for clients on the host.
-    pub uri: Option<String>,
-    /// The NBD URI for clients elsewhere.
-    pub tcp_uri: Option<String>,
-    /// The user who requested it; `None`: Scree did.
-    pub asked_by: Option<PartyId>,
-    /// The attachment that replaces it when it is detached, or has replaced it.
-    pub follower: Option<Follower>,
-    /// The active chain, as its host reported it.
-    pub chain: Option<ChainKey>,
-    /// Why the desired chain is not active.
-    pub chain_problem: Option<String>,
+    /// The last lease that was granted for it.
+    pub epoch: Option<u32>,
+    /// The desired state.
+    pub desired: DesiredAttachment,
+    /// The observed state.
+    pub observed: ObservedAttachment,
+    /// The user who requested it; `None` if Scree did.
+    pub requested_by: Option<PartyId>,
     /// When it was requested.
     pub created: Millis,
     /// When it was detached.
     pub ended: Option<Millis>,
 }
 
+/// The desired state of an attachment, as the last request left it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredAttachment {
+    /// Whether it should be attached; otherwise it should be detached.
+    pub is_attached: bool,
+    /// Whether it is detached without the guest's consent, and without the host's report if the
+    /// host is unresponsive.
+    pub is_forced: bool,
+    /// Grows with each change of the desired state.
+    pub generation: u64,
+    /// The attachment that replaces it when it is detached, or has replaced it.
+    pub successor: Option<Successor>,
+}
+
+/// The attachment that replaces another one as soon as that is detached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// The id.
+    pub id: AttachmentId,
+    /// The host.
+    pub host: PartyId,
+    /// The VM that it is plugged into; `None` for a plain export.
+    pub vm: Option<String>,
+}
+
+/// The observed state of an attachment, as its host reported it or as the controllers set it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedAttachment {
+    /// The state.
+    pub state: AttachmentState,
+    /// The generation of the desired state that the host's report was about.
+    pub generation: u64,
+    /// What keeps it from the desired state, or what was lost when it was detached.
+    pub problem: Option<Message>,
+    /// What the user should know although nothing is wrong.
+    pub notice: Option<Message>,
+    /// The device's serial number in the VM.
+    pub device: Option<String>,
+    /// The size that it is served with, in bytes.
+    pub size_bytes: Option<u64>,
+    /// The NBD URI for clients on the host.
+    pub uri: Option<String>,
+    /// The NBD URI for clients elsewhere.
+    pub tcp_uri: Option<String>,
+    /// The active chain.
+    pub chain: Option<ChainKey>,
+    /// Why the desired chain is not active.
+    pub chain_problem: Option<String>,
+}
+
 pub(in crate::database) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
     let epoch: Option<i64> = row.try_get("epoch")?;
-    let size: Option<i64> = row.try_get("size_bytes")?;
     Ok(AttachmentRow {
         id: rows::spelt(row, "id")?,
         volume: rows::spelt(row, "volume")?,
         host: rows::spelt(row, "host")?,
         vm: row.try_get("vm")?,
         access: rows::spelt(row, "access")?,
-        is_forced: rows::flag(row, "forced")?,
-        note: row.try_get("note")?,
-        device: row.try_get("device")?,
-        asked_by: rows::spelt_if_any(row, "requested_by")?,
-        follower: moves::follower(row)?,
-        chain: chains::chain_key(row)?,
-        chain_problem: row.try_get("chain_problem")?,
+        version: rows::version_key(row, "version_volume", "version_number")?,
+        epoch: epoch.map(|_| rows::small(row, "epoch")).transpose()?,
+        desired: desired(row)?,
+        observed: observed(row)?,
+        requested_by: rows::spelt_if_any(row, "requested_by")?,
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
-        is_wanted: rows::flag(row, "desired")?,
+    })
+}
+
+/// Reads the successor from a row of `attachments`.
+fn successor(row: &AnyRow) -> Result<Option<Successor>, DatabaseError> {
+    let Some(id) = rows::spelt_if_any(row, "successor_id")? else {
+        return Ok(None);
+    };
+    Ok(Some(Successor {
+        id,
+        host: rows::spelt(row, "successor_host")?,
+        vm: row.try_get("successor_vm")?,
+    }))
+}
+
+fn desired(row: &AnyRow) -> Result<DesiredAttachment, DatabaseError> {
+    Ok(DesiredAttachment {
+        is_attached: rows::flag(row, "desired")?,
+        is_forced: rows::flag(row, "forced")?,
         generation: rows::number(row, "generation")?,
+        successor: successor(row)?,
+    })
+}
+
+fn observed(row: &AnyRow) -> Result<ObservedAttachment, DatabaseError> {
+    let size: Option<i64> = row.try_get("size_bytes")?;
+    Ok(ObservedAttachment {
         state: rows::spelt(row, "state")?,
-        reported: rows::number(row, "reported_generation")?,
-        reason: row.try_get("reason")?,
-        epoch: epoch.map(|_| rows::small(row, "epoch")).transpose()?,
-        version: rows::version_key(row, "version_volume", "version_number")?,
+        generation: rows::number(row, "reported_generation")?,
+        problem: message(row, "problem", "problem_code")?,
+        notice: message(row, "notice", "notice_code")?,
+        device: row.try_get("device")?,
         size_bytes: size.map(i64::cast_unsigned),
         uri: row.try_get("uri")?,
         tcp_uri: row.try_get("tcp_uri")?,
+        chain: chain_key(row)?,
+        chain_problem: row.try_get("chain_problem")?,
     })
+}
+
+/// Reads the active chain from a row of `attachments`.
+fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, DatabaseError> {
+    let id = rows::spelt_if_any(row, "chain")?;
+    let key = |id| {
+        let revision = rows::number(row, "chain_revision")?;
+        Ok(ChainKey { id, revision })
+    };
+    id.map(key).transpose()
+}
+
+fn message(row: &AnyRow, text: &str, code: &str) -> Result<Option<Message>, DatabaseError> {
+    let Some(text) = row.try_get::<Option<String>, _>(text)? else {
+        return Ok(None);
+    };
+    let code: Option<String> = row.try_get(code)?;
+    Ok(Some(Message {
+        code: code.unwrap_or_default(),
+        text,
+    }))
 }
 
 pub(in crate::database) async fn of_volume(
@@ -132,7 +203,7 @@ pub(in crate::database) async fn writer_of(
     Ok(writer.map(|one| one.host))
 }
 
-/// Whether it is attached anywhere, or not yet detached.
+/// Whether a volume is attached anywhere, or not detached yet.
 pub(in crate::database) async fn is_attached(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -189,7 +260,7 @@ impl Attachments<'_> {
             .collect()
     }
 
-    /// Those of one host.
+    /// The attachments of one host that are not detached.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -224,7 +295,7 @@ impl Attachments<'_> {
     }
 }
 
-/// The attachment with this id, if `principal` may see it, and so end it.
+/// The attachment with this id, if `principal` may see it, and so detach it.
 pub(in crate::database) async fn attachment_named(
     connection: &mut AnyConnection,
     principal: &Principal,
@@ -239,14 +310,14 @@ pub(in crate::database) async fn attachment_named(
     }
 }
 
-/// Whether `principal` may see an attachment, and so end it: their own, or of a
-/// volume that they administer.
+/// Whether `principal` may see an attachment, and so detach it: their own, or of a volume that
+/// they administer.
 pub(in crate::database) async fn may_see(
     connection: &mut AnyConnection,
     principal: &Principal,
     attachment: &AttachmentRow,
 ) -> Result<bool, DatabaseError> {
-    Ok(attachment.asked_by == Some(principal.party.id)
+    Ok(attachment.requested_by == Some(principal.party.id)
         || administers(connection, principal, attachment.volume).await?)
 }
 

@@ -6,6 +6,7 @@
 //! * A host gets no lease on a volume whose journal it cannot reach, unless the lease of the
 //!   journal's host was ended by force. The new attachment then says what happened to the journal.
 
+use api::words::MessageCode;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::NamedJournal;
 use sqlx::any::AnyRow;
@@ -48,12 +49,12 @@ async fn of(
 }
 
 impl Journal {
-    /// What a new lease of `host`, which reaches the folders `reached`, gets of the journal.
+    /// The named journal, for a new lease of `host`, which reaches the folder `reached`.
     ///
     /// # Errors
-    /// [`DatabaseError::JournalAway`] if that is another one, and the journal
-    /// was not taken from its host.
-    pub(in crate::database) async fn brought(
+    /// [`DatabaseError::JournalAway`] if the journal is in another folder and the lease of its host
+    /// was not ended by force.
+    pub(in crate::database) async fn for_lease(
         self,
         change: &mut AnyConnection,
         volume: VolumeId,
@@ -92,15 +93,16 @@ async fn note(
     change: &mut AnyConnection,
     volume: VolumeId,
     host: PartyId,
-    note: &str,
+    text: &str,
 ) -> Result<(), DatabaseError> {
     sqlx::query(
-        "UPDATE attachments SET note = $1 WHERE volume = $2 AND host = $3 \
+        "UPDATE attachments SET notice = $1, notice_code = $4 WHERE volume = $2 AND host = $3 \
          AND access = 'read-write' AND state <> 'detached'",
     )
-    .bind(note)
+    .bind(text)
     .bind(volume.to_string())
     .bind(host.to_string())
+    .bind(MessageCode::DetachedByForce.as_str())
     .execute(change)
     .await?;
     Ok(())
@@ -121,7 +123,7 @@ pub(in crate::database) async fn take_away(
                  which it keeps aside"
             ));
         }
-        // A later holder has acknowledged nothing.
+        // A later holder has acknowledged no write.
         Some(Journal {
             taken: Some(before),
             ..
@@ -139,7 +141,7 @@ pub(in crate::database) async fn take_away(
     Ok(taken)
 }
 
-/// Forgets the journal: everything is in versions, or was discarded.
+/// Clears the named journal: everything is in versions, or was discarded.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,

@@ -6,44 +6,20 @@
 //! * Every other change of the desired state cancels the move.
 
 use api::host::{Access, AttachmentState};
-use base::{AttachmentId, PartyId};
-use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row as _};
+use base::AttachmentId;
+use sqlx::AnyConnection;
 use world::Millis;
 
 use crate::database::attach::attachments::{
-    AttachmentRow, administers, attachment_named, attachment_of,
+    AttachmentRow, Successor, administers, attachment_named, attachment_of,
 };
-use crate::database::attach::requests::wish;
+use crate::database::attach::requests::set_desired;
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{check_host, check_volume};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts, rows};
 
-/// The attachment that replaces another one as soon as that is detached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Follower {
-    /// The id.
-    pub id: AttachmentId,
-    /// The host.
-    pub host: PartyId,
-    /// The VM that it is plugged into; none for a plain export.
-    pub vm: Option<String>,
-}
-
-/// What follows the attachment of a row, if anything does.
-pub(in crate::database) fn follower(row: &AnyRow) -> Result<Option<Follower>, DatabaseError> {
-    let Some(id) = rows::spelt_if_any(row, "successor_id")? else {
-        return Ok(None);
-    };
-    Ok(Some(Follower {
-        id,
-        host: rows::spelt(row, "successor_host")?,
-        vm: row.try_get("successor_vm")?,
-    }))
-}
-
 /// Creates the successor of an attachment that is detached now.
-pub(in crate::database) async fn follow(
+pub(in crate::database) async fn create_successor(
     change: &mut AnyConnection,
     old: AttachmentId,
     now: Millis,
@@ -81,7 +57,7 @@ impl Attachments<'_> {
         self,
         principal: &Principal,
         id: AttachmentId,
-        next: &Follower,
+        next: &Successor,
         heard_after: Millis,
     ) -> Result<AttachmentRow, DatabaseError> {
         self.database.transaction_for(principal).run(|mut change| async move {
@@ -89,12 +65,12 @@ impl Attachments<'_> {
             let need = Need::Have(Right::Use);
             let volume = check_volume(&mut change, principal, old.volume, need).await?;
             check_host(&mut change, principal, next.host, next.vm.as_deref()).await?;
-            let is_same = |other: &Follower| (other.host, &other.vm) == (next.host, &next.vm);
-            if old.follower.as_ref().is_some_and(is_same) {
+            let is_same = |other: &Successor| (other.host, &other.vm) == (next.host, &next.vm);
+            if old.desired.successor.as_ref().is_some_and(is_same) {
                 return Ok(old);
             }
             let name = &volume.name;
-            if old.state == AttachmentState::Detached {
+            if old.observed.state == AttachmentState::Detached {
                 return refused(format!("attachment {id} of volume {name:?} has ended"));
             }
             if old.access == Access::ReadOnly {
@@ -103,7 +79,7 @@ impl Attachments<'_> {
                      attach it there first, then detach it here"
                 ));
             }
-            if !old.is_wanted && old.follower.is_none() || volume.deleting {
+            if !old.desired.is_attached && old.desired.successor.is_none() || volume.deleting {
                 return refused(format!("volume {name:?} is being detached already"));
             }
             if (old.host, &old.vm) == (next.host, &next.vm) {
@@ -121,7 +97,7 @@ impl Attachments<'_> {
                      be nowhere; move it to another one, or detach it here and attach it there"
                 ));
             }
-            wish(&mut change, &old, false, false).await?;
+            set_desired(&mut change, &old, false, false).await?;
             sqlx::query(
                 "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
                  successor_requested_by = $4 WHERE id = $5",
@@ -162,19 +138,19 @@ impl Attachments<'_> {
                         .await?;
                     check_host(&mut change, principal, old.host, old.vm.as_deref()).await?;
                 }
-                let Some(follower) = &old.follower else {
+                let Some(successor) = &old.desired.successor else {
                     return refused(format!("attachment {id} is not being moved"));
                 };
-                if old.state == AttachmentState::Detached {
+                if old.observed.state == AttachmentState::Detached {
                     return refused(format!(
                         "attachment {id} is detached already, and {} has replaced it; move that one back",
-                        follower.id
+                        successor.id
                     ));
                 }
-                wish(&mut change, &old, true, false).await?;
+                set_desired(&mut change, &old, true, false).await?;
                 let volume = audit_log::volume(&mut change, old.volume).await?;
                 let to =
-                    audit_log::place(&mut change, follower.host, follower.vm.as_deref()).await?;
+                    audit_log::place(&mut change, successor.host, successor.vm.as_deref()).await?;
                 let target = format!("{volume} to {to}");
                 principal.note(&mut change, "cancel-move", target).await?;
                 attachment_of(&mut change, id).await

@@ -6,6 +6,7 @@
 //!   be newer than the head, until the host reports `detached`.
 
 use api::host::{Access, AttachmentReport, AttachmentState};
+use api::types::Message;
 use base::{AttachmentId, PartyId, VolumeId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
@@ -23,7 +24,7 @@ impl Attachments<'_> {
     pub async fn nothing_open(self, host: PartyId) -> Result<(), DatabaseError> {
         self.database.transaction().notify().run(|mut change| async move {
             sqlx::query(
-                "UPDATE attachments SET reported_generation = 0, reason = NULL, uri = NULL, \
+                "UPDATE attachments SET reported_generation = 0, problem = NULL, problem_code = NULL, uri = NULL, \
                  tcp_uri = NULL, chain = NULL, chain_revision = NULL, chain_problem = NULL, state = CASE desired WHEN 1 THEN 'attaching' ELSE 'detaching' END \
                  WHERE host = $1 AND state <> 'detached'",
             )
@@ -52,15 +53,16 @@ impl Attachments<'_> {
             .notify()
             .run(|mut change| async move {
                 let kept = sqlx::query(
-                "UPDATE attachments SET state = $1, reason = $2, reported_generation = generation, \
+                "UPDATE attachments SET state = $1, problem = $2, problem_code = $16, reported_generation = generation, \
                  size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
-                 note = COALESCE($11, note), device = $12, chain = $13, chain_revision = $14, \
+                 notice = COALESCE($11, notice), \
+                 notice_code = COALESCE($17, notice_code), device = $12, chain = $13, chain_revision = $14, \
                  chain_problem = $15 WHERE id = $7 AND host = $8 AND generation = $9 \
                  AND state <> 'detached' AND (desired = 0 OR $10 = 0) \
                  RETURNING volume, access, epoch",
             )
             .bind(report.state.as_str())
-            .bind(report.reason.clone())
+            .bind(text(report.problem.as_ref()))
             .bind(report.size_bytes.map(u64::cast_signed))
             .bind(report.uri.clone())
             .bind(report.tcp_uri.clone())
@@ -69,11 +71,13 @@ impl Attachments<'_> {
             .bind(host.to_string())
             .bind(report.generation.cast_signed())
             .bind(i64::from(is_end))
-            .bind(report.note.clone())
+            .bind(text(report.notice.as_ref()))
             .bind(report.device.clone())
             .bind(report.chain.map(|chain| chain.id.to_string()))
             .bind(report.chain.map(|chain| chain.revision.cast_signed()))
             .bind(report.chain_problem.clone())
+            .bind(code(report.problem.as_ref()))
+            .bind(code(report.notice.as_ref()))
             .fetch_optional(&mut *change)
             .await?;
                 let Some(kept) = kept else { return Ok(false) };
@@ -82,21 +86,21 @@ impl Attachments<'_> {
                     if access == Access::ReadWrite {
                         let volume: VolumeId = rows::spelt(&kept, "volume")?;
                         snapshots::settle(&mut change, volume).await?;
-                        // Without a lease it has not touched the journal.
+                        // Without a lease the host did not write the journal.
                         if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
                             journals::forget(&mut change, volume).await?;
                         }
-                        if let Some(reason) = &report.reason {
-                            // It was discarded: say what was lost.
+                        if let Some(problem) = &report.problem {
+                            // The journal was discarded: record what was lost.
                             let at = lease_terms::where_it_is(&mut change, volume).await?;
-                            sqlx::query("UPDATE attachments SET reason = $1 WHERE id = $2")
-                                .bind(format!("{reason}: the volume is {at}"))
+                            sqlx::query("UPDATE attachments SET problem = $1 WHERE id = $2")
+                                .bind(format!("{problem}: the volume is {at}"))
                                 .bind(id.to_string())
                                 .execute(&mut *change)
                                 .await?;
                         }
                     }
-                    moves::follow(&mut change, id, now).await?;
+                    moves::create_successor(&mut change, id, now).await?;
                     hosts::clean(&mut change).await?;
                     hosts::assign(&mut change, host).await?;
                 }
@@ -104,6 +108,14 @@ impl Attachments<'_> {
             })
             .await
     }
+}
+
+fn text(message: Option<&Message>) -> Option<String> {
+    message.map(|message| message.text.clone())
+}
+
+fn code(message: Option<&Message>) -> Option<String> {
+    message.map(|message| message.code.clone())
 }
 
 /// Records that a lease was granted for the attachment of `volume` to `host`.
@@ -141,16 +153,17 @@ pub(in crate::database) async fn fence(
     change: &mut AnyConnection,
     volume: VolumeId,
     now: Millis,
-    reason: &str,
+    problem: &Message,
 ) -> Result<(), DatabaseError> {
     for attachment in of_volume(&mut *change, volume).await? {
         sqlx::query(
-            "UPDATE attachments SET state = 'detached', desired = 0, reason = $1, ended_ms = $2, \
-             generation = generation + 1 WHERE id = $3",
+            "UPDATE attachments SET state = 'detached', desired = 0, problem = $1, ended_ms = $2, \
+             problem_code = $4, generation = generation + 1 WHERE id = $3",
         )
-        .bind(reason)
+        .bind(&problem.text)
         .bind(now.0)
         .bind(attachment.id.to_string())
+        .bind(&problem.code)
         .execute(&mut *change)
         .await?;
         hosts::assign(&mut *change, attachment.host).await?;
@@ -158,8 +171,8 @@ pub(in crate::database) async fn fence(
     Ok(())
 }
 
-/// Has every volume opened and closed once on the host that had it last, or else on `host`, so that
-/// what its journal holds becomes a version.
+/// Requests that every volume is opened and closed once on the host that had it last, or else on
+/// `host`, so that what its journal holds becomes a version.
 ///
 /// The attachment's id is derived from the volume's. A row that exists is left from an earlier
 /// restore and has ended. It is reset: earlier requests and reports, and above all a forced detach,
@@ -177,7 +190,7 @@ pub(in crate::database) async fn reopen_all(
          ON CONFLICT (id) DO UPDATE SET host = excluded.host, access = excluded.access, \
          desired = 0, state = 'detaching', epoch = excluded.epoch, \
          created_ms = excluded.created_ms, generation = attachments.generation + 1, \
-         reported_generation = 0, forced = 0, vm = NULL, device = NULL, reason = NULL, note = NULL, \
+         reported_generation = 0, forced = 0, vm = NULL, device = NULL, problem = NULL, problem_code = NULL, notice = NULL, notice_code = NULL, \
          size_bytes = NULL, uri = NULL, tcp_uri = NULL, ended_ms = NULL, requested_by = NULL, \
          chain = NULL, chain_revision = NULL, chain_problem = NULL, successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL",
     )

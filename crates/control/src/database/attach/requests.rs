@@ -14,7 +14,7 @@ use crate::database::tenancy::rights::{check_host, check_volume, refuse_if_delet
 use crate::database::tenancy::{audit_log, principal};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts};
 
-/// An attachment to be created.
+/// A new attachment.
 #[derive(Debug, Clone)]
 pub struct NewAttachment {
     /// The id.
@@ -23,9 +23,9 @@ pub struct NewAttachment {
     pub volume: VolumeId,
     /// The host.
     pub host: PartyId,
-    /// The VM that it is plugged into; none for a plain export.
+    /// The VM that it is plugged into; `None` for a plain export.
     pub vm: Option<String>,
-    /// Whether it may write.
+    /// Whether it may be written.
     pub access: Access,
     /// When it is requested.
     pub created: Millis,
@@ -36,7 +36,7 @@ impl Attachments<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and [`DatabaseError::Forbidden`] if the volume, the
-    /// host or the VM is not for the principal; [`DatabaseError::Refused`] if the volume is
+    /// host or the VM may not be used by the principal; [`DatabaseError::Refused`] if the volume is
     /// attached in another way, or being deleted; [`DatabaseError::Quota`] of read-only
     /// attachments; [`DatabaseError::OtherRequest`].
     pub async fn attach(
@@ -67,7 +67,7 @@ impl Attachments<'_> {
                 if let Some(same) = same
                     && !may_see(&mut change, principal, same).await?
                 {
-                    let reason = format!("volume {name:?} is attached so by another user");
+                    let reason = format!("volume {name:?} is attached there by another user");
                     return Err(DatabaseError::Refused { reason });
                 }
                 let place = audit_log::place(&mut change, new.host, new.vm.as_deref()).await?;
@@ -75,8 +75,9 @@ impl Attachments<'_> {
                 principal.note(&mut change, "attach", target).await?;
                 if let Some(same) = same {
                     principal.note_made(&mut change, same.id).await?;
-                    if !same.is_wanted || same.state != AttachmentState::Attached {
-                        wish(&mut change, same, true, false).await?;
+                    if !same.desired.is_attached || same.observed.state != AttachmentState::Attached
+                    {
+                        set_desired(&mut change, same, true, false).await?;
                     }
                     return attachment_of(&mut change, same.id).await;
                 }
@@ -116,10 +117,10 @@ impl Attachments<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let attachment = attachment_named(&mut change, principal, &id.to_string()).await?;
-                if attachment.state != AttachmentState::Detached {
+                if attachment.observed.state != AttachmentState::Detached {
                     // A forced detach stays forced.
-                    let is_forced = is_forced || attachment.is_forced;
-                    wish(&mut change, &attachment, false, is_forced).await?;
+                    let is_forced = is_forced || attachment.desired.is_forced;
+                    set_desired(&mut change, &attachment, false, is_forced).await?;
                     let how = if is_forced { " by force" } else { "" };
                     let volume = audit_log::volume(&mut change, attachment.volume).await?;
                     let vm = attachment.vm.as_deref();
@@ -136,7 +137,7 @@ impl Attachments<'_> {
 /// Why a volume cannot be attached, and what to do.
 fn in_use(name: &str, attachment: &AttachmentRow) -> String {
     let access = attachment.access;
-    match (attachment.is_wanted, &attachment.reason) {
+    match (attachment.desired.is_attached, &attachment.observed.problem) {
         (true, _) if attachment.vm.is_none() => format!(
             "volume {name:?} is exported {access}; run `scree volume unexport {name}` first"
         ),
@@ -145,18 +146,18 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
              first",
             vm = attachment.vm.as_deref().unwrap_or_default()
         ),
-        (false, _) if attachment.follower.is_some() => format!(
+        (false, _) if attachment.desired.successor.is_some() => format!(
             "volume {name:?} is being moved to another host; `scree attachment move {id} \
              --cancel` cancels that",
             id = attachment.id
         ),
-        (false, None) => format!("volume {name:?} is still being closed; ask again soon"),
+        (false, None) => format!("volume {name:?} is still being closed; try again soon"),
         (false, Some(why)) => format!("volume {name:?} is still being closed: {why}"),
     }
 }
 
 /// Changes the desired state of an attachment. A move is canceled.
-pub(in crate::database) async fn wish(
+pub(in crate::database) async fn set_desired(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
     is_wanted: bool,
@@ -167,7 +168,7 @@ pub(in crate::database) async fn wish(
         false => AttachmentState::Detaching,
     };
     sqlx::query(
-        "UPDATE attachments SET desired = $1, state = $2, reason = NULL, forced = $3, \
+        "UPDATE attachments SET desired = $1, state = $2, problem = NULL, problem_code = NULL, forced = $3, \
          successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL, \
          generation = generation + 1 WHERE id = $4",
     )
@@ -236,7 +237,7 @@ async fn insert(
     }
     // If the last attachment was detached by force, the new one says what was lost.
     let last = sqlx::query(
-        "SELECT host, forced, reason FROM attachments WHERE volume = $1 AND state = 'detached' \
+        "SELECT host, forced, problem, problem_code FROM attachments WHERE volume = $1 AND state = 'detached' \
          AND access = 'read-write' ORDER BY ended_ms DESC LIMIT 1",
     )
     .bind(new.volume.to_string())
@@ -245,8 +246,9 @@ async fn insert(
     if let Some(last) = last
         && rows::flag(&last, "forced")?
     {
-        sqlx::query("UPDATE attachments SET note = $1 WHERE id = $2")
-            .bind(last.try_get::<Option<String>, _>("reason")?)
+        sqlx::query("UPDATE attachments SET notice = $1, notice_code = $2 WHERE id = $3")
+            .bind(last.try_get::<Option<String>, _>("problem")?)
+            .bind(last.try_get::<Option<String>, _>("problem_code")?)
             .bind(new.id.to_string())
             .execute(change)
             .await?;

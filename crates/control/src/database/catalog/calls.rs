@@ -14,7 +14,7 @@ impl Answer {
     /// The answer to a call `C`.
     ///
     /// # Panics
-    /// If the type of the answer cannot be written as JSON, which none of them is.
+    /// If the answer cannot be serialized as JSON, which is possible for no type of answer.
     #[must_use]
     pub fn new<C: Call>(answer: &C::Answer) -> Self {
         Self(serde_json::to_vec(answer).expect("answers can be written as JSON"))
@@ -29,14 +29,14 @@ impl Answer {
         Self(serde_json::to_vec(&answer).expect("errors can be written as JSON"))
     }
 
-    /// Its bytes.
+    /// The JSON text.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// The answer to a call of the catalog. That it is the one of this call is what `C` is for.
+/// The answer to a catalog call of type `C`.
 fn json<T, C>(_: &C, done: Result<T, DatabaseError>) -> Answer
 where
     C: Call<Answer = CatalogAnswer<T>>,
@@ -44,7 +44,7 @@ where
     Answer::new::<C>(&done.map_err(CatalogError::from))
 }
 
-/// What the engine asks of its catalog.
+/// The engine's catalog.
 #[derive(Clone, Copy, Debug)]
 pub struct Catalog<'a> {
     pub(in crate::database) database: &'a Database,
@@ -54,6 +54,7 @@ impl Catalog<'_> {
     /// Answers a host's call.
     pub async fn answer(self, reach: &Reach, call: CatalogCall) -> Answer {
         let (host, now) = (reach.host, reach.now());
+        let (keys, repair) = (self.database.keys(), self.database.repair());
         match call {
             CatalogCall::Acquire(call) => {
                 let done = self.acquire(call.volume, call.salt, call.journals, host);
@@ -65,33 +66,17 @@ impl Catalog<'_> {
             }
             CatalogCall::SetKey(call) => {
                 let (volume, lineage) = (call.volume, call.lineage);
-                let done = self.database.keys().set_lineage_key(
-                    host,
-                    volume,
-                    lineage,
-                    call.key,
-                    &call.wrapped,
-                );
+                let done = keys.set_lineage_key(host, volume, lineage, call.key, &call.wrapped);
                 json(&call, done.await)
             }
             CatalogCall::WrappedBy(call) => {
                 let count_max = call.count_max.min(ROWS_MAX);
-                let done = self
-                    .database
-                    .keys()
-                    .wrapped_by(reach, call.key, call.after, count_max);
+                let done = keys.wrapped_by(reach, call.key, call.after, count_max);
                 json(&call, done.await)
             }
             CatalogCall::Rewrap(call) => {
                 let (before, after) = (&call.before, &call.after);
-                let done = self.database.keys().rewrap(
-                    reach,
-                    call.lineage,
-                    call.from,
-                    call.to,
-                    before,
-                    after,
-                );
+                let done = keys.rewrap(reach, call.lineage, call.from, call.to, before, after);
                 json(&call, done.await)
             }
             CatalogCall::Leases(call) => json(&call, self.lease_count().await),
@@ -102,46 +87,27 @@ impl Catalog<'_> {
                 let done = self.reserve_serials(host, call.volume, call.epoch, call.count);
                 json(&call, done.await)
             }
-            CatalogCall::TakeRepair(call) => {
-                json(&call, self.database.repair().take(host, now).await)
-            }
+            CatalogCall::TakeRepair(call) => json(&call, repair.take(host, now).await),
             CatalogCall::LookAtRepair(call) => {
-                let done = self
-                    .database
-                    .repair()
-                    .look(host, call.copyset, &call.progress, now);
+                let done = repair.look(host, call.copyset, &call.progress, now);
                 json(&call, done.await)
             }
             CatalogCall::EndRepair(call) => {
-                let done = self
-                    .database
-                    .repair()
-                    .end(host, call.copyset, &call.end, now);
+                let done = repair.end(host, call.copyset, &call.end, now);
                 json(&call, done.await)
             }
             CatalogCall::SuspectUnit(call) => {
-                let done = self
-                    .database
-                    .repair()
-                    .suspicion(host, call.unit, call.suspicion, now);
+                let done = repair.suspicion(host, call.unit, call.suspicion, now);
                 json(&call, done.await)
             }
-            CatalogCall::NoteLeases(call) => json(
-                &call,
-                self.database.repair().record_leases(&call.units).await,
-            ),
-            CatalogCall::NotedLeases(call) => {
-                json(&call, self.database.repair().recorded_leases().await)
-            }
+            CatalogCall::NoteLeases(call) => json(&call, repair.record_leases(&call.units).await),
+            CatalogCall::NotedLeases(call) => json(&call, repair.recorded_leases().await),
             CatalogCall::Swept(call) => {
                 json(&call, self.swept(host, call.volume, call.epoch).await)
             }
             CatalogCall::Version(call) => json(&call, self.version(reach, call.key).await),
             CatalogCall::NeighboursOf(call) => json(&call, self.neighbours(reach, call.key).await),
-            CatalogCall::Keys(call) => json(
-                &call,
-                self.database.keys().of_lineage(reach, call.lineage).await,
-            ),
+            CatalogCall::Keys(call) => json(&call, keys.of_lineage(reach, call.lineage).await),
             CatalogCall::RemoveVersion(mut call) => {
                 let plan = std::mem::take(&mut call.plan.0);
                 let (neighbours, not_before) = (&call.neighbours, call.not_before);
@@ -160,7 +126,7 @@ impl Catalog<'_> {
                 let done = self.due_frees(reach, call.now, call.after, count_max);
                 json(&call, done.await)
             }
-            CatalogCall::Joined(call) => json(&call, self.database.repair().joined().await),
+            CatalogCall::Joined(call) => json(&call, repair.joined().await),
             CatalogCall::GatherDead(call) => {
                 let done = self.gather_dead(reach, call.id, &call.segments).await;
                 json(&call, done.map(EncodedPlan))

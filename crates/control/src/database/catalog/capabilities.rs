@@ -12,29 +12,29 @@ use world::Millis;
 use crate::database::catalog::leases::{holder_of, leftovers_of};
 use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
 
-/// What a plan allows.
+/// The rights to carry out a free plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeRights {
-    /// In which segments it frees, in order.
+    /// The segments in which it frees, in order.
     pub segments: Vec<SegmentId>,
-    /// As which lineages that was written.
+    /// The lineages that wrote them.
     pub lineages: Vec<Lineage>,
 }
 
-/// Of one volume: what a lease allows.
+/// The rights of a lease on a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRights {
     /// The lineage that writes.
     pub lineage: Lineage,
     /// The lease's epoch.
     pub epoch: u32,
-    /// What it has reserved and not used up, and what those before it left open:
-    /// in order, and none touches another.
+    /// The serials that it has reserved and not used up, and those that earlier leases left open: in
+    /// order, joined where they touch.
     pub serials: Vec<Range<u64>>,
 }
 
 impl Catalog<'_> {
-    /// What lease `epoch` of `volume` allows, if `host` holds it.
+    /// The rights of lease `epoch` of `volume`, if `host` holds it.
     ///
     /// # Errors
     /// [`DatabaseError::Fenced`] and the others.
@@ -54,7 +54,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// What the leases of a deleted volume left, if it is the host's to clean.
+    /// The rights to sweep what the leases of a deleted volume left, if the host cleans it.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and the others.
@@ -79,7 +79,7 @@ impl Catalog<'_> {
         })
     }
 
-    /// A lineage and those above it, if the host may have their keys.
+    /// A lineage and all lineages above it, if the host may have their keys.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and the others.
@@ -92,7 +92,7 @@ impl Catalog<'_> {
         Ok(keys.into_iter().map(|key| key.lineage).collect())
     }
 
-    /// What a plan that is due allows, if it is the host's to carry out.
+    /// The rights of a free plan that is due, if the host carries it out.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`] and the others.
@@ -105,7 +105,7 @@ impl Catalog<'_> {
         let Some((bytes, lineages)) = self.due_free(reach, now, plan).await? else {
             return Err(DatabaseError::not_found(ObjectKind::Plan, plan));
         };
-        // It may be a MiB long.
+        // The plan may have 1 MiB.
         let read = move || {
             let plan = FreePlan::decode(&bytes)?;
             Ok(plan.segments().map(|(segment, _)| segment).collect())
@@ -118,7 +118,7 @@ impl Catalog<'_> {
     }
 }
 
-/// The serials of what was left, in order and joined.
+/// The serials of leftover segments, in order and joined.
 fn serials_of(left: &Leftovers) -> Vec<Range<u64>> {
     let open = left.open_segments.iter().map(|open| {
         let serial = open.segment.serial();

@@ -12,12 +12,12 @@ use sqlx::{AnyConnection, Row as _};
 
 use crate::database::{Backend, Catalog, DatabaseError, rows};
 
-/// The increment of the sequence of serials: what a lease reserves at once. The PostgreSQL schema
+/// The increment of the sequence of serials: the number that a lease reserves at once. The PostgreSQL schema
 /// has the same number.
 const SERIALS_AT_ONCE: u32 = 64;
 
 impl Catalog<'_> {
-    /// How many leases were ever granted.
+    /// The number of leases that were ever granted.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -54,7 +54,7 @@ impl Catalog<'_> {
         count: u32,
     ) -> Result<Range<u64>, DatabaseError> {
         if count > SERIALS_AT_ONCE {
-            let reason = format!("{count} segment serials are more than can be had at once");
+            let reason = format!("{count} segment serials are more than one call may reserve");
             return Err(DatabaseError::Refused { reason });
         }
         let first = match self.database.backend {
@@ -82,7 +82,7 @@ impl Catalog<'_> {
         Ok(range)
     }
 
-    /// The first serial that was not handed out yet. To be called in a transaction that runs alone.
+    /// The first serial that was not handed out yet. Call it in a transaction that runs alone.
     pub(in crate::database) async fn serial_next(
         self,
         change: &mut AnyConnection,

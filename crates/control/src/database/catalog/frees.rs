@@ -8,8 +8,8 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use crate::database::catalog::deleted_volumes;
 use crate::database::repair::degraded;
-use crate::database::volumes::delete;
 use crate::database::{Catalog, DatabaseError, ObjectKind, Reach};
 
 impl Catalog<'_> {
@@ -44,7 +44,7 @@ impl Catalog<'_> {
             .collect()
     }
 
-    /// One of those plans, if it is due, and as which lineages that was written.
+    /// A plan that is due, and the lineages under which its slots were written.
     pub(in crate::database) async fn due_free(
         self,
         reach: &Reach,
@@ -61,7 +61,7 @@ impl Catalog<'_> {
         Ok(Some((row.try_get("plan")?, lineages_of(&row)?)))
     }
 
-    /// Notes a free that is due at once, for tests.
+    /// Records a free that is due at once, for tests.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -99,7 +99,7 @@ impl Catalog<'_> {
                     .bind(id)
                     .execute(&mut *change)
                     .await?;
-                delete::forget_departed(&mut change).await
+                deleted_volumes::forget_clean(&mut change).await
             })
             .await
     }
@@ -177,7 +177,7 @@ impl Catalog<'_> {
             .await
     }
 
-    /// How many frees wait.
+    /// The number of pending frees.
     ///
     /// # Errors
     /// [`DatabaseError::Sql`].
@@ -189,8 +189,8 @@ impl Catalog<'_> {
     }
 }
 
-/// Makes due what was gathered of segments that this volume had open and has closed. To be called
-/// in every transaction that closes segments.
+/// Makes the gathered frees of segments due that this volume had open and has closed. Call it in
+/// every transaction that closes segments.
 pub(in crate::database) async fn free_closed(
     change: &mut AnyConnection,
     volume: VolumeId,
@@ -258,15 +258,15 @@ fn decoded(plan: &[u8]) -> Result<FreePlan, DatabaseError> {
     })
 }
 
-/// A plan, checked, in parts that are kept one by one; none if it is empty.
+/// A checked plan, split into parts that are stored one by one; no part if it is empty.
 pub(in crate::database) struct Parts(Vec<Vec<u8>>);
 
 impl Parts {
     /// Parses a plan that a host has sent. A malformed plan is refused here, since it would block
     /// all others when it is due.
     ///
-    /// To be called before the transaction that stores the parts, on a thread of its own: a long
-    /// plan takes a while, and other transactions would wait.
+    /// Call it before the transaction that stores the parts, on the blocking pool: a long plan takes
+    /// a while, and other transactions would wait.
     pub(in crate::database) async fn of(plan: Vec<u8>) -> Result<Self, DatabaseError> {
         if plan.is_empty() {
             return Ok(Self(Vec::new()));
@@ -279,8 +279,8 @@ impl Parts {
     }
 }
 
-/// Notes slots to be freed after `not_before`, which a version of a volume has left:
-/// written as one of these lineages.
+/// Records slots of a removed version that are freed after `not_before`, and the lineages under
+/// which they were written.
 pub(in crate::database) async fn note_free(
     connection: &mut AnyConnection,
     of: Option<(VolumeId, &[Lineage])>,

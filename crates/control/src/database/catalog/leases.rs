@@ -12,21 +12,21 @@ use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
 use crate::database::attach::{journals, reports};
-use crate::database::catalog::{frees, versions};
+use crate::database::catalog::{frees, version_rows, versions};
 use crate::database::keys::lineages;
 use crate::database::repair::{degraded, in_flight};
 use crate::database::rows::{self, VolumeRow};
 use crate::database::{Catalog, DatabaseError, ObjectKind, hosts, snapshots};
 
-/// By how much [`Catalog::move_ahead`] moves every epoch: far more leases
-/// than one volume gets between two backups, and 255 times less than there
-/// are.
+/// By how much [`Catalog::move_ahead`] raises every epoch: far more leases than a volume gets
+/// between two backups, and 1/256 of all epochs.
 const EPOCHS_AHEAD: u32 = 1 << 16;
 
-/// By how much it moves the next segment serial: 128 TiB of segments of 8 MiB.
+/// By how much [`Catalog::move_ahead`] raises the next segment serial: 128 TiB of segments of
+/// 8 MiB.
 const SERIALS_AHEAD: u32 = 1 << 24;
 
-/// What fences a writer.
+/// The holder of a lease, and what fences it.
 struct Holder {
     epoch: u32,
     head: Option<VersionKey>,
@@ -37,7 +37,7 @@ struct Holder {
     is_attached: bool,
 }
 
-/// A volume that was deleted fences its writer, as another writer would.
+/// The error for a deleted volume: its writer is fenced, as by another writer.
 fn gone(volume: VolumeId) -> DatabaseError {
     DatabaseError::Fenced {
         volume,
@@ -75,7 +75,7 @@ async fn holder(
     })
 }
 
-/// Refuses a host that has not lease `epoch` on `volume`.
+/// Refuses a host that does not hold lease `epoch` on `volume`.
 pub(in crate::database) async fn must_hold(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -85,7 +85,7 @@ pub(in crate::database) async fn must_hold(
     holder_of(connection, volume, host, epoch).await.map(drop)
 }
 
-/// As what `host` writes to `volume` under lease `epoch`, if it has that.
+/// The lineage that `host` writes to `volume` under lease `epoch`, if it holds that.
 pub(in crate::database) async fn holder_of(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -109,8 +109,8 @@ impl Holder {
 }
 
 impl Catalog<'_> {
-    /// Moves every volume's epoch, the next segment serial and the count of leases beyond whatever
-    /// a younger copy of this database, now lost, may have handed out. `leases` is the largest
+    /// Moves every volume's epoch, the next segment serial and the count of leases beyond all that
+    /// a newer copy of this database, now lost, may have granted. `leases` is the largest
     /// count that any unit knows.
     ///
     /// Each volume then has to be opened once on the host that had it last: its journal may be
@@ -136,9 +136,9 @@ impl Catalog<'_> {
                 // The members' states in this database may be outdated, and hosts may know of
                 // members that it does not have.
                 degraded::compare_all(&mut change).await?;
-                degraded::join_anew(&mut change).await?;
+                degraded::renew_joins(&mut change).await?;
                 hosts::assign_all(&mut change).await?;
-                // A unit that is away now may know of some more.
+                // A unit that is unavailable now may know of more leases.
                 self.skip(&mut change, SERIALS_AHEAD, leases, EPOCHS_AHEAD)
                     .await
             })
@@ -200,15 +200,15 @@ impl Catalog<'_> {
                 .await?;
             reports::note_lease(&mut change, volume, host, epoch).await?;
             let journal = match journal {
-                Some(last) => Some(last.brought(&mut change, volume, host, journals).await?),
+                Some(last) => Some(last.for_lease(&mut change, volume, host, journals).await?),
                 None => None,
             };
-            snapshots::lose_cuts(&mut change, volume).await?;
+            snapshots::fail_taken(&mut change, volume).await?;
             self.count_lease(&mut change).await?;
             lineages::note_salt(&mut change, lineage, epoch, salt).await?;
             let keys = lineages::keys_of(&mut change, lineage).await?;
             let head = match head {
-                Some(key) => Some(versions::version_of(&mut change, key).await?),
+                Some(key) => Some(version_rows::version_of(&mut change, key).await?),
                 None => None,
             };
             let leftovers = leftovers_of(&mut change, volume, epoch).await?;
@@ -252,7 +252,7 @@ impl Catalog<'_> {
                 }
                 if holder.head == Some(version.key) {
                     // The answer to an earlier call was lost.
-                    let there = versions::version_of(&mut change, version.key).await?;
+                    let there = version_rows::version_of(&mut change, version.key).await?;
                     if there == *version {
                         return Ok(());
                     }
@@ -416,8 +416,8 @@ fn open_segment(row: &AnyRow) -> Result<OpenSegment, DatabaseError> {
     })
 }
 
-/// Refuses segments that were never the volume's: what a lease left open, the next
-/// one may delete.
+/// Refuses segments that were never reserved for the volume: the next lease may delete what this
+/// one leaves open.
 async fn check_segments(
     connection: &mut AnyConnection,
     volume: VolumeId,

@@ -1,7 +1,7 @@
-//! What the engine asks of its catalog: leases, versions, segment serials, frees.
+//! The engine's catalog: leases, versions, segment serials, frees.
 //!
 //! * `calls`: dispatches a host's call; `reach`: which objects a host may read and change
-//! * `leases`, `versions`, `frees`, `counters`
+//! * `leases`, `versions`, `version_rows`, `frees`, `deleted_volumes`, `counters`
 //! * `capabilities`: what a host may do on unit daemons
 
 #[macro_use]
@@ -9,6 +9,8 @@ pub(in crate::database) mod reach;
 pub(in crate::database) mod calls;
 pub(in crate::database) mod capabilities;
 pub(in crate::database) mod counters;
+pub(in crate::database) mod deleted_volumes;
 pub(in crate::database) mod frees;
 pub(in crate::database) mod leases;
+pub(in crate::database) mod version_rows;
 pub(in crate::database) mod versions;

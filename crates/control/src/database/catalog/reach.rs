@@ -1,5 +1,4 @@
-//! What a host may reach: which volumes it gets data of, and what it may remove
-//! (docs/internals/desired-state.md).
+//! The objects that a host may read and change (docs/internals/desired-state.md).
 //!
 //! * One host cleans a volume: the one that has it attached for writing, else the one that had it
 //!   last, else (or if that one has been unresponsive for an hour) any host. [`cleans!`] is the one
@@ -44,7 +43,7 @@ macro_rules! cleans {
     };
 }
 
-/// Whether host $1 cleans a volume with this lineage, or the remains of one.
+/// Whether host $1 cleans a volume with this lineage, or what a deleted one left.
 macro_rules! owns {
     ($lineage:literal) => {
         concat!(
@@ -109,7 +108,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// What `host` may reach at the time `now`, by the clock that leases are measured with.
+    /// The reach of `host` at the time `now`, by the clock that leases are measured with.
     #[must_use]
     pub fn new(host: PartyId, now: Millis) -> Self {
         Self {

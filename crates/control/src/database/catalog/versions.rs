@@ -1,20 +1,21 @@
-//! Versions: what is kept of volumes, and what may go.
+//! Versions: listing, reading and removing them.
 //!
-//! A version is removed only while no head, no snapshot and no reader names it, and
-//! what is around it is as the caller has seen it. Their keys are [`crate::database::keys::lineages`],
-//! the room of removed ones [`crate::database::catalog::frees`].
+//! A version is removed only while no head, no snapshot and no reader names it, and its neighbors
+//! are those that the caller saw. [`lineages`](crate::database::keys::lineages) has their keys,
+//! [`frees`](crate::database::catalog::frees) the slots of removed versions.
 
 use base::{Lineage, VolumeId};
 use catalog::{Neighbours, StoredVersion, VersionKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use crate::database::catalog::deleted_volumes;
 use crate::database::catalog::frees::{Parts, note_free};
+use crate::database::catalog::version_rows::{not_found, version_of};
 use crate::database::keys::lineages::{self, forget_lineages};
-use crate::database::volumes::delete;
-use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
+use crate::database::{Catalog, DatabaseError, Reach, rows};
 
-/// How many heads, snapshots and readers name version ($1, $2).
+/// The number of heads, snapshots and readers that name version ($1, $2).
 const NEEDED: &str = "SELECT \
      (SELECT COUNT(*) FROM volumes WHERE head_volume = $1 AND head_number = $2) \
      + (SELECT COUNT(*) FROM snapshots WHERE version_volume = $1 AND version_number = $2) \
@@ -28,34 +29,16 @@ const NEEDED: &str = "SELECT \
 /// A version in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionRow {
-    /// The name.
+    /// The key.
     pub key: VersionKey,
     /// When it was committed.
     pub created: Millis,
-    /// It is the head of some volume.
+    /// Whether it is the head of a volume.
     pub is_head: bool,
-    /// Some host shows it read-only, reads it into its cache, or audits it.
+    /// Whether a host shows it read-only, preloads it, or audits it.
     pub is_read: bool,
     /// The names of the snapshots that hold it.
     pub snapshots: Vec<String>,
-}
-
-pub(in crate::database) async fn version_of(
-    connection: &mut AnyConnection,
-    key: VersionKey,
-) -> Result<StoredVersion, DatabaseError> {
-    let row = sqlx::query("SELECT * FROM versions WHERE volume = $1 AND number = $2")
-        .bind(key.volume.to_string())
-        .bind(key.number.cast_signed())
-        .fetch_optional(connection)
-        .await?
-        .ok_or_else(|| not_found(key))?;
-    rows::stored_version(&row)
-}
-
-fn not_found(key: VersionKey) -> DatabaseError {
-    let name = format_args!("{} of {}", key.number, key.volume);
-    DatabaseError::not_found(ObjectKind::Version, name)
 }
 
 pub(in crate::database) async fn insert(
@@ -259,7 +242,7 @@ impl Catalog<'_> {
                     .await?;
                 let of = Some((key.volume, &lineages[..]));
                 note_free(&mut change, of, not_before, parts).await?;
-                delete::forget_departed(&mut change).await?;
+                deleted_volumes::forget_clean(&mut change).await?;
                 forget_lineages(&mut change).await
             })
             .await?;

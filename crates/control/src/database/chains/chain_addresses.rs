@@ -10,7 +10,7 @@ use sqlx::{AnyConnection, Row as _};
 
 use crate::database::{DatabaseError, VolumeRow, rows, volumes};
 
-/// Refuses what chains of another volume of the same owner write.
+/// Refuses addresses that chains of another volume of the same owner write.
 pub(in crate::database) async fn check(
     change: &mut AnyConnection,
     volume: &VolumeRow,
@@ -36,7 +36,7 @@ pub(in crate::database) async fn check(
     Ok(())
 }
 
-/// Where a chain has replicas.
+/// The addresses of a chain's replicas.
 pub(in crate::database) async fn of(
     change: &mut AnyConnection,
     chain: ChainId,
@@ -49,7 +49,7 @@ pub(in crate::database) async fn of(
     Ok(addresses.collect::<Result<_, _>>()?)
 }
 
-/// From now on a chain has replicas there; they were checked.
+/// Records the addresses of a chain's replicas, which were checked.
 pub(in crate::database) async fn set(
     change: &mut AnyConnection,
     chain: ChainId,
@@ -69,7 +69,7 @@ pub(in crate::database) async fn set(
     Ok(())
 }
 
-/// The chains of a volume end.
+/// Deletes the addresses of the chains of a volume.
 pub(in crate::database) async fn forget(
     change: &mut AnyConnection,
     volume: VolumeId,

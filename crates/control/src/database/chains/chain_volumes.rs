@@ -14,14 +14,14 @@ use crate::database::{
     Chains, DatabaseError, Need, Principal, Right, VolumeRow, chains, rows, volumes,
 };
 
-/// Which volumes a chain writes, by the names that its policy has for them.
+/// The volumes that a chain writes, by their names in its policy.
 pub type ChainVolumes = BTreeMap<String, VolumeId>;
 
 fn refused(reason: String) -> DatabaseError {
     DatabaseError::Refused { reason }
 }
 
-/// Refuses what chains of `volume` may not write.
+/// Refuses volumes that chains of `volume` may not write.
 pub(in crate::database) async fn check(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -36,7 +36,8 @@ pub(in crate::database) async fn check(
             return Err(refused(format!("{name:?} would be a replica of itself")));
         }
         if replica.owner != volume.owner {
-            let reason = format!("{name:?} is another owner's, and can be no replica of this");
+            let reason =
+                format!("{name:?} belongs to another owner and cannot be a replica of this");
             return Err(refused(reason));
         }
         for (other, ..) in writers(&mut *change, id).await? {
@@ -47,7 +48,7 @@ pub(in crate::database) async fn check(
         }
         if leads_to(&mut *change, id, volume.id).await? {
             return Err(refused(format!(
-                "chains in a circle: what is written to {name:?} is written to {:?} as well",
+                "chains in a circle: writes to {name:?} also reach {:?}",
                 volume.name
             )));
         }
@@ -71,7 +72,7 @@ async fn writers(
     found.iter().map(pair).collect()
 }
 
-/// Whether what is written to `from` is written to `to` as well.
+/// Whether writes to `from` also reach `to`.
 async fn leads_to(
     connection: &mut AnyConnection,
     from: VolumeId,
@@ -99,7 +100,7 @@ async fn leads_to(
     Ok(false)
 }
 
-/// What a chain writes.
+/// The volumes that a chain writes.
 pub(in crate::database) async fn of(
     connection: &mut AnyConnection,
     chain: ChainId,
@@ -116,7 +117,7 @@ fn row_name(row: &sqlx::any::AnyRow) -> Result<String, DatabaseError> {
     Ok(row.try_get("name")?)
 }
 
-/// From now on a chain writes these; they were checked.
+/// Records the volumes that a chain writes, which were checked.
 pub(in crate::database) async fn set(
     change: &mut AnyConnection,
     chain: ChainId,
@@ -153,7 +154,7 @@ pub(in crate::database) async fn forget(
             .bind(chain.to_string())
             .execute(&mut *change)
             .await?;
-        chains::wish_anew(&mut *change, writer).await?;
+        chains::request_again(&mut *change, writer).await?;
     }
     sqlx::query("DELETE FROM chain_volumes WHERE volume = $1")
         .bind(volume.to_string())
@@ -163,7 +164,7 @@ pub(in crate::database) async fn forget(
 }
 
 impl Chains<'_> {
-    /// What the chains of the volumes write that are attached to `host`.
+    /// The volumes that the chains on `host` write, by chain.
     ///
     /// # Errors
     /// [`DatabaseError`].

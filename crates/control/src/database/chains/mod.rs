@@ -25,7 +25,7 @@ use crate::database::{
     hosts, rows, volumes,
 };
 
-/// The largest number of chains of a volume: for VMs that use it one after another.
+/// The largest number of chains of a volume: one for each VM that uses it in turn.
 const CHAINS_MAX: i64 = 64;
 
 /// A chain.
@@ -33,11 +33,11 @@ const CHAINS_MAX: i64 = 64;
 pub struct ChainRow {
     /// The id.
     pub id: ChainId,
-    /// Of which volume.
+    /// The volume.
     pub volume: VolumeId,
     /// The VM it applies to; `None`: all VMs without a chain of their own.
     pub vm: Option<String>,
-    /// The filters, as its owner wrote them down.
+    /// The policy, as its owner wrote it.
     pub policy: String,
     /// Grows by one with every change.
     pub revision: u64,
@@ -56,22 +56,22 @@ impl ChainRow {
     }
 }
 
-/// A chain to be set.
+/// A new chain, or a new revision of one.
 #[derive(Debug, Clone)]
 pub struct NewChain {
-    /// Its id, if there was none.
+    /// The id, if it is new.
     pub id: ChainId,
-    /// Of which volume.
+    /// The volume.
     pub volume: VolumeId,
-    /// Only in this VM.
+    /// The VM that it applies to; `None`: all VMs without a chain of their own.
     pub vm: Option<String>,
     /// The policy in TOML.
     pub policy: String,
     /// The other volumes that its filters write.
     pub volumes: ChainVolumes,
-    /// Where in the network they have replicas.
+    /// The addresses of its remote replicas.
     pub addresses: BTreeSet<String>,
-    /// When it is set.
+    /// When it was set.
     pub changed: Millis,
 }
 
@@ -86,22 +86,12 @@ impl ChainRows {
         Ok(Self(keyed.collect::<Result<_, _>>()?))
     }
 
-    /// The one that is for a volume in `vm`, or without one.
+    /// The chain of a volume in `vm`, or without a VM.
     #[must_use]
     pub fn for_one(&self, volume: VolumeId, vm: Option<&str>) -> Option<&ChainRow> {
         let own = vm.and_then(|vm| self.0.get(&(volume, Some(vm.to_owned()))));
         own.or_else(|| self.0.get(&(volume, None)))
     }
-}
-
-/// The chain in the columns of an attachment.
-pub(in crate::database) fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, DatabaseError> {
-    let id = rows::spelt_if_any(row, "chain")?;
-    let key = |id| {
-        let revision = rows::number(row, "chain_revision")?;
-        Ok(ChainKey { id, revision })
-    };
-    id.map(key).transpose()
 }
 
 /// Deletes the chains of a volume that changes its owner or is deleted.
@@ -133,7 +123,7 @@ async fn check(
 }
 
 /// Begins a new generation of the attachments that a chain for `vm` may concern.
-pub(in crate::database) async fn wish_anew(
+pub(in crate::database) async fn request_again(
     change: &mut AnyConnection,
     volume: VolumeId,
 ) -> Result<(), DatabaseError> {
@@ -158,8 +148,8 @@ pub struct Chains<'a> {
 }
 
 impl Chains<'_> {
-    /// Refuses a principal who may not see what passes between a volume and its users, which
-    /// requires to administer and to read it.
+    /// Refuses a principal who may not see the requests between a volume and its users: that takes
+    /// the rights to administer and to read it.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].
@@ -190,7 +180,7 @@ impl Chains<'_> {
     /// # Errors
     /// [`DatabaseError::NotFound`] (the volume); [`DatabaseError::Forbidden`] unless the
     /// principal administers the volume and may use it; [`DatabaseError::Refused`] if it is
-    /// being deleted, or of volumes or places that its filters may not write;
+    /// being deleted, or its filters would write a volume or address that they may not;
     /// [`DatabaseError::Quota`] of chains of one volume.
     pub async fn set(
         self,
@@ -211,7 +201,7 @@ impl Chains<'_> {
                 if let Some(old) = old.as_ref().filter(|old| old.policy == new.policy)
                     && chain_volumes::of(&mut change, old.id).await? == new.volumes
                 {
-                    // A chain from before addresses were kept has none yet.
+                    // The stored addresses may be missing.
                     if chain_addresses::of(&mut change, old.id).await? != new.addresses {
                         chain_addresses::check(&mut change, &volume, &new.addresses).await?;
                         chain_addresses::set(&mut change, old.id, &new.addresses).await?;
@@ -239,15 +229,16 @@ impl Chains<'_> {
                 let kept = chain_row(&kept)?;
                 chain_volumes::set(&mut change, kept.id, &new.volumes).await?;
                 chain_addresses::set(&mut change, kept.id, &new.addresses).await?;
-                wish_anew(&mut change, new.volume).await?;
-                let target = format!("{} {}: {}", volume.id, volume.name, told(&kept));
+                request_again(&mut change, new.volume).await?;
+                let target = format!("{} {}: {}", volume.id, volume.name, described(&kept));
                 principal.note(&mut change, "apply-chain", target).await?;
                 Ok((kept, true))
             })
             .await
     }
 
-    /// Ends a chain: the volume is served without filters then, or through its other one.
+    /// Deletes a chain: the volume is then served without filters, or through its chain for all
+    /// VMs.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`] as
@@ -268,8 +259,8 @@ impl Chains<'_> {
                     .bind(id.to_string())
                     .execute(&mut *change)
                     .await?;
-                wish_anew(&mut change, chain.volume).await?;
-                let target = format!("{} {}: {}", volume.id, volume.name, told(&chain));
+                request_again(&mut change, chain.volume).await?;
+                let target = format!("{} {}: {}", volume.id, volume.name, described(&chain));
                 principal.note(&mut change, "delete-chain", target).await?;
                 Ok(chain)
             })
@@ -279,7 +270,7 @@ impl Chains<'_> {
     /// A chain of a volume that `principal` administers.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`], also if they do not.
+    /// [`DatabaseError::NotFound`], also if they do not administer it.
     pub async fn find(self, principal: &Principal, id: ChainId) -> Result<ChainRow, DatabaseError> {
         seen(&mut *self.database.reader.acquire().await?, principal, id).await
     }
@@ -353,13 +344,13 @@ async fn refuse_too_many(
     }
     Err(DatabaseError::Quota {
         reason: format!(
-            "the volume has {count} chains, as many as there may be; delete some first"
+            "the volume has {count} chains, the largest number allowed; delete some first"
         ),
     })
 }
 
 /// The text of the chain in the audit log.
-fn told(chain: &ChainRow) -> String {
+fn described(chain: &ChainRow) -> String {
     let vm = chain.vm.as_deref().map(|vm| format!(" in {vm}"));
     let (id, vm) = (chain.id, vm.unwrap_or_default());
     format!("{id}{vm}, revision {}", chain.revision)

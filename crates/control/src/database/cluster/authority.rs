@@ -4,7 +4,7 @@
 use crate::database::{Cluster, DatabaseError};
 
 impl Cluster<'_> {
-    /// The fingerprint of the cluster's authority; `None` if none was noted yet.
+    /// The fingerprint of the cluster's authority; `None` if none was recorded yet.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -14,8 +14,8 @@ impl Cluster<'_> {
             .await?)
     }
 
-    /// Notes which authority it is from now on, if it is `before` until now.
-    /// Returns which it is then.
+    /// Replaces the authority `before`. Returns the authority after that, which is another one if
+    /// `before` was not the current one.
     ///
     /// # Errors
     /// [`DatabaseError`].

@@ -27,7 +27,7 @@ pub enum PlaceRow {
     Server(ServerPlace),
 }
 
-/// What no copy of a folder has in common with it.
+/// Properties that no copy of a folder shares with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderPlace {
     /// The absolute path without links, percent-encoded.
@@ -42,14 +42,13 @@ pub struct FolderPlace {
 /// in it; a standby of the server does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerPlace {
-    /// What `initdb` has called the server's data: `system_identifier`.
+    /// The server's `system_identifier`, which `initdb` chose.
     pub system: i64,
-    /// The database's number there: its `oid`.
+    /// The database's `oid`.
     pub database: u32,
 }
 
-/// What the place of a server begins with, where a folder's path begins with a
-/// slash.
+/// The prefix of a server's location. A folder's location begins with a slash.
 const SERVER: &str = "postgresql:";
 
 impl fmt::Display for ServerPlace {
@@ -59,7 +58,7 @@ impl fmt::Display for ServerPlace {
 }
 
 impl ServerPlace {
-    /// As it was displayed.
+    /// Parses the displayed form.
     fn parse(text: &str) -> Option<Self> {
         let (system, database) = text.strip_prefix(SERVER)?.split_once('/')?;
         Some(Self {
@@ -120,12 +119,11 @@ impl Cluster<'_> {
             .await
     }
 
-    /// Where PostgreSQL has this database; `None` for SQLite, which lies where
-    /// its folder does. From the first call on, a connection that leads
-    /// elsewhere is not used.
+    /// The PostgreSQL server and database; `None` for SQLite, whose location is its folder. After
+    /// the first call, a connection to another database is refused.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if this user may not know it.
+    /// [`DatabaseError::Refused`] if the database user may not read it.
     pub async fn server_location(self) -> Result<Option<ServerPlace>, DatabaseError> {
         match self.database.backend {
             Backend::Sqlite => Ok(None),

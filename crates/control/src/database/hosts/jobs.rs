@@ -1,5 +1,5 @@
 //! Long jobs of hosts: preloads and audits of volumes. Each kind has a table; this file has what
-//! the tables share: `volume`, `host`, `state`, `reason` and `ended_ms`.
+//! the tables share: `volume`, `host`, `state`, `message` and `ended_ms`.
 //!
 //! A job that has not ended holds its version and lets its host read it. So it ends when its host
 //! is disabled, loses its keys, or has not reported for long.
@@ -12,7 +12,7 @@ use world::Millis;
 
 use crate::database::{DatabaseError, Hosts, hosts, rows};
 
-/// The state of a failed job, which both kinds spell alike.
+/// The state of a failed job, the same for both kinds.
 const ERROR: &str = PreloadState::Error.as_str();
 const _: () = assert!(matches!(AuditState::Error.as_str().as_bytes(), b"error"));
 const _: () = assert!(matches!(ERROR.as_bytes(), b"error"));
@@ -38,14 +38,15 @@ impl Job {
         }
     }
 
-    /// An SQL condition: nothing was reported since `$1`, which is after the job was requested.
+    /// An SQL condition: the host has reported nothing of the job since `$1`, which is after the
+    /// request.
     const fn is_unresponsive(self) -> &'static str {
         match self {
             Self::Preload => {
                 "created_ms <= $1 AND NOT EXISTS (SELECT 1 FROM host_reports r \
                  WHERE r.party = preloads.host AND r.heard_ms > $1)"
             }
-            // Other reports of the host do not count: they may say nothing of the audit.
+            // Other reports of the host do not count: they do not mention the audit.
             Self::Audit => "reported_ms <= $1",
         }
     }
@@ -119,8 +120,8 @@ pub(in crate::database) async fn assign(
 }
 
 impl Hosts<'_> {
-    /// Ends the jobs of a kind that were requested before `since` and not reported on after;
-    /// returns how many they are.
+    /// Ends the jobs of a kind that were requested before `since` and not reported on since.
+    /// Returns their number.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -131,7 +132,7 @@ impl Hosts<'_> {
         reason: &str,
         now: Millis,
     ) -> Result<u64, DatabaseError> {
-        // This is called often and seldom finds any. Reading first avoids a write transaction.
+        // It is called often and rarely finds any. Reading first avoids a write transaction.
         let (table, is_unresponsive) = (job.table(), job.is_unresponsive());
         let statement =
             format!("SELECT 1 FROM {table} WHERE ended_ms IS NULL AND {is_unresponsive}");

@@ -10,12 +10,13 @@
 //!   has expired.
 
 use api::host::{Access, Fenced, HeldLease, Renewal, Renewed, Report};
+use api::words::MessageCode;
 use base::size::about_bytes;
 use base::{AttachmentId, PartyId, VolumeId};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::volumes::spell_time;
+use crate::timestamp::rfc3339;
 
 use crate::database::attach::attachments::{AttachmentRow, attachment_row};
 use crate::database::attach::journals;
@@ -57,8 +58,8 @@ impl Hosts<'_> {
             .await
     }
 
-    /// Renews the leases of `host`. Returns which of them it has lost, and which of its journals
-    /// are no longer needed.
+    /// Renews the leases of `host`. Returns the leases that it has lost, and the
+    /// journals that are no longer needed.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -79,7 +80,7 @@ impl Hosts<'_> {
                     }
                 }
                 for volume in &renewal.journals {
-                    // The raw row: one that is damaged elsewhere counts, too.
+                    // The raw row, since a row with damage in other columns counts as well.
                     let epoch: Option<i64> = sqlx::query_scalar(
                         "SELECT epoch FROM volumes v WHERE id = $1 AND deleting = 0 AND NOT EXISTS \
                      (SELECT 1 FROM attachments a WHERE a.volume = v.id AND a.host = $2 \
@@ -148,12 +149,13 @@ impl Hosts<'_> {
                     let reason =
                         take_away(&mut change, &attachment, &unresponsive, &report).await?;
                     sqlx::query(
-                        "UPDATE attachments SET state = 'detached', reason = $1, ended_ms = $2, \
+                        "UPDATE attachments SET state = 'detached', problem = $1, problem_code = $4, ended_ms = $2, \
                      uri = NULL, tcp_uri = NULL, generation = generation + 1 WHERE id = $3",
                     )
                     .bind(reason)
                     .bind(now.0)
                     .bind(attachment.id.to_string())
+                    .bind(MessageCode::DetachedByForce.as_str())
                     .execute(&mut *change)
                     .await?;
                     hosts::clean(&mut change).await?;
@@ -170,7 +172,7 @@ fn unresponsive(host: &str, heard: Option<i64>) -> String {
     match heard {
         Some(heard) => format!(
             "host {host:?}, which last reported at {}",
-            spell_time(Millis(heard))
+            rfc3339(Millis(heard))
         ),
         None => format!("host {host:?}, which has never reported"),
     }
@@ -198,12 +200,12 @@ async fn take_away(
         .iter()
         .find(|one| one.attachment == attachment.id);
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
-    let left = left.map_or_else(String::new, |left| format!(" ({left} when it last said)"));
+    let left = left.map_or_else(String::new, |left| format!(" ({left} by its last report)"));
     let taken = format!("taken by force from {unresponsive}: the volume is {at}");
     journals::take_away(change, volume, &taken, &left).await
 }
 
-/// At which version a volume is, in words.
+/// The version that a volume is at, as text.
 pub(in crate::database) async fn where_it_is(
     connection: &mut AnyConnection,
     volume: VolumeId,
@@ -220,7 +222,7 @@ pub(in crate::database) async fn where_it_is(
         Some(head) => {
             let created = Millis(head.try_get("created_ms")?);
             let number = rows::number(&head, "number")?;
-            format!("at version {number} of {}", spell_time(created))
+            format!("at version {number} of {}", rfc3339(created))
         }
     })
 }

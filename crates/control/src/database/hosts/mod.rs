@@ -118,7 +118,7 @@ impl Hosts<'_> {
         now: Millis,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(report).map_err(|error| DatabaseError::Refused {
-            reason: format!("the report cannot be kept: {error}"),
+            reason: format!("the report cannot be stored: {error}"),
         })?;
         let text = &text;
         self.database
@@ -134,7 +134,7 @@ impl Hosts<'_> {
                 )
                 .bind(host.to_string())
                 .bind(now.0)
-                .bind(report.look.cast_signed())
+                .bind(report.report_number.cast_signed())
                 .bind(text)
                 .bind(report.free_bytes.map(u64::cast_signed))
                 .execute(&mut *change)
@@ -215,8 +215,8 @@ impl Hosts<'_> {
         .collect()
     }
 
-    /// Requests a fresh report from the hosts that have reported after `since`; returns how many
-    /// they are.
+    /// Requests a fresh report from the hosts that have reported after `since`. Returns their
+    /// number.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -300,7 +300,7 @@ impl Hosts<'_> {
             .map(|row| {
                 Ok(Task {
                     id: row.try_get("id")?,
-                    what: read(row.try_get("request")?)?,
+                    kind: read(row.try_get("request")?)?,
                 })
             })
             .collect()
@@ -331,7 +331,7 @@ impl Hosts<'_> {
         answer: &JobResult,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(answer).map_err(|error| DatabaseError::Refused {
-            reason: format!("the answer cannot be kept: {error}"),
+            reason: format!("the answer cannot be stored: {error}"),
         })?;
         let text = &text;
         self.database
@@ -383,7 +383,7 @@ impl Hosts<'_> {
 
 fn task_text(what: &JobKind) -> Result<String, DatabaseError> {
     serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
-        reason: format!("the task cannot be kept: {error}"),
+        reason: format!("the job cannot be stored: {error}"),
     })
 }
 

@@ -2,7 +2,7 @@
 //! (docs/explanation/caching.md).
 //!
 //! * The image of a volume is the nearest one at or above it, by lineages, which exist even if a
-//!   volume in between was deleted. A deleted image is no image any more.
+//!   volume in between was deleted. A deleted image no longer counts.
 //! * Hosts that have the volume or a descendant attached are notified of a change at once.
 
 pub(in crate::database) mod preloads;
@@ -29,9 +29,9 @@ impl Images<'_> {
     /// Marks a volume as a base image, and pins or unpins it; `None`: unchanged.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if one is to stay and
-    /// the principal is no administrator; [`DatabaseError::Refused`] if the volume is being
-    /// deleted, its name is not clear, or what is no image is to stay no more.
+    /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if the
+    /// principal pins it without being an administrator; [`DatabaseError::Refused`] if the volume is
+    /// being deleted, its name is ambiguous, or a volume that is not an image is unpinned.
     pub async fn mark(
         self,
         principal: &Principal,
@@ -69,7 +69,7 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
-    /// [`DatabaseError::Refused`] if it is none, is being deleted, or its name is not clear.
+    /// [`DatabaseError::Refused`] if it is not an image, is being deleted, or its name is ambiguous.
     pub async fn unmark(
         self,
         principal: &Principal,
@@ -125,7 +125,7 @@ impl Images<'_> {
         Ok(images)
     }
 
-    /// How many volumes descend from one.
+    /// The number of volumes that descend from an image.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -144,7 +144,7 @@ impl Images<'_> {
         Ok(count.cast_unsigned())
     }
 
-    /// How many times an image was unpinned.
+    /// The number of times that an image was unpinned.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -184,18 +184,18 @@ pub(in crate::database) async fn administered(
 pub(in crate::database) fn no_image(row: &VolumeRow) -> DatabaseError {
     DatabaseError::Refused {
         reason: format!(
-            "volume {:?} is no base image; `scree image mark` makes it one",
+            "volume {:?} is not a base image; mark it with `scree image mark`",
             row.name
         ),
     }
 }
 
-/// What stays takes room from all others of a host.
+/// Refuses to pin for a user: pinned blocks take space from all other volumes of a host.
 fn refuse_unless_administrator(principal: &Principal) -> Result<(), DatabaseError> {
     match principal.party.is_administrator {
         true => Ok(()),
         false => Err(DatabaseError::Forbidden {
-            reason: "what is pinned takes room in the caches of all hosts, and only an \
+            reason: "a pinned image takes space in the caches of all hosts, so only an \
                      administrator says so; `scree image mark` needs none"
                 .to_owned(),
         }),

@@ -34,21 +34,21 @@ async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), Da
     })
 }
 
-/// How far a host is with an image.
+/// The progress of a host with an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreloadRow {
     /// The image.
     pub volume: VolumeId,
-    /// What the host is called.
+    /// The host's name.
     pub host_name: String,
-    /// How far it is.
+    /// The state.
     pub state: PreloadState,
     /// How much it has read, in bytes.
     pub done_bytes: u64,
     /// How much there is to read, in bytes, if it was reported.
-    pub all_bytes: Option<u64>,
-    /// Why it did not read it to its end.
-    pub reason: Option<String>,
+    pub total_bytes: Option<u64>,
+    /// Why it failed or was skipped.
+    pub message: Option<String>,
     /// When it was requested.
     pub created: Millis,
     /// When it ended.
@@ -61,9 +61,9 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal administers
-    /// the volume and may read it, and each host is for them; [`DatabaseError::Refused`] if it
-    /// is no image, nothing was written to it yet, it is being deleted, its name is not clear,
-    /// or a host was never heard of.
+    /// the volume and may read it, and may use each host; [`DatabaseError::Refused`] if it is
+    /// not an image, was never destaged, is being deleted, its name is ambiguous, or a host has never
+    /// reported.
     pub async fn begin_preloads(
         self,
         principal: &Principal,
@@ -97,7 +97,7 @@ impl Images<'_> {
                      generation = preloads.generation + 1, \
                      version_volume = excluded.version_volume, \
                      version_number = excluded.version_number, state = excluded.state, \
-                     done_bytes = 0, all_bytes = NULL, reason = NULL, \
+                     done_bytes = 0, total_bytes = NULL, message = NULL, \
                      created_ms = excluded.created_ms, ended_ms = NULL \
                      WHERE preloads.ended_ms IS NOT NULL",
                     )
@@ -150,7 +150,7 @@ impl Images<'_> {
                     return Err(no_image(&row));
                 }
                 let ended = sqlx::query(
-                    "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3 \
+                    "UPDATE preloads SET state = $1, message = $2, ended_ms = $3 \
                  WHERE volume = $4 AND ended_ms IS NULL RETURNING host",
                 )
                 .bind(PreloadState::Error.as_str())
@@ -167,7 +167,7 @@ impl Images<'_> {
             .await
     }
 
-    /// What a host is to read into its cache.
+    /// The images that a host should read into its cache.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -196,7 +196,7 @@ impl Images<'_> {
         report: &PreloadReport,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
-        let (state, reason, ended) = match &report.end {
+        let (state, message, ended) = match &report.end {
             None => (PreloadState::Loading, None, None),
             Some(Ok(())) => (PreloadState::Done, None, Some(now.0)),
             Some(Err(why)) if report.has_no_cache => {
@@ -209,15 +209,15 @@ impl Images<'_> {
             .notify()
             .run(|mut change| async move {
                 let kept = sqlx::query(
-                    "UPDATE preloads SET state = $1, reason = $2, ended_ms = $3, done_bytes = $4, \
-                 all_bytes = $5 WHERE volume = $6 AND host = $7 AND generation = $8 \
+                    "UPDATE preloads SET state = $1, message = $2, ended_ms = $3, done_bytes = $4, \
+                 total_bytes = $5 WHERE volume = $6 AND host = $7 AND generation = $8 \
                  AND ended_ms IS NULL",
                 )
                 .bind(state.as_str())
-                .bind(reason)
+                .bind(message)
                 .bind(ended)
                 .bind(report.done_bytes.cast_signed())
-                .bind(report.all_bytes.cast_signed())
+                .bind(report.total_bytes.cast_signed())
                 .bind(volume.to_string())
                 .bind(host.to_string())
                 .bind(report.generation.cast_signed())
@@ -231,7 +231,7 @@ impl Images<'_> {
             .await
     }
 
-    /// How far hosts are with some images.
+    /// The preloads of some images, by image.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -277,14 +277,14 @@ fn wanted(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
 }
 
 fn preload_row(row: &AnyRow) -> Result<PreloadRow, DatabaseError> {
-    let all_bytes: Option<i64> = row.try_get("all_bytes")?;
+    let total_bytes: Option<i64> = row.try_get("total_bytes")?;
     Ok(PreloadRow {
         volume: rows::spelt(row, "volume")?,
         host_name: row.try_get("host_name")?,
         state: rows::spelt(row, "state")?,
         done_bytes: rows::number(row, "done_bytes")?,
-        all_bytes: all_bytes.map(i64::cast_unsigned),
-        reason: row.try_get("reason")?,
+        total_bytes: total_bytes.map(i64::cast_unsigned),
+        message: row.try_get("message")?,
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
     })

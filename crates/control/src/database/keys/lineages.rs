@@ -6,7 +6,7 @@ use base::{KeyId, Lineage, PartyId, VolumeId};
 use catalog::{LeaseSalt, LineageKey, VersionKey, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 
-use crate::database::catalog::versions::version_of;
+use crate::database::catalog::version_rows::version_of;
 use crate::database::keys::wrapping_keys;
 use crate::database::{DatabaseError, Keys, ObjectKind, Reach, rows};
 
@@ -24,12 +24,12 @@ impl Keys<'_> {
         }
     }
 
-    /// Keeps the first key of a lineage, brought by the host that is the first
-    /// to open its volume, and which wrapping key has wrapped it.
+    /// Stores the first key of a lineage, which the first host that opens its volume created, with
+    /// its wrapping key.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if it has another one, is not that host's to
-    /// open, or the wrapping key is to wrap nothing new.
+    /// [`DatabaseError::Refused`] if the lineage has another key, the host may not open the volume, or
+    /// the wrapping key is not active.
     pub(in crate::database) async fn set_lineage_key(
         self,
         host: PartyId,
@@ -90,7 +90,7 @@ impl Keys<'_> {
     }
 }
 
-/// Notes the salt of a new lease.
+/// Records the salt of a new lease.
 pub(in crate::database) async fn note_salt(
     connection: &mut AnyConnection,
     lineage: Lineage,
@@ -161,7 +161,7 @@ pub(in crate::database) async fn forget_lineages(
     connection: &mut AnyConnection,
 ) -> Result<bool, DatabaseError> {
     let mut is_any = false;
-    // Each round frees the parents of the rows it took away.
+    // Each round makes the parents of the deleted rows unneeded.
     loop {
         let gone = sqlx::query(
             "DELETE FROM lineages WHERE \

@@ -29,7 +29,7 @@ pub struct KeyRow {
     pub key: WrappingKey,
     /// When it was created.
     pub created: Millis,
-    /// How many lineages' data keys it wraps.
+    /// The number of lineages whose data keys it wraps.
     pub lineages: u64,
 }
 
@@ -88,7 +88,7 @@ pub(in crate::database) async fn retire(change: &mut AnyConnection) -> Result<bo
 
 fn spell(parameters: &impl Serialize) -> Result<String, DatabaseError> {
     serde_json::to_string(parameters).map_err(|error| DatabaseError::Refused {
-        reason: format!("the parameters cannot be kept: {error}"),
+        reason: format!("the parameters cannot be stored: {error}"),
     })
 }
 
@@ -174,7 +174,7 @@ impl Keys<'_> {
     /// keys with `new`. Repeating the request changes nothing.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if one of them is not there for that.
+    /// [`DatabaseError::Refused`] if `old` is retired or `new` is not active.
     pub async fn rotate(
         self,
         principal: &Principal,
@@ -187,7 +187,7 @@ impl Keys<'_> {
                 let (from, to) = (find(&mut change, old).await?, find(&mut change, new).await?);
                 let (from, to) = (from.key, to.key);
                 if from.id == to.id {
-                    return refused(format!("{old:?} cannot take its own place"));
+                    return refused(format!("{old:?} cannot replace itself"));
                 }
                 if from.replaced_by == Some(to.id) {
                     return find(&mut change, old).await;
@@ -200,7 +200,7 @@ impl Keys<'_> {
                 }
                 if from.state == KeyState::Retired {
                     return refused(format!(
-                        "the wrapping key {:?} is retired: it wraps nothing that another one could",
+                        "the wrapping key {:?} is retired: it wraps no data keys any more",
                         from.name
                     ));
                 }
@@ -222,7 +222,7 @@ impl Keys<'_> {
             .await
     }
 
-    /// Forgets a retired key.
+    /// Deletes a retired key.
     ///
     /// # Errors
     /// [`DatabaseError::Refused`] if it is not retired.
@@ -250,8 +250,8 @@ impl Keys<'_> {
             .await
     }
 
-    /// The data keys that `key` wraps and that a host is to rewrap, in the order
-    /// of their lineages; none unless it is retiring.
+    /// The data keys that `key` wraps and that a host should rewrap, in the order of their lineages;
+    /// none unless it is retiring.
     pub(in crate::database) async fn wrapped_by(
         self,
         reach: &Reach,
@@ -318,7 +318,7 @@ impl Keys<'_> {
             })
             .await?;
         if is_retired {
-            // No row holds what the old key wrapped any more.
+            // No row has bytes that the old key wrapped any more.
             self.database.erase().await;
         }
         Ok(is_set)

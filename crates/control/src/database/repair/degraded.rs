@@ -10,8 +10,8 @@ use world::Millis;
 
 use crate::database::{DatabaseError, Repair, hosts, rows};
 
-/// By how much [`join_anew`] moves the number of members ahead: far more than become
-/// ones between two backups.
+/// By how much [`renew_joins`] raises the join numbers: far more than units join copysets between
+/// two backups.
 const JOINED_AHEAD: i64 = 1 << 32;
 
 /// The degraded segments of one volume.
@@ -68,7 +68,7 @@ pub(in crate::database) async fn newest_of(
 impl Repair<'_> {
     /// Records which segments of a version that `host` commits are degraded, and which members
     /// missed the writes. A member that is no longer in sync because of that is repaired by another
-    /// host. To be called before the commit releases what was in flight.
+    /// host. Call it before the commit releases what was in flight.
     pub(in crate::database) async fn record_missed(
         self,
         change: &mut AnyConnection,
@@ -78,7 +78,7 @@ impl Repair<'_> {
     ) -> Result<(), DatabaseError> {
         let are_all_known = newest_of(&mut *change).await? <= commit.joined;
         if are_all_known && commit.degraded.is_empty() {
-            // As nearly always.
+            // The common case.
             return Ok(());
         }
         must_be_held(&mut *change, commit).await?;
@@ -171,8 +171,8 @@ async fn must_be_held(
 }
 
 /// Gives all members new join numbers: hosts then repeat what they wrote or freed by an older
-/// table, which may be that of a younger copy of this database.
-pub(in crate::database) async fn join_anew(
+/// table, which may be that of a newer copy of this database.
+pub(in crate::database) async fn renew_joins(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {
     sqlx::query("UPDATE cluster SET joins = joins + $1")
@@ -210,7 +210,7 @@ pub(in crate::database) async fn suspect_unit(
     in_flight_set: Option<i64>,
     at: Millis,
 ) -> Result<bool, DatabaseError> {
-    // Members that are being rebuilt from it may have got too little as well. What they have is
+    // Members that are being rebuilt from it may be missing something as well. What they have is
     // intact.
     let beside = "state = 'rebuilding' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
          WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";
@@ -284,7 +284,7 @@ async fn miss(
         "UPDATE copyset_members SET state = 'rebuilding', since_ms = $1, \
          in_flight_set = CASE WHEN is_unknown = 1 THEN NULL ELSE {} END \
          WHERE state = 'in_sync' AND {which}",
-        // A number of this database's own.
+        // A number from this database.
         in_flight_set.map_or_else(
             || "CAST(NULL AS BIGINT)".to_owned(),
             |in_flight_set| in_flight_set.to_string()

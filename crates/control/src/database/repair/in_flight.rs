@@ -74,7 +74,7 @@ impl Repair<'_> {
     }
 }
 
-/// Looks which sets there are: see the invariants.
+/// Reads which sets exist, so that PostgreSQL orders this transaction with others that record one.
 pub(in crate::database) async fn heed_sets(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {
@@ -84,8 +84,7 @@ pub(in crate::database) async fn heed_sets(
     Ok(())
 }
 
-/// The members being rebuilt of which it is known which slots may be wrong, with the serials of
-/// those.
+/// The rebuilding members with a known set of slots that may be wrong, with the serials of those.
 pub(in crate::database) async fn suspect_of(
     connection: &mut AnyConnection,
     copyset: CopysetId,
@@ -115,7 +114,7 @@ pub(in crate::database) async fn suspect_of(
                 _ => merged.push(range),
             }
         }
-        // Each set has at least the serials that were not handed out. An empty one says nothing.
+        // Each set has at least the serials that were not handed out, so an empty one is damaged.
         if !merged.is_empty() {
             suspect.push((rows::spelt(member, "unit")?, merged));
         }
@@ -125,7 +124,7 @@ pub(in crate::database) async fn suspect_of(
 
 /// Any slot of these members may be wrong until they have been read and are in sync, even if they
 /// count as in sync until then.
-pub(in crate::database) async fn know_nothing(
+pub(in crate::database) async fn clear_in_flight(
     change: &mut AnyConnection,
     copyset: CopysetId,
     units: &[UnitId],

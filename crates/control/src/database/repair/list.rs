@@ -17,12 +17,12 @@ pub struct RepairRow {
     pub members: Vec<(UnitId, String)>,
     /// The name of the host that repairs it.
     pub repairer: Option<String>,
-    /// How far that is.
+    /// Its progress.
     pub progress: RepairProgress,
     /// Whether members that are in sync are compared as well.
     pub is_scrub: bool,
-    /// Slots of which no copy is as it was put, when they were read last.
-    pub rotten: u64,
+    /// The number of slots of which the last scrub found no intact copy.
+    pub damaged: u64,
     /// Why the last attempt failed.
     pub problem: Option<String>,
 }
@@ -79,7 +79,7 @@ impl Repair<'_> {
                     all: rows::number(row, "repair_all")?,
                 },
                 is_scrub: rows::number(row, "scrub_requested")? > 0,
-                rotten: rows::number(row, "corrupt_slots")?,
+                damaged: rows::number(row, "corrupt_slots")?,
                 problem: row.try_get("repair_problem")?,
             })
         };

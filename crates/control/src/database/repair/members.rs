@@ -17,21 +17,34 @@ use crate::database::{DatabaseError, rows};
 /// What happens to a member that is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::database) enum Departure {
-    /// It is read until the new member is in sync.
+    /// It is read until its replacement is in sync.
     Draining,
-    /// Nothing of it is left.
+    /// It leaves at once, as its content is lost.
     Lost,
-    /// Nothing lies in the copyset.
+    /// It leaves at once, as the copyset holds no data.
     Empty,
 }
 
-/// In which copysets something may lie: by how many members they have, and how many
-/// of these have data. `None`: in any.
+/// A replacement of one member of a copyset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::database) struct Replacement {
+    /// The copyset.
+    pub copyset: CopysetId,
+    /// The member that is replaced.
+    pub old: UnitId,
+    /// Its replacement.
+    pub new: UnitId,
+    /// What happens to the old member.
+    pub departure: Departure,
+}
+
+/// The kinds of copysets that may hold data, by their numbers of members and of data members.
+/// `None`: all kinds.
 pub(in crate::database) struct Used(Option<HashSet<(usize, u8)>>);
 
 impl Used {
     pub async fn of(change: &mut AnyConnection) -> Result<Self, DatabaseError> {
-        // The remains of deleted volumes may be in any copyset.
+        // Deleted volumes may have left data in any copyset.
         let left: i64 = sqlx::query_scalar(
             "SELECT (SELECT COUNT(*) FROM deleted_volumes) + (SELECT COUNT(*) FROM versions v \
              WHERE NOT EXISTS (SELECT 1 FROM volumes o WHERE o.id = v.volume))",
@@ -56,27 +69,42 @@ impl Used {
         Ok(Self(Some(used?)))
     }
 
-    /// What happens to a member of this copyset, if `goes` is what happens where there is data.
-    pub fn goes(&self, copyset: &Copyset, goes: Departure) -> Departure {
+    /// A copyset of any kind may hold data.
+    #[cfg(test)]
+    pub fn all() -> Self {
+        Self(None)
+    }
+
+    /// No copyset holds data.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self(Some(HashSet::new()))
+    }
+
+    /// The departure of a member of this copyset: `departure` if it may hold data.
+    pub fn departure(&self, copyset: &Copyset, departure: Departure) -> Departure {
         let kind = (copyset.members.len(), copyset.data);
         match &self.0 {
             Some(used) if !used.contains(&kind) => Departure::Empty,
-            _ => goes,
+            _ => departure,
         }
     }
 }
 
-/// Replaces `old` by `new`, which is to be rebuilt.
-pub(in crate::database) async fn put_in_place(
+/// Replaces a member by another one, which is rebuilt unless the copyset holds no data.
+pub(in crate::database) async fn replace_member(
     change: &mut AnyConnection,
-    copyset: &Copyset,
-    old: UnitId,
-    new: UnitId,
-    goes: Departure,
+    replacement: &Replacement,
     now: Millis,
 ) -> Result<(), DatabaseError> {
-    let number = i64::from(copyset.id.number());
-    let place: i64 =
+    let Replacement {
+        copyset,
+        old,
+        new,
+        departure,
+    } = *replacement;
+    let number = i64::from(copyset.number());
+    let position: i64 =
         sqlx::query_scalar("SELECT position FROM copyset_members WHERE copyset = $1 AND unit = $2")
             .bind(number)
             .bind(old.to_string())
@@ -85,7 +113,7 @@ pub(in crate::database) async fn put_in_place(
     let joined: i64 = sqlx::query_scalar("UPDATE cluster SET joins = joins + 1 RETURNING joins")
         .fetch_one(&mut *change)
         .await?;
-    match goes {
+    match departure {
         Departure::Draining => {
             sqlx::query(
                 "UPDATE copyset_members SET state = 'draining', leave_number = $4, since_ms = $3 \
@@ -98,18 +126,18 @@ pub(in crate::database) async fn put_in_place(
             .execute(&mut *change)
             .await?;
         }
-        Departure::Lost | Departure::Empty => drop_member(&mut *change, copyset.id, old).await?,
+        Departure::Lost | Departure::Empty => drop_member(&mut *change, copyset, old).await?,
     }
     sqlx::query(
         "INSERT INTO copyset_members (copyset, position, unit, state, join_number, misses, missed_ms, \
          since_ms) VALUES ($1, $2, $3, $6, $4, 1, $5, $5)",
     )
     .bind(number)
-    .bind(place)
+    .bind(position)
     .bind(new.to_string())
     .bind(joined)
     .bind(now.0)
-    .bind(match goes {
+    .bind(match departure {
         Departure::Empty => "in_sync",
         Departure::Draining | Departure::Lost => "rebuilding",
     })
@@ -123,9 +151,8 @@ pub(in crate::database) async fn put_in_place(
 }
 
 /// Makes `unit`, which is draining, a full member again; its replacement is drained instead. For
-/// the catalog it is a new member: it has nothing of what was written since it began to drain, and
-/// the writers of that do not know it.
-pub(in crate::database) async fn take_place_back(
+/// the catalog it is a new member: it is missing what was written since it began to drain.
+pub(in crate::database) async fn rejoin_draining(
     change: &mut AnyConnection,
     copyset: i64,
     unit: UnitId,

@@ -14,7 +14,7 @@ use crate::database::tenancy::audit_log::Origin;
 use crate::database::{DatabaseError, Repair, hosts, rows};
 
 /// Members that are being rebuilt in any copyset of the unit.
-const FILLING_BESIDE: &str = "SELECT 1 FROM copyset_members m JOIN copyset_members o \
+const REBUILDING_BESIDE: &str = "SELECT 1 FROM copyset_members m JOIN copyset_members o \
      ON o.copyset = m.copyset WHERE o.state = 'rebuilding' AND m.unit = ";
 
 impl Repair<'_> {
@@ -87,7 +87,10 @@ impl Repair<'_> {
         units: &[(UnitId, u64)],
     ) -> Result<(), DatabaseError> {
         if units.len() > NOTED_MAX {
-            let reason = format!("{} units are more than a host notes leases on", units.len());
+            let reason = format!(
+                "{} units are more than one report of lease counts may name",
+                units.len()
+            );
             return Err(DatabaseError::Refused { reason });
         }
         let given = self.database.catalog().lease_count().await?;
@@ -106,7 +109,7 @@ impl Repair<'_> {
             .await
     }
 
-    /// How many leases were noted on each unit.
+    /// The lease count that was recorded on each unit.
     pub(in crate::database) async fn recorded_leases(
         self,
     ) -> Result<Vec<(UnitId, u64)>, DatabaseError> {
@@ -120,7 +123,7 @@ impl Repair<'_> {
     }
 }
 
-/// How the log calls a host.
+/// The name of a host in the audit log.
 async fn name_of(change: &mut AnyConnection, host: PartyId) -> Result<String, DatabaseError> {
     let name: Option<String> = sqlx::query_scalar("SELECT name FROM parties WHERE id = $1")
         .bind(host.to_string())
@@ -153,7 +156,7 @@ async fn is_known(change: &mut AnyConnection, unit: UnitId) -> Result<bool, Data
     Ok(count > 0)
 }
 
-/// Records the report, and that the host is not to repair the unit's copysets.
+/// Records the report, and that the host does not repair the unit's copysets.
 async fn take(
     change: &mut AnyConnection,
     host: PartyId,
@@ -180,7 +183,7 @@ async fn take(
     Ok(())
 }
 
-/// Whether the host has reported so before, and some copyset of the unit is not in sync since.
+/// Whether the host has reported this before, and a copyset of the unit is still not in sync.
 async fn is_taken(
     change: &mut AnyConnection,
     host: PartyId,
@@ -191,7 +194,7 @@ async fn is_taken(
     let is_open = match is_older {
         true => "SELECT 1 FROM copyset_members m WHERE m.state = 'rebuilding' AND m.unit = $1"
             .to_owned(),
-        false => format!("{FILLING_BESIDE} $1"),
+        false => format!("{REBUILDING_BESIDE} $1"),
     };
     let statement = format!(
         "SELECT d.is_older FROM unit_suspicions d WHERE d.unit = $1 AND d.host = $2 \
@@ -205,12 +208,12 @@ async fn is_taken(
     Ok(said.is_some_and(|said| said >= i64::from(is_older)))
 }
 
-/// Forgets reports on units whose copysets are in sync again.
+/// Deletes reports on units whose copysets are in sync again.
 pub(in crate::database) async fn forget_suspicions(
     change: &mut AnyConnection,
 ) -> Result<(), DatabaseError> {
     let statement = format!(
-        "DELETE FROM unit_suspicions WHERE NOT EXISTS ({FILLING_BESIDE} unit_suspicions.unit)"
+        "DELETE FROM unit_suspicions WHERE NOT EXISTS ({REBUILDING_BESIDE} unit_suspicions.unit)"
     );
     sqlx::query(&statement).execute(change).await?;
     Ok(())

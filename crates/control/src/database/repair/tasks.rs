@@ -1,4 +1,4 @@
-//! Repair tasks: which host repairs which copyset, and what came of it (docs/internals/repair.md).
+//! Repair jobs: which host repairs which copyset, and with what outcome (docs/internals/repair.md).
 //!
 //! Invariant: a unit stops being a member of a copyset only in a transaction that sees another
 //! member in sync there.
@@ -9,10 +9,10 @@ use catalog::MemberState;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
+use crate::database::catalog::deleted_volumes;
 use crate::database::repair::degraded::segment_of;
 use crate::database::repair::{in_flight, suspicions};
 use crate::database::units::{self, draining};
-use crate::database::volumes::delete;
 use crate::database::{Database, DatabaseError, hosts, rows};
 
 /// After a failure, repair is retried after this time in milliseconds, and after twice as long each
@@ -30,10 +30,10 @@ const SCRUB_EVERY_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 /// milliseconds.
 pub const REPAIR_RIGHTS_MS: u64 = 20_000;
 
-/// A report that names more units is refused: no copyset has so many members.
+/// The largest number of units in a report: no copyset has more members.
 const REPAIR_UNITS_MAX: usize = 1024;
 
-/// How much of a failure's text is kept.
+/// The largest stored part of a failure's text, in characters.
 const PROBLEM_CHARACTERS_MAX: usize = 2000;
 
 /// How long after its last sign of life a host's copyset is given to another host, in milliseconds:
@@ -91,15 +91,15 @@ impl Repair<'_> {
             .await?;
             let Some(row) = row else { return Ok(None) };
             let copyset = copyset_of(&row, "number")?;
-            let is_broken_off = is_under_way(&mut change, copyset).await?;
+            let was_abandoned = is_under_way(&mut change, copyset).await?;
             let none = RepairProgress::default();
             hold(&mut change, host, copyset, &none, now).await?;
             let serial_next = self.database.catalog().serial_next(&mut change).await?;
             let mut task = task_of(&mut change, copyset, serial_next, now).await?;
-            if let Some(task) = task.as_mut().filter(|_| is_broken_off) {
+            if let Some(task) = task.as_mut().filter(|_| was_abandoned) {
                 // The previous host reported nothing, and may have left partial writes.
                 let changed = changed_of(task);
-                in_flight::know_nothing(&mut change, copyset, &changed).await?;
+                in_flight::clear_in_flight(&mut change, copyset, &changed).await?;
                 task.suspect.clear();
             }
             Ok(task)
@@ -159,44 +159,44 @@ impl Repair<'_> {
         end: &RepairOutcome,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
-        must_be_short(end)?;
+        refuse_long(end)?;
         self.database.transaction().notify().run(|mut change| async move {
             if !has(&mut change, host, copyset, now).await? {
                 return Ok(false);
             }
             // The host has not examined the others: those in sync stay so.
             let task = task_of(&mut change, copyset, 0, now).await?;
-            let looked_at = task.as_ref().map(changed_of).unwrap_or_default();
-            let is_looked_at = |unit: &&UnitId| looked_at.contains(unit);
-            for unit in end.lacking.iter().filter(is_looked_at) {
-                lacks(&mut change, copyset, *unit, now).await?;
+            let examined = task.as_ref().map(changed_of).unwrap_or_default();
+            let is_examined = |unit: &&UnitId| examined.contains(unit);
+            for unit in end.out_of_sync.iter().filter(is_examined) {
+                mark_out_of_sync(&mut change, copyset, *unit, now).await?;
             }
-            for (unit, missed) in &end.whole {
-                becomes_whole(&mut change, copyset, *unit, *missed, now).await?;
+            for (unit, missed) in &end.in_sync {
+                mark_in_sync(&mut change, copyset, *unit, *missed, now).await?;
             }
-            let brought = end.brought.as_ref().unwrap_or(&looked_at);
-            let is_unfinished = |unit: &&UnitId| !end.whole.iter().any(|(whole, _)| whole == *unit);
-            let unfinished: Vec<UnitId> = brought.iter().filter(is_unfinished).copied().collect();
-            in_flight::know_nothing(&mut change, copyset, &unfinished).await?;
+            let copied_to = end.copied_to.as_ref().unwrap_or(&examined);
+            let is_unfinished = |unit: &&UnitId| !end.in_sync.iter().any(|(in_sync, _)| in_sync == *unit);
+            let unfinished: Vec<UnitId> = copied_to.iter().filter(is_unfinished).copied().collect();
+            in_flight::clear_in_flight(&mut change, copyset, &unfinished).await?;
             in_flight::forget_unneeded(&mut change).await?;
             suspicions::forget_suspicions(&mut change).await?;
             let number = i64::from(copyset.number());
-            let is_filling = is_filling(&mut change, copyset).await?;
-            if !is_filling {
+            let is_rebuilding = is_rebuilding(&mut change, copyset).await?;
+            if !is_rebuilding {
                 let (first, last) = segments_of(copyset);
                 sqlx::query("DELETE FROM degraded_segments WHERE segment BETWEEN $1 AND $2")
                     .bind(first)
                     .bind(last)
                     .execute(&mut *change)
                     .await?;
-                delete::forget_departed(&mut change).await?;
+                deleted_volumes::forget_clean(&mut change).await?;
             }
             let tries: i64 =
                 sqlx::query_scalar("SELECT repair_tries FROM copysets WHERE number = $1")
                     .bind(number)
                     .fetch_one(&mut *change)
                     .await?;
-            let is_lasting = !end.full.is_empty() || end.rotten > 0;
+            let is_lasting = !end.full.is_empty() || end.damaged > 0;
             let retry_ms = match (&end.problem, is_lasting) {
                 (None, _) => 0,
                 (Some(_), false) => (RETRY_MS << tries.clamp(0, 8)).min(RETRY_MS_MAX),
@@ -216,9 +216,9 @@ impl Repair<'_> {
             .bind(end.problem.as_deref().map(shortened))
             .bind(i64::from(end.scrubbed))
             .bind(now.0)
-            .bind(end.rotten.cast_signed())
+            .bind(end.damaged.cast_signed())
             .bind(i64::from(end.compared))
-            .bind(i64::from(is_filling))
+            .bind(i64::from(is_rebuilding))
             .execute(&mut *change)
             .await?;
             draining::forget_drained(&mut change, now).await?;
@@ -229,9 +229,14 @@ impl Repair<'_> {
 }
 
 /// Refuses a report that names more units than a copyset has.
-fn must_be_short(end: &RepairOutcome) -> Result<(), DatabaseError> {
-    let brought = end.brought.as_ref().map_or(0, Vec::len);
-    let named = [end.whole.len(), end.lacking.len(), end.full.len(), brought];
+fn refuse_long(end: &RepairOutcome) -> Result<(), DatabaseError> {
+    let copied_to = end.copied_to.as_ref().map_or(0, Vec::len);
+    let named = [
+        end.in_sync.len(),
+        end.out_of_sync.len(),
+        end.full.len(),
+        copied_to,
+    ];
     match named.iter().max() {
         Some(most) if *most > REPAIR_UNITS_MAX => Err(DatabaseError::Refused {
             reason: format!("{most} units are more than a copyset has"),
@@ -240,7 +245,7 @@ fn must_be_short(end: &RepairOutcome) -> Result<(), DatabaseError> {
     }
 }
 
-/// The part of a failure's text that is kept.
+/// The part of a failure's text that is stored.
 fn shortened(problem: &str) -> String {
     problem.chars().take(PROBLEM_CHARACTERS_MAX).collect()
 }
@@ -390,7 +395,7 @@ fn changed_of(task: &RepairJob) -> Vec<UnitId> {
     changed.map(|(unit, _)| unit).collect()
 }
 
-async fn lacks(
+async fn mark_out_of_sync(
     change: &mut AnyConnection,
     copyset: CopysetId,
     unit: UnitId,
@@ -409,7 +414,7 @@ async fn lacks(
     Ok(())
 }
 
-async fn becomes_whole(
+async fn mark_in_sync(
     change: &mut AnyConnection,
     copyset: CopysetId,
     unit: UnitId,
@@ -441,7 +446,7 @@ async fn becomes_whole(
     Ok(())
 }
 
-async fn is_filling(
+async fn is_rebuilding(
     connection: &mut AnyConnection,
     copyset: CopysetId,
 ) -> Result<bool, DatabaseError> {

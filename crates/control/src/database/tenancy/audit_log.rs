@@ -1,4 +1,4 @@
-//! The audit log: who changed what. An entry is written in the transaction that it describes, so
+//! The audit log: the changes and their authors. An entry is written in the transaction that it describes, so
 //! there is no change without an entry, and no entry without a change.
 
 use std::net::SocketAddr;
@@ -11,39 +11,39 @@ use world::Millis;
 
 use crate::database::{DatabaseError, Parties, rows};
 
-/// Who makes a change, and when.
+/// The author and the time of a change.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// The time of the change.
     pub at: Millis,
     /// The party's URI, or the origin of an unauthenticated request.
     pub who: String,
-    /// The key that was shown.
+    /// The key of the certificate that was presented.
     pub key: Option<KeyFingerprint>,
     /// The address that the request came from, if it came over a network.
     pub address: Option<SocketAddr>,
 }
 
-/// A line of the log.
+/// An entry of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRow {
-    /// Its number; they grow, and may skip.
+    /// The number. Numbers grow and may have gaps.
     pub id: i64,
     /// The time of the change.
     pub at: Millis,
     /// The party, as in [`Origin::who`].
     pub who: String,
-    /// The fingerprint of the key that was shown.
+    /// The fingerprint of the key of the certificate that was presented.
     pub key: Option<String>,
     /// The address that the request came from.
     pub address: Option<String>,
-    /// What was done: a verb.
+    /// The action: a verb.
     pub action: String,
     /// The object of the action.
     pub target: String,
 }
 
-/// A volume for the log: its id, and what it is called, if it is still there.
+/// The text of a volume in the log: its id, and its name if it still exists.
 pub(in crate::database) async fn volume(
     connection: &mut AnyConnection,
     id: VolumeId,
@@ -52,7 +52,7 @@ pub(in crate::database) async fn volume(
     named(connection, name, &id.to_string()).await
 }
 
-/// As [`volume`], a host, and a VM there.
+/// The text of a host and a VM in the log, as [`volume`].
 pub(in crate::database) async fn place(
     connection: &mut AnyConnection,
     host: PartyId,
@@ -82,7 +82,7 @@ async fn named(
 }
 
 impl Origin {
-    /// Notes that this was done.
+    /// Writes an entry.
     pub(in crate::database) async fn note(
         &self,
         change: &mut AnyConnection,
@@ -106,8 +106,7 @@ impl Origin {
 }
 
 impl Parties<'_> {
-    /// The log, newest first: at most `count_max` lines older than line
-    /// `before`.
+    /// The log, newest first: at most `count_max` entries with numbers below `before`.
     ///
     /// # Errors
     /// [`DatabaseError`].

@@ -9,17 +9,17 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::database::tenancy::{parties, principal, rights};
+use crate::database::tenancy::{party_rows, principal, rights};
 use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right, rows, volumes};
 
 /// The object of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
-    /// On a volume, and on its snapshots.
+    /// A volume with its snapshots.
     Volume(VolumeId),
-    /// On one snapshot.
+    /// A snapshot.
     Snapshot(SnapshotId),
-    /// On a host: to attach volumes there.
+    /// A host, on which the user may attach volumes.
     Host(PartyId),
 }
 
@@ -54,7 +54,7 @@ pub struct GrantRow {
     pub object: Object,
     /// The object's name; `None` if it was deleted.
     pub object_name: Option<String>,
-    /// What its owner is called, of a volume or snapshot.
+    /// The name of the owner of the volume or snapshot.
     pub object_owner: Option<String>,
     /// The name of the user who has the right.
     pub user: String,
@@ -81,7 +81,7 @@ impl fmt::Display for GrantRow {
     }
 }
 
-/// A right to be granted.
+/// A new grant.
 #[derive(Debug, Clone)]
 pub struct NewGrant {
     /// The id.
@@ -102,7 +102,7 @@ const ROWS: &str = "SELECT g.*, p.name AS user_name, \
      LEFT JOIN snapshots s ON s.id = g.object LEFT JOIN parties h ON h.id = g.object \
      LEFT JOIN parties o ON o.id = COALESCE(v.owner, s.owner)";
 
-/// Those that the principal has, or can take away.
+/// An SQL condition: the principal has the right, or can revoke it.
 const SEEN: &str = "($2 = 1 OR g.party = $1 OR v.owner = $1 OR s.owner = $1 \
      OR EXISTS (SELECT 1 FROM snapshots left_over WHERE left_over.volume = g.object \
          AND left_over.owner = $1) \
@@ -164,7 +164,7 @@ async fn check(
         Object::Host(_) if principal.party.is_administrator => {}
         Object::Host(_) => {
             return Err(DatabaseError::Forbidden {
-                reason: "only an administrator says who may use a host".to_owned(),
+                reason: "only an administrator may grant the use of a host".to_owned(),
             });
         }
     }
@@ -232,7 +232,7 @@ impl Grants<'_> {
                 if let Object::Volume(id) = new.object {
                     rights::refuse_if_deleting(&volumes::by_id(&mut change, id).await?)?;
                 }
-                let user = parties::party_of(&mut change, &new.user).await?;
+                let user = party_rows::party_of(&mut change, &new.user).await?;
                 sqlx::query(
                     "INSERT INTO grants (id, object, party, right_name, vm, created_ms) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
@@ -263,8 +263,8 @@ impl Grants<'_> {
             .await
     }
 
-    /// The grants that `principal` has, or can take away: on `object` or on all,
-    /// after `after`, in the order of their ids, at most `count_max`.
+    /// The grants that `principal` has or can revoke, on `object` or on all objects: at most
+    /// `count_max` with ids after `after`, in the order of ids.
     ///
     /// # Errors
     /// [`DatabaseError`].
@@ -291,7 +291,7 @@ impl Grants<'_> {
         .collect()
     }
 
-    /// Revokes a right. The user who has it may give it up as well. Existing attachments stay.
+    /// Revokes a right. The user who has it may revoke it as well. Existing attachments stay.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`].

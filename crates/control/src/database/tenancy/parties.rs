@@ -3,71 +3,22 @@
 use auth::{KeyFingerprint, Kind, Subject, TokenHash};
 use base::{PartyId, ProjectId};
 use sqlx::AnyConnection;
-use sqlx::any::AnyRow;
 use world::Millis;
 
 use crate::database::hosts::{self, jobs};
+use crate::database::tenancy::party_rows::{PartyRow, not_found, party_of, party_row};
 use crate::database::tenancy::projects;
 use crate::database::{Database, DatabaseError, ObjectKind, Origin, Principal, rows};
 
-/// A user, a host or a unit daemon.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartyRow {
-    /// The id.
-    pub id: PartyId,
-    /// Its kind and name.
-    pub subject: Subject,
-    /// It may everything but read volumes.
-    pub is_administrator: bool,
-    /// Its requests are refused.
-    pub is_disabled: bool,
-    /// When it was created.
-    pub created: Millis,
-}
-
-/// Of which project a new user is a member.
+/// The project that a new party becomes a member of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
-    /// Of none: it is no user.
+    /// No project: the party is not a user.
     None,
-    /// Of a new one of their own name.
+    /// A new project of the same name.
     Own(ProjectId),
-    /// A member of this project.
+    /// The project with this name or id.
     Of(String),
-}
-
-fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseError> {
-    use sqlx::Row as _;
-    let kind = match row.try_get("kind")? {
-        "user" => Kind::User,
-        "host" => Kind::Host,
-        "unit" => Kind::Unit,
-        other => {
-            return Err(DatabaseError::Damaged {
-                what: format!("a party of kind {other:?}"),
-            });
-        }
-    };
-    let subject = Subject::new(kind, row.try_get("name")?);
-    Ok(PartyRow {
-        id: rows::spelt(row, "id")?,
-        subject: subject.map_err(|error| DatabaseError::Damaged {
-            what: error.to_string(),
-        })?,
-        is_administrator: rows::flag(row, "administrator")?,
-        is_disabled: rows::flag(row, "disabled")?,
-        created: Millis(row.try_get("created_ms")?),
-    })
-}
-
-fn not_found(subject: &Subject) -> DatabaseError {
-    let thing = match subject.kind() {
-        Kind::User => ObjectKind::User,
-        Kind::Host => ObjectKind::Host,
-        Kind::Controller => ObjectKind::Controller,
-        Kind::Unit => ObjectKind::Unit,
-    };
-    DatabaseError::not_found(thing, format_args!("{:?}", subject.name()))
 }
 
 /// Users, hosts and unit daemons.
@@ -405,18 +356,6 @@ async fn insert(change: &mut AnyConnection, new: &PartyRow) -> Result<(), Databa
             .await?;
     }
     Ok(())
-}
-
-pub(in crate::database) async fn party_of(
-    connection: &mut AnyConnection,
-    subject: &Subject,
-) -> Result<PartyRow, DatabaseError> {
-    let row = sqlx::query("SELECT * FROM parties WHERE kind = $1 AND name = $2")
-        .bind(subject.kind().as_str())
-        .bind(subject.name())
-        .fetch_optional(connection)
-        .await?;
-    party_row(&row.ok_or_else(|| not_found(subject))?)
 }
 
 async fn add_key(

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
-use crate::database::tenancy::{parties, principal};
+use crate::database::tenancy::{party_rows, principal};
 use crate::database::{Database, DatabaseError, ObjectKind, Principal, rows};
 
 /// How much a project may have; none is no limit.
@@ -218,7 +218,7 @@ impl Projects<'_> {
             .transaction_for(principal)
             .run(|mut change| async move {
                 let project = find(&mut change, principal, name).await?;
-                let party = parties::party_of(&mut change, user).await?;
+                let party = party_rows::party_of(&mut change, user).await?;
                 let action = if is_member {
                     join(&mut change, project.id, party.id).await?;
                     "join"

@@ -1,7 +1,7 @@
-//! Quotas: which project something is charged to, and whether its limits allow it.
+//! Quotas: the project that an object is charged to, and whether its limits allow it.
 //!
-//! What a project has is counted in the transaction that adds to it. Where there is no limit
-//! nothing is counted, so that creators do not conflict.
+//! Quota is checked in the transaction that consumes it. Without a limit nothing is counted, so that
+//! concurrent creations do not conflict.
 
 use base::size::about_bytes;
 use base::{PartyId, ProjectId};
@@ -11,7 +11,7 @@ use crate::database::rows::VolumeRow;
 use crate::database::tenancy::projects::{limit, not_found};
 use crate::database::{DatabaseError, Principal};
 
-/// What is to be added to a project.
+/// The objects and bytes that a request adds to a project.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::database) struct Addition {
     pub volumes: u64,

@@ -104,9 +104,9 @@ fn refuse_unless(
     })
 }
 
-/// A name as people write it: `name`, or `owner/name`; or an id.
+/// The name of an object in a request: `name`, `owner/name`, or an id.
 pub(in crate::database) struct Named<'a> {
-    whole: &'a str,
+    text: &'a str,
     owner: &'a str,
     name: &'a str,
 }
@@ -114,16 +114,12 @@ pub(in crate::database) struct Named<'a> {
 impl<'a> Named<'a> {
     pub(in crate::database) fn new(text: &'a str) -> Self {
         let (owner, name) = text.split_once('/').unwrap_or(("", text));
-        Self {
-            whole: text,
-            owner,
-            name,
-        }
+        Self { text, owner, name }
     }
 }
 
-/// Selects among visible rows with the same name the one that is meant: by its id, else the
-/// principal's own, else the only one. `rows` are in this order, each with its id and owner.
+/// Selects one of the visible rows with the same name: by its id, else the principal's own, else the
+/// only one. `rows` are in this order, each with its id and owner.
 ///
 /// A bare name refers to another user's object only in requests that read. Otherwise a user who
 /// grants rights could choose what names of others mean when they change, attach or transfer
@@ -139,12 +135,12 @@ fn the_one<T>(
     let Some(first) = rows.first() else {
         return Err(DatabaseError::not_found(
             kind,
-            format_args!("{:?}", named.whole),
+            format_args!("{:?}", named.text),
         ));
     };
     let (id, owner, owner_name) = of(first);
     let is_certain =
-        id == named.whole || owner == Some(principal.party.id) || !named.owner.is_empty();
+        id == named.text || owner == Some(principal.party.id) || !named.owner.is_empty();
     if is_certain || (rows.len() == 1 && need == Need::See) {
         return Ok(rows.swap_remove(0));
     }
@@ -152,10 +148,10 @@ fn the_one<T>(
         let name = &named.name;
         let (whose, whole) = match owner_name {
             Some(owner) => (format!("{owner}'s"), format!("{owner}/{name}")),
-            None => ("nobody's".to_owned(), id),
+            None => ("one without an owner".to_owned(), id),
         };
         return Err(DatabaseError::Refused {
-            reason: format!("you have no {kind} {name:?}; to mean {whose}, say {whole}"),
+            reason: format!("you have no {kind} {name:?}; name {whose} as {whole}"),
         });
     }
     let names = rows.iter().map(|row| {
@@ -194,7 +190,7 @@ fn called<'q>(
     principal: &Principal,
 ) -> Query<'q, Any, AnyArguments<'q>> {
     sqlx::query(statement)
-        .bind(named.whole)
+        .bind(named.text)
         .bind(principal.party.id.to_string())
         .bind(i64::from(principal.party.is_administrator))
         .bind(named.name)
@@ -235,7 +231,7 @@ pub(in crate::database) async fn volume_for(
     Ok(volume)
 }
 
-/// What `principal` may do with a volume.
+/// The rights of `principal` on a volume.
 pub(in crate::database) async fn volume_rights(
     connection: &mut AnyConnection,
     principal: &Principal,
@@ -288,7 +284,7 @@ async fn snapshot_rights(
     rights_on(connection, principal, snapshot.owner, [&id, &volume]).await
 }
 
-/// Refuses what `principal` may not do with the volume `id`.
+/// Refuses a principal without the needed right on the volume `id`.
 pub(in crate::database) async fn check_volume(
     connection: &mut AnyConnection,
     principal: &Principal,
@@ -308,7 +304,7 @@ pub(in crate::database) fn refuse_if_deleting(volume: &VolumeRow) -> Result<(), 
     }
 }
 
-/// Refuses what `principal` may not do with the snapshot `id`.
+/// Refuses a principal without the needed right on the snapshot `id`.
 pub(in crate::database) async fn check_snapshot(
     connection: &mut AnyConnection,
     principal: &Principal,
@@ -340,7 +336,7 @@ pub(in crate::database) async fn check_host(
     }
     if given.is_empty() {
         return Err(DatabaseError::Forbidden {
-            reason: "this host is not for you; an administrator can give it to you: `scree grant \
+            reason: "you may not use this host; an administrator can grant it: `scree grant \
                      add USER use --host HOST`"
                 .to_owned(),
         });
@@ -348,7 +344,7 @@ pub(in crate::database) async fn check_host(
     let only: Vec<String> = given.iter().map(|(prefix,)| format!("{prefix}…")).collect();
     Err(DatabaseError::Forbidden {
         reason: format!(
-            "on this host you may use the VMs {}; an administrator can give you others: \
+            "on this host you may use the VMs {}; an administrator can grant you others: \
              `scree grant add USER use --host HOST --vm ADDRESS`",
             only.join(", ")
         ),

@@ -1,5 +1,6 @@
 //! The cluster, its units, and its table of copysets.
 
+pub(in crate::database) mod decide;
 pub(in crate::database) mod draining;
 
 use api::unit::SECOND_PLACE_MS;
@@ -18,7 +19,7 @@ pub struct ClusterRow {
     /// When it was created.
     pub created: Millis,
     /// The key with which hosts authenticate what they write to units, wrapped.
-    pub vouch: WrappedKey,
+    pub lease_count_key: WrappedKey,
 }
 
 /// A unit.
@@ -28,13 +29,13 @@ pub struct UnitRow {
     pub id: UnitId,
     /// The URL.
     pub url: String,
-    /// What its daemon is called, if it has one; not kept with it.
+    /// The name of its daemon, if it has one. Ignored when a unit is inserted.
     pub daemon: Option<String>,
     /// The zone, if one was set.
     pub zone: Option<String>,
-    /// Its daemon is disabled; not kept with it.
+    /// Whether its daemon is disabled. Ignored when a unit is inserted.
     pub is_disabled: bool,
-    /// Another daemon that has claimed it: where that is, and when it did.
+    /// The URL of another daemon that has claimed to be the unit, and when it did.
     pub second: Option<(String, Millis)>,
     /// Whether it is draining: no copyset is planned over it. Ignored when a unit is inserted.
     pub is_draining: bool,
@@ -62,18 +63,18 @@ impl UnitRow {
 /// The result of recording a daemon's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
-    /// It is no unit yet.
+    /// The unit is not in the table yet.
     Unknown,
-    /// It is where it was.
+    /// The daemon has the same URL as before.
     There,
-    /// It is elsewhere from now on.
+    /// The daemon has another URL from now on.
     Moved {
         /// The previous URL.
         from: String,
     },
     /// Another daemon reported as the same unit a moment ago. This one was recorded as a duplicate.
     Second {
-        /// Where that is.
+        /// The URL of the other daemon.
         first: String,
         /// How long ago, in milliseconds.
         ago_ms: i64,
@@ -83,7 +84,7 @@ pub enum Heard {
 /// The location that a daemon reports.
 #[derive(Debug, Clone, Copy)]
 pub struct Claimed<'a> {
-    /// Where hosts reach it.
+    /// The URL at which hosts reach it.
     pub url: &'a str,
     /// The id of the daemon's folder, if it has one yet.
     pub place: Option<&'a str>,
@@ -102,7 +103,7 @@ impl Cluster<'_> {
         Ok(Some(ClusterRow {
             id: rows::spelt(&row, "id")?,
             created: Millis(row.try_get("created_ms")?),
-            vouch: WrappedKey(row.try_get("authentication_key")?),
+            lease_count_key: WrappedKey(row.try_get("authentication_key")?),
         }))
     }
 
@@ -114,7 +115,7 @@ impl Cluster<'_> {
     pub async fn create(
         self,
         id: ClusterId,
-        vouch: &[u8],
+        lease_count_key: &[u8],
         created: Millis,
     ) -> Result<(), DatabaseError> {
         self.database.transaction().run(|mut change| async move {
@@ -127,7 +128,7 @@ impl Cluster<'_> {
             sqlx::query("INSERT INTO cluster (one, id, created_ms, authentication_key) VALUES (1, $1, $2, $3)")
                 .bind(id.to_string())
                 .bind(created.0)
-                .bind(vouch)
+                .bind(lease_count_key)
                 .execute(&mut *change)
                 .await?;
             Ok(())
@@ -177,7 +178,7 @@ impl Units<'_> {
     /// transaction, so that two daemons with one identity do not take the unit from each other.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`] if another unit is there.
+    /// [`DatabaseError::Taken`] if another unit has the URL.
     pub async fn record_daemon(
         self,
         unit: UnitId,
@@ -347,8 +348,7 @@ pub(in crate::database) async fn units_of(
             let second_ms: Option<i64> = row.try_get("duplicate_ms")?;
             Ok(UnitRow {
                 id: rows::spelt(row, "id")?,
-                // One from before they were percent-encoded has spaces and the
-                // like as they are.
+                // A URL that is not percent-encoded is compared as it is stored.
                 url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
                 daemon: row.try_get("daemon")?,
                 zone: row.try_get("zone")?,
@@ -403,7 +403,7 @@ pub(in crate::database) async fn copysets_of(
     Ok(copysets)
 }
 
-/// Refuses a unit that was removed: what it held then was not kept up to date since.
+/// Refuses a unit that was removed: its content is outdated.
 async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(), DatabaseError> {
     let removed = sqlx::query("SELECT id FROM removed_units WHERE id = $1")
         .bind(unit.to_string())
@@ -420,7 +420,7 @@ async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(
     }
 }
 
-/// Refuses a URL at which another unit is. A unit whose daemon is disabled does not count: its
+/// Refuses the URL of another unit. A unit whose daemon is disabled does not count: its
 /// replacement may have the same address.
 async fn check_free(
     change: &mut AnyConnection,

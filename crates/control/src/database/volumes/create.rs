@@ -6,7 +6,7 @@ use catalog::{Erasure, VersionKey};
 use sqlx::AnyConnection;
 use world::Millis;
 
-use crate::database::catalog::versions;
+use crate::database::catalog::version_rows;
 use crate::database::rows::{self, SnapshotState, VolumeRow};
 use crate::database::tenancy::principal;
 use crate::database::tenancy::quotas::{Addition, account_of, check_quota};
@@ -15,7 +15,7 @@ use crate::database::volumes::by_id;
 use crate::database::volumes::tags::{self, Tags};
 use crate::database::{DatabaseError, Need, ObjectKind, Principal, Right, VolumeSettings, Volumes};
 
-/// A volume to be created. The caller has checked its name and sizes and chosen its ids.
+/// A new volume. The caller has checked its name and sizes and chosen its ids.
 #[derive(Debug, Clone)]
 pub struct NewVolume {
     /// The id.
@@ -36,8 +36,7 @@ pub struct NewVolume {
     pub replicas: u8,
     /// Erasure coding in place of copies.
     pub erasure: Option<Erasure>,
-    /// Under which lineage it will write. Its key is brought by the first host
-    /// that opens it.
+    /// The lineage that it writes. The first host that opens it creates the lineage's key.
     pub lineage: Lineage,
     /// The settings.
     pub settings: VolumeSettings,
@@ -47,7 +46,7 @@ pub struct NewVolume {
     pub created: Millis,
 }
 
-/// Where a clone begins.
+/// The state at which a clone starts.
 #[derive(Default)]
 struct Start {
     head: Option<VersionKey>,
@@ -64,7 +63,7 @@ impl Volumes<'_> {
     /// [`DatabaseError::Taken`]; [`DatabaseError::NotFound`] (the snapshot, the project);
     /// [`DatabaseError::Forbidden`] if the snapshot may be seen and not read;
     /// [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if the snapshot is not
-    /// completed, or it is not clear on whose account the volume would be;
+    /// completed, or it is ambiguous which project the volume is charged to;
     /// [`DatabaseError::OtherRequest`].
     pub async fn insert(
         self,
@@ -157,7 +156,7 @@ pub(in crate::database) async fn refuse_name(
     }
 }
 
-/// Where a clone of `snapshot` begins.
+/// The state at which a clone of `snapshot` starts.
 async fn start_of(
     connection: &mut AnyConnection,
     snapshot: SnapshotId,
@@ -172,7 +171,7 @@ async fn start_of(
     match snapshot.state {
         SnapshotState::Completed(None) => Ok(Start::default()),
         SnapshotState::Completed(Some(key)) => {
-            let version = versions::version_of(connection, key).await?;
+            let version = version_rows::version_of(connection, key).await?;
             Ok(Start {
                 head: Some(key),
                 epoch: version.epoch,

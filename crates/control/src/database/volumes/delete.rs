@@ -1,12 +1,13 @@
 //! Deleting a volume. It stays in state `deleting` until its host has cleaned up, and is then
 //! removed. The host that had it last is remembered until its versions are removed, too.
 
+use api::types::Message;
+use api::words::MessageCode;
 use base::VolumeId;
-use sqlx::AnyConnection;
 use world::Millis;
 
 use crate::database::attach::reports;
-use crate::database::catalog::frees;
+use crate::database::catalog::{deleted_volumes, frees};
 use crate::database::keys::lineages;
 use crate::database::tenancy::grants;
 use crate::database::tenancy::rights::check_volume;
@@ -36,11 +37,11 @@ impl Volumes<'_> {
     }
 
     /// Begins to delete a volume: its name becomes free, its head is released, its writer is
-    /// fenced, and what its journal still holds is discarded. Its snapshots stay.
+    /// fenced, and the content of its journal is discarded. Its snapshots stay.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
-    /// [`DatabaseError::Refused`] if it is in use, or on its way out already.
+    /// [`DatabaseError::Refused`] if it is in use, or being deleted already.
     pub async fn begin_delete(
         self,
         principal: &Principal,
@@ -66,9 +67,10 @@ impl Volumes<'_> {
                     let reason = format!("{volume} is in use, or was deleted");
                     return Err(DatabaseError::Refused { reason });
                 }
-                reports::fence(&mut change, volume, now, "its volume was deleted").await?;
+                let problem = Message::new(MessageCode::VolumeDeleted, "its volume was deleted");
+                reports::fence(&mut change, volume, now, &problem).await?;
                 hosts::clean(&mut change).await?;
-                snapshots::give_up(&mut change, volume, "its volume was deleted").await?;
+                snapshots::fail_pending(&mut change, volume, "its volume was deleted").await?;
                 tags::forget(&mut change, &volume.to_string()).await?;
                 chains::forget(&mut change, volume).await?;
                 images::forget(&mut change, &row).await?;
@@ -99,11 +101,11 @@ impl Volumes<'_> {
                     .bind(volume.to_string())
                     .fetch_optional(&mut *change)
                     .await?;
-                // It was done before, or is another host's.
+                // It was removed before, or another host cleans it.
                 if deleting.is_none() || !reach.cleans(&mut change, volume).await? {
                     return Ok(false);
                 }
-                // The host that cleans what is left of it.
+                // Record the host that cleans what is left of it.
                 sqlx::query(
                     "INSERT INTO deleted_volumes (volume, last_host) VALUES ($1, $2) \
                  ON CONFLICT (volume) DO UPDATE SET last_host = excluded.last_host",
@@ -124,7 +126,7 @@ impl Volumes<'_> {
                 }
                 frees::free_closed(&mut change, volume).await?;
                 grants::forget_gone(&mut change, volume).await?;
-                forget_departed(&mut change).await?;
+                deleted_volumes::forget_clean(&mut change).await?;
                 lineages::forget_lineages(&mut change).await
             })
             .await?;
@@ -133,19 +135,4 @@ impl Volumes<'_> {
         }
         Ok(())
     }
-}
-
-/// Forgets deleted volumes of which nothing is left to clean.
-pub(in crate::database) async fn forget_departed(
-    change: &mut AnyConnection,
-) -> Result<(), DatabaseError> {
-    sqlx::query(
-        "DELETE FROM deleted_volumes WHERE \
-         NOT EXISTS (SELECT 1 FROM versions v WHERE v.volume = deleted_volumes.volume) \
-         AND NOT EXISTS (SELECT 1 FROM pending_frees f WHERE f.volume = deleted_volumes.volume) \
-         AND NOT EXISTS (SELECT 1 FROM degraded_segments t WHERE t.volume = deleted_volumes.volume)",
-    )
-    .execute(change)
-    .await?;
-    Ok(())
 }

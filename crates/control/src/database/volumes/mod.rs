@@ -1,5 +1,4 @@
-//! VolumeRows: which there are, what they are called, how large they are and what
-//! state they have.
+//! Volumes: listing them, and changing their sizes and heads.
 
 pub(in crate::database) mod create;
 pub(in crate::database) mod delete;
@@ -16,7 +15,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
 use crate::database::attach::{attachments, journals};
-use crate::database::catalog::versions;
+use crate::database::catalog::version_rows;
 use crate::database::rows::{self, VolumeRow};
 use crate::database::tenancy::quotas::{Addition, check_membership, check_quota};
 use crate::database::tenancy::rights::{check_volume, refuse_if_deleting, volume_for};
@@ -74,7 +73,7 @@ impl Volumes<'_> {
     /// The volume with this id, name or `owner/name`, if `principal` has the needed right.
     ///
     /// # Errors
-    /// [`DatabaseError::NotFound`], also if they may not see it;
+    /// [`DatabaseError::NotFound`], also if the principal may not see it;
     /// [`DatabaseError::Forbidden`].
     pub async fn find(
         self,
@@ -104,7 +103,7 @@ impl Volumes<'_> {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn promised_bytes(self) -> Result<u64, DatabaseError> {
-        // A sum of integers might be more than a database's integers hold.
+        // The sum may exceed the integers of the database.
         let promised: f64 = sqlx::query_scalar(
             "SELECT CAST(COALESCE(SUM(CAST(size_bytes AS DOUBLE PRECISION) * replicas * (data + parity) / data), 0) \
              AS DOUBLE PRECISION) FROM volumes WHERE deleting = 0",
@@ -213,7 +212,7 @@ impl Volumes<'_> {
             .run(|mut change| async move {
                 let need = Need::Have(Right::Administer);
                 let row = check_volume(&mut change, principal, volume, need).await?;
-                versions::version_of(&mut change, head).await?;
+                version_rows::version_of(&mut change, head).await?;
                 let changed = sqlx::query(
                     "UPDATE volumes SET head_volume = $1, head_number = $2, epoch = epoch + 1, \
              restores = restores + 1, journal_next = journal_next + $4 \

@@ -1,7 +1,13 @@
-//! The settings of a volume: what is given when it is created, may be changed later, and has no
-//! effect on its content. A new field of a volume mostly belongs here
-//! (docs/internals/add-a-volume-field.md).
+//! The settings of a volume: fields that its owner gives at creation, that may change later, and
+//! that have no effect on its content.
+//!
+//! All that a setting needs in the controller is in this file: its column, its limits, and its
+//! conversion from and to the API's types. docs/internals/add-a-volume-field.md lists the other
+//! places.
 
+use api::types::{CreateVolume, SetSizes, Volume};
+use base::size::exact_bytes;
+use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
@@ -9,6 +15,10 @@ use crate::database::attach::attachments::of_volume;
 use crate::database::images::administered;
 use crate::database::rows::VolumeRow;
 use crate::database::{DatabaseError, Principal, Volumes, hosts};
+use crate::error::ControlError;
+
+/// The smallest share of a cache that a volume may be limited to, in bytes.
+const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
 
 /// The settings of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,6 +63,41 @@ impl Volumes<'_> {
 }
 
 impl VolumeSettings {
+    /// Checks the limits of each setting.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`].
+    pub(crate) fn check(self) -> Result<(), ControlError> {
+        let lengths = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
+        if let Some(bytes) = self.journal_bytes.filter(|bytes| !lengths.contains(bytes)) {
+            let (min, max) = (
+                exact_bytes(JOURNAL_BYTES_MIN),
+                exact_bytes(JOURNAL_BYTES_MAX),
+            );
+            let reason = format!(
+                "a journal has {min} to {max}, and not {}",
+                exact_bytes(bytes)
+            );
+            return Err(ControlError::invalid("journal_size", reason));
+        }
+        let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
+        if let Some(bytes) = self.cache_max_bytes.filter(is_small) {
+            let min = exact_bytes(CACHE_MAX_BYTES_MIN);
+            let reason = format!(
+                "a volume may have {min} of a cache at least, and not {}",
+                exact_bytes(bytes)
+            );
+            return Err(ControlError::invalid("cache_max", reason));
+        }
+        Ok(())
+    }
+
+    /// Shows the settings in the API's volume.
+    pub(crate) fn show(self, volume: &mut Volume) {
+        volume.journal_size = self.journal_bytes;
+        volume.cache_max = self.cache_max_bytes;
+    }
+
     /// Reads the settings from a row of `volumes`.
     pub(in crate::database) fn of(row: &AnyRow) -> Result<Self, DatabaseError> {
         let bytes = |column| -> Result<Option<u64>, DatabaseError> {
@@ -65,8 +110,8 @@ impl VolumeSettings {
         })
     }
 
-    /// Refuses a journal length that is set by a user: the journal takes space on the host's disk, which
-    /// others need, too.
+    /// Refuses a journal length that is set by a user: a journal takes space on the host's disk,
+    /// which is shared.
     pub(in crate::database) fn refuse_unless_allowed(
         self,
         principal: &Principal,
@@ -94,5 +139,23 @@ impl VolumeSettings {
             .execute(change)
             .await?;
         Ok(())
+    }
+}
+
+impl From<&CreateVolume> for VolumeSettings {
+    fn from(new: &CreateVolume) -> Self {
+        Self {
+            journal_bytes: new.journal_size,
+            cache_max_bytes: new.cache_max,
+        }
+    }
+}
+
+impl From<&SetSizes> for VolumeSettings {
+    fn from(set: &SetSizes) -> Self {
+        Self {
+            journal_bytes: set.journal_size,
+            cache_max_bytes: set.cache_max,
+        }
     }
 }

@@ -40,7 +40,7 @@ pub(in crate::database) async fn forget(
     Ok(())
 }
 
-/// The tags of all that have ids from `first` to `last`.
+/// The tags of the objects with ids from `first` to `last`.
 pub(in crate::database) async fn between(
     connection: &mut AnyConnection,
     first: &str,
@@ -75,7 +75,7 @@ impl Volumes<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
-    /// [`DatabaseError::Refused`] if it is being deleted, or the name is not clear.
+    /// [`DatabaseError::Refused`] if it is being deleted, or the name is ambiguous.
     pub async fn set_tags(
         self,
         principal: &Principal,
@@ -102,7 +102,7 @@ impl Snapshots<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
-    /// [`DatabaseError::Refused`] if the name is not clear.
+    /// [`DatabaseError::Refused`] if the name is ambiguous.
     pub async fn set_tags(
         self,
         principal: &Principal,

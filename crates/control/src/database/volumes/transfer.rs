@@ -7,7 +7,7 @@ use sqlx::AnyConnection;
 use crate::database::attach::attachments;
 use crate::database::rows::VolumeRow;
 use crate::database::tenancy::quotas::{Addition, account_of, check_quota};
-use crate::database::tenancy::{parties, rights};
+use crate::database::tenancy::{party_rows, rights};
 use crate::database::volumes::{self, create};
 use crate::database::{DatabaseError, Need, ObjectKind, PartyRow, Principal, Volumes, chains};
 
@@ -21,8 +21,8 @@ impl Volumes<'_> {
     /// [`DatabaseError::NotFound`] (the volume, the user, the project);
     /// [`DatabaseError::Forbidden`]; [`DatabaseError::Taken`] if the user has a volume or
     /// snapshot of that name; [`DatabaseError::Quota`]; [`DatabaseError::Refused`] if it is
-    /// being deleted, attached and not the user's already, or there is no project on
-    /// whose account it could be.
+    /// being deleted, attached and not the user's already, or there is no project that it could be
+    /// charged to.
     pub async fn transfer(
         self,
         principal: &Principal,
@@ -37,7 +37,7 @@ impl Volumes<'_> {
                 let subject = Subject::new(Kind::User, user).map_err(|_| {
                     DatabaseError::not_found(ObjectKind::User, format_args!("{user:?}"))
                 })?;
-                let party = parties::party_of(&mut change, &subject).await?;
+                let party = party_rows::party_of(&mut change, &subject).await?;
                 refuse_if_in_use(&mut change, &volume, party.id).await?;
                 let account = account_for(&mut change, principal, &party, project).await?;
                 if volume.owner != Some(party.id) {
@@ -84,7 +84,8 @@ async fn refuse_if_in_use(
     })
 }
 
-/// The project it will be charged to. Nothing is revealed of projects that the principal is not in.
+/// The project that it will be charged to. Projects of which the principal is not a member are not
+/// revealed.
 async fn account_for(
     change: &mut AnyConnection,
     principal: &Principal,
@@ -109,7 +110,7 @@ async fn account_for(
     );
     Err(DatabaseError::Refused {
         reason: format!(
-            "there is not {which} that both you and {user} are in, on whose account it could be; \
+            "there is not {which} with both you and {user} as members that it could be charged to; \
              name one (`--project`), or ask an administrator to give it"
         ),
     })
@@ -167,6 +168,6 @@ async fn hand_over(
             .execute(&mut *change)
             .await?;
     }
-    // Where it sends what is written is its giver's choice.
+    // The previous owner chose where its filters send what is written.
     chains::forget(change, volume.id).await
 }

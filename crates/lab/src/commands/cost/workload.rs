@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::{Outcome, Record, Verb};
+use trace::{OpKind, Outcome, Record};
 
 use crate::args::WorkloadArguments;
 use crate::commands::Console;
@@ -88,9 +88,9 @@ pub fn of_traces(
     }
     let mut counts: Both<BTreeMap<u64, u64>> = Both::default();
     for record in parts.iter().flat_map(|part| &part.records) {
-        let way = match (record.verb, record.outcome) {
-            (Verb::Read, Outcome::Done) => &mut counts.read,
-            (Verb::Write, Outcome::Done) => &mut counts.write,
+        let way = match (record.kind, record.outcome) {
+            (OpKind::Read, Outcome::Done) => &mut counts.read,
+            (OpKind::Write, Outcome::Done) => &mut counts.write,
             _ => continue,
         };
         if record.length > 0 {
@@ -143,7 +143,7 @@ pub fn of_traces(
 /// else is asked of a disk is not encrypted.
 fn depth(parts: &[Part]) -> Option<f64> {
     let is_counted = |record: &&Record| {
-        let is_encrypted = matches!(record.verb, Verb::Read | Verb::Write);
+        let is_encrypted = matches!(record.kind, OpKind::Read | OpKind::Write);
         is_encrypted && record.outcome == Outcome::Done && record.latency_ns > 0
     };
     let of_part = |part: &Part| {
@@ -210,7 +210,11 @@ mod tests {
     fn part(began_s: u64, requests: &[(u64, u64)]) -> Part {
         let records = requests.iter().map(|(at, took)| Record {
             latency_ns: took * 1_000_000_000,
-            ..Record::plain(Verb::Read, at * 1_000_000_000, (0, 4096))
+            ..Record::plain(
+                OpKind::Read,
+                at * 1_000_000_000,
+                base::ByteRange::new(0, 4096),
+            )
         });
         Part {
             began_us: began_s * 1_000_000,
@@ -242,8 +246,8 @@ mod tests {
         assert_eq!(depth(&[part(0, &[(0, 0), (3, 0)])]), None);
         // Nor is what else is under way any of them, or what failed.
         let mut other = four();
-        other.records[0].verb = Verb::Trim;
-        other.records[1].verb = Verb::Flush;
+        other.records[0].kind = OpKind::Trim;
+        other.records[1].kind = OpKind::Flush;
         other.records[2].outcome = Outcome::Failed;
         assert_eq!(depth(&[other]), Some(1.0));
     }

@@ -1,4 +1,4 @@
-//! What is claimed of a unit's health.
+//! Tests of the health of units.
 
 use std::io;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ fn io_error() -> UnitError {
     }
 }
 
-/// A lease that had ended made all daemons' units failing, and the disk full.
+/// An expired lease made all daemons' units failing, and the disk full.
 #[test]
-fn what_a_unit_does_not_allow_says_nothing_about_the_unit() {
+fn a_refused_request_does_not_change_the_units_health() {
     let refused = UnitError::NotAllowed {
         url: url(),
         reason: "the capability for it has ended".to_owned(),
@@ -55,7 +55,7 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
         reason: "gone".to_owned(),
     };
     let read_only = UnitError::ReadOnly { url: url() };
-    let away = UnitError::Unavailable {
+    let unavailable = UnitError::Unavailable {
         url: url(),
         doing: "test".to_owned(),
         source: Arc::new(io::ErrorKind::NotFound.into()),
@@ -64,7 +64,7 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
         (UnitError::Full { url: url() }, UnitState::Full, 0),
         (read_only, UnitState::ReadOnly, 0),
         (missing, UnitState::Missing, 2),
-        (away, UnitState::Missing, 2),
+        (unavailable, UnitState::Missing, 2),
         (io_error(), UnitState::Failing, 1),
     ] {
         let mut health = Health::new(at(0));
@@ -75,7 +75,7 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
         assert_eq!(health.state().read_rank(), read_rank);
         health.record(OpClass::Read, Ok(()), at(20));
         health.record(OpClass::Release, Ok(()), at(20));
-        assert_eq!(health.state(), state, "that it can be read is no news");
+        assert_eq!(health.state(), state, "a read does not change the state");
         health.record(OpClass::Probe, Ok(()), at(30));
         assert!(health.state().can_write());
         let report = health.report();
@@ -86,7 +86,7 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
 }
 
 #[test]
-fn probes_come_less_and_less_often_up_to_ten_seconds() {
+fn the_interval_of_probes_doubles_up_to_ten_seconds() {
     let mut health = Health::new(at(0));
     assert!(!health.is_probe_due(at(1_000_000)), "healthy");
     let full = UnitError::Full { url: url() };
@@ -105,11 +105,11 @@ fn probes_come_less_and_less_often_up_to_ten_seconds() {
     assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
     health.record(OpClass::Probe, Ok(()), at(now));
     health.record(OpClass::Write, Err(&full), at(now));
-    assert!(health.is_probe_due(at(now + 250)), "it starts anew");
+    assert!(health.is_probe_due(at(now + 250)), "it begins again");
 }
 
 #[test]
-fn one_bad_segment_is_no_bad_unit() {
+fn one_damaged_segment_does_not_make_a_unit_failing() {
     let mut health = Health::new(at(0));
     let damaged = UnitError::Damaged {
         url: url(),

@@ -1,4 +1,4 @@
-//! Leases that are noted, over crashes and disks that fail.
+//! Fences over crashes and failing disks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,132 +31,133 @@ fn is_older(shown: Result<(), FenceError>) -> bool {
 }
 
 #[test]
-fn an_older_lease_is_refused_from_then_on_and_after_a_power_failure() {
+fn an_older_lease_is_refused_also_after_a_power_failure() {
     let mut simulation = Simulation::new(1);
     let fences = begin(&simulation.world());
-    assert!(fences.enter(FENCE, 3).is_none(), "it was not shown");
-    fences.show(FENCE, 3).expect("the first");
-    fences.show(FENCE, 3).expect("the same");
-    fences.show(Fence(6), 1).expect("another volume's");
+    assert!(fences.enter(FENCE, 3).is_none(), "it was not presented");
+    fences.present(FENCE, 3).expect("the first");
+    fences.present(FENCE, 3).expect("the same");
+    fences.present(Fence(6), 1).expect("another volume's");
     assert!(fences.enter(FENCE, 3).is_some());
-    fences.show(FENCE, 7).expect("a newer one");
-    assert!(is_older(fences.show(FENCE, 3)));
+    fences.present(FENCE, 7).expect("a newer one");
+    assert!(is_older(fences.present(FENCE, 3)));
     assert!(fences.enter(FENCE, 3).is_none());
     simulation.crash();
     let fences = load(&simulation.world());
-    assert!(is_older(fences.show(FENCE, 6)));
+    assert!(is_older(fences.present(FENCE, 6)));
     assert!(fences.enter(FENCE, 7).is_some());
     assert!(fences.enter(Fence(6), 1).is_some());
 }
 
-/// A newer lease was noted in memory alone, and after the power failed an older one
-/// counted again.
+/// A newer lease was recorded in the page cache only, and after a power failure an older one was
+/// valid again.
 #[test]
-fn what_a_failed_sync_left_in_memory_is_noted_anew_at_the_next_start() {
+fn a_record_whose_sync_failed_is_rewritten_at_the_next_start() {
     let mut simulation = Simulation::new(6);
     let unit = Path::new("/unit");
     let fences = begin(&simulation.world());
-    fences.show(FENCE, 3).expect("noted");
+    fences.present(FENCE, 3).expect("recorded");
     simulation.disk.inject(unit, Fault::SyncFails);
-    let unnoted = fences.show(FENCE, 4);
+    let failed = fences.present(FENCE, 4);
     assert!(
-        matches!(unnoted, Err(FenceError::Unnoted(_))),
-        "{unnoted:?}"
+        matches!(failed, Err(FenceError::NotRecorded(_))),
+        "{failed:?}"
     );
     simulation.disk.heal(unit);
     simulation.kill();
     let fences = load(&simulation.world());
-    fences.show(FENCE, 4).expect("shown again");
+    fences.present(FENCE, 4).expect("presented again");
     simulation.crash();
-    assert!(is_older(load(&simulation.world()).show(FENCE, 3)));
+    assert!(is_older(load(&simulation.world()).present(FENCE, 3)));
 }
 
-/// A daemon that was started before its disk was mounted took any lease for the
-/// newest.
+/// A daemon that was started before its disk was mounted accepted any lease as the newest.
 #[test]
-fn what_was_noted_counts_also_if_the_unit_came_after_the_daemon() {
+fn fences_count_although_the_unit_was_mounted_after_the_daemon_started() {
     let simulation = Simulation::new(7);
     let world = simulation.world();
-    begin(&world).show(FENCE, 3).expect("noted");
+    begin(&world).present(FENCE, 3).expect("recorded");
     let unit = Path::new("/unit");
     simulation.disk.inject(unit, Fault::Missing);
     let fences = load(&world);
-    let unnoted = fences.show(FENCE, 2);
+    let failed = fences.present(FENCE, 2);
     assert!(
-        matches!(unnoted, Err(FenceError::Unnoted(_))),
-        "{unnoted:?}"
+        matches!(failed, Err(FenceError::NotRecorded(_))),
+        "{failed:?}"
     );
     simulation.disk.heal(unit);
-    assert!(is_older(fences.show(FENCE, 2)));
-    fences.show(FENCE, 3).expect("the newest");
+    assert!(is_older(fences.present(FENCE, 2)));
+    fences.present(FENCE, 3).expect("the newest");
 }
 
-/// It did not start at all.
+/// The daemon did not start.
 #[test]
-fn what_was_noted_is_known_where_nothing_can_be_written() {
+fn fences_are_loaded_from_a_read_only_file_system() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
-    begin(&world).show(FENCE, 3).expect("noted");
+    begin(&world).present(FENCE, 3).expect("recorded");
     let unit = Path::new("/unit");
     simulation.disk.inject(unit, Fault::ReadOnly);
     let fences = Fences::load(world.disk.within(unit)).expect("it can be read");
     assert!(fences.enter(FENCE, 3).is_some());
-    assert!(is_older(fences.show(FENCE, 2)));
-    let unnoted = fences.show(FENCE, 4);
+    assert!(is_older(fences.present(FENCE, 2)));
+    let failed = fences.present(FENCE, 4);
     assert!(
-        matches!(unnoted, Err(FenceError::Unnoted(_))),
-        "{unnoted:?}"
+        matches!(failed, Err(FenceError::NotRecorded(_))),
+        "{failed:?}"
     );
     assert!(fences.enter(FENCE, 3).is_some(), "no newer one counts");
     simulation.disk.heal(unit);
-    fences.show(FENCE, 4).expect("it can be written again");
+    fences.present(FENCE, 4).expect("it can be written again");
     assert!(fences.enter(FENCE, 3).is_none());
-    assert!(is_older(load(&world).show(FENCE, 3)));
+    assert!(is_older(load(&world).present(FENCE, 3)));
 }
 
 #[test]
-fn many_leases_do_not_make_the_file_grow_for_ever() {
+fn many_leases_do_not_make_the_file_grow_without_bound() {
     let simulation = Simulation::new(2);
     let world = simulation.world();
     let fences = begin(&world);
     for epoch in 1..4000 {
         fences
-            .show(Fence(u64::from(epoch % 3)), epoch)
+            .present(Fence(u64::from(epoch % 3)), epoch)
             .expect("newer");
     }
     let file = world.disk.open(Path::new("/unit/fences"), OpenMode::Read);
     let length = file.expect("there").length().expect("a length");
     assert!(length <= 16 * (1024 + 4 * 3 + 1), "{length}");
-    assert!(is_older(load(&world).show(Fence(0), 3998)));
+    assert!(is_older(load(&world).present(Fence(0), 3998)));
 }
 
 #[test]
-fn a_record_that_is_cut_costs_only_itself() {
+fn a_torn_record_does_not_affect_others() {
     let simulation = Simulation::new(3);
     let world = simulation.world();
-    begin(&world).show(FENCE, 3).expect("noted");
+    begin(&world).present(FENCE, 3).expect("recorded");
     let file = world.disk.open(Path::new("/unit/fences"), OpenMode::Write);
     let file = file.expect("there");
     file.write_at(&record(FENCE, 9)[..11], 16).expect("cut");
     let fences = load(&world);
-    assert!(is_older(fences.show(FENCE, 2)));
-    fences.show(FENCE, 4).expect("9 was never noted to its end");
-    assert!(is_older(load(&world).show(FENCE, 3)));
+    assert!(is_older(fences.present(FENCE, 2)));
+    fences
+        .present(FENCE, 4)
+        .expect("9 was never recorded completely");
+    assert!(is_older(load(&world).present(FENCE, 3)));
 }
 
 #[test]
-fn what_goes_on_under_an_older_lease_ends_before_a_newer_one_counts() {
+fn requests_under_an_older_lease_end_before_a_newer_one_counts() {
     let simulation = Simulation::new(4);
     let fences = begin(&simulation.world());
-    fences.show(FENCE, 1).expect("the first");
+    fences.present(FENCE, 1).expect("the first");
     let passage = fences.enter(FENCE, 1).expect("it is the newest");
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let newer = scope.spawn(|| {
-            fences.show(FENCE, 2).expect("newer");
+            fences.present(FENCE, 2).expect("newer");
             has_ended.load(Ordering::SeqCst)
         });
-        // No new one begins as soon as the newer is on its way.
+        // No request begins once the newer lease was presented.
         while fences.enter(FENCE, 1).is_some() {
             std::thread::yield_now();
         }

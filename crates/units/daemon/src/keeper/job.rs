@@ -1,4 +1,4 @@
-//! A host's request, carried out where it may wait.
+//! A host's request, carried out on a thread that may wait.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use super::{Keeper, room_for};
 use crate::budget::Share;
 use crate::rights::{Action, Right, Rights, UNREADABLE};
 
-/// Segments that one page of a list has at most.
+/// Maximum number of segments in one page of a list.
 const LIST_MAX: usize = 1 << 17;
 
-/// Something to be carried out on a thread that may wait.
+/// A request to carry out on a thread that may wait.
 pub struct Job {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) rights: Arc<Mutex<Rights>>,
-    /// Whose it is, by its key.
+    /// SHA-256 of the host's public key.
     pub(crate) holder: [u8; 32],
     pub(crate) tag: u64,
-    /// The request, which could be read: its verb and its body.
+    /// The verb of the request, which is well-formed.
     pub(crate) verb: Verb,
     pub(crate) body: Vec<u8>,
-    /// What it and its answer may take of the daemon's memory.
+    /// The share of the budget for it and its answer.
     pub(crate) _share: Share,
 }
 
 impl Job {
-    /// Which request it is.
+    /// The tag of the request.
     #[must_use]
     pub fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// Carries it out, and returns the frame that answers it.
+    /// Carries out the request and returns the frame of its answer.
     #[must_use]
     pub fn run(self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -58,15 +58,15 @@ impl Job {
         let (keeper, unit) = (&self.keeper, &self.keeper.unit);
         let allow = |action| keeper.allow(&self.rights, &action);
         match Request::decode(self.verb as u16, &self.body)? {
-            // Answered before anything else is begun.
+            // The session answers it before anything else begins.
             Request::Hello { .. } => {
-                return Err(Refusal::new(Status::Malformed, "it is no job"));
+                return Err(Refusal::new(Status::Malformed, "a hello is no job"));
             }
-            Request::Show(signed) => keeper.show(signed, &self.holder, &self.rights)?,
+            Request::Present(signed) => keeper.present(signed, &self.holder, &self.rights)?,
             Request::Put(put) => {
                 let (right, _passage) = allow(Action::Put(put.segment))?;
                 let lineage_tag = self.lineage_tag_to_put(put.segment, put.lineage_tag, right)?;
-                self.must_keep_what_is_held(right, put.data.len())?;
+                self.must_not_evict(right, put.data.len())?;
                 unit.put(Put { lineage_tag, ..put })?;
                 keeper.counters.written(put.data.len());
             }
@@ -110,20 +110,20 @@ impl Job {
             Request::List {
                 serials,
                 after,
-                most,
-            } => self.list(serials, after, most, body)?,
+                limit,
+            } => self.list(serials, after, limit, body)?,
             Request::Stat(segment) => {
                 let _passage = keeper.allow_reading(&self.rights, segment)?;
                 unit_wire::encode_segment_slots(&unit.segment_slots(segment)?, body);
             }
-            Request::Room => unit_wire::encode_room(&unit.stat()?, body),
+            Request::UnitStat => unit_wire::encode_unit_stat(&unit.stat()?, body),
             Request::Scrub(segment) => {
                 let _passage = keeper.allow_reading(&self.rights, segment)?;
                 unit_wire::encode_slots(&unit.scrub(segment)?, body);
             }
             Request::Probe => unit.probe()?,
-            Request::Note => body.extend(unit.read_note()?.iter().flatten()),
-            Request::NoteDown(note) => self.write_note(note)?,
+            Request::ReadNote => body.extend(unit.read_note()?.iter().flatten()),
+            Request::WriteNote(note) => self.write_note(note)?,
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Job {
                 (right, passage)
             }
         };
-        self.must_keep_what_is_held(right, data.len())?;
+        self.must_not_evict(right, data.len())?;
         if part.first == 0 {
             part.draft = keeper.drafts.fetch_add(1, Ordering::Relaxed);
         }
@@ -156,21 +156,21 @@ impl Job {
         Ok(())
     }
 
-    /// Up to `most` of the segments with these serials that come after the one with the
-    /// bits `after`, as far as whoever asks may know of them.
+    /// Lists up to `limit` of the segments with these serials and with ids above `after`, as far
+    /// as the host has a right to them.
     fn list(
         &self,
         serials: Range<u64>,
         after: u64,
-        most: u32,
+        limit: u32,
         body: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
         let keeper = &self.keeper;
         let (right, _passage) = keeper.allow(&self.rights, &Action::List(serials.clone()))?;
         let found = keeper.unit.list_serials(serials)?;
         let rest = &found[found.partition_point(|id| id.bits() <= after)..];
-        let most = (most as usize).clamp(1, LIST_MAX);
-        // Whose one is may have to be read: of no more than are asked for.
+        let limit = (limit as usize).clamp(1, LIST_MAX);
+        // Lazily, because the tag of a segment may have to be read from its file.
         let rest = rest.iter().copied();
         let listed: Vec<SegmentId> = match right {
             // A lease lists segments of its own lineage only.
@@ -181,13 +181,13 @@ impl Job {
                     let lineage_tag = keeper.lineage_tag_of(*id);
                     [own, LineageTag::NONE, UNREADABLE].contains(&lineage_tag)
                 };
-                rest.filter(is_its).take(most).collect()
+                rest.filter(is_its).take(limit).collect()
             }
-            // Nor what is another copyset's of whoever repairs one.
+            // A repair lists segments of its own copysets only.
             Right::Repair(_) | Right::Other => {
                 let (rights, now) = (self.rights.lock(), keeper.now());
                 let is_its = |id: &SegmentId| rights.repairs(id.copyset(), now);
-                rest.filter(is_its).take(most).collect()
+                rest.filter(is_its).take(limit).collect()
             }
         };
         unit_wire::encode_segments(&listed, body);
@@ -213,22 +213,22 @@ impl Job {
         let before = unit.read_note()?.as_ref().map_or(0, count_in);
         let count = count_in(note);
         if count > before.max(counted) {
-            let text = "no controller has said that so many leases were given";
+            let text = "no controller has confirmed that count of leases";
             return Err(Refusal::new(Status::NotAllowed, text));
         }
-        // Of two that come at once, the one with the smaller count may be late.
+        // Of two concurrent requests, the one with the smaller count may come last.
         if count > before || before == 0 {
             unit.write_note(note)?;
         }
         Ok(())
     }
 
-    /// Refuses what whoever repairs puts, if the room for it had to be taken from what is
-    /// held: it would destroy what the operator may want back.
-    fn must_keep_what_is_held(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
+    /// Refuses a put of a repair that would evict what is stored for undelete: the operator may
+    /// want to restore that.
+    fn must_not_evict(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
         let unit = &self.keeper.unit;
         match right {
-            Right::Repair(_) | Right::Other if unit.would_give_up(bytes as u64)? => {
+            Right::Repair(_) | Right::Other if unit.would_evict(bytes as u64)? => {
                 Err(UnitError::Full {
                     url: unit.url().to_owned(),
                 }
@@ -267,8 +267,8 @@ impl Job {
     }
 }
 
-/// How many leases a note says were given, which is of the form that hosts write; 0 if
-/// it is not. What vouches for that only hosts know.
+/// The count of leases in a note of the form that hosts write; 0 in any other. Only hosts can
+/// authenticate it.
 fn count_in(note: &[u8; NOTE_BYTES]) -> u64 {
     let mut words = note.split(|byte| *byte == b' ');
     let count = words.next().filter(|title| *title == b"leases");

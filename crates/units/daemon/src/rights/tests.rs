@@ -1,4 +1,4 @@
-//! What was shown, and what it allows.
+//! Which capabilities allow which actions.
 
 use base::{ClusterId, LineageTag};
 
@@ -61,9 +61,9 @@ fn allowed(shown: &Rights, segment: SegmentId, lineage_tag: LineageTag) -> [bool
     .map(|action| shown.right(&action, ENDS).is_ok())
 }
 
-/// No daemon took note of the first lease of a volume.
+/// Daemons ignored the first lease of a volume.
 #[test]
-fn a_lease_is_one_before_it_has_reserved_anything() {
+fn a_lease_counts_before_it_has_reserved_anything() {
     let mut shown = Rights::default();
     assert!(shown.leases(Millis(0)).is_empty());
     let lease = Scope::Lease {
@@ -79,9 +79,9 @@ fn a_lease_is_one_before_it_has_reserved_anything() {
     assert!(shown.leases(Millis(ENDS.0 + SLACK_MS + 1)).is_empty());
 }
 
-/// Its next lease refused what a host was to free of the one before.
+/// A host's next lease made the daemon refuse frees of segments of the lease before.
 #[test]
-fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
+fn another_right_to_free_or_read_takes_precedence_over_a_lease() {
     let mut shown = Rights::default();
     let (own, now) = (segment(3, 5), Millis(0));
     let lease = Scope::Lease {
@@ -120,17 +120,17 @@ fn what_may_be_freed_or_read_anyway_does_not_hang_on_a_lease() {
         },
     );
     shown.take(repair, UNIT, now).expect("there is room");
-    assert!(is_leased(&shown, Action::Put(own)), "it is for that line");
+    assert!(is_leased(&shown, Action::Put(own)), "a put uses the lease");
 }
 
 #[test]
-fn each_capability_allows_its_own_and_nothing_else() {
+fn each_capability_allows_its_own_actions_only() {
     let leased = shown([lease(3, &[10..20, 40..41])]);
     for lineage_tag in [OWN, LineageTag::NONE] {
         assert_eq!(allowed(&leased, segment(5, 10), lineage_tag), [true; 5]);
         assert_eq!(allowed(&leased, segment(0, 40), lineage_tag), [true; 5]);
     }
-    // Whatever a controller has signed: another's stays another's.
+    // A lease gives no right to segments of another lineage.
     let not_own = [true, false, false, false, true];
     assert_eq!(allowed(&leased, segment(5, 10), OTHER), not_own);
     for beyond in [9, 20, 39, 41] {
@@ -171,7 +171,7 @@ fn each_capability_allows_its_own_and_nothing_else() {
         units: vec![UnitId::from_u128(2), UNIT],
     }]);
     assert_eq!(allowed(&repair, segment(4, 10), OTHER), [true; 5]);
-    // A copyset was changed on every unit by whoever repaired one of them.
+    // A repair of one unit could change the copyset on all units.
     let elsewhere = shown([Scope::Repair {
         copysets: vec![CopysetId::new(4).expect("one")],
         units: vec![UnitId::from_u128(2)],
@@ -193,9 +193,9 @@ fn each_capability_allows_its_own_and_nothing_else() {
     );
 }
 
-/// Whoever could read anything read it, and freed it.
+/// Any host with a right to read could read and free it.
 #[test]
-fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
+fn a_segment_without_a_readable_tag_needs_its_lease_or_a_repair() {
     let own = segment(4, 10);
     let lineage_tags = vec![OWN, UNREADABLE];
     let segments = vec![own];
@@ -208,11 +208,15 @@ fn a_segment_that_cannot_say_whose_it_is_is_nobodys() {
         copysets,
         units: vec![UNIT],
     }]);
-    assert_eq!(allowed(&repair, own, UNREADABLE), [true; 5], "put anew");
+    assert_eq!(
+        allowed(&repair, own, UNREADABLE),
+        [true; 5],
+        "it may be put again"
+    );
 }
 
 #[test]
-fn what_an_earlier_database_has_signed_is_forgotten() {
+fn capabilities_of_an_earlier_database_are_dropped() {
     let mut shown = shown([Scope::Read {
         lineage_tags: vec![OWN],
     }]);
@@ -232,7 +236,7 @@ fn what_an_earlier_database_has_signed_is_forgotten() {
 }
 
 #[test]
-fn a_serial_belongs_to_the_lease_that_was_shown_last() {
+fn a_serial_belongs_to_the_lease_that_was_presented_last() {
     let shown = shown([
         lease_of(1, 10..20),
         lease_of(2, 15..17),
@@ -253,7 +257,7 @@ fn a_serial_belongs_to_the_lease_that_was_shown_last() {
 }
 
 #[test]
-fn what_has_ended_allows_nothing_and_says_so() {
+fn an_expired_capability_allows_nothing_and_is_reported() {
     let shown = shown([
         lease_of(1, 10..20),
         Scope::Read {
@@ -273,14 +277,14 @@ fn what_has_ended_allows_nothing_and_says_so() {
 }
 
 #[test]
-fn it_ends_when_it_says_by_clocks_that_differ() {
+fn expiry_tolerates_differing_clocks() {
     assert!(!has_ended(Millis(60_000), Millis(60_000 + SLACK_MS)));
     assert!(has_ended(Millis(60_000), Millis(60_001 + SLACK_MS)));
     assert!(!has_ended(Millis(60_000), Millis(i64::MIN)));
 }
 
 #[test]
-fn a_connection_shows_so_much_and_no_more_until_some_of_it_has_ended() {
+fn capabilities_of_a_connection_are_limited_until_some_expire() {
     let mut shown = Rights::default();
     let mut show = |first: u64, ends, now| {
         let lineage_tags = (first..first + 1000).map(LineageTag).collect();

@@ -15,30 +15,30 @@ use unit::Owner;
 use unit_remote::endpoint_of_url;
 use world::{Endpoint, Millis};
 
-use crate::{KeeperConfig, WhereUnitsAre};
+use crate::{KeeperConfig, UnitEndpoints};
 
 /// Why a daemon rejects the configuration of a controller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigRejected {
     /// The controller belongs to another cluster.
-    #[error("a controller of {found} has answered, and the unit belongs to {kept}")]
+    #[error("a controller of {found} answered, but the unit belongs to {stored}")]
     Cluster {
         /// The cluster of the controller.
         found: ClusterId,
         /// The cluster of the unit.
-        kept: ClusterId,
+        stored: ClusterId,
     },
     /// The configuration is for another unit: the party was created again, or the folder
     /// belongs to another daemon.
-    #[error("the controller takes this daemon for that of {found}, and it keeps {kept}")]
+    #[error("the controller answered for {found}, but this daemon serves {stored}")]
     Unit {
         /// The unit of the configuration.
         found: UnitId,
         /// The unit of this daemon.
-        kept: UnitId,
+        stored: UnitId,
     },
     /// The controller serves a database that has been replaced.
-    #[error("the answer is from a database that was replaced since, at {place:?}")]
+    #[error("the answer is from a database that has been replaced, at {place:?}")]
     Replaced {
         /// Where the database is served.
         place: String,
@@ -46,7 +46,7 @@ pub enum ConfigRejected {
     /// The controller serves another copy of the database.
     #[error(
         "the answer is from another copy of the database, at {place:?}: stop one of the two, or, \
-         if the other is gone for good, start one controller once with `--restored-database`"
+         if the other is lost for good, start one controller once with `--restored-database`"
     )]
     Copy {
         /// Where the database is served.
@@ -54,31 +54,31 @@ pub enum ConfigRejected {
     },
 }
 
-/// Checks whether a daemon with the configuration `kept` applies `answer`.
+/// Checks whether a daemon with the configuration `stored` applies `answer`.
 ///
 /// # Errors
 /// [`ConfigRejected`].
-pub(super) fn check(kept: &UnitCluster, answer: &UnitCluster) -> Result<(), ConfigRejected> {
-    if answer.id != kept.id {
+pub(super) fn check(stored: &UnitCluster, answer: &UnitCluster) -> Result<(), ConfigRejected> {
+    if answer.id != stored.id {
         return Err(ConfigRejected::Cluster {
             found: answer.id,
-            kept: kept.id,
+            stored: stored.id,
         });
     }
-    if answer.unit != kept.unit {
+    if answer.unit != stored.unit {
         return Err(ConfigRejected::Unit {
             found: answer.unit,
-            kept: kept.unit,
+            stored: stored.unit,
         });
     }
-    let (owner, known) = (&answer.owner, &kept.owner);
+    let (owner, known) = (&answer.owner, &stored.owner);
     if owner.generation < known.generation {
-        let place = owner.place.clone();
+        let place = owner.location.clone();
         return Err(ConfigRejected::Replaced { place });
     }
     let is_later = owner.generation > known.generation;
     if !is_later && owner.database != known.database && !answer.takes_over {
-        let place = owner.place.clone();
+        let place = owner.location.clone();
         return Err(ConfigRejected::Copy { place });
     }
     Ok(())
@@ -98,7 +98,7 @@ pub(super) fn owner(cluster: &UnitCluster) -> Owner {
     Owner {
         database: cluster.owner.database,
         generation: cluster.owner.generation,
-        place: cluster.owner.place.clone(),
+        place: cluster.owner.location.clone(),
     }
 }
 
@@ -111,16 +111,16 @@ pub(super) fn keeper_config(cluster: &UnitCluster) -> KeeperConfig {
     }
 }
 
-/// What an address leads to.
+/// From where a machine with an address is reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Range {
-    /// A machine, seen from any other.
+    /// From any machine.
     Anywhere,
-    /// Whoever connects.
+    /// From itself.
     Loopback,
-    /// A machine on the same wire.
+    /// From the same link.
     Link,
-    /// No machine, or many.
+    /// No single machine has the address.
     Nothing,
 }
 
@@ -137,10 +137,10 @@ impl Range {
     }
 }
 
-/// Whether a daemon that hosts reach at `own` passes connections on to `there`: what a
-/// compromised daemon says of itself must not lead into this machine, or to its
-/// neighbours that nobody else reaches.
-fn may_lead_to(there: &Endpoint, own: IpAddr) -> bool {
+/// Whether a daemon that hosts reach at `own` relays connections to `there`. A compromised
+/// daemon must not make it connect to ports of this machine, or to neighbors that no one else
+/// can reach.
+fn may_relay_to(there: &Endpoint, own: IpAddr) -> bool {
     let Endpoint::Tcp(address) = there else {
         return false;
     };
@@ -151,14 +151,13 @@ fn may_lead_to(there: &Endpoint, own: IpAddr) -> bool {
     }
 }
 
-/// Where the daemons of other units are, seen from one that hosts reach at `own`.
-/// `unknown` is rung for one that is asked for
-/// and not known: it may be new.
-pub(super) fn others(cluster: &UnitCluster, own: IpAddr, unknown: &Arc<Notify>) -> WhereUnitsAre {
+/// The endpoints of the daemons of other units, for a daemon that hosts reach at `own`.
+/// `unknown` is notified when a unit is requested that is not known: it may be new.
+pub(super) fn others(cluster: &UnitCluster, own: IpAddr, unknown: &Arc<Notify>) -> UnitEndpoints {
     let others = cluster.units.iter().filter(|unit| unit.id != cluster.unit);
     let others: HashMap<UnitId, Endpoint> = others
         .filter_map(|unit| Some((unit.id, endpoint_of_url(&unit.url)?)))
-        .filter(|(_, there)| may_lead_to(there, own))
+        .filter(|(_, there)| may_relay_to(there, own))
         .collect();
     let unknown = Arc::clone(unknown);
     Arc::new(move |unit| {
@@ -177,14 +176,14 @@ mod tests {
 
     use super::*;
 
-    fn said() -> UnitCluster {
+    fn config() -> UnitCluster {
         UnitCluster {
             id: ClusterId::from_u128(1),
             unit: UnitId::from_u128(1),
             owner: host::Owner {
                 database: DatabaseId::from_u128(1),
                 generation: 7,
-                place: "c1".to_owned(),
+                location: "c1".to_owned(),
             },
             takes_over: false,
             authority: String::new(),
@@ -195,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_heeded_from_the_same_database_or_the_one_that_replaced_it() {
-        let kept = said();
-        assert_eq!(check(&kept, &said()), Ok(()));
+    fn a_configuration_is_applied_if_it_is_from_the_same_database_or_its_successor() {
+        let stored = config();
+        assert_eq!(check(&stored, &config()), Ok(()));
         let with = |change: fn(&mut UnitCluster)| {
-            let mut answer = said();
+            let mut answer = config();
             change(&mut answer);
-            check(&kept, &answer)
+            check(&stored, &answer)
         };
         let cluster = with(|answer| answer.id = ClusterId::from_u128(2));
         assert!(matches!(cluster, Err(ConfigRejected::Cluster { .. })));
@@ -224,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_passed_on_to_other_units_that_have_daemons() {
-        let mut cluster = said();
+    fn connections_are_relayed_to_other_units_that_have_daemons() {
+        let mut cluster = config();
         let id = UnitId::from_u128;
         for (number, url) in [
             (1, "scree://10.0.0.1:7070"),
@@ -246,10 +245,10 @@ mod tests {
         assert!([1, 3, 4].iter().all(|unit| others(id(*unit)).is_none()));
     }
 
-    /// A compromised daemon could have strangers led to whatever listens on a machine for
-    /// itself alone.
+    /// A compromised daemon could make others connect strangers to ports that a machine opens
+    /// for itself only.
     #[test]
-    fn nobody_is_led_into_this_machine_or_to_its_neighbours() {
+    fn no_connection_is_relayed_into_this_machine_or_to_its_neighbors() {
         let there = [
             "10.0.0.2",
             "127.0.0.1",
@@ -262,16 +261,16 @@ mod tests {
             "255.255.255.255",
             "[fd00::1]",
         ];
-        let led = |own: &str| -> Vec<&str> {
+        let relayed = |own: &str| -> Vec<&str> {
             let own = own.parse().expect("an address");
-            let leads = |address: &&str| {
+            let is_relayed = |address: &&str| {
                 let address = format!("{address}:7070").parse().expect("an address");
-                may_lead_to(&Endpoint::Tcp(address), own)
+                may_relay_to(&Endpoint::Tcp(address), own)
             };
-            there.into_iter().filter(leads).collect()
+            there.into_iter().filter(is_relayed).collect()
         };
-        assert_eq!(led("10.0.0.9"), ["10.0.0.2", "[fd00::1]"]);
-        let local = led("127.0.0.1");
+        assert_eq!(relayed("10.0.0.9"), ["10.0.0.2", "[fd00::1]"]);
+        let local = relayed("127.0.0.1");
         assert_eq!(
             local,
             [
@@ -282,7 +281,7 @@ mod tests {
                 "[fd00::1]"
             ]
         );
-        let link = led("fe80::9");
+        let link = relayed("fe80::9");
         assert_eq!(
             link,
             ["10.0.0.2", "169.254.169.254", "[fe80::1]", "[fd00::1]"]

@@ -1,12 +1,13 @@
-//! The folder of a daemon.
+//! The data directory of a daemon.
 //!
 //! ```text
-//!   D/unit.lock       held by the daemon
-//!   D/identity.toml   who it is; kept by whoever runs it
-//!   D/cluster.json    what a controller said last, once there is a unit
-//!   D/place           32 hex digits, and what they were drawn for: this folder, since the
-//!                     machine was started. A copy of it draws others
-//!   D/unit/           the folder unit
+//!   <data directory>/
+//!     unit.lock       locked by the daemon
+//!     identity.toml   its certificate and key, written by the operator's command
+//!     cluster.json    the last configuration from a controller, once there is a unit
+//!     place           32 random hex digits, and what they were drawn for: this directory,
+//!                     since the machine was booted. A copy of the directory draws others
+//!     unit/           the folder unit
 //! ```
 
 use std::fs::{File, TryLockError};
@@ -16,43 +17,43 @@ use std::path::{Path, PathBuf};
 use api::unit::UnitCluster;
 use world::{World, host};
 
-/// A longer `cluster.json` is none, in bytes.
+/// Maximum length of `cluster.json`, in bytes.
 const CLUSTER_BYTES_MAX: u64 = 64 << 20;
 
-/// A longer `place` is none, in bytes.
+/// Maximum length of `place`, in bytes.
 const PLACE_BYTES_MAX: u64 = 256;
 
-/// A locked D. The lock ends with the process, however that ends.
+/// A locked data directory. The lock ends with the process, even if that is killed.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
-/// Why D cannot be used.
+/// Why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("{path} is in use by another unit daemon; stop that one first", path = path.display())]
     Locked {
-        /// D.
+        /// The data directory.
         path: PathBuf,
     },
-    /// It cannot be made or entered.
+    /// It cannot be created or opened.
     #[error("cannot use {path}", path = path.display())]
     Io {
-        /// Which folder or file.
+        /// The folder or file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What is in there was not written by a daemon.
-    #[error("{path} cannot be read", path = path.display())]
+    /// A file in it cannot be parsed.
+    #[error("cannot parse {path}", path = path.display())]
     Bad {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the parser.
         #[source]
         source: serde_json::Error,
     },
@@ -64,10 +65,10 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
 }
 
 impl Folder {
-    /// Makes the folder at `path` if there is none, and locks it.
+    /// Creates the data directory at `path` if there is none, and locks it.
     pub fn lock(world: &World, path: &Path) -> Result<Self, FolderError> {
         host::make_folders(&*world.disk, path).map_err(failed(path))?;
-        // Whatever this process's current folder is later.
+        // Absolute, so that it does not depend on the current directory.
         let path = host::resolve(path).map_err(failed(path))?;
         let lock_path = path.join("unit.lock");
         let lock = host::open_private(&lock_path).map_err(failed(&lock_path))?;
@@ -78,12 +79,12 @@ impl Folder {
         }
     }
 
-    /// D itself, absolute.
+    /// The data directory, absolute.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder unit's.
+    /// The folder of the unit.
     pub fn unit(&self) -> PathBuf {
         self.path.join("unit")
     }
@@ -92,9 +93,9 @@ impl Folder {
         self.path.join("cluster.json")
     }
 
-    /// What was drawn for this folder, now if nothing was. As long as the machine
-    /// runs, no other folder has it: who says it again has this folder's lock, so that
-    /// whoever said it before has ended.
+    /// The random mark of this directory, drawn now if there is none. While the machine runs, no
+    /// other directory has it. A daemon that reports it holds this directory's lock, so any
+    /// other daemon that reported it has ended.
     pub fn mark(&self, world: &World) -> Result<String, FolderError> {
         let path = self.path.join("place");
         let drawn_for = self.drawn_for()?;
@@ -116,7 +117,7 @@ impl Folder {
         Ok(mark)
     }
 
-    /// `None` on a machine that does not say when it was started.
+    /// `None` on a machine without a boot id.
     fn drawn_for(&self) -> Result<Option<String>, FolderError> {
         let Some(boot) = host::boot_id() else {
             return Ok(None);
@@ -126,8 +127,8 @@ impl Folder {
         Ok(Some(format!("{boot} {device:x} {inode:x}")))
     }
 
-    /// What a controller said last, if there was one.
-    pub fn kept(&self, world: &World) -> Result<Option<UnitCluster>, FolderError> {
+    /// The last configuration from a controller, if there was one.
+    pub fn load_config(&self, world: &World) -> Result<Option<UnitCluster>, FolderError> {
         let path = self.cluster_file();
         match host::read_small(&*world.disk, &path, CLUSTER_BYTES_MAX) {
             Ok(text) => match serde_json::from_slice(&text) {
@@ -139,8 +140,8 @@ impl Folder {
         }
     }
 
-    /// Keeps it for the next start.
-    pub fn keep(&self, world: &World, cluster: &UnitCluster) -> Result<(), FolderError> {
+    /// Stores the configuration for the next start.
+    pub fn store_config(&self, world: &World, cluster: &UnitCluster) -> Result<(), FolderError> {
         let path = self.cluster_file();
         let text = serde_json::to_vec_pretty(cluster)
             .map_err(io::Error::other)

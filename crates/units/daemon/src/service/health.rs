@@ -1,4 +1,4 @@
-//! Whether a daemon can do its work, and how it is doing, for those who watch.
+//! Readiness and metrics of a daemon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,45 +7,44 @@ use base::with_causes;
 use metrics::{Answer, Measures, Part};
 use parking_lot::Mutex;
 use unit::{Health, Moment, OpClass, Unit as _, UnitError, UnitStat, UnitState};
-use unit_folder::{FolderUnit, KeptFreed};
+use unit_folder::{FolderUnit, UndeleteUsage};
 use world::Clock;
 
 use super::Service;
 use crate::declared_metrics::{
     BYTES, CLOCK_OFFSET, CONFIG_AGE, CONNECTIONS, CONNECTIONS_MAX, DAEMON_INFO, FREE_BYTES,
-    HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_DROPPED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE,
+    HELD_BYTES, SEGMENTS, UNDELETE_BYTES, UNDELETE_EVICTED_BYTES, UNDELETE_SEGMENTS, UNIT_STATE,
 };
 
-/// A controller is away that was not heard of for as long as it should have been
-/// so often.
-const MISSED_MAX: u32 = 3;
+/// Number of missed reports after which the controllers count as unavailable.
+const MISSED_REPORTS_MAX: u32 = 3;
 
-/// A folder answers within this, or says nothing.
+/// Time within which a check of the folder must end.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// A look gives back room for so long while more is held than may be: nearly until
-/// the next look.
-const SETTLES_FOR: Duration = Duration::from_secs(4);
+/// Time for which a check reclaims room while more is stored than the policy allows: nearly
+/// until the next check.
+const RECLAIM_FOR: Duration = Duration::from_secs(4);
 
-/// What looking at the folder has found.
-pub(super) struct Looks {
-    found: Arc<Mutex<Found>>,
+/// The checks of the folder.
+pub(super) struct Checks {
+    last: Arc<Mutex<LastCheck>>,
 }
 
-struct Found {
+struct LastCheck {
     health: Health,
-    stat: Option<(UnitStat, KeptFreed)>,
-    /// Since when somebody looks.
-    looking: Option<Duration>,
+    stat: Option<(UnitStat, UndeleteUsage)>,
+    /// When the check that is running began.
+    running_since: Option<Duration>,
 }
 
-impl Looks {
+impl Checks {
     pub fn new(clock: &dyn Clock) -> Self {
         Self {
-            found: Arc::new(Mutex::new(Found {
+            last: Arc::new(Mutex::new(LastCheck {
                 health: Health::new(moment(clock)),
                 stat: None,
-                looking: None,
+                running_since: None,
             })),
         }
     }
@@ -59,45 +58,47 @@ fn moment(clock: &dyn Clock) -> Moment {
 }
 
 impl Service {
-    /// Looks how the folder is, and gives back some room, on a thread that may
-    /// wait; unless one does already.
-    pub(super) fn look(&self) {
-        let found = Arc::clone(&self.inner.looks.found);
+    /// Checks the folder and reclaims some room, on a thread that may wait, unless a check is
+    /// running.
+    pub(super) fn check_folder(&self) {
+        let last = Arc::clone(&self.inner.checks.last);
         let clock = Arc::clone(&self.inner.world.clock);
-        if found.lock().looking.is_some() {
+        if last.lock().running_since.is_some() {
             return;
         }
-        found.lock().looking = Some(clock.monotonic());
+        last.lock().running_since = Some(clock.monotonic());
         let keeper = Arc::clone(&self.inner.keeper);
         tokio::task::spawn_blocking(move || {
-            let outcome = look_at(keeper.unit(), &*clock);
-            let mut found = found.lock();
-            found.looking = None;
-            found.note(outcome, &*clock);
+            let outcome = check(keeper.unit(), &*clock);
+            let mut last = last.lock();
+            last.running_since = None;
+            last.record(outcome, &*clock);
         });
     }
 
-    /// Why it cannot do its work at this moment, one sentence each.
-    fn unready_for(&self) -> Vec<String> {
+    /// Why the daemon cannot do its work now, one sentence each.
+    fn unready_reasons(&self) -> Vec<String> {
         let inner = &self.inner;
         let now = inner.world.clock.monotonic();
         let mut reasons = Vec::new();
         if inner.server.lock().is_none() {
-            reasons.push("it is ending".to_owned());
+            reasons.push("it is shutting down".to_owned());
         }
-        let found = inner.looks.found.lock();
-        let state = found.health.state();
-        if let Some(since) = found.looking
+        let last = inner.checks.last.lock();
+        let state = last.health.state();
+        if let Some(since) = last.running_since
             && now.saturating_sub(since) >= ANSWERS_WITHIN
         {
-            reasons.push("the unit's folder does not answer".to_owned());
+            reasons.push("the unit's folder does not respond".to_owned());
         } else if state != UnitState::Healthy {
             reasons.push(format!("the unit is {}", state.name()));
         }
-        let age = now.saturating_sub(*inner.heard.lock());
-        if age >= inner.begin_every * MISSED_MAX {
+        let age = now.saturating_sub(*inner.configured_at.lock());
+        if age >= inner.report_every * MISSED_REPORTS_MAX {
             let age = age.as_secs();
-            reasons.push(format!("no controller was heeded for {age} s"));
+            reasons.push(format!(
+                "no controller has sent a valid configuration for {age} s"
+            ));
         }
         reasons
     }
@@ -111,7 +112,7 @@ impl Service {
         ];
         measures.gauge(&DAEMON_INFO, [(labels, 1.0)]);
         let age = inner.world.clock.monotonic();
-        let age = age.saturating_sub(*inner.heard.lock());
+        let age = age.saturating_sub(*inner.configured_at.lock());
         measures.one(&CONFIG_AGE, age.as_secs_f64());
         let offset_ms = inner.keeper.clock_offset_ms();
         measures.one(&CLOCK_OFFSET, offset_ms as f64 / 1000.0);
@@ -123,29 +124,29 @@ impl Service {
         measures.one(&CONNECTIONS, connections as f64);
         measures.one(&CONNECTIONS_MAX, inner.connections_max as f64);
         measures.one(&HELD_BYTES, held_bytes as f64);
-        inner.looks.found.lock().measure(&mut measures);
+        inner.checks.last.lock().measure(&mut measures);
         inner.keeper.counters().measure(&mut measures);
         measures
     }
 }
 
-fn look_at(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, KeptFreed), UnitError> {
+fn check(unit: &FolderUnit, clock: &dyn Clock) -> Result<(UnitStat, UndeleteUsage), UnitError> {
     unit.probe()?;
     let stat = unit.stat()?;
-    let end = clock.monotonic() + SETTLES_FOR;
+    let end = clock.monotonic() + RECLAIM_FOR;
     loop {
-        // A little each time, since hosts come first; unless they free so fast that
-        // their room is not given back in time.
+        // A little with each check, because hosts come first, unless they free faster than their
+        // room is reclaimed.
         let is_more = unit.reclaim()?;
-        let kept = unit.kept_freed()?;
-        if !(is_more && kept.is_too_much) || clock.monotonic() >= end {
-            return Ok((stat, kept));
+        let usage = unit.undelete_usage()?;
+        if !(is_more && usage.is_over_limit) || clock.monotonic() >= end {
+            return Ok((stat, usage));
         }
     }
 }
 
-impl Found {
-    fn note(&mut self, outcome: Result<(UnitStat, KeptFreed), UnitError>, clock: &dyn Clock) {
+impl LastCheck {
+    fn record(&mut self, outcome: Result<(UnitStat, UndeleteUsage), UnitError>, clock: &dyn Clock) {
         let before = self.health.state();
         let error = match outcome {
             Ok(stat) => {
@@ -160,7 +161,7 @@ impl Found {
         if before != after {
             let (before, after) = (before.name(), after.name());
             let reason = error.map(|error| with_causes(&error));
-            tracing::warn!(before, after, reason, "the unit changed");
+            tracing::warn!(before, after, reason, "state of the unit changed");
         }
     }
 
@@ -171,14 +172,14 @@ impl Found {
             (labels, f64::from(one == state))
         });
         measures.gauge(&UNIT_STATE, states);
-        let Some((stat, kept)) = &self.stat else {
+        let Some((stat, usage)) = &self.stat else {
             return;
         };
         measures.one(&SEGMENTS, stat.segments as f64);
         measures.one(&BYTES, stat.bytes as f64);
-        measures.one(&UNDELETE_BYTES, kept.bytes as f64);
-        measures.one(&UNDELETE_SEGMENTS, kept.segments as f64);
-        measures.count(&UNDELETE_DROPPED_BYTES, kept.given_up_bytes);
+        measures.one(&UNDELETE_BYTES, usage.bytes as f64);
+        measures.one(&UNDELETE_SEGMENTS, usage.segments as f64);
+        measures.count(&UNDELETE_EVICTED_BYTES, usage.evicted_bytes);
         if let Some(free_bytes) = stat.free_bytes {
             measures.one(&FREE_BYTES, free_bytes as f64);
         }
@@ -191,7 +192,7 @@ impl Part for Service {
     }
 
     fn reasons(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(async { self.unready_for() })
+        Box::pin(async { self.unready_reasons() })
     }
 
     fn measure(&self) -> Answer<'_, Measures> {
@@ -205,13 +206,13 @@ mod tests {
 
     use base::{ClusterId, CopysetId, LineageTag, SegmentId, Slot, UnitId};
     use unit::Put;
-    use unit_folder::Keeping;
+    use unit_folder::UndeletePolicy;
     use world::simulated::Simulation;
     use world::{Millis, World};
 
     use super::*;
 
-    /// Each look at it takes 10 ms.
+    /// A clock of which each reading takes 10 ms.
     struct SlowClock(Simulation);
 
     impl Clock for SlowClock {
@@ -225,9 +226,9 @@ mod tests {
         }
     }
 
-    /// A look gave back for 200 ms of 5 s, and what was held grew beyond its bound.
+    /// A check reclaimed for 200 ms of 5 s, and the stored bytes grew beyond the limit.
     #[test]
-    fn a_look_gives_back_until_no_more_is_held_than_may_be() {
+    fn a_check_reclaims_until_the_undelete_limit_holds() {
         let simulation = Simulation::new(1);
         let mut world: World = simulation.world();
         let path = Path::new("/unit");
@@ -235,9 +236,9 @@ mod tests {
         world.clock = Arc::new(SlowClock(simulation));
         let (cluster, id) = (ClusterId::from_u128(1), UnitId::from_u128(1));
         let unit = FolderUnit::create(&world, path, cluster, id).expect("made");
-        let unit = unit.keeping(Keeping {
+        let unit = unit.with_undelete(UndeletePolicy {
             room_percent: 5,
-            ..Keeping::default()
+            ..UndeletePolicy::default()
         });
         for serial in 0..150 {
             let copyset = CopysetId::new(1).expect("under 4096");
@@ -253,9 +254,9 @@ mod tests {
             put.expect("put");
             unit.delete(segment).expect("deleted");
         }
-        assert!(unit.kept_freed().expect("known").is_too_much);
-        let (_, kept) = look_at(&unit, &*world.clock).expect("well");
-        assert!(!kept.is_too_much, "{kept:?}");
-        assert!(kept.segments > 50, "{kept:?}");
+        assert!(unit.undelete_usage().expect("known").is_over_limit);
+        let (_, usage) = check(&unit, &*world.clock).expect("well");
+        assert!(!usage.is_over_limit, "{usage:?}");
+        assert!(usage.segments > 50, "{usage:?}");
     }
 }

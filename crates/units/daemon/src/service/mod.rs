@@ -1,22 +1,21 @@
-//! What `scree unit` runs, without the terminal: a folder D, the unit in it, a
-//! server to that, and what controllers say of the cluster, asked again and again.
+//! The daemon as a process, without the terminal: a data directory, the unit in it, a server,
+//! and the configuration that is fetched from controllers regularly.
 //!
 //! ```text
-//!   begin ──► open or make D/unit ──► keep the answer ──► open the server
-//!                                                              │
-//!                        ┌──── every 30 s ◄──── begin, with the URL
-//!                        └──────────────────────────►┘
-//!      and soon, when a host asks for a unit that is not known
+//!   fetch ──► open or create the unit ──► store the configuration ──► open the server
+//!                                                                        │
+//!                            ┌──── every 30 s ◄──── fetch, and report the URL
+//!                            └──────────────────────────►┘
+//!      and soon, when a host requests a unit that is not known
 //! ```
 //!
 //! Invariants:
 //!
-//! * Where a controller has once told a daemon of its cluster, it starts and
-//!   serves without one.
-//! * `cluster.json` is there only if the unit is made. So a unit that is not
-//!   there then, because it is not mounted, is never made anew.
-//! * What is heeded is of the cluster and the unit that the folder was made for,
-//!   and of no database that was replaced ([`ConfigRejected`]).
+//! * Once a daemon has a configuration, it starts and serves without a controller.
+//! * `cluster.json` exists only if the unit was created. So a unit that is missing then, because
+//!   it is not mounted, is never created again.
+//! * A configuration is applied only if it is for the cluster and the unit of the data
+//!   directory, and not from a database that has been replaced ([`ConfigRejected`]).
 
 mod controller_config;
 mod folder;
@@ -40,46 +39,46 @@ use api::{Client, ClientError, Profile, ProfileError};
 use base::{UnitId, with_causes};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use unit_folder::Keeping;
+use unit_folder::UndeletePolicy;
 use world::{Millis, World, host};
 
 use crate::{Keeper, Limits, Server, ServerConfig};
 use folder::Folder;
-use health::Looks;
+use health::Checks;
 
-/// How often controllers are asked, in earnest.
-pub const BEGIN_EVERY: Duration = Duration::from_secs(30);
+/// Interval of reports to controllers, outside of tests.
+pub const REPORT_EVERY: Duration = Duration::from_secs(30);
 
-/// How often for a unit that a host asks for and that is not known.
-const BEGIN_AGAIN: Duration = Duration::from_secs(2);
+/// Time from a request for an unknown unit to the next report.
+const REPORT_SOON: Duration = Duration::from_secs(2);
 
-/// A controller that is there answers within this.
+/// Time within which a controller must answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often the folder is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Interval of checks of the folder.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// Clocks that are further apart are a mistake, in milliseconds.
-const CLOCKS_APART_MS: u64 = 30_000;
+/// Difference of clocks from which the daemon warns, in milliseconds.
+const CLOCK_OFFSET_MS_MAX: u64 = 30_000;
 
-/// How a daemon is run.
+/// Settings of a daemon.
 pub struct Settings {
-    /// D.
+    /// The data directory.
     pub folder: PathBuf,
-    /// Where it listens. Port 0 asks for any free port.
+    /// The address to listen on. Port 0 chooses a free port.
     pub listen: SocketAddr,
-    /// Where hosts reach that, if not there.
+    /// The address at which hosts reach the daemon, if it is another one.
     pub address: Option<SocketAddr>,
-    /// Asks controllers in the name of the unit.
+    /// The client for controllers, with the unit's certificate.
     pub client: Client,
-    /// Who it is: each certificate in turn.
+    /// The current certificate.
     pub profile: watch::Receiver<Arc<Profile>>,
     /// As [`Limits::connections_max`].
     pub connections_max: usize,
-    /// How long, and how much of, what hosts free is kept.
-    pub keeping: Keeping,
-    /// How often controllers are asked: [`BEGIN_EVERY`], but for tests.
-    pub begin_every: Duration,
+    /// How long, and how much of, what hosts free is stored.
+    pub undelete: UndeletePolicy,
+    /// Interval of reports to controllers: [`REPORT_EVERY`], except in tests.
+    pub report_every: Duration,
 }
 
 /// A unit daemon that runs. Cheap to clone.
@@ -94,36 +93,36 @@ struct Inner {
     client: Client,
     profile: watch::Receiver<Arc<Profile>>,
     connections_max: usize,
-    begin_every: Duration,
-    /// Rung when a host has asked for a unit that is not known.
+    report_every: Duration,
+    /// Notified when a host has requested a unit that is not known.
     unknown: Arc<Notify>,
-    /// By which address hosts reach it.
+    /// The address at which hosts reach the daemon.
     own: IpAddr,
     url: String,
-    /// Which of those it is that may have this identity.
+    /// The mark of the data directory, which distinguishes daemons with the same identity.
     place: String,
     keeper: Arc<Keeper>,
-    /// None once it is closed.
+    /// `None` once it is closed.
     server: Mutex<Option<Server>>,
-    /// What is heeded.
+    /// The configuration that is applied.
     cluster: Mutex<UnitCluster>,
-    /// Not kept for the next start: that failed.
-    is_unkept: AtomicBool,
-    /// When a controller was heeded last, by the monotonic clock; or when this
-    /// began, if none was.
-    heard: Mutex<Duration>,
-    /// Why none was heeded the last time.
-    trouble: Mutex<Option<String>>,
+    /// Whether storing the configuration failed.
+    is_unstored: AtomicBool,
+    /// When a configuration was applied last, by the monotonic clock; when the daemon started, if
+    /// none was.
+    configured_at: Mutex<Duration>,
+    /// Why the last fetch failed.
+    fetch_error: Mutex<Option<String>>,
     are_clocks_apart: AtomicBool,
-    looks: Looks,
+    checks: Checks,
 }
 
-/// What came of asking a controller.
+/// Why no configuration was applied.
 #[derive(Debug, thiserror::Error)]
 enum FetchConfigError {
-    #[error("no controller has said anything: {0}")]
-    Unheard(ClientError),
-    #[error("a controller says: {0}")]
+    #[error("no controller answered: {0}")]
+    Unanswered(ClientError),
+    #[error("a controller refused the report: {0}")]
     Refused(ClientError),
     #[error(transparent)]
     ConfigRejected(#[from] ConfigRejected),
@@ -134,122 +133,121 @@ enum FetchConfigError {
 impl From<ClientError> for FetchConfigError {
     fn from(error: ClientError) -> Self {
         match error.may_pass() {
-            true => Self::Unheard(error),
+            true => Self::Unanswered(error),
             false => Self::Refused(error),
         }
     }
 }
 
-/// What a controller says of the cluster, and its clock when that came.
-async fn ask(
+/// Reports to a controller. Returns the configuration and the controller's time when it
+/// arrived.
+async fn report(
     world: &World,
     client: &Client,
     begin: &BeginUnit,
 ) -> Result<(UnitCluster, Millis), ClientError> {
-    let asked = world.clock.monotonic();
+    let begun = world.clock.monotonic();
     let answer = client.post("/v1/unit/begin", begin);
     let answer: UnitCluster = Client::within(ANSWER_WITHIN, answer).await?;
-    let took = world.clock.monotonic().saturating_sub(asked);
-    // It was half of the way ago, as far as anybody knows.
+    let took = world.clock.monotonic().saturating_sub(begun);
+    // The answer is estimated to be half a round trip old.
     let since = i64::try_from(took.as_millis() / 2).unwrap_or_default();
     let now = Millis(answer.now.0.saturating_add(since));
     Ok((answer, now))
 }
 
 impl Service {
-    /// Opens D and the server, and tells a controller of it, if there is one. To
-    /// be called within a runtime.
+    /// Opens the data directory and the server, and reports the URL to a controller, if one is
+    /// available. Must be called within a runtime.
     ///
     /// # Errors
     /// [`StartError`].
     pub async fn start(world: World, settings: Settings) -> Result<Self, StartError> {
         let service = opening::open(world, settings).await?;
-        // One that is away was just waited for.
-        if service.inner.trouble.lock().is_none() {
+        // If the first fetch failed, another would only wait again.
+        if service.inner.fetch_error.lock().is_none() {
             match service.fetch_config().await {
-                // Hosts would look for it elsewhere.
+                // Hosts would look for the unit at another address.
                 Err(FetchConfigError::Refused(source)) => {
                     let url = service.url().to_owned();
                     service.shut_down().await;
-                    return Err(StartError::NotTaken { url, source });
+                    return Err(StartError::ReportRefused { url, source });
                 }
-                outcome => service.note(outcome),
+                outcome => service.record(outcome),
             }
         }
         Ok(service)
     }
 
-    /// Asks controllers, looks after the folder, and takes new certificates into
-    /// use; until it is dropped.
+    /// Fetches the configuration, checks the folder, and applies new certificates, until it is
+    /// dropped.
     pub async fn run(&self) {
-        let begin = async {
-            let mut ticks = host::ticks(self.inner.begin_every);
-            // It has just been done.
+        let report = async {
+            let mut ticks = host::ticks(self.inner.report_every);
+            // `start` has just done it.
             ticks.tick().await;
             loop {
                 tokio::select! {
                     _ = ticks.tick() => {}
-                    () = self.inner.unknown.notified() => host::sleep(BEGIN_AGAIN).await,
+                    () = self.inner.unknown.notified() => host::sleep(REPORT_SOON).await,
                 }
-                self.begin().await;
+                let outcome = self.fetch_config().await;
+                self.record(outcome);
             }
         };
-        let look = async {
-            let mut ticks = host::ticks(LOOK_EVERY);
+        let check = async {
+            let mut ticks = host::ticks(CHECK_EVERY);
             loop {
                 ticks.tick().await;
-                self.look();
+                self.check_folder();
             }
         };
-        tokio::join!(begin, look, self.heed_profile());
+        tokio::join!(report, check, self.apply_certificates());
     }
 
     /// Closes the server and all connections.
     pub async fn shut_down(&self) {
         let server = self.inner.server.lock().take();
-        // It waits for threads.
+        // Dropping waits for threads.
         blocking(move || drop(server)).await;
     }
 
-    /// D, absolute.
+    /// The data directory, absolute.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.inner.folder.path()
     }
 
-    /// Which unit it keeps.
+    /// The unit of the daemon.
     #[must_use]
     pub fn unit(&self) -> UnitId {
         self.inner.keeper.id()
     }
 
-    /// Where hosts reach it.
+    /// The URL at which hosts reach it.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.inner.url
     }
 
-    /// Where it listens; `None` once it was shut down.
+    /// The endpoint that it listens on; `None` once it was shut down.
     #[must_use]
     pub fn endpoint(&self) -> Option<world::Endpoint> {
         let server = self.inner.server.lock();
         server.as_ref().map(|server| server.endpoint().clone())
     }
 
-    /// Tells a controller where this listens, and heeds what it says. What goes
-    /// wrong is logged when it begins and when it is over.
-    async fn begin(&self) {
-        let outcome = self.fetch_config().await;
-        self.note(outcome);
-    }
-
-    fn note(&self, outcome: Result<(), FetchConfigError>) {
+    /// Logs when fetching the configuration begins to fail and when it succeeds again.
+    fn record(&self, outcome: Result<(), FetchConfigError>) {
         let why = outcome.err().map(|error| with_causes(&error));
-        let before = std::mem::replace(&mut *self.inner.trouble.lock(), why.clone());
+        let before = std::mem::replace(&mut *self.inner.fetch_error.lock(), why.clone());
         match (before, why) {
-            (Some(_), None) => tracing::info!("a controller has answered again"),
+            (Some(_), None) => tracing::info!("daemon fetched its configuration again"),
             (before, Some(why)) if before.as_ref() != Some(&why) => {
-                tracing::warn!(why, "going on with what is known; it is asked again");
+                tracing::warn!(
+                    why,
+                    "daemon failed to fetch its configuration and keeps the last one"
+                );
             }
             _ => {}
         }
@@ -259,9 +257,9 @@ impl Service {
         let inner = &self.inner;
         let begin = BeginUnit {
             url: Some(inner.url.clone()),
-            place: Some(inner.place.clone()),
+            folder: Some(inner.place.clone()),
         };
-        let (answer, now) = ask(&inner.world, &inner.client, &begin).await?;
+        let (answer, now) = report(&inner.world, &inner.client, &begin).await?;
         let known = inner.cluster.lock().clone();
         controller_config::check(&known, &answer)?;
         let cluster = controller_config::lasting(&answer);
@@ -269,25 +267,23 @@ impl Service {
         inner
             .keeper
             .set_config(controller_config::keeper_config(&cluster));
-        inner.heard(now);
-        if cluster != known || inner.is_unkept.load(Ordering::Relaxed) {
+        inner.record_configured(now);
+        if cluster != known || inner.is_unstored.load(Ordering::Relaxed) {
             *inner.cluster.lock() = cluster.clone();
-            let keeping = Arc::clone(inner);
-            let kept = blocking(move || keeping.folder.keep(&keeping.world, &cluster)).await;
-            inner.is_unkept.store(kept.is_err(), Ordering::Relaxed);
-            if let Err(error) = kept {
+            let storing = Arc::clone(inner);
+            let store = move || storing.folder.store_config(&storing.world, &cluster);
+            let stored = blocking(store).await;
+            inner.is_unstored.store(stored.is_err(), Ordering::Relaxed);
+            if let Err(error) = stored {
                 let why = with_causes(&error);
-                tracing::error!(
-                    why,
-                    "what the controller says cannot be kept for the next start"
-                );
+                tracing::error!(why, "daemon failed to store its configuration");
             }
         }
         Ok(())
     }
 
-    /// Shows each new certificate from the next connection on.
-    async fn heed_profile(&self) {
+    /// Uses each new certificate from the next connection on.
+    async fn apply_certificates(&self) {
         let mut profile = self.inner.profile.clone();
         while profile.changed().await.is_ok() {
             let inner = &self.inner;
@@ -296,19 +292,25 @@ impl Service {
                 Ok(config) => inner.set_server(config),
                 Err(error) => {
                     let why = with_causes(&error);
-                    tracing::error!(why, "the new certificate cannot be used");
+                    tracing::error!(why, "daemon cannot use its new certificate");
                 }
             }
         }
-        // Nobody renews it any more.
+        // The certificate is not renewed any more.
         std::future::pending().await
     }
 }
 
 impl Inner {
     fn server_config(&self, cluster: &UnitCluster) -> Result<ServerConfig, ProfileError> {
-        let most = self.connections_max;
-        server_config(cluster, &self.profile, most, self.own, &self.unknown)
+        let connections_max = self.connections_max;
+        server_config(
+            cluster,
+            &self.profile,
+            connections_max,
+            self.own,
+            &self.unknown,
+        )
     }
 
     fn set_server(&self, config: ServerConfig) {
@@ -317,16 +319,16 @@ impl Inner {
         }
     }
 
-    /// A controller has said that it is `now`.
-    fn heard(&self, now: Millis) {
-        *self.heard.lock() = self.world.clock.monotonic();
+    /// Records that a configuration was applied; `now` is the controller's time.
+    fn record_configured(&self, now: Millis) {
+        *self.configured_at.lock() = self.world.clock.monotonic();
         self.keeper.set_time(now);
         let offset_ms = self.keeper.clock_offset_ms();
-        let are_apart = offset_ms.unsigned_abs() > CLOCKS_APART_MS;
+        let are_apart = offset_ms.unsigned_abs() > CLOCK_OFFSET_MS_MAX;
         if are_apart && !self.are_clocks_apart.swap(are_apart, Ordering::Relaxed) {
             tracing::warn!(
                 offset_ms,
-                "the controllers' clock and this machine's are far apart: look at both"
+                "clocks of the controllers and of this machine differ: check both"
             );
         }
         self.are_clocks_apart.store(are_apart, Ordering::Relaxed);
@@ -348,13 +350,13 @@ fn server_config(
     })
 }
 
-/// Does what may wait for a disk where that harms nobody.
-async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(what).await {
+/// Runs `act`, which may wait for a disk, on a thread for that.
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(act).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is ending, and this with it.
+            // The runtime is shutting down.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,4 +1,4 @@
-//! From a folder to a server that is open.
+//! Starting a daemon: from a data directory to an open server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,146 +11,146 @@ use api::{ClientError, ProfileError};
 use base::{UnitId, with_causes};
 use parking_lot::Mutex;
 use unit::{Unit as _, UnitError};
-use unit_folder::{FolderUnit, Keeping};
+use unit_folder::{FolderUnit, UndeletePolicy};
 use unit_remote::url_of_address;
 use world::{Endpoint, Millis, World};
 
 use super::controller_config::{self, ConfigRejected};
 use super::folder::{Folder, FolderError};
-use super::health::Looks;
-use super::{FetchConfigError, Inner, Service, Settings, ask, blocking, server_config};
+use super::health::Checks;
+use super::{FetchConfigError, Inner, Service, Settings, blocking, report, server_config};
 use crate::{Keeper, Server};
 
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A controller refuses it.
-    #[error("a controller does not take this daemon at {url}: {source}")]
-    NotTaken {
-        /// Where it is.
+    /// A controller refuses the URL of the daemon.
+    #[error("a controller refused this daemon at {url}: {source}")]
+    ReportRefused {
+        /// The URL.
         url: String,
-        /// Why not.
+        /// The error of the controller.
         #[source]
         source: ClientError,
     },
-    /// Nobody can be told where it is.
+    /// There is no address to report.
     #[error(
-        "it listens on all addresses of this machine, at {listen}: say with --address IP:PORT \
-         by which one hosts reach it"
+        "the daemon listens on all addresses of this machine, at {listen}: give the one at which \
+         hosts reach it with --address IP:PORT"
     )]
     NoAddress {
-        /// Where it is to listen.
+        /// The address to listen on.
         listen: SocketAddr,
     },
-    /// Hosts cannot reach that.
+    /// Hosts cannot reach the given address.
     #[error("hosts cannot reach {address}; give an address of this machine, and a port")]
     BadAddress {
-        /// Where it is said to be.
+        /// The given address.
         address: SocketAddr,
     },
-    /// It was made in another folder.
+    /// The unit was created in another folder.
     #[error(
-        "the cluster has {unit}, and it was made elsewhere than in {folder}: mount it there, or, \
-         if it is lost for good, disable this daemon and join another one under a new name: an \
-         empty unit would be taken for the full one", folder = folder.display()
+        "{unit} was created elsewhere than in {folder}: mount it there, or, if it is lost for good, \
+         disable this daemon and join another one under a new name", folder = folder.display()
     )]
     MadeElsewhere {
-        /// Which.
+        /// The unit.
         unit: UnitId,
-        /// Where it should be.
+        /// The folder where it should be.
         folder: PathBuf,
     },
-    /// D cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// It knows nothing of its cluster.
+    /// There is no configuration yet and no controller answers.
     #[error(
-        "no controller answers ({source}), and {folder} has not been told of a cluster yet: the \
-         first start needs a controller", folder = folder.display()
+        "no controller answers ({source}), and {folder} has no configuration yet: the first start \
+         needs a controller", folder = folder.display()
     )]
-    Unheard {
-        /// D.
+    NoController {
+        /// The data directory.
         folder: PathBuf,
-        /// What came instead of an answer.
+        /// The error of the client.
         source: ClientError,
     },
-    /// The controller does not let it begin.
-    #[error("the controller does not let this daemon begin: {0}")]
+    /// The controller refuses the daemon.
+    #[error("the controller refused this daemon: {0}")]
     Refused(ClientError),
-    /// The controller takes it for another one.
+    /// The configuration is for another daemon.
     #[error("{folder} cannot be used: {source}", folder = folder.display())]
-    Other {
-        /// D.
+    Rejected {
+        /// The data directory.
         folder: PathBuf,
-        /// What it says.
+        /// Why it was rejected.
         source: ConfigRejected,
     },
     /// The unit cannot be used.
     #[error("{}{hint}", with_causes(source))]
     Unit {
-        /// What is wrong with it.
+        /// The error of the unit.
         source: UnitError,
-        /// What there is to do.
+        /// What to do about it.
         hint: &'static str,
     },
-    /// The leases that it was shown cannot be read.
+    /// The newest leases cannot be read.
     #[error("the unit's file `fences` cannot be read")]
     Fences(#[source] io::Error),
     /// Its certificate, or the cluster's authority, cannot be used.
     #[error(transparent)]
     Tls(#[from] ProfileError),
-    /// It cannot listen.
+    /// The server cannot listen.
     #[error("cannot listen at {listen}")]
     Listen {
-        /// Where.
+        /// The address.
         listen: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// What is known of the cluster when it starts.
-struct Known {
+/// The configuration at the start.
+struct StartConfig {
     cluster: UnitCluster,
-    /// The operator has said that whoever else has the unit is gone.
+    /// Whether the unit may be claimed from another copy of the database.
     takes_over: bool,
-    /// The controllers' clock, if one has answered.
+    /// The time of the controller, if one has answered.
     now: Option<Millis>,
     /// Why none has.
-    trouble: Option<String>,
-    /// The unit was made before.
-    is_made: bool,
+    fetch_error: Option<String>,
+    /// Whether the unit was created before.
+    is_created: bool,
 }
 
 pub(super) async fn open(world: World, settings: Settings) -> Result<Service, StartError> {
     check_address(&settings)?;
-    let (folder, kept, mark) = {
+    let (folder, stored, mark) = {
         let (world, path) = (world.clone(), settings.folder.clone());
         let locked = blocking(move || {
             let folder = Folder::lock(&world, &path)?;
-            let kept = folder.kept(&world)?;
+            let stored = folder.load_config(&world)?;
             let mark = folder.mark(&world)?;
-            Ok::<_, FolderError>((folder, kept, mark))
+            Ok::<_, FolderError>((folder, stored, mark))
         });
         locked.await?
     };
-    let known = learn(&world, &settings, &folder, kept).await?;
-    let (folder, known, keeper) = {
-        let (world, keeping) = (world.clone(), settings.keeping);
+    let config = fetch_config(&world, &settings, &folder, stored).await?;
+    let (folder, start, keeper) = {
+        let (world, undelete) = (world.clone(), settings.undelete);
         let opened = blocking(move || {
-            let keeper = open_keeper(&world, &folder, &known, keeping)?;
-            if known.now.is_some() {
-                folder.keep(&world, &known.cluster)?;
+            let keeper = open_keeper(&world, &folder, &config, undelete)?;
+            if config.now.is_some() {
+                folder.store_config(&world, &config.cluster)?;
             }
-            Ok::<_, StartError>((folder, known, keeper))
+            Ok::<_, StartError>((folder, config, keeper))
         });
         opened.await?
     };
     let unknown = Arc::default();
-    let most = settings.connections_max;
+    let connections_max = settings.connections_max;
     let own = settings.address.unwrap_or(settings.listen).ip();
-    let config = server_config(&known.cluster, &settings.profile, most, own, &unknown)?;
+    let profile = &settings.profile;
+    let config = server_config(&start.cluster, profile, connections_max, own, &unknown)?;
     let listen = Endpoint::Tcp(settings.listen);
     let server = Server::open(&world, &listen, [Arc::clone(&keeper)], config);
     let server = server.map_err(|source| StartError::Listen {
@@ -160,25 +160,25 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
     let inner = Inner {
         own,
         place: mark,
-        is_unkept: AtomicBool::new(false),
-        url: url_of_address(reached_at(&settings, &server)),
-        looks: Looks::new(&*world.clock),
-        heard: Mutex::new(world.clock.monotonic()),
-        trouble: Mutex::new(known.trouble),
+        is_unstored: AtomicBool::new(false),
+        url: url_of_address(reachable_at(&settings, &server)),
+        checks: Checks::new(&*world.clock),
+        configured_at: Mutex::new(world.clock.monotonic()),
+        fetch_error: Mutex::new(start.fetch_error),
         are_clocks_apart: AtomicBool::new(false),
-        cluster: Mutex::new(known.cluster),
+        cluster: Mutex::new(start.cluster),
         server: Mutex::new(Some(server)),
-        connections_max: most,
+        connections_max,
         unknown,
-        begin_every: settings.begin_every,
+        report_every: settings.report_every,
         profile: settings.profile,
         client: settings.client,
         folder,
         keeper,
         world,
     };
-    if let Some(now) = known.now {
-        inner.heard(now);
+    if let Some(now) = start.now {
+        inner.record_configured(now);
     }
     Ok(Service {
         inner: Arc::new(inner),
@@ -197,7 +197,7 @@ fn check_address(settings: &Settings) -> Result<(), StartError> {
     }
 }
 
-fn reached_at(settings: &Settings, server: &Server) -> SocketAddr {
+fn reachable_at(settings: &Settings, server: &Server) -> SocketAddr {
     match (settings.address, server.endpoint()) {
         (Some(address), _) => address,
         (None, Endpoint::Tcp(address)) => *address,
@@ -205,44 +205,46 @@ fn reached_at(settings: &Settings, server: &Server) -> SocketAddr {
     }
 }
 
-/// Asks a controller; if none answers, what one said last does.
-async fn learn(
+/// Fetches the configuration from a controller. If none answers, the stored one is used.
+async fn fetch_config(
     world: &World,
     settings: &Settings,
     folder: &Folder,
-    kept: Option<UnitCluster>,
-) -> Result<Known, StartError> {
+    stored: Option<UnitCluster>,
+) -> Result<StartConfig, StartError> {
     match (
-        ask(world, &settings.client, &BeginUnit::default()).await,
-        kept,
+        report(world, &settings.client, &BeginUnit::default()).await,
+        stored,
     ) {
-        (Ok((answer, now)), kept) => {
-            if let Some(kept) = &kept {
-                controller_config::check(kept, &answer).map_err(|source| StartError::Other {
-                    folder: folder.path().to_owned(),
-                    source,
+        (Ok((answer, now)), stored) => {
+            if let Some(stored) = &stored {
+                controller_config::check(stored, &answer).map_err(|source| {
+                    StartError::Rejected {
+                        folder: folder.path().to_owned(),
+                        source,
+                    }
                 })?;
             }
-            Ok(Known {
+            Ok(StartConfig {
                 cluster: controller_config::lasting(&answer),
                 takes_over: answer.takes_over,
                 now: Some(now),
-                trouble: None,
-                is_made: kept.is_some(),
+                fetch_error: None,
+                is_created: stored.is_some(),
             })
         }
         (Err(error), Some(cluster)) => {
             let why = with_causes(&FetchConfigError::from(error));
-            tracing::warn!(why, "starting with what a controller said last");
-            Ok(Known {
+            tracing::warn!(why, "daemon starts with its stored configuration");
+            Ok(StartConfig {
                 cluster,
                 takes_over: false,
                 now: None,
-                trouble: Some(why),
-                is_made: true,
+                fetch_error: Some(why),
+                is_created: true,
             })
         }
-        (Err(source), None) if source.may_pass() => Err(StartError::Unheard {
+        (Err(source), None) if source.may_pass() => Err(StartError::NoController {
             folder: folder.path().to_owned(),
             source,
         }),
@@ -253,24 +255,24 @@ async fn learn(
 fn open_keeper(
     world: &World,
     folder: &Folder,
-    known: &Known,
-    keeping: Keeping,
+    config: &StartConfig,
+    undelete: UndeletePolicy,
 ) -> Result<Arc<Keeper>, StartError> {
     let path = folder.unit();
-    let (cluster, owner) = (&known.cluster, controller_config::owner(&known.cluster));
+    let (cluster, owner) = (&config.cluster, controller_config::owner(&config.cluster));
     let unit = FolderUnit::open(world, &path, cluster.id, cluster.unit)
-        .with_owner(owner, known.takes_over)
-        .keeping(keeping);
-    let opened = match known.is_made {
+        .with_owner(owner, config.takes_over)
+        .with_undelete(undelete);
+    let opened = match config.is_created {
         true => match unit.probe() {
-            // What is there can be read.
+            // It can still be read.
             Err(
                 error @ (UnitError::Full { .. }
                 | UnitError::ReadOnly { .. }
                 | UnitError::Io { .. }
                 | UnitError::Tampered { .. }),
             ) => {
-                tracing::warn!(why = with_causes(&error), "the unit takes no writes");
+                tracing::warn!(why = with_causes(&error), "the unit accepts no writes");
                 Ok(unit)
             }
             other => other.map(|()| unit),
@@ -289,14 +291,14 @@ fn open_keeper(
                     folder: path,
                 });
             }
-            unit.made()
+            unit.created()
         }
     };
     let unit = opened.map_err(|source| StartError::Unit {
         hint: hint(&source),
         source,
     })?;
-    end_restore(&unit);
+    complete_restore(&unit);
     let keeper = Keeper::open(
         world,
         unit,
@@ -306,28 +308,27 @@ fn open_keeper(
     Ok(Arc::new(keeper.map_err(StartError::Fences)?))
 }
 
-/// Does a restore that was cut short to its end. Hosts do not wait for one that cannot
-/// be ended: until it is, nothing that is held goes because its time is over.
-fn end_restore(unit: &FolderUnit) {
-    match unit.end_restore() {
-        Ok(ended) if ended.is_whole() => {}
-        Ok(ended) => {
-            let logs = ended.unreadable_logs;
+/// Completes an interrupted restore. If that fails, the daemon starts all the same: until the
+/// restore is complete, nothing that is stored for undelete expires.
+fn complete_restore(unit: &FolderUnit) {
+    match unit.complete_restore() {
+        Ok(report) if report.is_complete() => {}
+        Ok(report) => {
+            let logs = report.unreadable_logs;
             tracing::warn!(
                 logs,
-                "a restore was ended, and not everything was brought back: stop this daemon and \
-                 say it again"
+                "daemon completed a restore with failures: stop it and run `scree unit restore` again"
             );
         }
         Err(error) => tracing::warn!(
             why = with_causes(&error),
-            "a restore is not through: when that is repaired, stop this daemon and say it again, \
-             as the user whose daemon it is"
+            "daemon failed to complete a restore: fix the cause, stop the daemon, and run \
+             `scree unit restore` again as its user"
         ),
     }
 }
 
-/// What there is to do about a unit that cannot be used.
+/// What to do about a unit that cannot be used.
 fn hint(error: &UnitError) -> &'static str {
     match error {
         UnitError::Missing { .. } | UnitError::Unavailable { .. } => {
@@ -335,7 +336,7 @@ fn hint(error: &UnitError) -> &'static str {
              join another one in a new folder"
         }
         UnitError::Held { .. } => {
-            "; stop that one, or, if it is gone for good, start one controller once with \
+            "; stop that one, or, if it is lost for good, start one controller once with \
              `--restored-database`"
         }
         _ => "",

@@ -1,4 +1,4 @@
-//! Bringing back what hosts have freed, while no daemon runs.
+//! Restoring what hosts have freed, while no daemon runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,32 +6,32 @@ use std::path::{Path, PathBuf};
 use base::with_causes;
 use unit::UnitError;
 use unit_folder::FolderUnit;
-use unit_folder::{Keeping, Restorable, Restored};
+use unit_folder::{RestoreFilter, RestoreReport, UndeletePolicy};
 use world::{World, host};
 
 use super::folder::{Folder, FolderError};
 
-/// Why nothing, or not everything, was brought back.
+/// Why nothing, or not everything, was restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// D cannot be used; a daemon that runs is one reason.
+    /// The data directory cannot be used, for instance because a daemon runs.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The daemon could not read what this would write.
+    /// The daemon's user could not read the files that this process would write.
     #[error(
-        "{folder} is user {owner}'s: run this as that user, or the daemon cannot use what it \
-         makes there", folder = folder.display()
+        "{folder} belongs to user {owner}: run this as that user, or the daemon cannot read the \
+         restored files", folder = folder.display()
     )]
     OtherUser {
         /// The unit's folder.
         folder: PathBuf,
-        /// Whose it is.
+        /// The user id of its owner.
         owner: u32,
     },
-    /// The unit cannot.
+    /// The unit cannot be used.
     #[error("{}", with_causes(source))]
     Unit {
-        /// What is wrong with it.
+        /// The error of the unit.
         source: UnitError,
     },
 }
@@ -42,29 +42,28 @@ impl From<UnitError> for RestoreError {
     }
 }
 
-/// Brings back what is meant of what was freed from the unit in the daemon's folder
-/// `folder`, as far as it is still there; with `dry_run`, only says what that would
-/// be.
+/// Restores what `filter` selects of what was freed on the unit in the data directory `folder`,
+/// as far as it is still stored; with `dry_run`, only reports what would be restored.
 ///
 /// # Errors
-/// [`RestoreError`]; said once more, the same does what is left.
+/// [`RestoreError`]; a repeated call does what is left.
 pub fn restore(
     world: &World,
     folder: &Path,
-    meant: &Restorable,
+    filter: &RestoreFilter,
     dry_run: bool,
-) -> Result<Restored, RestoreError> {
-    // Before anything is made where no daemon ever was.
+) -> Result<RestoreReport, RestoreError> {
+    // Before anything is created in a folder that no daemon has used.
     let marker = FolderUnit::identify(world, &folder.join("unit"))?;
     check_user(&folder.join("unit"))?;
     let folder = Folder::lock(world, folder)?;
     let unit = FolderUnit::open(world, &folder.unit(), marker.cluster, marker.unit);
-    // What is put aside meanwhile is kept as well.
-    let unit = unit.keeping(Keeping::default());
-    Ok(unit.restore(meant, dry_run)?)
+    // Segments that are replaced by the restore are stored too.
+    let unit = unit.with_undelete(UndeletePolicy::default());
+    Ok(unit.restore(filter, dry_run)?)
 }
 
-/// Root may write anywhere, and what it makes is its own.
+/// Refuses to run as root on another user's unit: the files would belong to root.
 fn check_user(folder: &Path) -> Result<(), RestoreError> {
     let failed = |source: io::Error| FolderError::Io {
         path: folder.to_owned(),

@@ -17,7 +17,7 @@ use crate::site::{Site, connect, put, read, segment, unit_called};
 /// What lies between hosts and a daemon.
 struct Between {
     at: Endpoint,
-    /// So many times more what a host sends does not arrive, and ends its connection.
+    /// Number of further requests that are lost with their connection.
     breaks: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
 }
@@ -107,7 +107,7 @@ fn what_is_read_when_a_connection_breaks_is_asked_for_once_more() {
     }
 }
 
-/// Whether a put was carried out nobody knows, and a daemon that is gone is gone.
+/// The outcome of a put is unknown, and an unavailable daemon stays so.
 #[test]
 fn what_changes_something_and_what_breaks_again_is_not_asked_for_once_more() {
     let site = Site::new();

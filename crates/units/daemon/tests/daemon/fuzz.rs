@@ -83,7 +83,7 @@ impl Chances {
                     tags: &tags,
                     data: &data,
                 }),
-                3 => Request::Show(signed),
+                3 => Request::Present(signed),
                 4 => Request::Sync {
                     incarnation: self.below(2) as u64,
                     segments: vec![segment],
@@ -97,12 +97,12 @@ impl Chances {
                 7 => Request::List {
                     serials: 0..64,
                     after: 0,
-                    most: 9,
+                    limit: 9,
                 },
                 8 => Request::Stat(segment),
-                9 => Request::Room,
+                9 => Request::UnitStat,
                 10 => Request::Scrub(segment),
-                11 => Request::NoteDown(&[5; NOTE_BYTES]),
+                11 => Request::WriteNote(&[5; NOTE_BYTES]),
                 12 => Request::Replace {
                     part,
                     tags: &tags,
@@ -161,18 +161,18 @@ fn feed(site: &Site, host: &Party, at: &Endpoint, chances: &Chances) -> bool {
     if greet(&mut stream).is_err() {
         return false;
     }
-    let patience = Some(Duration::from_millis(20));
-    stream.sock.set_read_timeout(patience).expect("set");
-    stream.sock.set_write_timeout(patience).expect("set");
+    let timeout = Some(Duration::from_millis(20));
+    stream.sock.set_read_timeout(timeout).expect("set");
+    stream.sock.set_write_timeout(timeout).expect("set");
     let signed = key().sign(&capability(host.fingerprint.0, lease())).0;
     let mut shown = Vec::new();
-    Request::Show(&signed).encode(1, &mut shown);
+    Request::Present(&signed).encode(1, &mut shown);
     let is_sent = stream.write_all(&shown).is_ok();
     let mut answers = vec![0; 1 << 16];
     for _ in 0..chances.below(40) {
         let mut bytes = chances.requests(&signed);
         chances.mutate(&mut bytes);
-        // Whoever is hung up on begins anew, and so does who is not read from.
+        // A client whose connection was closed, or is not read from, connects again.
         if !is_sent || stream.write_all(&bytes).is_err() {
             return true;
         }
@@ -205,7 +205,7 @@ fn whatever_hosts_say_a_daemon_goes_on_and_does_not_grow() {
                 }
             });
         }
-        // Nobody sends anything there: it lasts as long as that.
+        // No client sends anything, so it lasts as long as the timeout.
         let (_kept, never) = mpsc::channel::<()>();
         let feed_for = |time| assert!(never.recv_timeout(time).is_err());
         feed_for(time / 4);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use auth::{Capability, Fence, Scope, SigningKey, VerifyingKey};
 use base::{ClusterId, LineageTag, UnitId};
 use unit::{Put, Read};
-use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Keeping, Session, Step};
+use unit_daemon::{BUDGET_BYTES, Budget, Keeper, KeeperConfig, Session, Step, UndeletePolicy};
 use unit_folder::FolderUnit;
 use unit_remote::{Conversation, Done, Link, RemoteUnit};
 use unit_wire::Request;
@@ -42,7 +42,7 @@ pub fn keeper_anyhow(world: &World) -> Arc<Keeper> {
 }
 
 fn keeper_of(world: &World, unit: FolderUnit) -> Arc<Keeper> {
-    let unit = unit.keeping(Keeping::default());
+    let unit = unit.with_undelete(UndeletePolicy::default());
     let config = KeeperConfig {
         cluster: CLUSTER,
         keys: vec![verifying_key()],
@@ -80,8 +80,7 @@ struct Ends {
     last_tag: u64,
 }
 
-/// A connection without a network: whoever asks is answered before the asking
-/// returns.
+/// A connection without a network: requests are answered before `send` returns.
 pub struct Inside(Mutex<Ends>);
 
 impl Inside {
@@ -125,7 +124,7 @@ impl Ends {
 }
 
 impl Link for Inside {
-    fn ask(&self, request: &Request<'_>, done: Done) {
+    fn send(&self, request: &Request<'_>, done: Done) {
         let mut ends = self.0.lock().expect("no panic");
         ends.last_tag += 1;
         let tag = ends.last_tag;
@@ -142,7 +141,7 @@ pub fn unit_of(keeper: &Arc<Keeper>, holder: [u8; 32], scopes: &[Scope]) -> Remo
     let unit = RemoteUnit::new("scree://there".to_owned(), link);
     for scope in scopes {
         let signed = key().sign(&capability(holder, scope.clone()));
-        unit.show(&signed.0).expect("heeded");
+        unit.present(&signed.0).expect("accepted");
     }
     unit
 }
@@ -210,8 +209,8 @@ fn what_follows_a_capability_waits_for_it_and_nothing_waits_in_the_session() {
     };
     let sent = [
         frame(&hello, 1),
-        frame(&Request::Show(&may_read), 2),
-        frame(&Request::Show(&lease), 3),
+        frame(&Request::Present(&may_read), 2),
+        frame(&Request::Present(&lease), 3),
         frame(&read, 4),
         frame(&sync, 5),
         frame(&read, 6),

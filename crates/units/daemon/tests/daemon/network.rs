@@ -39,7 +39,7 @@ fn a_unit_behind_tls_conforms() {
 
 /// Why a unit cannot be asked.
 #[test]
-fn whoever_is_no_host_of_the_cluster_gets_no_word_in() {
+fn only_hosts_of_the_cluster_are_served() {
     let (site, other) = (Site::new(), Site::new());
     let id = unit_called(1);
     let server = site.server(id);
@@ -53,7 +53,7 @@ fn whoever_is_no_host_of_the_cluster_gets_no_word_in() {
     why_not(&site.unit(&user, id, &at, &[]));
     let stranger = other.host("h1");
     why_not(&site.unit(&stranger, id, &at, &[]));
-    // Nobody.
+    // No certificate.
     let mut config = site.link_config(&host, id, &at);
     let mut tls = client_config(&[site.authority.certificate_pem()], None).expect("usable");
     tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -102,7 +102,7 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     unit.sync(&[segment(10)]).expect("synced");
     put(&unit, 11, 0).expect("put");
     drop(server);
-    let gone = put(&unit, 12, 0).expect_err("nobody is there");
+    let gone = put(&unit, 12, 0).expect_err("no daemon runs");
     assert!(matches!(gone, UnitError::Unavailable { .. }), "{gone}");
     let server = site.server_at(&at, id, None);
     // Soon: after the pause.
@@ -116,7 +116,7 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     assert_eq!(read(&unit, 10).expect("it is durable"), [10; 512]);
     let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
     assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
-    // Whoever repairs takes what is there, and whoever put it goes on to miss it.
+    // A repair accepts what is there; for the host that put it, the puts still count as lost.
     unit.sync_found(&[segment(11)]).expect("what is there");
     let lost = unit.sync(&[segment(11)]).expect_err("of an earlier life");
     assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
@@ -163,7 +163,7 @@ fn a_connection_for_another_unit_is_passed_on_once() {
     assert_eq!((near.connections(), far.connections()), (1, 1));
     let direct = site.unit(&host, far_id, &[far.endpoint().clone()], &[]);
     assert_eq!(direct.stat().expect("it is there").segments, 8);
-    // Nobody knows the third.
+    // The address of the third is unknown.
     why_not(&site.unit(&host, unit_called(3), &at, &[]));
     drop(far);
     why_not(&unit);
@@ -178,7 +178,7 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
     let keeper = site.keeper(far_id);
     let far = site.server_of(&any_port(), Arc::clone(&keeper), None);
     let near = site.server_at(&any_port(), near_id, Some((far_id, far.endpoint().clone())));
-    // Nobody listens there yet.
+    // No daemon listens there yet.
     let own = {
         let taken = Listener::bind(&any_port(), 0o600).expect("a free port");
         taken.endpoint().clone()
@@ -225,7 +225,7 @@ fn a_connection_does_not_go_round() {
 }
 
 #[test]
-fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
+fn connections_of_other_protocols_are_closed_and_harm_no_one() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let server = site.server(id);
@@ -247,7 +247,7 @@ fn what_is_no_protocol_is_hung_up_on_and_harms_nobody() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
-    // One that says nothing keeps nobody out.
+    // A client that sends nothing blocks no others.
     let unresponsive = connect(server.endpoint());
     site.unit(&host, id, &[server.endpoint().clone()], &[])
         .probe()
@@ -301,12 +301,12 @@ fn a_unresponsive_daemon_is_away() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = Endpoint::Tcp(listener.local_addr().expect("bound"));
     let unit = site.unit(&host, unit_called(1), &[at], &[]);
-    let away = unit.probe().expect_err("nobody speaks");
+    let away = unit.probe().expect_err("the server sends nothing");
     let UnitError::Unavailable { source, .. } = &away else {
         panic!("{away}");
     };
     assert_eq!(source.kind(), ErrorKind::TimedOut);
-    // Whoever asks next is told at once, and not after as long again.
+    // The next request fails at once and not after another timeout.
     assert!(unit.probe().is_err());
 }
 
@@ -372,7 +372,7 @@ fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
+fn an_idle_connection_is_closed_and_established_again_for_the_next_request() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let limits = Limits {
@@ -383,7 +383,7 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_somebody_asks() {
     let at = [server.endpoint().clone()];
     let unit = site.unit(&host, id, &at, &[whole_lease(1)]);
     for serial in 10..13 {
-        put(&unit, serial, 0).expect("it is there, and nobody was told that it was away");
+        put(&unit, serial, 0).expect("the daemon is available, and no request failed");
         until("it stays", || server.connections() == 0);
     }
     // One that says nothing has no place for long.
@@ -426,7 +426,7 @@ fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed()
         .sign(&capability(host.fingerprint.0, whole_lease(1)))
         .0;
     let mut asked = Vec::new();
-    unit_wire::Request::Show(&signed).encode(2, &mut asked);
+    unit_wire::Request::Present(&signed).encode(2, &mut asked);
     let run = SlotRun {
         segment: segment(20),
         first: Slot(0),
@@ -451,7 +451,7 @@ fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed()
 }
 
 #[test]
-fn a_host_that_connects_again_and_again_keeps_nobody_out() {
+fn a_host_that_connects_repeatedly_blocks_no_others() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let server = site.server_within(Limits::of(6), &any_port(), site.keeper(id), None);
@@ -469,7 +469,7 @@ fn a_host_that_connects_again_and_again_keeps_nobody_out() {
     drop(many);
 }
 
-/// It went on for as long as nobody closed it, whoever had been taken off the list.
+/// A connection stayed open although its host's certificate had expired.
 #[test]
 fn a_connection_ends_with_the_hosts_certificate_and_goes_on_with_the_next_one() {
     let site = Site::new();

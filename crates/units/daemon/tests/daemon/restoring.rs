@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{LineageTag, Slot};
 use metrics::Part as _;
 use unit::{Replacement, Unit as _};
-use unit_daemon::{FolderError, Keeping, Restorable, RestoreError, SegmentFate, restore};
+use unit_daemon::{FolderError, RestoreError, RestoreFilter, SegmentFate, UndeletePolicy, restore};
 use unit_remote::RemoteUnit;
 use world::{Disk, Millis, OpenMode};
 
@@ -48,7 +48,7 @@ async fn what_a_compromised_host_has_destroyed_is_brought_back_while_no_daemon_r
     })
     .await;
     let since = Millis(site.world.clock.wall().0 - 60_000);
-    let meant = Restorable {
+    let meant = RestoreFilter {
         since,
         until: Millis(i64::MAX),
         segment: None,
@@ -72,13 +72,13 @@ async fn what_a_compromised_host_has_destroyed_is_brought_back_while_no_daemon_r
     let fate = |serial| {
         let mut segments = restored.segments.iter();
         let found = segments.find(|one| one.segment == segment(serial));
-        found.map(|one| (one.whole, one.slots, one.gone))
+        found.map(|one| (one.whole, one.slots, one.lost))
     };
     assert_eq!(fates.len(), 4, "{restored:?}");
-    assert_eq!(fate(10), Some((SegmentFate::There, 1, 0)));
-    assert_eq!(fate(11), Some((SegmentFate::BroughtBack, 0, 0)));
-    assert_eq!(fate(12), Some((SegmentFate::BroughtBack, 0, 0)));
-    assert_eq!(fate(13), Some((SegmentFate::PutBack, 0, 0)));
+    assert_eq!(fate(10), Some((SegmentFate::Present, 1, 0)));
+    assert_eq!(fate(11), Some((SegmentFate::Restored, 0, 0)));
+    assert_eq!(fate(12), Some((SegmentFate::Restored, 0, 0)));
+    assert_eq!(fate(13), Some((SegmentFate::Reverted, 0, 0)));
 
     let service = start(&site).await.expect("started");
     let unit = remote(&site, &service);
@@ -97,9 +97,9 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
     let _controller = Controller::start(&site);
     for (time, kept) in [(Duration::from_secs(3600), 1), (Duration::ZERO, 0)] {
         let settings = unit_daemon::Settings {
-            keeping: Keeping {
-                time,
-                ..Keeping::default()
+            undelete: UndeletePolicy {
+                window: time,
+                ..UndeletePolicy::default()
             },
             ..settings(&site).0
         };
@@ -115,12 +115,12 @@ async fn a_daemon_says_how_much_it_keeps_and_keeps_nothing_if_told_so() {
             let service = service.clone();
             async move { service.run().await }
         });
-        let lineage_tag = format!("scree_daemon_undelete_segments {kept}.0");
-        let given_up = "scree_daemon_undelete_dropped_bytes_total 0";
+        let stored = format!("scree_daemon_undelete_segments {kept}.0");
+        let evicted = "scree_daemon_undelete_evicted_bytes_total 0";
         crate::service::until("it is counted", async || {
             let text = service.measure().await.whole();
             let has = |line: &str| text.lines().any(|found| found == line);
-            has(&lineage_tag) && has(given_up)
+            has(&stored) && has(evicted)
         })
         .await;
         running.abort();
@@ -159,14 +159,17 @@ async fn a_daemon_starts_whatever_a_restore_has_left() {
         service.shut_down().await;
     }
     // What is no file at all is for the operator, who hears of it.
-    let meant = Restorable {
+    let meant = RestoreFilter {
         since: Millis(0),
         until: Millis(i64::MAX),
         segment: None,
         replaced: false,
     };
     let refused = restore(&site.world, &folder, &meant, false).expect_err("no note");
-    assert!(refused.to_string().contains("end a restore"), "{refused}");
+    assert!(
+        refused.to_string().contains("complete a restore"),
+        "{refused}"
+    );
     let aside = folder.join("aside");
     disk.rename(&note, &aside).expect("moved away");
     restore(&site.world, &folder, &meant, false).expect("restored");
@@ -185,7 +188,7 @@ async fn root_brings_nothing_back_for_another_user() {
     drop(service);
     let folder = site.folder.path().join("d");
     world::host::change_owner(&folder.join("unit"), 4711).expect("given away");
-    let meant = Restorable {
+    let meant = RestoreFilter {
         since: Millis(0),
         until: Millis(i64::MAX),
         segment: None,

@@ -273,14 +273,14 @@ fn each_capability_lets_its_holder_do_its_own() {
 
 fn show(scene: &Scene, signed: &[u8]) -> String {
     let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
-    let refused = unit.show(signed).expect_err("it is not heeded");
+    let refused = unit.present(signed).expect_err("it is refused");
     assert!(put(&unit, segment(10), 1).is_err());
     scene.is_untouched();
     base::with_causes(&refused)
 }
 
 #[test]
-fn a_capability_that_is_not_ones_own_or_was_altered_is_not_heeded() {
+fn a_capability_that_of_another_host_or_that_was_altered_is_refused() {
     let scene = Scene::new();
     let scope = lease(7, 1, 3, 10..20);
     let own = |change: &dyn Fn(&mut Capability)| {
@@ -318,7 +318,7 @@ fn a_capability_that_has_ended_allows_nothing() {
         },
     );
     past.ends = Millis(scene.world.clock.wall().0 + 1);
-    unit.show(&key().sign(&past).0).expect("it goes on");
+    unit.present(&key().sign(&past).0).expect("it goes on");
     read(&unit, segment(10)).expect("it goes on");
     // By the controllers' clock, if they have told theirs.
     scene.keeper.set_time(Millis(past.ends.0 + 10_001));
@@ -348,12 +348,11 @@ fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
     let keeper = keeper(&scene.world);
     let again = unit_of(&keeper, HOST, &[]);
     let old = key().sign(&capability(HOST, lease(7, 1, 3, 10..20)));
-    let refused = again.show(&old.0).expect_err("an older lease");
+    let refused = again.present(&old.0).expect_err("an older lease");
     assert!(refused.to_string().contains("lease 4"), "{refused}");
 }
 
-/// Whoever had a lease made all hosts believe that the database was older than the
-/// data.
+/// Any host with a lease could make all hosts believe that the database was older than the data.
 #[test]
 fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_lowered() {
     let scene = Scene::new();
@@ -366,7 +365,7 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
     };
     assert!(is_refused(&unit.write_note(&note(1))), "nothing was signed");
     let count = |leases| key().sign(&capability(HOST, Scope::Count { leases })).0;
-    unit.show(&count(17)).expect("heeded");
+    unit.present(&count(17)).expect("accepted");
     assert!(is_refused(&unit.write_note(&note(18))));
     unit.write_note(&note(17)).expect("as a controller says");
     // One that comes late is told nothing bad, and changes nothing.
@@ -394,7 +393,7 @@ fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
         key().sign(&newer).0
     };
     let next = unit_of(&scene.keeper, OTHER_HOST, &[]);
-    next.show(&newer(2)).expect("heeded");
+    next.present(&newer(2)).expect("accepted");
     read(&next, segment(10)).expect("it may");
     let refused = read(&old, segment(10)).expect_err("it has ended");
     assert!(refused.to_string().contains("has expired"), "{refused}");
@@ -403,9 +402,9 @@ fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
     // After a restart without a controller, too.
     let again = keeper(&scene.world);
     let unit = unit_of(&again, OTHER_HOST, &[]);
-    let refused = unit.show(&newer(1)).expect_err("it was replaced");
+    let refused = unit.present(&newer(1)).expect_err("it was replaced");
     assert!(refused.to_string().contains("replaced"), "{refused}");
-    unit.show(&newer(2)).expect("heeded");
+    unit.present(&newer(2)).expect("accepted");
     // From a controller.
     again.set_config(unit_daemon::KeeperConfig {
         cluster: crate::inside::CLUSTER,
@@ -427,14 +426,14 @@ fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
         key().sign(&capability).0
     };
     let unit = unit_of(&keeper(&world), HOST, &[]);
-    unit.show(&signed(2)).expect("heeded, and noted");
+    unit.present(&signed(2)).expect("accepted and recorded");
     simulation.disk.inject(Path::new("/unit"), Fault::Missing);
     let late = keeper_anyhow(&world);
     simulation.disk.heal(Path::new("/unit"));
     let unit = unit_of(&late, HOST, &[]);
-    let refused = unit.show(&signed(1)).expect_err("it was replaced");
+    let refused = unit.present(&signed(1)).expect_err("it was replaced");
     assert!(refused.to_string().contains("replaced"), "{refused}");
-    unit.show(&signed(2)).expect("heeded");
+    unit.present(&signed(2)).expect("accepted");
 }
 
 /// Every *read* was good for it.
@@ -468,8 +467,8 @@ fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
     own.delete(segment(10)).expect("it is its own");
 }
 
-/// What was put in one life of a daemon, and not synced, may be lost in the
-/// next: nobody is told that it is durable.
+/// Puts that were not synced before a restart of the daemon may be lost, so no later sync reports
+/// them as durable.
 #[test]
 fn what_was_put_before_a_restart_is_not_synced_after_it() {
     let scene = Scene::new();
@@ -519,12 +518,12 @@ struct BeforeSync {
 }
 
 impl unit_remote::Link for BeforeSync {
-    fn ask(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
+    fn send(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
         if matches!(request, unit_wire::Request::Sync { .. }) {
             let meanwhile = self.meanwhile.lock().expect("no panic").take();
             meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         }
-        self.link.ask(request, done);
+        self.link.send(request, done);
     }
 }
 
@@ -550,9 +549,9 @@ fn a_host_that_has_lost_a_volume_repairs_what_it_has_put() {
     }
 }
 
-/// A repairer's connection broke as it removed a segment that could not be read. On the
-/// next one it removed it once more and put it anew, and then the daemon did what it had
-/// been asked first: a member that was whole had lost the segment.
+/// A repairer's connection broke while it deleted an unreadable segment. On the next connection
+/// it deleted and put it again, and then the daemon carried out the first delete: a member that
+/// was in sync had lost the segment.
 #[test]
 fn what_comes_late_on_an_older_connection_changes_nothing() {
     let repair = |scene: &Scene| Scope::Repair {
@@ -576,7 +575,7 @@ fn what_comes_late_on_an_older_connection_changes_nothing() {
         ] {
             assert!(is_refused(&done), "{what}: {done:?}");
         }
-        read(&before, segment(10)).expect("that harms nobody");
+        read(&before, segment(10)).expect("a read is harmless");
         put(&after, segment(15), 0).expect("it is the newest");
         after.delete(segment(10)).expect("it is the newest");
     }
@@ -596,7 +595,7 @@ impl Restarting {
         let unit = RemoteUnit::new(String::new(), Arc::clone(&link) as _);
         for scope in scopes {
             let signed = key().sign(&capability(HOST, scope.clone()));
-            unit.show(&signed.0).expect("heeded");
+            unit.present(&signed.0).expect("accepted");
         }
         link
     }
@@ -607,16 +606,16 @@ impl Restarting {
 }
 
 impl unit_remote::Link for Restarting {
-    fn ask(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
+    fn send(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
         let link = Arc::clone(&self.0.lock().expect("no panic"));
-        link.ask(request, done);
+        link.send(request, done);
     }
 }
 
 /// A compromised host repaired until what it had deleted elsewhere was given back for want of
 /// room.
 #[test]
-fn what_is_held_makes_no_room_for_whoever_repairs() {
+fn a_repair_evicts_nothing_that_is_stored_for_undelete() {
     let simulation = Simulation::new(1);
     let keeper = keeper(&simulation.world());
     let leased = lease(7, 1, 1, 0..SegmentId::SERIAL_MAX);

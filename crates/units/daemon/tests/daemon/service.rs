@@ -21,7 +21,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unit::{Unit as _, UnitError};
-use unit_daemon::{ConfigRejected, FolderError, Keeping, Service, Settings, StartError};
+use unit_daemon::{ConfigRejected, FolderError, Service, Settings, StartError, UndeletePolicy};
 use unit_folder::FolderUnit;
 use unit_remote::RemoteUnit;
 use unit_remote::{endpoint_of_url, url_of_address};
@@ -48,7 +48,7 @@ pub struct Controller {
     answer: Answer,
     asked: Arc<Mutex<Vec<BeginUnit>>>,
     /// It takes no daemon in, wherever that is.
-    takes_nobody: Arc<AtomicBool>,
+    refuses_urls: Arc<AtomicBool>,
     socket: PathBuf,
     task: JoinHandle<()>,
 }
@@ -61,7 +61,7 @@ impl Controller {
             owner: Owner {
                 database: DatabaseId::from_u128(1),
                 generation: 1,
-                place: "c1".to_owned(),
+                location: "c1".to_owned(),
             },
             takes_over: false,
             authority: site.authority.certificate_pem().to_owned(),
@@ -71,12 +71,12 @@ impl Controller {
         };
         let answer: Answer = Arc::new(Mutex::new(Ok(cluster)));
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let takes_nobody = Arc::new(AtomicBool::new(false));
+        let refuses_urls = Arc::new(AtomicBool::new(false));
         let handler = {
             let (answer, asked) = (Arc::clone(&answer), Arc::clone(&asked));
-            let takes_nobody = Arc::clone(&takes_nobody);
+            let refuses_urls = Arc::clone(&refuses_urls);
             move |Json(begin): Json<BeginUnit>| async move {
-                let is_refused = begin.url.is_some() && takes_nobody.load(Ordering::SeqCst);
+                let is_refused = begin.url.is_some() && refuses_urls.load(Ordering::SeqCst);
                 asked.lock().expect("no panic").push(begin);
                 let mut answer = answer.lock().expect("no panic").clone();
                 if is_refused {
@@ -98,7 +98,7 @@ impl Controller {
         Self {
             answer,
             asked,
-            takes_nobody,
+            refuses_urls,
             socket,
             task,
         }
@@ -115,7 +115,7 @@ impl Controller {
         asked.iter().map(|begin| begin.url.clone()).collect()
     }
 
-    /// Nobody answers any more.
+    /// Stops answering.
     fn stop(self, site: &Site) {
         self.task.abort();
         site.world.disk.remove(&self.socket).expect("removed");
@@ -149,8 +149,8 @@ pub fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
         client: Client::unix(&site.folder.path().join("api.sock")),
         profile,
         connections_max: 16,
-        keeping: Keeping::default(),
-        begin_every: Duration::from_millis(20),
+        undelete: UndeletePolicy::default(),
+        report_every: Duration::from_millis(20),
     };
     (settings, renew)
 }
@@ -203,7 +203,7 @@ async fn stopped(site: &Site, service: Service, run: JoinHandle<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_start_makes_the_unit_and_says_where_it_is_and_later_ones_need_nobody() {
+async fn the_first_start_creates_the_unit_and_later_ones_need_no_controller() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
@@ -241,7 +241,7 @@ async fn the_first_start_makes_the_unit_and_says_where_it_is_and_later_ones_need
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
     service.shut_down().await;
-    assert_eq!(service.reasons().await, ["it is ending"]);
+    assert_eq!(service.reasons().await, ["it is shutting down"]);
     drop(service);
 
     controller.stop(&site);
@@ -255,12 +255,12 @@ async fn the_first_start_makes_the_unit_and_says_where_it_is_and_later_ones_need
 async fn a_first_start_needs_a_controller_that_lets_it_begin() {
     let site = Site::new();
     let error = refused(&site).await;
-    assert!(matches!(error, StartError::Unheard { .. }), "{error}");
+    assert!(matches!(error, StartError::NoController { .. }), "{error}");
     let controller = Controller::start(&site);
     let says_no = |status| *controller.answer.lock().expect("no panic") = Err(status);
     says_no(StatusCode::BAD_GATEWAY);
     let error = refused(&site).await;
-    assert!(matches!(error, StartError::Unheard { .. }), "{error}");
+    assert!(matches!(error, StartError::NoController { .. }), "{error}");
     says_no(StatusCode::FORBIDDEN);
     let error = refused(&site).await;
     assert!(matches!(error, StartError::Refused(_)), "{error}");
@@ -273,18 +273,18 @@ async fn a_first_start_needs_a_controller_that_lets_it_begin() {
 async fn a_daemon_that_no_controller_takes_in_does_not_start() {
     let site = Site::new();
     let controller = Controller::start(&site);
-    controller.takes_nobody.store(true, Ordering::SeqCst);
+    controller.refuses_urls.store(true, Ordering::SeqCst);
     let error = refused(&site).await;
-    assert!(matches!(error, StartError::NotTaken { .. }), "{error}");
-    controller.takes_nobody.store(false, Ordering::SeqCst);
+    assert!(matches!(error, StartError::ReportRefused { .. }), "{error}");
+    controller.refuses_urls.store(false, Ordering::SeqCst);
     start(&site).await.expect("started").shut_down().await;
     let asked = controller.asked.lock().expect("no panic").clone();
-    let places: Vec<_> = asked.iter().filter_map(|one| one.place.clone()).collect();
+    let places: Vec<_> = asked.iter().filter_map(|one| one.folder.clone()).collect();
     assert_eq!(places.len(), 2);
     assert_eq!(places[0], places[1], "drawn for the folder");
 }
 
-/// Whoever has a copy is not whom the copy was made of.
+/// A copy of a data directory is not the original.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copied_folder_is_another_place() {
     let site = Site::new();
@@ -292,7 +292,7 @@ async fn a_copied_folder_is_another_place() {
     let place = async || {
         start(&site).await.expect("started").shut_down().await;
         let asked = controller.asked.lock().expect("no panic");
-        let last = asked.iter().rev().find_map(|one| one.place.clone());
+        let last = asked.iter().rev().find_map(|one| one.folder.clone());
         last.expect("it said so")
     };
     let first = place().await;
@@ -340,7 +340,7 @@ async fn what_could_not_be_kept_is_kept_as_soon_as_that_can_be() {
 
 /// An empty folder in its place would look as if everything on it were lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_that_is_not_mounted_is_not_made_anew() {
+async fn a_unit_that_is_not_mounted_is_not_created_again() {
     let site = Site::new();
     let _controller = Controller::start(&site);
     start(&site).await.expect("started").shut_down().await;
@@ -365,7 +365,7 @@ async fn a_unit_that_is_not_mounted_is_not_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_cluster_says_is_not_heeded() {
+async fn the_configuration_of_another_cluster_is_ignored() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
@@ -379,7 +379,7 @@ async fn what_another_cluster_says_is_not_heeded() {
         cluster.id = ClusterId::from_u128(9);
         cluster.keys.clear();
     });
-    until("what it says is not heeded", async || !is_ready().await).await;
+    until("its configuration is ignored", async || !is_ready().await).await;
     let unit = remote(&site, &service);
     as_host(move || put(&unit, 10, 0))
         .await
@@ -393,7 +393,7 @@ async fn what_another_cluster_says_is_not_heeded() {
     assert!(
         matches!(
             error,
-            StartError::Other {
+            StartError::Rejected {
                 source: ConfigRejected::Unit { .. },
                 ..
             }
@@ -459,7 +459,7 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
         let unit = site.unit(&host, far_id, std::slice::from_ref(&at), &[]);
         as_host(move || unit.probe()).await
     };
-    probe().await.expect_err("nobody knows where it is");
+    probe().await.expect_err("its address is unknown");
     let Endpoint::Tcp(address) = *far.endpoint() else {
         panic!("it listens at a TCP address");
     };
@@ -473,14 +473,13 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
     until("it is passed on", async || probe().await.is_ok()).await;
 }
 
-/// A host asked for a daemon that was new, and heard for half a minute that nobody
-/// knew of it.
+/// For half a minute, a host that requested a new unit was told that its address was unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn for_a_unit_that_it_does_not_know_a_daemon_asks_at_once() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let (mut settings, _renew) = settings(&site);
-    settings.begin_every = Duration::from_secs(24 * 60 * 60);
+    settings.report_every = Duration::from_secs(24 * 60 * 60);
     let service = Service::start(site.world.clone(), settings).await;
     let service = service.expect("started");
     let _run = tokio::spawn({
@@ -492,12 +491,12 @@ async fn for_a_unit_that_it_does_not_know_a_daemon_asks_at_once() {
     let at = endpoint_of_url(service.url()).expect("a daemon's URL");
     let unknown = site.unit(&host, base::UnitId::from_u128(9), &[at], &[]);
     let probed = as_host(move || unknown.probe()).await;
-    assert!(probed.is_err(), "nobody knows where it is");
+    assert!(probed.is_err(), "its address is unknown");
     until("it asks", async || controller.asked().len() > asked).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
+async fn a_data_directory_has_one_daemon_and_its_unit_one_owner() {
     let site = Site::new();
     let _controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
@@ -532,7 +531,7 @@ async fn a_folder_has_one_daemon_and_its_unit_is_nobody_elses() {
 /// Its daemon was joined once more, in a new folder: hosts took the empty unit for
 /// the full one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_that_the_cluster_has_is_not_made_anew() {
+async fn a_unit_that_the_cluster_has_is_not_created_again() {
     let site = Site::new();
     let controller = Controller::start(&site);
     controller.says(|cluster| {

@@ -216,7 +216,7 @@ impl Site {
                 .map_err(|why| with_causes(&why));
             tell.send(answer).expect("waited for");
         });
-        link.show(&signed, done);
+        link.present(&signed, done);
         let status = told.recv().expect("answered").expect("it is there");
         assert_eq!(status, unit_wire::Status::Done);
     }

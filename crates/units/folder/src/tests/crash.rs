@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use base::{SegmentId, Slot};
-use testkit::units::conformance::{SLOT_BYTES, is_absent, put, read, replace, segment};
+use testkit::units::conformance::{
+    Generations, SLOT_BYTES, is_absent, put, read, replace, segment,
+};
 use unit::{Unit, UnitError};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Disk, Millis, OpenMode, World};
 
 use super::{PATH, create, open, try_create};
 use crate::FolderUnit;
-use crate::place::folder_of;
-use crate::{Keeping, Restorable};
+use crate::root::folder_of;
+use crate::{RestoreFilter, UndeletePolicy};
 
 /// What the unit has promised about a segment.
 #[derive(Default)]
@@ -95,7 +97,7 @@ impl Run {
             // By one that has the same slots, and can be told by its generation.
             8 if promise.put > 0 => {
                 let generation = self.unit.stat_segment(id)?.generation;
-                let generations = (Some(generation), generation + 1);
+                let generations = Generations::new(Some(generation), generation + 1);
                 promise.perhaps_replaced = true;
                 replace(&self.unit, id, id, generations, promise.put)?;
                 promise.synced = promise.put;
@@ -196,7 +198,7 @@ fn run_so(
     };
     for _ in 0..steps {
         // Much of it in one log, and some in the next.
-        simulation.clock.advance(KEEPING.time / 100);
+        simulation.clock.advance(POLICY.window / 100);
         if run.step(&random).is_err() {
             assert!(simulation.disk.is_off(), "nothing else fails");
             break;
@@ -223,13 +225,13 @@ fn what_was_synced_survives_a_crash_in_any_operation_and_everything_can_be_done_
     }
 }
 
-const KEEPING: Keeping = Keeping {
-    time: std::time::Duration::from_secs(3600),
+const POLICY: UndeletePolicy = UndeletePolicy {
+    window: std::time::Duration::from_secs(3600),
     room_percent: 10,
 };
 
 /// All that was ever freed.
-const ALL: Restorable = Restorable {
+const ALL: RestoreFilter = RestoreFilter {
     since: Millis(0),
     until: Millis(i64::MAX),
     segment: None,
@@ -264,7 +266,7 @@ impl Run {
 
 #[test]
 fn what_is_kept_keeps_every_promise_and_can_be_brought_back_after_a_crash_in_any_operation() {
-    let create = |world: &World| create(world).keeping(KEEPING);
+    let create = |world: &World| create(world).with_undelete(POLICY);
     for seed in 0..3 {
         let (simulation, run) = run_so(seed, 40, None, create);
         run.check(&run.unit);
@@ -273,7 +275,7 @@ fn what_is_kept_keeps_every_promise_and_can_be_brought_back_after_a_crash_in_any
             let (mut simulation, run) = run_so(seed, 40, Some(number), create);
             simulation.crash();
             let world = simulation.world();
-            let unit = open(&world).keeping(KEEPING);
+            let unit = open(&world).with_undelete(POLICY);
             unit.probe().expect("the unit was made");
             run.check(&unit);
             match number % 2 {
@@ -282,10 +284,10 @@ fn what_is_kept_keeps_every_promise_and_can_be_brought_back_after_a_crash_in_any
                     let settle = || while unit.reclaim().expect("settled") {};
                     settle();
                     run.do_again(&unit);
-                    simulation.clock.advance(KEEPING.time * 2);
+                    simulation.clock.advance(POLICY.window * 2);
                     settle();
                     run.clean_up(&unit, &*world.disk);
-                    let kept = unit.kept_freed().expect("known");
+                    let kept = unit.undelete_usage().expect("known");
                     assert_eq!((kept.bytes, kept.segments), (0, 0));
                 }
             }
@@ -312,23 +314,23 @@ fn what_was_put_survives_the_death_of_the_process() {
 /// those of the one before it.
 #[test]
 fn what_is_kept_survives_the_death_of_the_process() {
-    let create = |world: &World| create(world).keeping(KEEPING);
+    let create = |world: &World| create(world).with_undelete(POLICY);
     for seed in 0..40 {
         let (mut simulation, mut run) = run_so(seed, 30, None, create);
         let random = SimulatedRandom::new(seed + 1000);
         // The next process goes on where that one was.
         simulation.kill();
-        run.unit = open(&simulation.world()).keeping(KEEPING);
+        run.unit = open(&simulation.world()).with_undelete(POLICY);
         for promise in run.promises.values_mut() {
             promise.synced = promise.put;
         }
         for _ in 0..30 {
-            simulation.clock.advance(KEEPING.time / 100);
+            simulation.clock.advance(POLICY.window / 100);
             run.step(&random).expect("nothing fails");
         }
         simulation.kill();
         let world = simulation.world();
-        let unit = open(&world).keeping(KEEPING);
+        let unit = open(&world).with_undelete(POLICY);
         run.check(&unit);
         match seed % 2 {
             0 => run.check_restored(&unit),
@@ -338,10 +340,10 @@ fn what_is_kept_survives_the_death_of_the_process() {
                 }
                 while unit.reclaim().expect("settled") {}
                 run.do_again(&unit);
-                simulation.clock.advance(KEEPING.time * 2);
+                simulation.clock.advance(POLICY.window * 2);
                 while unit.reclaim().expect("settled") {}
                 run.clean_up(&unit, &*world.disk);
-                let kept = unit.kept_freed().expect("known");
+                let kept = unit.undelete_usage().expect("known");
                 assert_eq!((kept.bytes, kept.segments), (0, 0), "{seed}");
             }
         }

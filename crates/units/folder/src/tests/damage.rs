@@ -12,7 +12,7 @@ use super::{PATH, create, open};
 use crate::FolderUnit;
 use crate::format;
 use crate::format::{ENTRY_BYTES, TABLE_OFFSET};
-use crate::place::folder_of;
+use crate::root::folder_of;
 
 const SLOTS: u16 = 4;
 
@@ -62,7 +62,7 @@ fn ask_everything(unit: &FolderUnit) -> u16 {
             data: &mut data,
         });
         if read.is_ok() && tags[0] == tag_of(id, slot) {
-            // Content that has rotted is found by whoever can check the tag;
+            // Content that has rotted is detected by hosts, which check tags;
             // here only header and table have.
             assert_eq!(data, content_of(id, slot, SLOT_BYTES), "slot {slot}");
             right += 1;

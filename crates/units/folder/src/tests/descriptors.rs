@@ -34,7 +34,7 @@ fn a_unit_gives_up_what_it_keeps_open_when_no_more_can_be_opened() {
 /// What a destage that failed had put kept its files open until it was freed,
 /// and so made the next destage fail too.
 #[test]
-fn segments_that_nobody_syncs_do_not_use_up_the_descriptors() {
+fn unsynced_segments_do_not_exhaust_the_descriptors() {
     let mut simulation = Simulation::new(1);
     let unit = create(&simulation.world()).with_open_segments(3);
     simulation.disk.set_open_files_max(8);
@@ -54,7 +54,7 @@ fn segments_that_nobody_syncs_do_not_use_up_the_descriptors() {
 }
 
 #[test]
-fn a_write_that_an_early_sync_lost_is_told_to_whoever_syncs() {
+fn a_write_lost_by_an_early_sync_is_reported_by_the_next_sync() {
     let simulation = Simulation::new(1);
     let unit = create(&simulation.world()).with_open_segments(1);
     put(&unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
@@ -74,7 +74,7 @@ fn a_unit_keeps_no_more_open_than_its_process_may() {
         put(&unit, segment(number), SLOT_BYTES, 0, 1).expect("put");
         unit.sync(&[segment(number)]).expect("synced");
     }
-    let open = (0..200).filter(|number| unit.cache.get(segment(*number)).is_some());
+    let open = (0..200).filter(|number| unit.segments.cache.get(segment(*number)).is_some());
     let open = open.count();
     assert!((1..=64).contains(&open), "{open}");
 }
@@ -90,7 +90,7 @@ fn no_lock_is_held_while_a_folder_is_synced() {
     let watched = Watched::new(&world, move |unit, seen| {
         if let Seen::SyncFolder(_) = seen {
             count.fetch_add(1, Ordering::Relaxed);
-            assert!(unit.durable_folders.try_lock().is_some());
+            assert!(unit.segments.durable_folders.try_lock().is_some());
         }
     });
     world.disk = Arc::clone(&watched) as _;
@@ -99,7 +99,7 @@ fn no_lock_is_held_while_a_folder_is_synced() {
     put(&*unit, segment(1), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(1)]).expect("synced");
     assert_eq!(syncs.load(Ordering::Relaxed), 2);
-    assert_eq!(unit.durable_folders.lock().known.len(), 1);
+    assert_eq!(unit.segments.durable_folders.lock().known.len(), 1);
     put(&*unit, segment(2), SLOT_BYTES, 0, 4).expect("put");
     unit.sync(&[segment(2)]).expect("synced");
     assert_eq!(syncs.load(Ordering::Relaxed), 3, "known by now");

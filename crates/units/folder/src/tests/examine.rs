@@ -13,7 +13,7 @@ use crate::FolderUnit;
 fn no_unit_is_made_where_the_file_system_lacks_what_it_must_have() {
     for (fault, words) in [
         (Fault::NotExclusive, "O_EXCL"),
-        (Fault::NoReplacing, "does not replace it"),
+        (Fault::NoReplacing, "does not replace that one"),
     ] {
         let simulation = Simulation::new(1);
         simulation.disk.inject(Path::new(PATH), fault);

@@ -177,9 +177,9 @@ fn a_segment_that_lost_a_write_is_never_called_durable() {
     unit.sync(&[segment(3)]).expect("the unit works");
 }
 
-/// A free whose sync failed was tried again, found its marks in the page
-/// cache, and synced: which saved nothing, for Linux takes what it lost for
-/// written. After a crash the slots were held again, by nobody.
+/// A retried free found its marks in the page cache after a failed sync and synced, which wrote
+/// nothing, because Linux takes what it lost for written. After a crash the slots were kept again
+/// although no version named them.
 #[test]
 fn a_free_that_is_tried_again_after_a_failed_sync_survives_a_crash() {
     for seed in 0..50 {
@@ -201,8 +201,8 @@ fn a_free_that_is_tried_again_after_a_failed_sync_survives_a_crash() {
     }
 }
 
-/// A segment that was not listed came back with the next power failure: its
-/// name had been removed, and nobody had synced that.
+/// A segment that was not listed reappeared after a power failure: its name had been removed
+/// without a sync.
 #[test]
 fn a_segment_that_is_not_listed_stays_away_after_a_crash() {
     for seed in 0..50 {

@@ -36,7 +36,7 @@ fn is_held(error: &UnitError) -> bool {
 fn a_unit_that_another_copy_uses_is_not_changed() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
-    let first = owned(&world, owner(1, 1), false).made().expect("made");
+    let first = owned(&world, owner(1, 1), false).created().expect("made");
     put(&first, segment(1), SLOT_BYTES, 0, 4).expect("put");
     let operations = simulation.disk.operations();
     let copy = owned(&world, owner(2, 1), false);
@@ -47,7 +47,7 @@ fn a_unit_that_another_copy_uses_is_not_changed() {
     for result in look_at_everything(&copy) {
         result.expect("it can be read");
     }
-    assert!(copy.made().is_err_and(|error| is_held(&error)));
+    assert!(copy.created().is_err_and(|error| is_held(&error)));
     // Other processes that work with the same database are no others.
     let same = owned(&world, owner(1, 1), false);
     same.probe().expect("the same database");
@@ -56,9 +56,10 @@ fn a_unit_that_another_copy_uses_is_not_changed() {
 }
 
 #[test]
-fn a_unit_is_claimed_from_nobody_from_the_replaced_and_by_order() {
+fn a_unit_without_an_owner_with_a_replaced_one_or_by_order_is_claimed() {
     let world = Simulation::new(1).world();
-    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("made by nobody");
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id())
+        .expect("created without an owner");
     let first = owned(&world, owner(1, 1), false);
     assert!(put(&first, segment(1), SLOT_BYTES, 0, 4).is_err());
     first.probe().expect("claimed");
@@ -78,12 +79,12 @@ fn a_unit_is_claimed_from_nobody_from_the_replaced_and_by_order() {
     assert!(again.is_err_and(|error| is_held(&error)), "once is once");
 }
 
-/// A unit that an owner with the operator's word had not seen at its start was
-/// taken when it came, from whoever had been given that word since.
+/// A unit that was unavailable when an owner was told to take over was later claimed from the
+/// owner that had been told so since.
 #[test]
 fn a_unit_that_is_seen_late_is_not_taken_from_a_newer_owner() {
     let world = Simulation::new(1).world();
-    let first = owned(&world, owner(1, 1), false).made().expect("made");
+    let first = owned(&world, owner(1, 1), false).created().expect("made");
     first.probe().expect("its own");
     let (old, new) = (
         owned(&world, owner(2, 20), true),
@@ -122,7 +123,7 @@ fn a_unit_that_cannot_be_claimed_says_why_and_can_be_read() {
             let world = simulation.world();
             let first = match holder {
                 None => FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()),
-                Some(holder) => owned(&world, holder, false).made(),
+                Some(holder) => owned(&world, holder, false).created(),
             };
             let first = first.expect("made");
             first.probe().expect("well");
@@ -159,7 +160,7 @@ fn a_unit_that_cannot_be_claimed_says_why_and_can_be_read() {
 fn a_full_unit_is_claimed_with_the_room_of_its_probe() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
-    let first = owned(&world, owner(1, 1), false).made().expect("made");
+    let first = owned(&world, owner(1, 1), false).created().expect("made");
     first.probe().expect("well");
     put(&first, segment(1), SLOT_BYTES, 0, 64).expect("put");
     first.sync(&[segment(1)]).expect("synced");
@@ -187,7 +188,7 @@ fn a_crash_while_a_unit_is_claimed_leaves_a_whole_marker() {
     for after in 0..16 {
         let mut simulation = Simulation::new(after);
         let world = simulation.world();
-        let first = owned(&world, owner(1, 1), false).made().expect("made");
+        let first = owned(&world, owner(1, 1), false).created().expect("made");
         first.probe().expect("its own");
         let second = owned(&world, owner(2, 2), false);
         simulation
@@ -213,11 +214,12 @@ fn a_crash_while_a_unit_is_claimed_leaves_a_whole_marker() {
 fn a_claim_that_was_cut_short_is_durable_once_it_is_found() {
     for seed in 0..50 {
         let mut simulation = Simulation::new(seed);
-        let first = owned(&simulation.world(), owner(1, 1), false).made();
+        let first = owned(&simulation.world(), owner(1, 1), false).created();
         first.expect("made").probe().expect("its own");
         let second = owned(&simulation.world(), owner(2, 2), true);
         second
-            .place
+            .segments
+            .root
             .replace_marker()
             .expect("renamed, and not synced");
         drop(second);
@@ -231,19 +233,20 @@ fn a_claim_that_was_cut_short_is_durable_once_it_is_found() {
     }
 }
 
-/// All wrote under one name: whoever was first renamed the empty file of the
-/// next one, and the folder was no unit any more.
+/// All claims used one draft name: the first one renamed the empty draft of the next, and the
+/// folder was no unit any more.
 #[test]
 fn of_two_that_claim_a_unit_at_once_neither_takes_the_others_draft() {
     let world = Simulation::new(1).world();
-    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("made by nobody");
+    FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id())
+        .expect("created without an owner");
     let (one, other) = (
         owned(&world, owner(1, 1), false),
         owned(&world, owner(2, 1), false),
     );
-    one.place.write_draft().expect("written");
-    drop(other.place.begin_draft().expect("begun"));
-    one.place.rename_draft().expect("renamed");
+    one.segments.root.write_draft().expect("written");
+    drop(other.segments.root.begin_draft().expect("begun"));
+    one.segments.root.rename_draft().expect("renamed");
     let found = FolderUnit::identify(&world, Path::new(PATH)).expect("whole");
     let found = found.owner.expect("claimed").database;
     assert_eq!(found, owner(1, 1).database);
@@ -266,8 +269,8 @@ fn a_unit_that_was_half_made_by_another_is_made() {
     let world = Simulation::new(1).world();
     world.disk.create_directory(Path::new(PATH)).expect("made");
     let one = owned(&world, owner(1, 1), false);
-    one.place.write_draft().expect("and no further");
-    let other = owned(&world, owner(2, 1), false).made().expect("made");
+    one.segments.root.write_draft().expect("and no further");
+    let other = owned(&world, owner(2, 1), false).created().expect("made");
     other.probe().expect("its own");
     let names = world.disk.list(Path::new(PATH)).expect("listed");
     assert!(

@@ -1,4 +1,4 @@
-//! Links, pipes and the like that whoever keeps a unit has put into it.
+//! Links, pipes and other things that the administrator of a unit has put into it.
 //!
 //! A link called `probe` had Scree overwrite whatever file of the host it led
 //! to, its key file too.
@@ -17,8 +17,8 @@ use world::{Millis, OpenMode, World};
 
 use super::{cluster, unit_id};
 use crate::FolderUnit;
-use crate::place::folder_of;
-use crate::{Keeping, Restorable};
+use crate::root::folder_of;
+use crate::{RestoreFilter, UndeletePolicy};
 
 /// A unit with one segment, and beside it a file and a folder that are none of
 /// its business.
@@ -70,7 +70,7 @@ impl Scene {
     }
 
     /// The unit as a process that has nothing of it open sees it.
-    fn opened_anew(&self) -> FolderUnit {
+    fn reopened(&self) -> FolderUnit {
         FolderUnit::open(&self.world, &self.at(""), cluster(), unit_id())
     }
 
@@ -137,7 +137,7 @@ const FOLDER: Place = |scene| scene.folder.path().join("beside/segments");
 
 /// Asks for everything and expects that `name` is named as what it is.
 fn assert_told(scene: &Scene, name: &Path, is_what: &str) {
-    let results = everything(&scene.opened_anew());
+    let results = everything(&scene.reopened());
     let errors: Vec<String> = results
         .iter()
         .filter_map(|result| Some(result.as_ref().err()?.to_string()))
@@ -168,7 +168,7 @@ fn no_link_in_a_unit_is_followed() {
 }
 
 #[test]
-fn a_pipe_in_a_unit_stops_nobody() {
+fn a_pipe_in_a_unit_blocks_no_call() {
     for name in [PROBE, MARKER, Scene::segment_path, SUB_FOLDER] {
         let scene = Scene::new();
         let name = name(&scene);
@@ -182,7 +182,7 @@ fn a_link_in_place_of_one_segment_harms_no_other() {
     let scene = Scene::new();
     put(&scene.unit, segment(2), SLOT_BYTES, 0, 4).expect("put");
     scene.link(&scene.segment_path(), &scene.secret());
-    let unit = scene.opened_anew();
+    let unit = scene.reopened();
     let refused = read(&unit, segment(1), SLOT_BYTES, 0, 1).expect_err("a link");
     assert!(matches!(refused, UnitError::Damaged { .. }), "{refused}");
     unit.probe().expect("the unit is well");
@@ -207,10 +207,7 @@ fn a_probe_that_is_none_is_not_written_to() {
     let scene = Scene::new();
     std::fs::hard_link(scene.secret(), scene.at("probe")).expect("linked");
     let refused = scene.unit.probe().expect_err("no probe");
-    assert!(
-        refused.to_string().contains("is somebody else's file"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("is another file"), "{refused}");
     scene.assert_untouched();
 }
 
@@ -246,7 +243,7 @@ fn a_link_in_place_of_what_is_kept_is_not_followed() {
     let scene = Scene::new();
     let freed = scene.at("freed");
     scene.link(&freed, &scene.folder.path().join("beside"));
-    let unit = scene.opened_anew().keeping(Keeping::default());
+    let unit = scene.reopened().with_undelete(UndeletePolicy::default());
     let deleted = unit.delete(segment(1)).expect_err("it cannot be kept");
     assert!(matches!(deleted, UnitError::Tampered { .. }), "{deleted}");
     read(&unit, segment(1), SLOT_BYTES, 0, 4).expect("it is there");
@@ -256,7 +253,7 @@ fn a_link_in_place_of_what_is_kept_is_not_followed() {
 
     scene.world.disk.remove(&freed).expect("put right");
     while unit.reclaim().expect("settled") {}
-    let all = Restorable {
+    let all = RestoreFilter {
         since: Millis(0),
         until: Millis(i64::MAX),
         segment: None,

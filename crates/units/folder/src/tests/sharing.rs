@@ -42,7 +42,7 @@ fn a_process_sees_what_another_appends_frees_and_deletes() {
 
 fn open_again(unit: &FolderUnit) -> FolderUnit {
     let mut world = Simulation::new(2).world();
-    world.disk = Arc::clone(&unit.place.outside);
+    world.disk = Arc::clone(&unit.segments.root.outside);
     open(&world)
 }
 

@@ -21,20 +21,20 @@ use world::{Millis, World};
 
 use super::{PATH, create, open};
 use crate::FolderUnit;
-use crate::{Keeping, Restorable, Restored, SegmentFate};
+use crate::{RestoreFilter, RestoreReport, SegmentFate, UndeletePolicy};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn keeping(world: &World) -> FolderUnit {
-    open(world).keeping(Keeping::default())
+fn with_undelete(world: &World) -> FolderUnit {
+    open(world).with_undelete(UndeletePolicy::default())
 }
 
 fn made(world: &World) -> FolderUnit {
-    create(world).keeping(Keeping::default())
+    create(world).with_undelete(UndeletePolicy::default())
 }
 
-fn all() -> Restorable {
-    Restorable {
+fn all() -> RestoreFilter {
+    RestoreFilter {
         since: Millis(0),
         until: Millis(i64::MAX),
         segment: None,
@@ -55,8 +55,8 @@ fn free(unit: &FolderUnit, id: SegmentId, slots: impl IntoIterator<Item = u16>) 
 }
 
 /// Meant is also what another one is in the place of.
-fn replaced() -> Restorable {
-    Restorable {
+fn replaced() -> RestoreFilter {
+    RestoreFilter {
         replaced: true,
         ..all()
     }
@@ -64,7 +64,7 @@ fn replaced() -> Restorable {
 
 /// Where a segment's file is, on the disk.
 fn path_of(unit: &FolderUnit, id: SegmentId) -> PathBuf {
-    Path::new(PATH).join(unit.place.file(id))
+    Path::new(PATH).join(unit.segments.root.file(id))
 }
 
 /// The files in `freed/` whose names begin so.
@@ -100,10 +100,10 @@ fn room_taken(world: &World, simulation: &Simulation) -> u64 {
     files.into_iter().map(room).sum()
 }
 
-fn of(restored: &Restored, id: SegmentId) -> (SegmentFate, u32, u32) {
+fn of(restored: &RestoreReport, id: SegmentId) -> (SegmentFate, u32, u32) {
     let mut segments = restored.segments.iter();
     let found = segments.find(|one| one.segment == id).expect("told");
-    (found.whole, found.slots, found.gone)
+    (found.whole, found.slots, found.lost)
 }
 
 /// Whether slots can be read, each by itself.

@@ -1,9 +1,9 @@
-//! Copying a segment that is about to be replaced to what is kept.
+//! Copying a segment that is about to be replaced to `freed/`.
 //!
 //! ```text
 //!  1. copy    into a draft, while others write and free there
-//!  2. follow  with the segment's writer's lock: what has changed since
-//!  3. hold    under its name
+//!  2. update  with the segment's writer's lock: what has changed since
+//!  3. store   under its name
 //! ```
 
 use std::io;
@@ -15,13 +15,16 @@ use base::SegmentId;
 use unit::UnitError;
 use world::{File, OpenMode};
 
-use super::FolderUnit;
-use super::record::{AsideName, DRAFT};
-use super::state::path_of;
+use super::Undelete;
+use super::index::path_of;
+use super::record::{DRAFT, FreedSegmentName};
+use super::store::FileToStore;
 use crate::format::{Entry, HEADER_BYTES, Header, SlotState, TABLE_OFFSET};
+use crate::root::Root;
 use crate::runs::runs;
+use crate::segments::OpenTable;
 use crate::table::Table;
-use crate::{CHUNK_BYTES, OpenTable, is_not_found};
+use crate::{CHUNK_BYTES, is_not_found};
 
 /// A copy of a segment as it was at some moment.
 pub(crate) struct SegmentCopy {
@@ -30,112 +33,114 @@ pub(crate) struct SegmentCopy {
     table: Table,
 }
 
-impl FolderUnit {
-    /// Makes room for a copy of a segment, as far as that can be done.
-    fn room_for_copy(&self, file: &dyn File) {
+impl SegmentCopy {
+    /// Removes the draft, unless the copy was stored under its name.
+    pub(crate) fn remove_draft(&self, root: &Root) {
+        // If this fails, it takes some room until the next start.
+        let _ = root.disk.remove(&self.draft);
+    }
+}
+
+impl Undelete<'_> {
+    /// Makes room for a copy of a segment, as far as possible.
+    fn make_room_for_copy(&self, file: &dyn File) {
         let needed = file.allocated().unwrap_or(0);
-        let is_tight = || {
-            let space = self.place.disk.space(Path::new(""));
+        let is_short = || {
+            let space = self.segments.root.disk.space(Path::new(""));
             space.is_ok_and(|space| space.free_bytes < needed)
         };
-        while is_tight() && matches!(self.make_room(), Ok(true)) {}
+        while is_short() && matches!(self.make_room(), Ok(true)) {}
     }
 
-    /// Copies a segment as it is now, durably; `number` is nobody else's. None if there
-    /// is none, or no room: then it is not kept. No writer's lock is held.
+    /// Copies a segment durably; `number` distinguishes concurrent copies. `None` if there is
+    /// no such segment or no room, and then it is not stored. No writer's lock is held.
     pub(crate) fn copy_segment(
         &self,
         id: SegmentId,
         number: u64,
     ) -> Result<Option<SegmentCopy>, UnitError> {
-        let Some(keep) = self.keep.as_ref().filter(|_| self.is_keeping()) else {
+        if !self.is_enabled() {
             return Ok(None);
-        };
-        let OpenTable { file, table } = match self.read_table(id, OpenMode::Read) {
+        }
+        let OpenTable { file, table } = match self.segments.read_table(id, OpenMode::Read) {
             Err(UnitError::NoSegment { .. }) => return Ok(None),
             other => other?,
         };
-        self.room_for_copy(&*file);
-        let disk = &*self.place.disk;
+        self.make_room_for_copy(&*file);
+        let root = &self.segments.root;
         let draft = path_of(&format!("{DRAFT}{id}-{number:016x}"));
         let copy = || {
-            self.with_kept(keep, |state| state.make_folder(disk))?;
-            let copied = || {
-                match disk.remove(&draft) {
-                    Err(error) if !is_not_found(&error) => return Err(error),
-                    _ => {}
-                }
-                let copy = disk.open(&draft, OpenMode::CreateNew)?;
-                copy_content(&*file, &table, None, &*copy)?;
-                copy.sync_data()?;
-                Ok(copy)
-            };
-            copied().map_err(|error| self.place.meaning_at(id, "keep", error))
+            match root.disk.remove(&draft) {
+                Err(error) if !is_not_found(&error) => return Err(error),
+                _ => {}
+            }
+            let copy = root.disk.open(&draft, OpenMode::CreateNew)?;
+            copy_content(&*file, &table, None, &*copy)?;
+            copy.sync_data()?;
+            Ok(copy)
         };
-        let copied = copy();
-        if copied.is_err() {
-            self.remove_draft(&draft);
-        }
+        let copied = self
+            .with_index(|index| index.create_folder(&*root.disk))
+            .and_then(|()| copy().map_err(|error| root.segment_error(id, "copy", error)));
         match copied {
-            Err(UnitError::Full { .. }) => Ok(None),
-            Err(why) => Err(why),
             Ok(file) => Ok(Some(SegmentCopy { draft, file, table })),
+            Err(why) => {
+                // If this fails, it takes some room until the next start.
+                let _ = root.disk.remove(&draft);
+                match why {
+                    UnitError::Full { .. } => Ok(None),
+                    why => Err(why),
+                }
+            }
         }
     }
 
-    /// Keeps the copy, with what has changed since. None if there is no room for that.
-    /// The segment's writer's lock is held.
-    pub(crate) fn keep_copy(
+    /// Stores the copy, with what has changed since. `None` if there is no room for that. The
+    /// segment's writer's lock is held.
+    pub(crate) fn store_copy(
         &self,
         id: SegmentId,
         copy: &SegmentCopy,
-    ) -> Result<Option<AsideName>, UnitError> {
-        let Some(keep) = &self.keep else {
-            return Ok(None);
-        };
-        let OpenTable { file, table } = self.read_table(id, OpenMode::Read)?;
-        let follow = || {
+    ) -> Result<Option<FreedSegmentName>, UnitError> {
+        let OpenTable { file, table } = self.segments.read_table(id, OpenMode::Read)?;
+        let update = || {
             if table.header != copy.table.header || table.entries != copy.table.entries {
                 copy_content(&*file, &table, Some(&copy.table), &*copy.file)?;
                 copy.file.sync_data()?;
             }
             copy.file.allocated()
         };
-        let bytes = match follow() {
+        let bytes = match update() {
             Ok(bytes) => bytes,
-            Err(error) => match self.place.meaning_at(id, "keep", error) {
+            Err(error) => match self.segments.root.segment_error(id, "copy", error) {
                 UnitError::Full { .. } => return Ok(None),
                 why => return Err(why),
             },
         };
-        self.hold(keep, id, &copy.draft, bytes, None).map(Some)
+        let stored = self.store_file(FileToStore {
+            segment: id,
+            path: &copy.draft,
+            bytes,
+            superseded: None,
+        });
+        stored.map(Some)
     }
 
-    /// The copy is not kept, or has its name.
-    pub(crate) fn end_copy(&self, copy: &SegmentCopy) {
-        self.remove_draft(&copy.draft);
-    }
-
-    /// A copy that was kept is of something that was not replaced.
-    pub(crate) fn give_up_copy(&self, name: &AsideName) {
-        let Some(keep) = &self.keep else { return };
-        // Else it takes some room until its time is over.
-        let _ = self.with_kept(keep, |state| {
-            self.place.disk.remove(&path_of(&name.to_string()))?;
-            state.remove_aside(name);
+    /// Removes a stored copy of a segment that was not replaced.
+    pub(crate) fn discard_copy(&self, name: &FreedSegmentName) {
+        // If this fails, it takes some room until its window has passed.
+        let _ = self.with_index(|index| {
+            let disk = &self.segments.root.disk;
+            disk.remove(&path_of(&name.to_string()))?;
+            index.segments.remove(name);
             Ok(())
         });
     }
-
-    fn remove_draft(&self, draft: &Path) {
-        // Else it takes some room until the next start.
-        let _ = self.place.disk.remove(draft);
-    }
 }
 
-/// Copies header, table, and the content of slots that have one, each to the same
-/// place, but for what was copied `before`. Content that cannot be read becomes a hole,
-/// which its checksum does not fit: what is being replaced is often just what has rotted.
+/// Copies header, table, and the content of slots that have one, each to the same offset,
+/// except for what was copied `before`. Content that cannot be read becomes a hole, which does
+/// not match its checksum: a segment is often replaced just because it is damaged.
 fn copy_content(
     from: &dyn File,
     table: &Table,
@@ -165,13 +170,13 @@ fn copy_content(
             copy_slots(from, header, to, chunk)?;
         }
     }
-    // A hole at the end is one, too.
+    // Keeps a hole at the end.
     to.set_length(length)
 }
 
 fn has_content(entry: &Entry) -> bool {
-    let is = matches!(entry.state, SlotState::Kept | SlotState::Unknown);
-    is || entry.is_freed_with_content()
+    let is_put = matches!(entry.state, SlotState::Kept | SlotState::Unknown);
+    is_put || entry.is_freed_with_content()
 }
 
 /// Copies consecutive slots; if they cannot be read at once, those that can.

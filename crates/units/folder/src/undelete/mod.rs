@@ -1,292 +1,182 @@
-//! What was freed is kept for a while: the unit's side of the grace period that
-//! `docs/internals/undelete.md` promises and draws.
+//! Undelete: what was freed is stored for a while, as `docs/internals/undelete.md` promises
+//! and draws.
 //!
 //! ```text
 //!  1. mark    FREE into the table, durably, with tag and checksum left there
-//!  2. log     which slots, and when; durable with the next `settle`
+//!  2. log     the slots and the time; durable with the next `reclaim`
 //!             (a segment: its file is moved to `freed/` instead)
-//!  3. hold    until its time is over, or its room is needed
-//!  4. punch   holes, durably; then the log goes (a segment: its file)
+//!  3. store   until the window has passed, or the room is needed
+//!  4. punch   holes, durably; then the log is removed (a segment: its file)
 //! ```
 //!
-//! To readers a slot is free from 1 on. What is needed to bring it back is in the
-//! table itself, so the log may lose its end in a crash: the walk after the next
-//! start finds slots that no log names, and logs them anew.
+//! To readers a slot is free from 1 on. The table itself has what is needed to restore it, so
+//! a crash may cut off the end of a log: the walk after the next start finds free slots that
+//! no log names, and logs them again.
 //!
 //! Invariants:
 //!
-//! * What a log names was marked durably before. So nothing that is freed later
-//!   is destroyed by an older record.
-//! * Time is how long the unit has run, which no clock that is set can change:
-//!   nothing goes early, and nothing stays for ever while the unit runs.
-//! * What is needed before its time is over goes by its age. The name of a file goes
-//!   after all logs that were begun before it was moved, so that their records are not
-//!   taken for those of its successor.
+//! * The slots that a log names were marked durably before. So an older record never destroys
+//!   a slot that was freed later.
+//! * Time is the run time of the unit, which setting a clock cannot change: nothing expires
+//!   early, and nothing stays forever while the unit runs.
+//! * When room is needed, the oldest is evicted first. The name of a file outlives all logs
+//!   that were begun before it was moved, so that their records are not attributed to the
+//!   segment that took its place.
 //! * One process has the folder, as a daemon does.
 //!
-//! Locks: a writer's before the state's; whoever gives back holds no writer's lock
-//! when it begins.
+//! Locks: a segment's writer's lock is taken before the index's; no writer's lock is held when
+//! an eviction begins.
 
-mod aside;
 mod copy;
-mod give_back;
-mod put_back;
+mod expire;
+mod index;
+mod log;
 mod record;
 mod restore;
-mod state;
+mod store;
 
 pub(super) use copy::SegmentCopy;
-pub use restore::{Restorable, Restored, RestoredSegment, SegmentFate};
+pub use restore::{RestoreFilter, RestoreReport, RestoredSegment, SegmentFate};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::SegmentId;
 use parking_lot::Mutex;
 use unit::UnitError;
-use world::File;
+use world::Clock;
 
-use super::FolderUnit;
-use super::format::{Entry, SlotState};
-use super::table::Table;
-use give_back::{ASIDES_MAX, Giving};
-use state::State;
+use super::queue::PunchQueue;
+use super::segments::Segments;
+use expire::{FREED_SEGMENTS_MAX, OpenedLog};
+use index::Index;
 
-/// How long what was freed is kept, and how much of it.
+/// How long what was freed is stored, and how much of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keeping {
-    /// For so long, of the time that the unit runs; zero: not at all, and what was
-    /// kept before is given back.
-    pub time: Duration,
-    /// At most so much of the unit's file system, in percent.
+pub struct UndeletePolicy {
+    /// The undelete window, in run time of the unit; zero stores nothing and expires what is
+    /// stored already.
+    pub window: Duration,
+    /// Maximum part of the unit's file system that is used for this, in percent.
     pub room_percent: u8,
 }
 
-impl Default for Keeping {
-    /// A day, and a tenth.
+impl Default for UndeletePolicy {
+    /// A day, and a tenth of the file system.
     fn default() -> Self {
         Self {
-            time: Duration::from_secs(24 * 3600),
+            window: Duration::from_secs(24 * 3600),
             room_percent: 10,
         }
     }
 }
 
-/// How much of what was freed is kept.
+/// How much of what was freed is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct KeptFreed {
-    /// The room that it takes, in bytes.
+pub struct UndeleteUsage {
+    /// Room that it takes, in bytes.
     pub bytes: u64,
-    /// How many segments of it were deleted or replaced as a whole.
+    /// Number of whole segments in it, which were deleted or replaced.
     pub segments: u64,
-    /// Bytes that were given back before their time, since this was opened,
+    /// Bytes that were evicted before the end of their window since the unit was opened,
     /// because the room was needed.
-    pub given_up_bytes: u64,
-    /// Whether that is more than may be: settle more often.
-    pub is_too_much: bool,
+    pub evicted_bytes: u64,
+    /// Whether more is stored than the policy allows: reclaim more often.
+    pub is_over_limit: bool,
 }
 
-/// A unit that keeps what was freed.
-pub(super) struct Keep {
-    keeping: Keeping,
-    /// So many segments at most.
-    pub(super) asides_max: usize,
-    /// None until it is first needed, and when the folder may have become another.
-    state: Mutex<Option<State>>,
-    /// Held while names in the folder are made durable.
+/// The state of undelete in one unit.
+pub(super) struct Store {
+    policy: UndeletePolicy,
+    /// Maximum number of whole segments.
+    pub(super) segments_max: usize,
+    /// `None` until it is first needed, and after the folder may have become another.
+    index: Mutex<Option<Index>>,
+    /// Held while names in `freed/` are made durable.
     pub(super) syncing_names: Mutex<()>,
-    /// Held while something is given back.
-    giving: Mutex<Giving>,
-    given_up_bytes: AtomicU64,
-    /// Bytes that were given back because a put found no room.
+    /// The log whose slots are being punched. Held during each step of an expiry.
+    expiring: Mutex<Option<OpenedLog>>,
+    evicted_bytes: AtomicU64,
+    /// Bytes that were evicted because a put found no room.
     made_room_bytes: AtomicU64,
     /// Slots that are free, or may be, and that could not be logged.
     unlogged: Mutex<BTreeMap<SegmentId, BTreeSet<u32>>>,
 }
 
-impl FolderUnit {
-    /// Keeps what is freed for a while. For a unit that one process has to itself.
-    #[must_use]
-    pub fn keeping(mut self, keeping: Keeping) -> Self {
-        self.keep = Some(Keep {
-            keeping,
-            asides_max: ASIDES_MAX,
-            state: Mutex::default(),
+impl Store {
+    pub(super) fn new(policy: UndeletePolicy) -> Self {
+        Self {
+            policy,
+            segments_max: FREED_SEGMENTS_MAX,
+            index: Mutex::default(),
             syncing_names: Mutex::default(),
-            giving: Mutex::default(),
-            given_up_bytes: AtomicU64::new(0),
+            expiring: Mutex::default(),
+            evicted_bytes: AtomicU64::new(0),
             made_room_bytes: AtomicU64::new(0),
             unlogged: Mutex::default(),
-        });
-        self
+        }
     }
 
-    /// How much of what was freed is kept.
-    ///
-    /// # Errors
-    /// [`UnitError`].
-    pub fn kept_freed(&self) -> Result<KeptFreed, UnitError> {
-        let Some(keep) = &self.keep else {
-            return Ok(KeptFreed::default());
-        };
-        let given_up_bytes = keep.given_up_bytes.load(Ordering::Relaxed);
-        let (bytes, segments) = self.with_kept(keep, |state| {
-            Ok((state.bytes(), state.asides().len() as u64))
-        })?;
-        Ok(KeptFreed {
+    /// Forgets the index: the folder may be another one now, or the logs were rewritten.
+    pub(super) fn forget(&self) {
+        *self.expiring.lock() = None;
+        *self.index.lock() = None;
+    }
+}
+
+/// Undelete, with the parts of the unit that it works on.
+pub(super) struct Undelete<'a> {
+    pub(super) store: &'a Store,
+    pub(super) segments: &'a Segments,
+    pub(super) punches: &'a PunchQueue,
+    pub(super) clock: &'a dyn Clock,
+}
+
+impl Undelete<'_> {
+    /// Whether what is freed now is stored.
+    pub(super) fn is_enabled(&self) -> bool {
+        let policy = &self.store.policy;
+        !policy.window.is_zero() && policy.room_percent > 0
+    }
+
+    pub(super) fn usage(&self) -> Result<UndeleteUsage, UnitError> {
+        let evicted_bytes = self.store.evicted_bytes.load(Ordering::Relaxed);
+        let (bytes, segments) =
+            self.with_index(|index| Ok((index.bytes(), index.segments.all().len() as u64)))?;
+        Ok(UndeleteUsage {
             bytes,
             segments,
-            given_up_bytes,
-            is_too_much: bytes > 0 && self.is_too_much(keep)?,
+            evicted_bytes,
+            is_over_limit: bytes > 0 && self.is_over_limit()?,
         })
     }
 
-    /// Whether a put of so many bytes may have to give back what is kept, for want of
-    /// room: a segment's length is left to what is put meanwhile.
-    ///
-    /// # Errors
-    /// [`UnitError`].
-    pub fn would_give_up(&self, bytes: u64) -> Result<bool, UnitError> {
-        if self.keep.is_none() {
-            return Ok(false);
+    /// Whether more is stored than the policy allows.
+    fn is_over_limit(&self) -> Result<bool, UnitError> {
+        if !self.is_enabled() {
+            return Ok(true);
         }
-        let Ok(space) = self.place.disk.space(std::path::Path::new("")) else {
-            return Ok(false);
+        let bytes = self.with_index(|index| Ok(index.bytes()))?;
+        let percent = u128::from(self.store.policy.room_percent);
+        let space = self.segments.root.disk.space(Path::new(""));
+        // If the file system does not report it, a put that finds no room evicts something.
+        Ok(space
+            .is_ok_and(|space| u128::from(bytes) * 100 > u128::from(space.total_bytes) * percent))
+    }
+
+    /// Does `act` with the index, which is loaded from the folder if it is not in memory.
+    fn with_index<T>(&self, act: impl FnOnce(&mut Index) -> io::Result<T>) -> Result<T, UnitError> {
+        let mut index = self.store.index.lock();
+        let load_and_act = || {
+            let loaded = match *index {
+                Some(ref mut loaded) => loaded,
+                ref mut empty => empty.insert(Index::load(&*self.segments.root.disk, self.clock)?),
+            };
+            act(loaded)
         };
-        let needed = bytes.saturating_add(self.segment_data_bytes);
-        Ok(space.free_bytes < needed && self.kept_freed()?.bytes > 0)
-    }
-
-    /// Whether what is freed now is kept.
-    pub(super) fn is_keeping(&self) -> bool {
-        self.keep
-            .as_ref()
-            .is_some_and(|keep| !keep.keeping.time.is_zero() && keep.keeping.room_percent > 0)
-    }
-
-    /// Does something with the state, which is read from the folder if that was not
-    /// done yet.
-    fn with_kept<T>(
-        &self,
-        keep: &Keep,
-        what: impl FnOnce(&mut State) -> io::Result<T>,
-    ) -> Result<T, UnitError> {
-        let mut state = keep.state.lock();
-        let act = || {
-            if state.is_none() {
-                *state = Some(State::load(&*self.place.disk, &*self.clock)?);
-            }
-            match state.as_mut() {
-                Some(state) => what(state),
-                None => unreachable!("it was just read"),
-            }
-        };
-        act().map_err(|error| self.place.meaning("look after what was freed", error))
-    }
-
-    /// The folder may have become another.
-    pub(super) fn forget_kept(&self) {
-        if let Some(keep) = &self.keep {
-            *keep.giving.lock() = Giving::default();
-            *keep.state.lock() = None;
-        }
-    }
-
-    /// The walk after the start has seen all segments.
-    pub(super) fn walked(&self) {
-        if let Some(keep) = &self.keep
-            && let Some(state) = &mut *keep.state.lock()
-        {
-            state.walked();
-        }
-    }
-
-    /// Slots that are free and keep their content, by the table.
-    pub(super) fn with_content(table: &Table, slots: &[u32]) -> Vec<u32> {
-        let has_content = |slot: &&u32| {
-            let entry = table.entries.get(**slot as usize);
-            entry.is_some_and(Entry::is_freed_with_content)
-        };
-        slots.iter().filter(has_content).copied().collect()
-    }
-
-    /// Logs slots of a segment that were marked free, durably. If that fails, they
-    /// are logged by a later `settle`.
-    pub(super) fn log_freed(&self, id: SegmentId, table: &Table, slots: &[u32]) {
-        let Some(keep) = self.keep.as_ref().filter(|_| !slots.is_empty()) else {
-            return;
-        };
-        let logged = self.with_kept(keep, |state| {
-            state.log(
-                &*self.place.disk,
-                &*self.clock,
-                keep.keeping,
-                (id, table.header.slot_bytes),
-                slots,
-            )
-        });
-        match logged {
-            Ok(()) => {
-                // It works again.
-                let unlogged = keep.unlogged.lock();
-                self.settling.lock().pending.extend(unlogged.keys());
-            }
-            Err(_) => self.leave_unlogged(id, slots),
-        }
-    }
-
-    /// These slots may be free, and no log names them.
-    pub(super) fn leave_unlogged(&self, id: SegmentId, slots: &[u32]) {
-        if let Some(keep) = &self.keep {
-            let mut unlogged = keep.unlogged.lock();
-            unlogged.entry(id).or_default().extend(slots);
-        }
-        self.settling.lock().pending.insert(id);
-    }
-
-    /// Whether a `settle` is to log slots of it.
-    pub(super) fn is_unlogged(&self, id: SegmentId) -> bool {
-        let keep = self.keep.as_ref();
-        keep.is_some_and(|keep| keep.unlogged.lock().contains_key(&id))
-    }
-
-    /// Logs the slots of a segment that are free and that no log names; what of
-    /// them keeps its content. The segment's writer's lock is held.
-    pub(super) fn log_unlogged(
-        &self,
-        id: SegmentId,
-        file: &dyn File,
-        table: &Table,
-    ) -> Result<(), UnitError> {
-        let Some(keep) = self.keep.as_ref().filter(|_| self.is_keeping()) else {
-            return Ok(());
-        };
-        let freed = table.slots_that(|state| state == SlotState::Freed);
-        let freed = Self::with_content(table, &freed);
-        let unnamed = self.with_kept(keep, |state| Ok(state.unnamed(id, &freed)))?;
-        let left = keep.unlogged.lock().get(&id).cloned().unwrap_or_default();
-        let mut unlogged: BTreeSet<u32> = unnamed.into_iter().collect();
-        unlogged.extend(freed.iter().filter(|slot| left.contains(slot)));
-        let unlogged: Vec<u32> = unlogged.into_iter().collect();
-        if unlogged.is_empty() {
-            keep.unlogged.lock().remove(&id);
-            return Ok(());
-        }
-        // They may have been marked by a process that died before its sync.
-        let synced = file.sync_data();
-        synced.map_err(|error| self.place.meaning_at(id, "sync", error))?;
-        self.with_kept(keep, |state| {
-            state.log(
-                &*self.place.disk,
-                &*self.clock,
-                keep.keeping,
-                (id, table.header.slot_bytes),
-                &unlogged,
-            )
-        })?;
-        keep.unlogged.lock().remove(&id);
-        Ok(())
+        load_and_act().map_err(|error| self.segments.root.unit_error("access freed/", error))
     }
 }

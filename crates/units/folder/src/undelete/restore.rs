@@ -1,25 +1,25 @@
-//! Bringing back what was freed.
+//! Restoring what was freed.
 //!
 //! ```text
-//!  1. note    what is to be done, in `freed/restore`, durably
-//!  2. move    segments that were set aside to where they were
+//!  1. plan    what will be done, in `freed/restore`, durably
+//!  2. move    stored segments back to where they were
 //!  3. mark    KEPT into the tables, where content and checksum still agree, durably
-//!  4. forget  the slots that were brought back, in the logs
-//!  5. end     `freed/restore` goes
+//!  4. forget  the restored slots, in the logs
+//!  5. end     `freed/restore` is removed
 //! ```
 //!
-//! Each step can be done again, and what was noted is done to its end by the next
-//! restore or the next start: so no log names a slot that was brought back, and is
-//! freed once more, as if it had been freed then.
+//! Each step can be repeated, and the next restore or the next start completes a plan. So no
+//! log names a slot that was restored, as if it had been freed at that time, should it be freed
+//! again.
 //!
-//! A segment that cannot be brought back now is told and left as it was, and what
-//! follows goes on: of the machine that is to be saved something has failed already.
-//! Nothing but the note needs room.
+//! A segment that cannot be restored now is reported and left as it was, and the restore
+//! continues: the machine in question has failed in some way already. Only the plan needs room.
 //!
-//! Must not run while anybody uses the unit.
+//! Nothing else may use the unit meanwhile.
 
 mod logs;
-mod note;
+mod move_back;
+mod plan;
 mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,309 +28,263 @@ use base::SegmentId;
 use unit::UnitError;
 use world::{Millis, OpenMode};
 
-use super::record::AsideName;
-use super::{FolderUnit, Keep};
+use super::Undelete;
+use super::record::FreedSegmentName;
 use crate::is_not_found;
-use note::{Note, Noted};
+use plan::{Plan, SavedPlan};
 
-/// What of what was freed is meant.
+/// Selects what is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restorable {
+pub struct RestoreFilter {
     /// Freed at this time or later, by this machine's clock.
     pub since: Millis,
     /// Freed at this time or earlier.
     pub until: Millis,
     /// Only of this segment.
     pub segment: Option<SegmentId>,
-    /// Segments in whose place there is another one, too: that one is kept instead.
+    /// Whether segments that were replaced are restored too; the current one is stored then.
     pub replaced: bool,
 }
 
-/// What became of one segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RestoredSegment {
-    /// Which.
-    pub segment: SegmentId,
-    /// As a whole.
-    pub whole: SegmentFate,
-    /// How many slots of it were brought back, besides.
-    pub slots: u32,
-    /// How many were meant and are gone.
-    pub gone: u32,
+impl RestoreFilter {
+    fn selects(&self, wall: Millis, segment: SegmentId) -> bool {
+        let is_segment = self.segment.is_none_or(|own| own == segment);
+        is_segment && self.since <= wall && wall <= self.until
+    }
 }
 
-/// What became of a segment as a whole.
+/// The outcome for one segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoredSegment {
+    /// The segment.
+    pub segment: SegmentId,
+    /// The outcome for its file.
+    pub whole: SegmentFate,
+    /// Number of slots of it that were restored.
+    pub slots: u32,
+    /// Number of slots of it that were selected and are not stored any more.
+    pub lost: u32,
+}
+
+/// The outcome for a segment's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentFate {
-    /// It was there.
-    There,
-    /// It was deleted, and is brought back.
-    BroughtBack,
-    /// It was replaced, and is in its place again.
-    PutBack,
-    /// Another one is in its place, which was left there.
-    OtherThere,
-    /// It is gone.
-    Gone,
-    /// It could not be brought back now, as a whole or its slots: something there does
-    /// not work. It was left as it was, as far as that is known.
+    /// It was not deleted.
+    Present,
+    /// It was deleted, and is restored.
+    Restored,
+    /// It was replaced, and is restored in place of the other one.
+    Reverted,
+    /// It was replaced, and the other one was left in its place.
+    Occupied,
+    /// It is not stored any more.
+    Lost,
+    /// An error kept it or its slots from being restored. It was left as it was, as far as that
+    /// is known.
     Failed,
 }
 
 /// What a restore did, or would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Restored {
-    /// By segment.
+pub struct RestoreReport {
+    /// Outcomes by segment.
     pub segments: Vec<RestoredSegment>,
-    /// Of what was freed up to then, some was given back before.
-    pub given_back: Option<Millis>,
-    /// Logs that cannot be read: of what they named, nothing was brought back. It is
-    /// found by the walk after the next start, and counts as freed then.
+    /// Some of what was freed up to this time was reclaimed before the restore.
+    pub reclaimed_until: Option<Millis>,
+    /// Number of logs that cannot be read: nothing that they named was restored. The walk after
+    /// the next start finds it, and it counts as freed then.
     pub unreadable_logs: u32,
 }
 
-impl Restored {
-    /// Whether all that is meant, and still there, was brought back.
+impl RestoreReport {
+    /// Whether all that is selected and still stored was restored.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         let failed = |one: &RestoredSegment| one.whole == SegmentFate::Failed;
         self.unreadable_logs == 0 && !self.segments.iter().any(failed)
     }
 }
 
-impl Restorable {
-    fn has(&self, wall: Millis, segment: SegmentId) -> bool {
-        let is_its = self.segment.is_none_or(|own| own == segment);
-        is_its && self.since <= wall && wall <= self.until
-    }
+/// One run of a restore.
+struct Restore<'a> {
+    undelete: &'a Undelete<'a>,
+    plan: &'a Plan,
+    /// Changes nothing and only reports.
+    dry_run: bool,
+    outcomes: BTreeMap<SegmentId, RestoredSegment>,
 }
 
-impl FolderUnit {
-    /// Brings back what is meant of what was freed, as far as it is still there;
-    /// with `dry_run`, only says what that would be. A restore that was cut short
-    /// is done to its end before. For a unit that nobody uses.
-    ///
-    /// # Errors
-    /// [`UnitError`].
-    pub fn restore(&self, meant: &Restorable, dry_run: bool) -> Result<Restored, UnitError> {
-        let Some(keep) = &self.keep else {
-            return Ok(Restored::default());
-        };
+impl Undelete<'_> {
+    /// See [`FolderUnit::restore`](crate::FolderUnit::restore).
+    pub(crate) fn restore(
+        &self,
+        filter: &RestoreFilter,
+        dry_run: bool,
+    ) -> Result<RestoreReport, UnitError> {
         if !dry_run {
-            self.end_restore()?;
+            self.complete_restore()?;
         }
-        self.place.verify()?;
-        let (note, others) = self.planned(keep, meant)?;
-        self.carry_out(keep, &note, &others, dry_run)
+        self.segments.root.verify()?;
+        let (plan, occupied) = self.plan_restore(filter)?;
+        let occupied = occupied.into_iter().map(|segment| {
+            let outcome = RestoredSegment::new(segment, SegmentFate::Occupied);
+            (segment, outcome)
+        });
+        let restore = Restore {
+            undelete: self,
+            plan: &plan,
+            dry_run,
+            outcomes: occupied.collect(),
+        };
+        restore.run()
     }
 
-    /// Does a restore that was cut short to its end. For a unit that nobody uses.
-    ///
-    /// A note that cannot be read is given up, and all logs with it: they may name what
-    /// was brought back.
-    ///
-    /// # Errors
-    /// [`UnitError`]; then what is held stays so for as long as the note does.
-    pub fn end_restore(&self) -> Result<Restored, UnitError> {
-        let Some(keep) = &self.keep else {
-            return Ok(Restored::default());
-        };
-        let noted = self.noted()?;
-        if !matches!(noted, Noted::Nothing) {
-            self.place.verify()?;
+    /// See [`FolderUnit::complete_restore`](crate::FolderUnit::complete_restore).
+    pub(crate) fn complete_restore(&self) -> Result<RestoreReport, UnitError> {
+        let saved = self.load_plan()?;
+        if !matches!(saved, SavedPlan::None) {
+            self.segments.root.verify()?;
         }
-        match noted {
-            Noted::Nothing => Ok(Restored::default()),
-            Noted::Note(note) => self.carry_out(keep, &note, &BTreeSet::new(), false),
-            Noted::Unreadable => Ok(Restored {
-                unreadable_logs: self.give_up_note(keep)?,
-                ..Restored::default()
+        match saved {
+            SavedPlan::None => Ok(RestoreReport::default()),
+            SavedPlan::Plan(plan) => {
+                let restore = Restore {
+                    undelete: self,
+                    plan: &plan,
+                    dry_run: false,
+                    outcomes: BTreeMap::new(),
+                };
+                restore.run()
+            }
+            SavedPlan::Unreadable => Ok(RestoreReport {
+                unreadable_logs: self.discard_plan()?,
+                ..RestoreReport::default()
             }),
         }
     }
 
-    /// What is to be moved, and of which segments others are left in place.
-    fn planned(
+    /// The plan of a restore, and the segments of which others are left in place.
+    fn plan_restore(
         &self,
-        keep: &Keep,
-        meant: &Restorable,
-    ) -> Result<(Note, BTreeSet<SegmentId>), UnitError> {
-        let mut first: BTreeMap<SegmentId, AsideName> = BTreeMap::new();
-        let now = self.with_kept(keep, |state| {
-            for aside in state.asides().values() {
-                let name = aside.name;
-                let is_passed = name.passed.is_some_and(|passed| meant.since <= passed);
-                if !is_passed && meant.has(name.when.wall, name.segment) {
-                    // What was there when the time begins that is meant.
+        filter: &RestoreFilter,
+    ) -> Result<(Plan, BTreeSet<SegmentId>), UnitError> {
+        let mut first: BTreeMap<SegmentId, FreedSegmentName> = BTreeMap::new();
+        let now = self.with_index(|index| {
+            for segment in index.segments.all().values() {
+                let name = segment.name;
+                let is_superseded = name.superseded.is_some_and(|at| filter.since <= at);
+                if !is_superseded && filter.selects(name.freed_at.wall, name.segment) {
+                    // The segment that was there at the beginning of the selected time.
                     first.entry(name.segment).or_insert(name);
                 }
             }
-            Ok(state.moment(&*self.clock))
+            Ok(index.clock.timestamp(self.clock))
         })?;
-        let mut others = BTreeSet::new();
+        let mut occupied = BTreeSet::new();
         let mut files = Vec::new();
         for (segment, name) in first {
-            match self.is_there(segment) {
-                Ok(true) if !meant.replaced => {
-                    others.insert(segment);
+            match self.is_present(segment) {
+                Ok(true) if !filter.replaced => {
+                    occupied.insert(segment);
                 }
-                // Of one that cannot be looked at whoever moves it tells.
-                Err(why) if !is_its_own(&why) => return Err(why),
+                // The move reports a segment that cannot be opened.
+                Err(why) if !concerns_one_segment(&why) => return Err(why),
                 _ => files.push(name.to_string()),
             }
         }
-        let note = Note::new(meant, now, files);
-        Ok((note, others))
+        Ok((Plan::new(filter, now, files), occupied))
     }
 
-    fn is_there(&self, segment: SegmentId) -> Result<bool, UnitError> {
-        match self
-            .place
-            .disk
-            .open(&self.place.file(segment), OpenMode::Read)
-        {
-            // One that was cut to nothing is none.
+    fn is_present(&self, segment: SegmentId) -> Result<bool, UnitError> {
+        let root = &self.segments.root;
+        match root.disk.open(&root.file(segment), OpenMode::Read) {
+            // An empty file is what an interrupted delete leaves.
             Ok(file) => Ok(!file.length().is_ok_and(|length| length == 0)),
             Err(error) if is_not_found(&error) => Ok(false),
-            // Whatever it is, it is in the place.
+            // Whatever it is, it occupies the name.
             Err(error) if world::WrongKind::of(&error).is_some() => Ok(true),
-            Err(error) => Err(self.place.meaning_at(segment, "open", error)),
+            Err(error) => Err(root.segment_error(segment, "open", error)),
         }
     }
+}
 
-    fn carry_out(
-        &self,
-        keep: &Keep,
-        note: &Note,
-        others: &BTreeSet<SegmentId>,
-        dry_run: bool,
-    ) -> Result<Restored, UnitError> {
-        let (mut slots, unreadable_logs) = self.meant_slots(keep, note)?;
-        if !dry_run {
-            self.write_restore(keep, note)?;
+impl Restore<'_> {
+    fn run(mut self) -> Result<RestoreReport, UnitError> {
+        let selected = self.select_slots()?;
+        if !self.dry_run {
+            self.undelete.save_plan(self.plan)?;
         }
-        let others = others.iter();
-        let mut told: BTreeMap<_, _> = others
-            .map(|segment| {
-                (
-                    *segment,
-                    RestoredSegment::of(*segment, SegmentFate::OtherThere),
-                )
-            })
-            .collect();
-        let files = self.move_all(keep, note, dry_run, &mut told)?;
-        slots.retain(|segment, _| {
-            let told = told.get(segment).map(|one| one.whole);
-            let is_noted = note.names().any(|name| name.segment == *segment);
-            // They are those of the one that stays aside.
-            let is_elsewhere = matches!(told, Some(SegmentFate::OtherThere | SegmentFate::Failed));
-            !(is_noted && is_elsewhere)
-        });
-        let from = |segment: &SegmentId| files.get(segment).filter(|_| dry_run);
-        let mut brought: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
-        for (segment, meant) in &slots {
-            let entry = told.entry(*segment).or_insert_with(|| RestoredSegment {
-                gone: meant.elsewhere,
-                ..RestoredSegment::of(*segment, SegmentFate::There)
-            });
-            match self.mark_kept(*segment, from(segment), &meant.slots, dry_run) {
-                Ok(Some(back)) => {
-                    entry.slots = back.new;
-                    entry.gone += (meant.slots.len() - back.kept.len()) as u32;
-                    brought.insert(*segment, back.kept);
-                }
-                Ok(None) => {
-                    entry.whole = SegmentFate::Gone;
-                    entry.gone += meant.slots.len() as u32;
-                }
-                Err(why) if is_its_own(&why) => entry.whole = SegmentFate::Failed,
-                Err(why) => return Err(why),
-            }
+        let files = self.move_all()?;
+        let restored = self.mark_all(selected.by_segment, &files)?;
+        if !self.dry_run {
+            self.undelete.forget_restored(self.plan, &restored)?;
         }
-        if !dry_run {
-            self.forget_brought(keep, note, &brought)?;
-        }
-        // What was brought back by the same words before.
-        told.retain(|_, one| one.whole != SegmentFate::There || one.slots > 0 || one.gone > 0);
-        let given_back = self.with_kept(keep, |state| Ok(state.given_back()))?;
-        Ok(Restored {
-            segments: told.into_values().collect(),
-            given_back: Some(given_back).filter(|at| at.0 >= note.since() && at.0 != 0),
-            unreadable_logs,
+        // Omits what an earlier restore with the same filter restored.
+        self.outcomes
+            .retain(|_, one| one.whole != SegmentFate::Present || one.slots > 0 || one.lost > 0);
+        let newest = self
+            .undelete
+            .with_index(|index| Ok(index.newest_reclaimed()))?;
+        Ok(RestoreReport {
+            segments: self.outcomes.into_values().collect(),
+            reclaimed_until: Some(newest).filter(|at| at.0 >= self.plan.since() && at.0 != 0),
+            unreadable_logs: selected.unreadable_logs,
         })
     }
 
-    /// Moves what is noted to where it was, durably. Returns what is there of it.
-    fn move_all(
-        &self,
-        keep: &Keep,
-        note: &Note,
-        dry_run: bool,
-        told: &mut BTreeMap<SegmentId, RestoredSegment>,
-    ) -> Result<BTreeMap<SegmentId, AsideName>, UnitError> {
-        let mut files = BTreeMap::new();
-        for name in note.names() {
-            let fate = match self.move_one(keep, note, &name, dry_run) {
-                Err(why) if is_its_own(&why) => {
-                    // Or the note stays, by which it is done later.
-                    self.move_again(keep, &name, note.moment())?;
-                    Some(SegmentFate::Failed)
+    /// Marks the selected slots as kept, where their content is there. Returns all of them that
+    /// are kept now.
+    fn mark_all(
+        &mut self,
+        mut selected: BTreeMap<SegmentId, slots::SelectedSlots>,
+        files: &BTreeMap<SegmentId, FreedSegmentName>,
+    ) -> Result<BTreeMap<SegmentId, BTreeSet<u32>>, UnitError> {
+        selected.retain(|segment, _| {
+            let fate = self.outcomes.get(segment).map(|one| one.whole);
+            let is_planned = self.plan.names().any(|name| name.segment == *segment);
+            // Then the slots are those of the segment that stays stored.
+            let stays = matches!(fate, Some(SegmentFate::Occupied | SegmentFate::Failed));
+            !(is_planned && stays)
+        });
+        let mut restored: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
+        for (segment, selected) in &selected {
+            let from = files.get(segment).filter(|_| self.dry_run);
+            let marked = self.mark(*segment, from, &selected.slots);
+            let outcome = self.outcomes.entry(*segment).or_insert(RestoredSegment {
+                lost: selected.of_others,
+                ..RestoredSegment::new(*segment, SegmentFate::Present)
+            });
+            match marked {
+                Ok(Some(marked)) => {
+                    outcome.slots = marked.new;
+                    outcome.lost += (selected.slots.len() - marked.kept.len()) as u32;
+                    restored.insert(*segment, marked.kept);
                 }
-                moved => moved?,
-            };
-            if let Some(fate) = fate {
-                told.insert(name.segment, RestoredSegment::of(name.segment, fate));
+                Ok(None) => {
+                    outcome.whole = SegmentFate::Lost;
+                    outcome.lost += selected.slots.len() as u32;
+                }
+                Err(why) if concerns_one_segment(&why) => outcome.whole = SegmentFate::Failed,
+                Err(why) => return Err(why),
             }
-            if !matches!(fate, Some(SegmentFate::OtherThere | SegmentFate::Failed)) {
-                files.insert(name.segment, name);
-            }
         }
-        if !dry_run {
-            let synced = self.sync_moved(&files);
-            synced.map_err(|error| self.place.meaning("restore what was freed", error))?;
-        }
-        Ok(files)
-    }
-
-    /// What becomes of one segment that is noted; none if it was moved before it was
-    /// cut short.
-    fn move_one(
-        &self,
-        keep: &Keep,
-        note: &Note,
-        name: &AsideName,
-        dry_run: bool,
-    ) -> Result<Option<SegmentFate>, UnitError> {
-        if !self.is_aside(name)? {
-            return Ok(None);
-        }
-        let fate = match self.is_there(name.segment)? {
-            // Put there after the restore was cut short.
-            true if !note.replaced() => return Ok(Some(SegmentFate::OtherThere)),
-            true => SegmentFate::PutBack,
-            false => SegmentFate::BroughtBack,
-        };
-        if !dry_run {
-            let was_there = fate == SegmentFate::PutBack;
-            self.move_back(keep, name, was_there, note.replaced())?;
-        }
-        Ok(Some(fate))
+        Ok(restored)
     }
 }
 
 impl RestoredSegment {
-    fn of(segment: SegmentId, whole: SegmentFate) -> Self {
+    fn new(segment: SegmentId, whole: SegmentFate) -> Self {
         Self {
             segment,
             whole,
             slots: 0,
-            gone: 0,
+            lost: 0,
         }
     }
 }
 
-/// Whether an error says nothing of other segments.
-fn is_its_own(why: &UnitError) -> bool {
+/// Whether an error says nothing about other segments.
+fn concerns_one_segment(why: &UnitError) -> bool {
     matches!(
         why,
         UnitError::Io { .. }

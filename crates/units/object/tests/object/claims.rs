@@ -2,7 +2,7 @@
 
 use base::{ClusterId, DatabaseId, UnitId};
 use unit::{Owner, Unit as _, UnitError};
-use unit_object::{Conditional, ObjectUnit, Place};
+use unit_object::{Conditional, Location, ObjectUnit};
 
 use crate::help::{self, CLUSTER, Site, UNIT, local, memory, put_slots, runtime, segment};
 
@@ -18,7 +18,7 @@ fn owner(database: u128, generation: u32) -> Owner {
 fn what_the_store_can_do_is_learnt_when_the_unit_is_made() {
     let site = Site::new(memory());
     site.unit();
-    let marker = ObjectUnit::identify(runtime(), &site.place).expect("a unit");
+    let marker = ObjectUnit::identify(runtime(), &site.location).expect("a unit");
     assert_eq!(
         (marker.cluster, marker.unit, marker.owner),
         (CLUSTER, UNIT, None)
@@ -32,7 +32,7 @@ fn what_the_store_can_do_is_learnt_when_the_unit_is_made() {
     let (_folder, store) = local();
     let site = Site::new(store);
     site.unit();
-    let marker = ObjectUnit::identify(runtime(), &site.place).expect("a unit");
+    let marker = ObjectUnit::identify(runtime(), &site.location).expect("a unit");
     let some = Conditional {
         create: true,
         update: false,
@@ -55,7 +55,7 @@ fn a_prefix_that_is_no_unit_is_missing_and_one_that_holds_something_is_not_taken
         help::free(&unit, segment(1), [0]),
         unit.delete(segment(1)),
         unit.scrub(segment(1)).map(drop),
-        ObjectUnit::identify(runtime(), &site.place).map(drop),
+        ObjectUnit::identify(runtime(), &site.location).map(drop),
     ] {
         assert!(
             matches!(missing, Err(UnitError::Missing { .. })),
@@ -64,14 +64,14 @@ fn a_prefix_that_is_no_unit_is_missing_and_one_that_holds_something_is_not_taken
     }
     assert_eq!(site.store.names(), [""; 0], "nothing was written");
     site.store.put_raw("holiday.jpg", b"a picture");
-    let foreign = site.open().made().map(drop);
+    let foreign = site.open().created().map(drop);
     assert!(
         matches!(foreign, Err(UnitError::Foreign { .. })),
         "{foreign:?}"
     );
     site.store.remove_raw("holiday.jpg");
     site.store.put_raw("scree-unit.toml", b"format = 1");
-    let foreign = site.open().made().map(drop);
+    let foreign = site.open().created().map(drop);
     assert!(
         matches!(foreign, Err(UnitError::Foreign { .. })),
         "{foreign:?}"
@@ -100,7 +100,7 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
         (ClusterId::from_u128(9), UNIT),
         (CLUSTER, UnitId::from_u128(9)),
     ] {
-        let other = ObjectUnit::open(&world, runtime(), &site.place, cluster, unit);
+        let other = ObjectUnit::open(&world, runtime(), &site.location, cluster, unit);
         for refused in [
             other.probe(),
             other.list().map(drop),
@@ -111,15 +111,15 @@ fn another_unit_is_foreign_and_so_is_a_unit_within_one() {
                 "{refused:?}"
             );
         }
-        let made = other.made().map(drop);
+        let made = other.created().map(drop);
         assert!(matches!(made, Err(UnitError::Foreign { .. })), "{made:?}");
     }
     let shared: std::sync::Arc<dyn object_store::ObjectStore> = site.store.clone();
-    let within = Place::on(shared, "a/unit/b/c".into(), "test://within".to_owned());
+    let within = Location::on(shared, "a/unit/b/c".into(), "test://within".to_owned());
     let within = ObjectUnit::create(&world, runtime(), &within, CLUSTER, UnitId::from_u128(3));
     let within = within.map(drop);
     assert!(
-        matches!(&within, Err(UnitError::Foreign { reason, .. }) if reason.contains("lies in")),
+        matches!(&within, Err(UnitError::Foreign { reason, .. }) if reason.contains("is within")),
         "{within:?}"
     );
     assert_eq!(site.unit().id(), UNIT, "made twice is opened");

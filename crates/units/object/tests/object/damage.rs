@@ -115,10 +115,10 @@ fn an_object_of_another_segment_or_cluster_is_refused() {
     let elsewhere = Site::new(memory());
     let world = elsewhere.simulation.world();
     let cluster = ClusterId::from_u128(9);
-    let place = &elsewhere.place;
+    let location = &elsewhere.location;
     let id = unit.id();
     let foreign =
-        unit_object::ObjectUnit::create(&world, crate::help::runtime(), place, cluster, id);
+        unit_object::ObjectUnit::create(&world, crate::help::runtime(), location, cluster, id);
     put_slots(&foreign.expect("made"), segment(1), 512, 70).expect("put");
     site.store
         .put_raw(SEGMENT, &elsewhere.store.get_raw(SEGMENT));
@@ -174,7 +174,7 @@ fn a_note_of_another_length_is_none() {
 
 /// It was put as it is by this process, whose memory of it is too old.
 #[test]
-fn what_was_replaced_meanwhile_is_looked_at_anew() {
+fn a_segment_that_was_replaced_meanwhile_is_loaded_again() {
     let site = Site::new(memory());
     let unit = site.unit();
     put_slots(&unit, segment(1), 4096, 8).expect("put");

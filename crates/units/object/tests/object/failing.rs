@@ -74,7 +74,7 @@ fn kept(site: &Site, slots: &[u16]) {
 fn making_a_unit_can_be_tried_again() {
     at_every_request(
         |_| {},
-        |site| site.open().made().map(drop),
+        |site| site.open().created().map(drop),
         |_| {},
         |site| {
             site.open().probe().expect("a unit");

@@ -20,7 +20,7 @@ use object_store::{
 };
 use tokio::runtime::{Handle, Runtime};
 use unit::{Put, Read, SlotRun, Tag, Unit, UnitError};
-use unit_object::{ObjectUnit, Place};
+use unit_object::{Location, ObjectUnit};
 use world::simulated::Simulation;
 
 /// Where all units of these tests wait.
@@ -52,13 +52,13 @@ pub enum Fails {
 /// An object's name, and what it is replaced by, if it is not removed.
 pub type Change = (String, Option<Vec<u8>>);
 
-/// See the module's head.
+/// A store with injected faults.
 #[derive(Debug)]
 pub struct TestStore {
     inner: Arc<dyn ObjectStore>,
     prefix: String,
     requests: Mutex<Vec<String>>,
-    /// So many requests succeed before one fails; negative, if none does.
+    /// Number of requests that succeed before one fails; negative if none fails.
     failing_in: AtomicI64,
     fails: Mutex<Fails>,
     parts: Arc<AtomicI64>,
@@ -309,7 +309,7 @@ pub fn local() -> (tempfile::TempDir, Arc<dyn ObjectStore>) {
 /// A place for one unit, and the time there.
 pub struct Site {
     pub store: Arc<TestStore>,
-    pub place: Place,
+    pub location: Location,
     pub simulation: Simulation,
 }
 
@@ -327,7 +327,7 @@ impl Site {
         let shared: Arc<dyn ObjectStore> = Arc::clone(&store) as _;
         Self {
             store,
-            place: Place::on(shared, Path::from(prefix), url),
+            location: Location::on(shared, Path::from(prefix), url),
             simulation: Simulation::new(1),
         }
     }
@@ -337,7 +337,7 @@ impl Site {
         ObjectUnit::open(
             &self.simulation.world(),
             runtime(),
-            &self.place,
+            &self.location,
             CLUSTER,
             UNIT,
         )
@@ -345,7 +345,7 @@ impl Site {
 
     /// The unit, made if it is not there.
     pub fn unit(&self) -> ObjectUnit {
-        self.open().made().expect("made")
+        self.open().created().expect("made")
     }
 }
 

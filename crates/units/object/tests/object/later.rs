@@ -1,11 +1,11 @@
-//! Readings that nobody waits for.
+//! Asynchronous reads.
 
 use std::sync::{Arc, mpsc};
 
 use base::Slot;
 use object_store::path::Path;
 use unit::{ReadDone, SlotRun, Unit, UnitError};
-use unit_object::{ObjectUnit, Place};
+use unit_object::{Location, ObjectUnit};
 use world::World;
 
 use crate::help::{
@@ -63,12 +63,12 @@ fn what_is_read_without_waiting_is_what_was_put_and_told_once() {
 /// A store that does not answer would otherwise take all memory.
 #[test]
 fn no_more_readings_are_begun_than_there_is_memory_for() {
-    let place = Place::on(
+    let location = Location::on(
         Arc::new(Unresponsive),
         Path::from("a"),
         "test://unresponsive".to_owned(),
     );
-    let unit = ObjectUnit::open(&World::real(1), runtime(), &place, CLUSTER, UNIT);
+    let unit = ObjectUnit::open(&World::real(1), runtime(), &location, CLUSTER, UNIT);
     let begun = (0..1000)
         .take_while(|_| unit.read_async(run(0, 1), 4096, Box::new(|_| {})))
         .count();

@@ -17,7 +17,7 @@ use base::LineageTag;
 use object_store::path::Path;
 use testkit::units::conformance;
 use unit::{Put, Read, SlotRun, Unit as _, UnitError};
-use unit_object::{ObjectUnit, Place};
+use unit_object::{Location, ObjectUnit};
 
 use help::{Site, local, memory};
 
@@ -42,7 +42,7 @@ fn a_store_that_knows_no_conditions_is_a_unit_like_any_other() {
 fn large_segments_go_in_parts() {
     let site = Site::new(memory());
     let unit = site.open().with_segment_data_bytes(64 << 20);
-    let unit = unit.made().expect("made");
+    let unit = unit.created().expect("made");
     let segment = help::segment(1);
     let (slot_bytes, count) = (1 << 20, 20);
     help::put_slots(&unit, segment, slot_bytes, count).expect("put");
@@ -209,15 +209,21 @@ fn serials_are_listed_from_where_they_begin() {
 
 #[test]
 fn a_store_that_does_not_answer_is_away_in_time() {
-    let place = Place::on(
+    let location = Location::on(
         Arc::new(help::Unresponsive),
         Path::from("unit"),
         "test://unresponsive".to_owned(),
     )
-    .answering_within(Duration::from_millis(50));
+    .with_answer_timeout(Duration::from_millis(50));
     let site = Site::new(memory());
     let world = site.simulation.world();
-    let unit = ObjectUnit::open(&world, help::runtime(), &place, help::CLUSTER, help::UNIT);
+    let unit = ObjectUnit::open(
+        &world,
+        help::runtime(),
+        &location,
+        help::CLUSTER,
+        help::UNIT,
+    );
     for unresponsive in [
         unit.probe(),
         unit.list().map(drop),

@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
     (0..HOSTS, act, fails)
 }
 
-/// What there should be: how many slots were put, and which of them are live.
+/// The expected state: the number of slots that were put, and the live ones.
 #[derive(Default)]
 struct Model(BTreeMap<u64, (u16, BTreeSet<u16>)>);
 

@@ -2,7 +2,7 @@
 
 It makes the bucket "bucket", prints its port (any, or the one that is its
 argument), and ends when its input does. With --checked it also makes a user, and
-prints key and secret behind the port: nobody else may do anything.
+prints key and secret behind the port; all other requests are refused.
 """
 
 import json
@@ -12,7 +12,8 @@ import sys
 
 arguments = [argument for argument in sys.argv[1:] if argument != "--checked"]
 is_checked = len(arguments) < len(sys.argv) - 1
-# So many requests are nobody's, those below; it is read when moto is loaded.
+# Number of requests before authentication is enforced, for those below; moto reads it when it
+# is loaded.
 if is_checked:
     os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "4"
 

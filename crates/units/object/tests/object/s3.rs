@@ -15,7 +15,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, PutPayload};
 use testkit::units::conformance;
 use unit::{Unit as _, UnitError};
-use unit_object::{Conditional, ObjectUnit, Place};
+use unit_object::{Conditional, Location, ObjectUnit};
 use world::World;
 
 use crate::help::{CLUSTER, UNIT, free, live, put_slots, read_slots, runtime, segment};
@@ -68,23 +68,23 @@ fn settings(more: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 /// A prefix that nothing else has, and its name.
-fn place(more: &[(&str, &str)]) -> (Place, String) {
+fn location(more: &[(&str, &str)]) -> (Location, String) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("p{}/unit", NEXT.fetch_add(1, Ordering::SeqCst));
     let url = format!("s3://bucket/{prefix}");
     (
-        Place::with_settings(&url, settings(more)).expect("a place"),
+        Location::with_settings(&url, settings(more)).expect("a URL"),
         prefix,
     )
 }
 
-fn open(place: &Place) -> ObjectUnit {
-    ObjectUnit::open(&World::real(1), runtime(), place, CLUSTER, UNIT)
+fn open(location: &Location) -> ObjectUnit {
+    ObjectUnit::open(&World::real(1), runtime(), location, CLUSTER, UNIT)
 }
 
-fn unit(more: &[(&str, &str)]) -> (ObjectUnit, Place) {
-    let (place, _) = place(more);
-    (open(&place).made().expect("made"), place)
+fn unit(more: &[(&str, &str)]) -> (ObjectUnit, Location) {
+    let (location, _) = location(more);
+    (open(&location).created().expect("made"), location)
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn s3_is_a_unit_like_any_other() {
 #[test]
 fn s3_without_conditions_is_a_unit_like_any_other() {
     let settings = [("AWS_CONDITIONAL_PUT", "disabled")];
-    let (_, place) = unit(&settings);
-    let marker = ObjectUnit::identify(runtime(), &place).expect("a unit");
+    let (_, location) = unit(&settings);
+    let marker = ObjectUnit::identify(runtime(), &location).expect("a unit");
     let none = Conditional {
         create: false,
         update: false,
@@ -107,8 +107,8 @@ fn s3_without_conditions_is_a_unit_like_any_other() {
 
 #[test]
 fn s3_knows_conditions_and_hosts_free_at_once_by_them() {
-    let (unit, place) = unit(&[]);
-    let marker = ObjectUnit::identify(runtime(), &place).expect("a unit");
+    let (unit, location) = unit(&[]);
+    let marker = ObjectUnit::identify(runtime(), &location).expect("a unit");
     let all = Conditional {
         create: true,
         update: true,
@@ -116,12 +116,12 @@ fn s3_knows_conditions_and_hosts_free_at_once_by_them() {
     assert_eq!(marker.conditional, all);
     put_slots(&unit, segment(1), 4096, 100).expect("put");
     put_slots(&unit, segment(1), 4096, 100).expect("the same once more");
-    let again = put_slots(&open(&place), segment(1), 4096, 99);
+    let again = put_slots(&open(&location), segment(1), 4096, 99);
     assert!(
         matches!(again, Err(UnitError::Misplaced { slots: 100, .. })),
         "{again:?}"
     );
-    let hosts = [open(&place), open(&place)];
+    let hosts = [open(&location), open(&location)];
     std::thread::scope(|scope| {
         for (host, unit) in (0u16..).zip(&hosts) {
             scope.spawn(move || {
@@ -135,21 +135,21 @@ fn s3_knows_conditions_and_hosts_free_at_once_by_them() {
     });
     while unit.reclaim().expect("settled") {}
     assert_eq!(live(&unit, segment(1), 0..101), Vec::from_iter(80..100));
-    let stat = open(&place).stat_segment(segment(1)).expect("there");
+    let stat = open(&location).stat_segment(segment(1)).expect("there");
     assert_eq!((stat.slots, stat.freed), (100, 80));
     // Less than half of what is in it is dead.
-    let bytes = open(&place).stat().expect("counted").bytes;
+    let bytes = open(&location).stat().expect("counted").bytes;
     assert!(bytes < 64 + 16 + 40 * 4120, "{bytes}");
 }
 
 #[test]
 fn s3_takes_large_segments_in_parts() {
-    let (place, _) = place(&[]);
-    let unit = open(&place).with_segment_data_bytes(64 << 20);
-    let unit = unit.made().expect("made");
+    let (location, _) = location(&[]);
+    let unit = open(&location).with_segment_data_bytes(64 << 20);
+    let unit = unit.created().expect("made");
     put_slots(&unit, segment(1), 1 << 20, 20).expect("put");
     read_slots(&unit, segment(1), 1 << 20, 3, 4).expect("known");
-    let other = open(&place);
+    let other = open(&location);
     read_slots(&other, segment(1), 1 << 20, 0, 20).expect("found");
     assert_eq!(other.scrub(segment(1)).expect("scrubbed"), []);
 }
@@ -157,8 +157,8 @@ fn s3_takes_large_segments_in_parts() {
 /// It names a thousand objects at once.
 #[test]
 fn s3_names_all_segments() {
-    let (place, prefix) = place(&[]);
-    let unit = open(&place).made().expect("made");
+    let (location, prefix) = location(&[]);
+    let unit = open(&location).created().expect("made");
     let store = AmazonS3Builder::new()
         .with_endpoint(&SERVER.endpoint)
         .with_allow_http(true)
@@ -192,28 +192,28 @@ fn s3_names_all_segments() {
 
 #[test]
 fn a_bucket_that_is_not_there_is_missing_and_a_server_that_is_not_there_is_away() {
-    let missing = Place::with_settings("s3://no-such-bucket", settings(&[])).expect("a place");
+    let missing = Location::with_settings("s3://no-such-bucket", settings(&[])).expect("a URL");
     let unit = open(&missing);
     for missing in [
         unit.probe(),
         unit.list().map(drop),
-        open(&missing).made().map(drop),
+        open(&missing).created().map(drop),
     ] {
         assert!(
             matches!(&missing, Err(UnitError::Missing { reason, .. }) if reason.contains("NoSuchBucket")),
             "{missing:?}"
         );
     }
-    // Of a port that was given back nobody else's is likely to be heard so soon.
+    // A port that was just released is not reused so soon.
     let address = {
         let _within = runtime().enter();
         let any = "127.0.0.1:0".parse().expect("an address");
-        let nobody = world::host::listen(any).expect("a port");
-        nobody.local_addr().expect("its address")
+        let unused = world::host::listen(any).expect("a port");
+        unused.local_addr().expect("its address")
     };
     let endpoint = format!("http://{address}");
     let settings = settings(&[("AWS_ENDPOINT_URL_S3", &endpoint)]);
-    let away = Place::with_settings("s3://bucket/away", settings).expect("a place");
+    let away = Location::with_settings("s3://bucket/away", settings).expect("a URL");
     let probed = open(&away).probe();
     assert!(
         matches!(probed, Err(UnitError::Unavailable { .. })),

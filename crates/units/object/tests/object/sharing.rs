@@ -187,8 +187,8 @@ fn what_another_host_frees_meanwhile_is_free() {
     }
 }
 
-/// A host freed slots of a segment that a member lacked which is filled: it looked, found
-/// nothing, and deleted what whoever repairs had put there meanwhile.
+/// A host freed slots of a segment that a rebuilding member was missing: it found no segment and
+/// deleted what the repair had put there meanwhile.
 #[test]
 fn freeing_what_is_not_there_takes_nothing_that_comes_meanwhile() {
     let site = Site::new(memory());

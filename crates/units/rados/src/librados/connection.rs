@@ -1,4 +1,4 @@
-//! A connection to a cluster, and handing requests over to it.
+//! A connection to a cluster, and submitting requests.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
@@ -8,21 +8,21 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use super::library::{Functions, Handle, done, functions, text};
-use crate::place::{self, Settings};
+use crate::location::{self, Settings};
 use crate::pool::Errno;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConnectError {
-    /// There is no library.
+    /// The library cannot be loaded.
     Library(String),
-    /// A step that failed, and with what.
+    /// A step failed.
     Step(&'static str, Errno),
-    /// There is no such pool.
+    /// The pool does not exist.
     NoPool,
 }
 
-/// Requests that have not ended.
+/// The number of requests under way.
 #[derive(Default)]
 struct Pending {
     count: Mutex<usize>,
@@ -49,29 +49,29 @@ impl Pending {
 }
 
 thread_local! {
-    /// Whether this is a thread of librados that is telling of an answer.
-    static IS_TELLING: Cell<bool> = const { Cell::new(false) };
+    /// Whether this is a thread of librados inside a callback.
+    static IS_IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What librados is to do when a request has ended: with its return value.
+/// Called with the return value when a request has ended.
 pub(super) type Finish = Box<dyn FnOnce(c_int) + Send>;
 
-/// What a request leaves with librados.
+/// The state of a request, owned by librados meanwhile.
 struct Request {
     finish: Finish,
     pending: Arc<Pending>,
     functions: &'static Functions,
 }
 
-/// Called by librados, once for each request that it took.
+/// Called by librados, once for each request that it accepted.
 unsafe extern "C" fn completed(completion: Handle, request: *mut c_void) {
-    // SAFETY: `hand_over` has leaked it for this completion, which is called once.
+    // SAFETY: `submit` has leaked it for this completion, which is called once.
     let request = unsafe { Box::from_raw(request.cast::<Request>()) };
     // SAFETY: the completion lives until this function returns.
     let value = unsafe { (request.functions.rados_aio_get_return_value)(completion) };
-    let before = IS_TELLING.replace(true);
+    let before = IS_IN_CALLBACK.replace(true);
     (request.finish)(value);
-    IS_TELLING.set(before);
+    IS_IN_CALLBACK.set(before);
     request.pending.end();
 }
 
@@ -79,13 +79,13 @@ unsafe extern "C" fn completed(completion: Handle, request: *mut c_void) {
 pub(super) struct Handles {
     pub(super) functions: &'static Functions,
     pub(super) cluster: Handle,
-    /// Null until there is one.
+    /// Null until the pool is open.
     pub(super) io: Handle,
     pending: Arc<Pending>,
 }
 
 // SAFETY: librados' handles may be used by several threads at once
-// (`librados.h`); only `drop` ends them, which has them alone.
+// (`librados.h`); only `drop` ends them, which has exclusive access.
 unsafe impl Send for Handles {}
 // SAFETY: as above.
 unsafe impl Sync for Handles {}
@@ -93,7 +93,7 @@ unsafe impl Sync for Handles {}
 impl Drop for Handles {
     fn drop(&mut self) {
         self.pending.wait();
-        // SAFETY: no request is under way, and nobody else has the handles.
+        // SAFETY: no request is under way, and access is exclusive.
         unsafe {
             if !self.io.is_null() {
                 (self.functions.rados_ioctx_destroy)(self.io);
@@ -113,23 +113,23 @@ pub(crate) struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let handles = self.handles.take();
-        if IS_TELLING.get() {
-            // The thread that this is would wait for itself.
+        if IS_IN_CALLBACK.get() {
+            // Closing waits for callbacks, and this is one.
             #[expect(
                 clippy::disallowed_methods,
-                reason = "it lasts as long as a connection takes to be closed"
+                reason = "it lasts as long as closing a connection takes"
             )]
             let closing = std::thread::Builder::new()
                 .name("rados-close".to_owned())
                 .spawn(move || drop(handles));
-            // Without a thread for it, it ends here, or not at all.
+            // If no thread can be started, the handles are dropped here.
             drop(closing);
         }
     }
 }
 
 impl Connection {
-    /// Connects, which takes as long as the cluster takes, or the settings say.
+    /// Connects. Waits for the cluster, up to the timeouts.
     pub(crate) fn to(
         pool: &str,
         namespace: &str,
@@ -163,7 +163,7 @@ impl Connection {
         // SAFETY: as above; no name means CEPH_ARGS.
         let parsed = unsafe { (functions.rados_conf_parse_env)(cluster, ptr::null()) };
         step("read CEPH_ARGS", parsed)?;
-        for (name, value) in place::TIMES_MAX {
+        for (name, value) in location::TIMEOUTS_S {
             handles
                 .limit(name, value)
                 .map_err(|errno| ConnectError::Step("use librados", errno))?;
@@ -187,17 +187,16 @@ impl Connection {
     }
 
     pub(super) fn handles(&self) -> &Handles {
-        self.handles.as_ref().expect("it is taken by drop only")
+        self.handles.as_ref().expect("only `drop` takes it")
     }
 }
 
 impl Handles {
-    /// Limits a time that the configuration leaves without a limit.
+    /// Sets a timeout that the configuration does not set.
     fn limit(&self, option: &str, value: &str) -> Result<(), Errno> {
         let (option, value) = (text(option)?, text(value)?);
         let mut set = [0_u8; 64];
-        // SAFETY: there is room for as many bytes as is said, and a zero at the end
-        // is written with them.
+        // SAFETY: the buffer has the given length, which includes the final zero.
         let got = unsafe {
             (self.functions.rados_conf_get)(
                 self.cluster,
@@ -222,9 +221,9 @@ impl Handles {
         .map(drop)
     }
 
-    /// Hands a request over. `finish` is called when it has ended, or at once if
-    /// librados does not take it.
-    pub(super) fn hand_over(&self, finish: Finish, begin: impl FnOnce(Handle) -> c_int) {
+    /// Submits a request. `finish` is called when it has ended, or at once if librados rejects
+    /// it.
+    pub(super) fn submit(&self, finish: Finish, begin: impl FnOnce(Handle) -> c_int) {
         let request = Box::into_raw(Box::new(Request {
             finish,
             pending: Arc::clone(&self.pending),
@@ -243,12 +242,12 @@ impl Handles {
         };
         let begun = done(made).and_then(|_| {
             let begun = done(begin(completion));
-            // SAFETY: it is not used here again; librados keeps it for itself.
+            // SAFETY: it is not used here again; librados holds a reference of its own.
             unsafe { (self.functions.rados_aio_release)(completion) };
             begun
         });
         if let Err(errno) = begun {
-            // SAFETY: librados did not take it, and will not call `completed`.
+            // SAFETY: librados rejected it and will not call `completed`.
             let request = unsafe { Box::from_raw(request) };
             (request.finish)(errno.0.saturating_neg());
             request.pending.end();

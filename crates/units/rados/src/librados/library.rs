@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::pool::Errno;
 
-/// What is loaded. The number is that of the interface, the same since 2009.
+/// File name of the library. The number is that of its interface, unchanged since 2009.
 const LIBRARY: &str = "librados.so.2";
 
 pub(super) type Handle = *mut c_void;
@@ -90,7 +90,7 @@ functions! {
     fn rados_buffer_free(*mut c_char);
 }
 
-/// Loads the library, once; an error says what to install.
+/// Loads the library once. The error says what to install.
 pub(super) fn functions() -> Result<&'static Functions, String> {
     static LOADED: OnceLock<Functions> = OnceLock::new();
     if let Some(loaded) = LOADED.get() {
@@ -107,16 +107,15 @@ fn load(library: &str) -> Result<Functions, String> {
              on this host"
         )
     };
-    // SAFETY: the initialisers of librados need nothing that a program without it
-    // would not have.
+    // SAFETY: the initializers of librados have no requirements.
     let library = unsafe { libloading::Library::new(library) }.map_err(failed)?;
     let found = Functions::find(&library).map_err(failed)?;
-    // For ever: it has threads, and handlers for the end of the process.
+    // Never unloaded: it has threads and exit handlers.
     std::mem::forget(library);
     Ok(found)
 }
 
-/// Text for librados; what has a zero byte in it names nothing.
+/// Converts text for librados; an error if it has a zero byte.
 pub(super) fn text(text: &str) -> Result<CString, Errno> {
     CString::new(text).map_err(|_| Errno(libc::EINVAL))
 }

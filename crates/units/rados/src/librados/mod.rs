@@ -1,22 +1,20 @@
-//! librados, loaded when it is first asked for: all the `unsafe` of this crate,
-//! behind functions that have none.
+//! librados, loaded when it is first needed: all `unsafe` code of this crate, behind safe
+//! functions.
 //!
-//! Nothing links to the library, so the program starts where there is no Ceph.
-//! What is asked of a cluster is asked without waiting: librados calls
-//! [`completed`] once for each request, on a thread of its own, where nothing may
+//! Nothing links to the library, so the program also starts without Ceph. Requests are
+//! asynchronous: librados calls `completed` once for each, on a thread of its own, which must not
 //! wait.
 //!
-//! Ownership, on which the safety of all this rests:
+//! Ownership, on which safety rests:
 //!
-//! * A [`Request`] owns what librados writes into. It is leaked when the request is
-//!   handed over, and taken back by [`completed`], or at once if librados
-//!   refuses it, and by nobody else.
-//! * A [`Connection`] outlives its requests: to drop it waits for all of them,
-//!   and is never done on a thread of librados.
+//! * A `Request` owns the memory that librados writes to. It is leaked when the request is
+//!   submitted, and taken back by `completed` only, or at once if librados rejects it.
+//! * A [`Connection`] outlives its requests: dropping it waits for all of them, and never
+//!   happens on a thread of librados.
 //! * The library is never unloaded.
 //!
-//! [`library`] declares and loads it, [`connection`] connects and hands requests over,
-//! [`requests`] is what is asked.
+//! `library` declares and loads it, `connection` connects and submits requests, `requests`
+//! implements them.
 
 mod connection;
 mod library;

@@ -1,31 +1,30 @@
-//! What is asked of a pool, as librados has it.
+//! The requests to a pool, by librados.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
 use super::connection::{Connection, Finish, Handles};
 use super::library::{Functions, Handle, ListItem, done, text};
-use crate::pool::{Change, Errno, Inspected, Pool, Told, ToldBytes};
+use crate::pool::{Callback, Change, Errno, Inspected, Pool, ReadCallback};
 
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 1;
 /// `LIBRADOS_CMPXATTR_OP_EQ`.
 const EQUAL: u8 = 1;
-/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool answers that it is, where else it
-/// would keep a write until there is room.
+/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool returns an error at once; by default it would block
+/// a write until there is room.
 const FULL_TRY: c_int = 64;
-/// `LIBRADOS_ALLOC_HINT_FLAG_RANDOM_READ | …_APPEND_ONLY | …_INCOMPRESSIBLE`: what
-/// is sealed cannot be compressed.
+/// `LIBRADOS_ALLOC_HINT_FLAG_RANDOM_READ | …_APPEND_ONLY | …_INCOMPRESSIBLE`: sealed
+/// data cannot be compressed.
 const HINTS: u32 = 8 | 16 | 512;
 
-/// Objects that are listed by one call.
+/// Number of objects that one call lists.
 const LIST_AT_ONCE: usize = 1024;
 
-/// A pointer that goes with a request to the thread that ends it.
+/// A pointer that is sent with a request to the thread that completes it.
 struct Sent<T>(*mut T);
 
-// SAFETY: what it points to belongs to the request, and one thread at a time has
-// that.
+// SAFETY: its target belongs to the request, which one thread at a time owns.
 unsafe impl<T> Send for Sent<T> {}
 
 impl<T> Sent<T> {
@@ -35,8 +34,8 @@ impl<T> Sent<T> {
 }
 
 impl Connection {
-    /// What the monitors answer to a command. It waits.
-    pub(crate) fn ask_monitors(&self, command: &str) -> Result<Vec<u8>, Errno> {
+    /// Sends a command to the monitors and waits for the answer.
+    pub(crate) fn monitor_command(&self, command: &str) -> Result<Vec<u8>, Errno> {
         let handles = self.handles();
         let functions = handles.functions;
         let command = text(command)?;
@@ -58,7 +57,7 @@ impl Connection {
             )
         };
         let mut text = Vec::new();
-        // SAFETY: what librados has allocated has so many bytes, and is freed once.
+        // SAFETY: what librados has allocated has that many bytes, and is freed once.
         unsafe {
             if !answer.is_null() {
                 text.extend_from_slice(std::slice::from_raw_parts(
@@ -80,8 +79,8 @@ impl Handles {
         let functions = self.functions;
         let bytes_of = |bytes: &[u8]| (bytes.as_ptr().cast::<c_char>(), bytes.len());
         match *change {
-            // SAFETY: for all: the operation is live, texts end in a zero, and what
-            // is pointed to is copied before the call returns.
+            // SAFETY: for all: the operation is live, texts end in a zero, and the data is copied
+            // before the call returns.
             Change::Create => unsafe {
                 (functions.rados_write_op_create)(operation, EXCLUSIVE, ptr::null());
             },
@@ -101,8 +100,8 @@ impl Handles {
                 );
             },
             Change::MustBe(bytes) => {
-                // Behind its end an object is compared as if zeroes lay there: with one
-                // of them, nothing else can follow.
+                // Bytes behind the end of an object compare as zeroes: one zero ensures that the
+                // object ends there.
                 let bytes = [bytes, &[0]].concat();
                 let (bytes, length) = bytes_of(&bytes);
                 // SAFETY: as above; the whole operation says if they differ.
@@ -152,10 +151,10 @@ impl Handles {
 }
 
 impl Pool for Connection {
-    fn change(&self, name: &str, changes: &[Change<'_>], told: Told<()>) {
+    fn change(&self, name: &str, changes: &[Change<'_>], callback: Callback<()>) {
         let handles = self.handles();
         let functions = handles.functions;
-        let finish: Finish = Box::new(move |value| told(done(value).map(drop)));
+        let finish: Finish = Box::new(move |value| callback(done(value).map(drop)));
         // SAFETY: it allocates a list of changes.
         let operation = unsafe { (functions.rados_create_write_op)() };
         let added = changes
@@ -163,7 +162,7 @@ impl Pool for Connection {
             .try_for_each(|change| handles.add(operation, change));
         match added.and_then(|()| text(name)) {
             Err(errno) => finish(errno.0.saturating_neg()),
-            Ok(name) => handles.hand_over(finish, |completion| {
+            Ok(name) => handles.submit(finish, |completion| {
                 let mtime = ptr::null_mut();
                 // SAFETY: all handles are live, and the name is copied.
                 unsafe {
@@ -182,24 +181,24 @@ impl Pool for Connection {
         unsafe { (functions.rados_release_write_op)(operation) };
     }
 
-    fn read(&self, name: &str, offset: u64, length: usize, told: ToldBytes) {
+    fn read(&self, name: &str, offset: u64, length: usize, callback: ReadCallback) {
         let handles = self.handles();
         let name = match text(name) {
-            Err(errno) => return told(Err(errno)),
+            Err(errno) => return callback(Err(errno)),
             Ok(name) => name,
         };
-        // Clearing it costs as much as what is read into it.
+        // Not cleared, which would cost as much as the read.
         let mut buffer = Box::<[u8]>::new_uninit_slice(length);
         let bytes = buffer.as_mut_ptr();
-        // The request has the buffer, which stays where it is.
+        // The request owns the buffer, which does not move.
         let finish: Finish = Box::new(move |value| {
-            told(done(value).map(|read| {
+            callback(done(value).map(|read| {
                 let read = &buffer[..read.min(length)];
                 // SAFETY: librados has written as many bytes as it says.
                 unsafe { std::slice::from_raw_parts(read.as_ptr().cast(), read.len()) }
             }));
         });
-        handles.hand_over(finish, |completion| {
+        handles.submit(finish, |completion| {
             // SAFETY: all handles are live, the name is copied, and the buffer has
             // `length` bytes and lives until the request ends.
             unsafe {
@@ -215,8 +214,8 @@ impl Pool for Connection {
         });
     }
 
-    fn inspect(&self, name: &str, told: Told<Inspected>) {
-        /// What librados fills.
+    fn inspect(&self, name: &str, callback: Callback<Inspected>) {
+        /// Results that librados writes.
         struct Filled {
             attributes: Handle,
             size: u64,
@@ -226,7 +225,7 @@ impl Pool for Connection {
         let handles = self.handles();
         let functions = handles.functions;
         let name = match text(name) {
-            Err(errno) => return told(Err(errno)),
+            Err(errno) => return callback(Err(errno)),
             Ok(name) => name,
         };
         let filled = Box::into_raw(Box::new(Filled {
@@ -254,23 +253,23 @@ impl Pool for Connection {
         };
         let (sent, sent_operation) = (Sent(filled), Sent(operation));
         let finish: Finish = Box::new(move |value| {
-            // SAFETY: the request has ended: nobody else has it.
+            // SAFETY: the request has ended, so access is exclusive.
             let filled = unsafe { Box::from_raw(sent.take()) };
             let attributes = match filled.attributes.is_null() {
                 true => Vec::new(),
-                // SAFETY: librados has made the list, and nobody else has it.
+                // SAFETY: librados has created the list, and access is exclusive.
                 false => unsafe { attributes_in(functions, filled.attributes) },
             };
             // SAFETY: the request has ended.
             unsafe { (functions.rados_release_read_op)(sent_operation.take()) };
             let [first, second] = filled.results;
             let answered = done(value).and(done(first)).and(done(second));
-            told(answered.map(|_| Inspected {
+            callback(answered.map(|_| Inspected {
                 size: filled.size,
                 attributes,
             }));
         });
-        handles.hand_over(finish, |completion| {
+        handles.submit(finish, |completion| {
             // SAFETY: all handles are live, and the name is copied.
             unsafe {
                 (functions.rados_aio_read_op_operate)(
@@ -328,10 +327,10 @@ impl Pool for Connection {
                 Err(errno) => break Err(errno),
             };
             for item in &items[..found] {
-                // SAFETY: librados has filled it: so many bytes lie there.
+                // SAFETY: librados has filled it: that many bytes are there.
                 let name =
                     unsafe { std::slice::from_raw_parts(item.oid.cast::<u8>(), item.oid_length) };
-                // A name that is no text is none of ours.
+                // Names of segments are text; others do not match.
                 each(&String::from_utf8_lossy(name));
             }
             // SAFETY: it frees what the call above has filled.
@@ -346,12 +345,12 @@ impl Pool for Connection {
     }
 
     fn free_bytes(&self) -> Result<Option<u64>, Errno> {
-        let answer = self.ask_monitors(r#"{"prefix":"df","format":"json"}"#)?;
+        let answer = self.monitor_command(r#"{"prefix":"df","format":"json"}"#)?;
         Ok(free_in(&answer, &self.pool))
     }
 }
 
-/// How much more a pool takes, in an answer to `ceph df`.
+/// Free room of a pool, in an answer to `ceph df`.
 fn free_in(answer: &[u8], pool: &str) -> Option<u64> {
     let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
     let pools = answer.get("pools")?.as_array()?;
@@ -359,10 +358,10 @@ fn free_in(answer: &[u8], pool: &str) -> Option<u64> {
     found.get("stats")?.get("max_avail")?.as_u64()
 }
 
-/// The attributes in a list, which ends with that.
+/// Reads the attributes in a list and ends it.
 ///
 /// # Safety
-/// The list is one of librados', and nobody uses it again.
+/// The list must be one of librados', and must not be used again.
 unsafe fn attributes_in(functions: &Functions, list: Handle) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     loop {
@@ -374,7 +373,7 @@ unsafe fn attributes_in(functions: &Functions, list: Handle) -> Vec<(String, Vec
         if next < 0 || name.is_null() {
             break;
         }
-        // SAFETY: a name ends in a zero; the value has so many bytes, and both
+        // SAFETY: a name ends in a zero; the value has that many bytes, and both
         // live as long as the list.
         let (name, value) = unsafe {
             let value: &[u8] = match value.is_null() {
@@ -385,7 +384,7 @@ unsafe fn attributes_in(functions: &Functions, list: Handle) -> Vec<(String, Vec
         };
         found.push((name.to_string_lossy().into_owned(), value.to_vec()));
     }
-    // SAFETY: nobody uses it again.
+    // SAFETY: it is not used again.
     unsafe { (functions.rados_getxattrs_end)(list) };
     found
 }
@@ -395,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_room_is_what_the_monitors_say_of_the_pool() {
+    fn free_room_is_read_from_the_answer_of_the_monitors() {
         let answer = br#"{"stats":{},"pools":[{"name":"a","stats":{"max_avail":7}},
             {"name":"b","stats":{"stored":1,"max_avail":9000000000}}]}"#;
         assert_eq!(free_in(answer, "b"), Some(9_000_000_000));

@@ -8,20 +8,20 @@ use std::time::Instant;
 
 use base::{ClusterId, CopysetId, DatabaseId, LineageTag, SegmentId, Slot, UnitId};
 use unit::{Owner, Put, SlotRun, Unit, UnitError};
-use unit_rados::{Place, RadosUnit};
+use unit_rados::{Location, RadosUnit};
 use world::World;
 
 const CLUSTER: ClusterId = ClusterId::from_u128(1);
 const UNIT: UnitId = UnitId::from_u128(2);
 
-/// A namespace of the pool that nobody has used, if there is a pool.
-fn place(name: &str) -> Option<Place> {
+/// A new namespace of the pool, if there is a pool.
+fn location(name: &str) -> Option<Location> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let pool = std::env::var("SCREE_TEST_RADOS").ok()?;
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let random = World::real(1).random.u64();
     let url = format!("{pool}/test-{name}-{random:x}-{count}");
-    Some(Place::at(&url).expect("SCREE_TEST_RADOS is rados://[USER@]POOL"))
+    Some(Location::at(&url).expect("SCREE_TEST_RADOS is rados://[USER@]POOL"))
 }
 
 fn segment(serial: u64) -> SegmentId {
@@ -30,19 +30,21 @@ fn segment(serial: u64) -> SegmentId {
 
 #[test]
 fn a_pool_of_a_cluster_is_a_unit() {
-    if place("").is_none() {
+    if location("").is_none() {
         return;
     }
     let world = World::real(8);
     testkit::units::conformance::run(&|| {
-        let place = place("conformance").expect("there is a pool");
-        Arc::new(RadosUnit::create(&world, &place, CLUSTER, UNIT).expect("made"))
+        let location = location("conformance").expect("there is a pool");
+        Arc::new(RadosUnit::create(&world, &location, CLUSTER, UNIT).expect("made"))
     });
 }
 
 #[test]
 fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_takes() {
-    let Some(place) = place("owner") else { return };
+    let Some(location) = location("owner") else {
+        return;
+    };
     let world = World::real(4);
     let owner = |database| Owner {
         database: DatabaseId::from_u128(database),
@@ -50,10 +52,10 @@ fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_ta
         place: format!("place {database}"),
     };
     let open = |database, takes_over| {
-        let unit = RadosUnit::open(&world, &place, CLUSTER, UNIT);
+        let unit = RadosUnit::open(&world, &location, CLUSTER, UNIT);
         unit.with_owner(owner(database), takes_over)
     };
-    let first = open(1, false).made().expect("made and claimed");
+    let first = open(1, false).created().expect("made and claimed");
     let stat = first.stat().expect("there");
     assert!(stat.free_bytes.is_some_and(|bytes| bytes > 0), "{stat:?}");
     let held = open(2, false).probe();
@@ -61,16 +63,18 @@ fn a_unit_of_a_cluster_is_changed_by_its_owner_only_and_says_how_much_more_it_ta
     open(2, true).probe().expect("taken over");
     let held = first.probe();
     assert!(matches!(held, Err(UnitError::Held { .. })), "{held:?}");
-    let marker = RadosUnit::identify(&world, &place).expect("a unit");
+    let marker = RadosUnit::identify(&world, &location).expect("a unit");
     assert_eq!((marker.cluster, marker.unit), (CLUSTER, UNIT));
     assert_eq!(marker.owner, Some(owner(2)));
 }
 
 #[test]
-fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
-    let Some(place) = place("later") else { return };
+fn all_asynchronous_reads_complete_even_if_the_unit_is_dropped() {
+    let Some(location) = location("later") else {
+        return;
+    };
     let world = World::real(4);
-    let unit = RadosUnit::create(&world, &place, CLUSTER, UNIT).expect("made");
+    let unit = RadosUnit::create(&world, &location, CLUSTER, UNIT).expect("made");
     let (tags, data) = (vec![[7; 16]; 512], vec![9; 512 * 4096]);
     unit.put(Put {
         lineage_tag: LineageTag::NONE,
@@ -81,10 +85,10 @@ fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
         data: &data,
     })
     .expect("put");
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let mut begun = 0;
     for slot in 0..512 {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let run = SlotRun {
             segment: segment(1),
             first: Slot(slot),
@@ -93,19 +97,21 @@ fn readings_that_nobody_waits_for_all_end_also_when_the_unit_is_dropped() {
         let done = move |read: Result<unit::ReadSlots<'_>, UnitError>| {
             let is_right =
                 read.is_ok_and(|slots| slots.iter(4096).eq([(&[7; 16], &[9; 4096][..])]));
-            tell.send(is_right).expect("somebody waits");
+            sender.send(is_right).expect("the test is waiting");
         };
         begun += usize::from(unit.read_async(run, 4096, Box::new(done)));
     }
     assert_eq!(begun, 512);
-    drop((unit, tell));
-    let ended: Vec<bool> = told.iter().collect();
+    drop((unit, sender));
+    let ended: Vec<bool> = receiver.iter().collect();
     assert_eq!(ended, vec![true; 512]);
 }
 
 #[test]
-fn a_pool_that_is_not_there_and_a_user_that_nobody_knows_are_named() {
-    let Some(there) = place("none") else { return };
+fn a_missing_pool_and_an_unknown_user_are_named() {
+    let Some(there) = location("none") else {
+        return;
+    };
     let world = World::real(1);
     let url = there.url();
     let (_, rest) = url.split_once("://").expect("a URL");
@@ -116,12 +122,12 @@ fn a_pool_that_is_not_there_and_a_user_that_nobody_knows_are_named() {
             "ceph osd pool create",
         ),
         (
-            "rados://nobody-at-all@no-such-pool".to_owned(),
-            "nobody-at-all",
+            "rados://no-such-user@no-such-pool".to_owned(),
+            "no-such-user",
         ),
     ] {
-        let place = Place::at(&url).expect("a place");
-        let error = RadosUnit::open(&world, &place, CLUSTER, UNIT).probe();
+        let location = Location::at(&url).expect("a URL");
+        let error = RadosUnit::open(&world, &location, CLUSTER, UNIT).probe();
         let error = error.expect_err("there is none").to_string();
         assert!(error.contains(word), "{error}");
     }
@@ -130,7 +136,7 @@ fn a_pool_that_is_not_there_and_a_user_that_nobody_knows_are_named() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 fn a_cluster_that_is_not_there_is_away_in_time() {
-    if place("").is_none() {
+    if location("").is_none() {
         return;
     }
     let folder = std::env::temp_dir().join("scree-test-no-cluster.conf");
@@ -140,9 +146,9 @@ fn a_cluster_that_is_not_there_is_away_in_time() {
     )
     .expect("written");
     let args = format!("--conf {}", folder.display());
-    let place = Place::with_args("rados://pool", &args).expect("a place");
+    let location = Location::with_args("rados://pool", &args).expect("a URL");
     let begun = Instant::now();
-    let error = RadosUnit::open(&World::real(1), &place, CLUSTER, UNIT).probe();
+    let error = RadosUnit::open(&World::real(1), &location, CLUSTER, UNIT).probe();
     assert!(
         matches!(error, Err(UnitError::Unavailable { .. })),
         "{error:?}"

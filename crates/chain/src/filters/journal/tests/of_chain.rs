@@ -14,12 +14,12 @@ use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 
 use super::{BLOCK, BLOCKS, Below, Platter};
+use crate::context::Lease;
 use crate::filters::journal::left::{journal_left, put_journal_aside};
-use crate::filters::{Event, What};
-use crate::surroundings::Lease;
+use crate::filters::{Event, EventKind};
 use crate::{
-    Chain, EventSink, Exchange, ExchangeError, Filter, Opening, Room, SizeRule, StateFolder,
-    Surroundings, Tenure, build,
+    AttachmentContext, Chain, ChainHistory, DiskLimits, EventSink, Filter, FilterContext, HotSwap,
+    HotSwapError, Opening, SizeRule, StateFolder, build_filters,
 };
 
 const PATH: &str = "/state/fast.journal";
@@ -37,9 +37,9 @@ impl Lease for Term {
 struct Heard(Mutex<Vec<String>>);
 
 impl EventSink for Heard {
-    fn tell(&self, events: Vec<Event>) {
-        let notes = events.into_iter().filter_map(|event| match event.what {
-            What::Note(note) => Some(note),
+    fn report(&self, events: Vec<Event>) {
+        let notes = events.into_iter().filter_map(|event| match event.kind {
+            EventKind::Message(note) => Some(note),
             _ => None,
         });
         self.0.lock().expect("not poisoned").extend(notes);
@@ -63,14 +63,14 @@ impl Filter for Looks {
             match below.start(Request::read(1, (3 * BLOCK) as u64, &mut out)) {
                 Started::Done => self.looked.set(Some(out[0])),
                 Started::Failed(error) => return Opening::Failed(error.to_string()),
-                Started::Busy => return Opening::UnderWay,
+                Started::Busy => return Opening::Pending,
                 Started::Pending => {}
             }
             self.is_asked = true;
         }
         match self.looked.get() {
             Some(_) => Opening::Ready,
-            None => Opening::UnderWay,
+            None => Opening::Pending,
         }
     }
 
@@ -153,7 +153,7 @@ impl Host {
         self.answers.append(&mut completions);
     }
 
-    fn put(&mut self, filters: &str) -> Result<(), ExchangeError> {
+    fn put(&mut self, filters: &str) -> Result<(), HotSwapError> {
         let told = self.begin(filters);
         let ended = loop {
             self.poll();
@@ -168,35 +168,39 @@ impl Host {
     }
 
     /// Begins to put these in place.
-    fn begin(&mut self, filters: &str) -> mpsc::Receiver<Result<(), ExchangeError>> {
+    fn begin(&mut self, filters: &str) -> mpsc::Receiver<Result<(), HotSwapError>> {
         let world = self.simulation.world();
         self.last_turn += 1;
         self.looked.set(None);
-        let surroundings = Surroundings {
-            events: Arc::clone(&self.heard) as _,
-            tenure: Tenure {
-                epoch: Some(self.epoch),
-                turn: self.last_turn,
-                follows: self.turn,
-                restores: Some(self.restores),
-                since: None,
+        let simulated = FilterContext::simulated(world.clone());
+        let context = FilterContext {
+            host: simulated.host,
+            attachment: AttachmentContext {
+                events: Arc::clone(&self.heard) as _,
+                history: ChainHistory {
+                    epoch: Some(self.epoch),
+                    chain: self.last_turn,
+                    predecessor: self.turn,
+                    restores: Some(self.restores),
+                    epoch_first: None,
+                },
+                lease: Arc::clone(&self.term) as _,
+                disk_limits: DiskLimits {
+                    journal_bytes: 8 << 20,
+                    trace_bytes: 0,
+                },
+                state: Some(StateFolder {
+                    disk: Arc::clone(&world.disk),
+                    path: "/state".into(),
+                }),
+                ..simulated.attachment
             },
-            lease: Arc::clone(&self.term) as _,
-            room: Room {
-                journal_bytes: 8 << 20,
-                trace_bytes: 0,
-            },
-            state: Some(StateFolder {
-                disk: Arc::clone(&world.disk),
-                path: "/state".into(),
-            }),
-            ..Surroundings::simulated(world)
         };
         let mut filters = match filters {
             "" => Vec::new(),
             filters => {
                 let policy = Policy::parse(&format!("volume = 'disk'\n{filters}"));
-                build(&policy.expect("a policy"), &surroundings)
+                build_filters(&policy.expect("a policy"), &context)
             }
         };
         let looked = Rc::clone(&self.looked);
@@ -208,14 +212,14 @@ impl Host {
             }),
         );
         let (tell, told) = mpsc::channel();
-        self.chain.exchange(Exchange {
+        self.chain.hot_swap(HotSwap {
             filters,
             rule: match self.turn {
                 0 => SizeRule::First,
                 _ => SizeRule::MayChange,
             },
             // Who has died does not wait.
-            told: Box::new(move |ended| drop(tell.send(ended))),
+            on_swapped: Box::new(move |ended| drop(tell.send(ended))),
         });
         told
     }
@@ -300,7 +304,7 @@ const FAST: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\n";
 const QUICK: &str = "[[filter]]\nkind = 'journal'\nname = 'fast'\nsize = '4M'\nflush = 'journal'\n";
 const FAILING: &str = "[[filter]]\nkind = 'external'\nprogram = 'none'\n";
 
-/// Writes, flushes, dies and has its filters exchanged, as `seed` says; versions only grow.
+/// Writes, flushes, dies and has its filters swapped, as `seed` says; versions only grow.
 fn lives(seed: u64) {
     let mut host = Host::new(seed);
     let random = SimulatedRandom::new(seed);
@@ -321,14 +325,14 @@ fn lives(seed: u64) {
             }
             12 => {
                 chain = chains[random.index(3)];
-                host.put(chain).expect("it is exchanged");
+                host.put(chain).expect("it is swapped");
                 // Both have it, and nothing is left behind.
                 durable = acknowledged;
             }
             13 => {
                 // The old filters go on.
                 let failed = host.put(&format!("{FAILING}{FAST}"));
-                assert!(matches!(failed, Err(ExchangeError::Filter { at: 1, .. })));
+                assert!(matches!(failed, Err(HotSwapError::Open { at: 1, .. })));
             }
             14 => {
                 let power = random.one_in(2);
@@ -525,21 +529,24 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     host.put(FAST).expect("it begins");
     host.write(1, 1);
     host.flush();
-    assert_eq!(host.chain.may_leave(), Ok(()));
+    assert_eq!(host.chain.check_removable(), Ok(()));
     host.platter.borrow_mut().fails = true;
     host.write(2, 2);
-    while host.chain.may_leave().is_ok() {
+    while host.chain.check_removable().is_ok() {
         host.poll();
     }
-    let why = host.chain.may_leave().expect_err("it fails");
+    let why = host.chain.check_removable().expect_err("it fails");
     assert!(
         why.contains("journal fast") && why.contains("on purpose"),
         "{why}"
     );
     let held = host.put("").expect_err("it is not left");
-    assert!(matches!(held, ExchangeError::Held { at: 1, .. }), "{held}");
+    assert!(
+        matches!(held, HotSwapError::NotRemovable { at: 1, .. }),
+        "{held}"
+    );
     host.platter.borrow_mut().fails = false;
-    while host.chain.may_leave().is_err() {
+    while host.chain.check_removable().is_err() {
         host.poll();
     }
     // What succeeds meanwhile says nothing of a flush that failed.
@@ -551,12 +558,12 @@ fn a_journal_that_cannot_be_carried_out_may_not_be_left() {
     for version in 3..60 {
         host.write(4, version);
         for _ in 0..200 {
-            assert!(host.chain.may_leave().is_err());
+            assert!(host.chain.check_removable().is_err());
             host.poll();
         }
     }
     host.platter.borrow_mut().failing_flushes = 0;
-    while host.chain.may_leave().is_err() {
+    while host.chain.check_removable().is_err() {
         host.poll();
     }
     host.put("").expect("it is left");

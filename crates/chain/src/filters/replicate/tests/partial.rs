@@ -192,7 +192,7 @@ fn wanted(image: &Image, paths: &str) -> (Vec<Range<usize>>, Vec<Range<usize>>) 
         let begin = block as usize * FS_BLOCK;
         let range = begin..begin + FS_BLOCK;
         let Some(inode) = is_content(&view, block) else {
-            if view.owner(block) != Owner::Nobody {
+            if view.owner(block) != Owner::Unowned {
                 wanted.push(range);
             }
             continue;

@@ -61,14 +61,14 @@ fn a_member_that_failed_to_flush_is_given_all_since_the_last_flush_anew() {
 fn a_filter_that_cannot_begin_for_long_goes_on_when_its_replica_is_back() {
     let mut rig = Rig::new(24, 1);
     let mut epoch = 1;
-    let tenure = |epoch| Tenure {
+    let history = |epoch| ChainHistory {
         epoch: Some(epoch),
-        turn: u64::from(epoch),
-        follows: 0,
+        chain: u64::from(epoch),
+        predecessor: 0,
         restores: None,
-        since: None,
+        epoch_first: None,
     };
-    rig.tenure = tenure(epoch);
+    rig.history = history(epoch);
     rig.begin().expect("it begins");
     rig.until_in_sync();
     lock(&rig.places[0]).hangs = true;
@@ -78,13 +78,13 @@ fn a_filter_that_cannot_begin_for_long_goes_on_when_its_replica_is_back() {
     lock(&rig.places[1]).is_up = false;
     for _ in 0..5 {
         epoch += 1;
-        rig.tenure = tenure(epoch);
+        rig.history = history(epoch);
         let why = rig.crash().expect_err("the volume has an older state");
         assert!(why.contains("only replica r1 has"), "{why}");
     }
     lock(&rig.places[1]).is_up = true;
     epoch += 1;
-    rig.tenure = tenure(epoch);
+    rig.history = history(epoch);
     rig.crash().expect("it is there");
     assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);
     rig.until_alike();
@@ -95,12 +95,12 @@ fn a_filter_that_cannot_begin_for_long_goes_on_when_its_replica_is_back() {
 #[test]
 fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
     let mut rig = Rig::new(25, 1);
-    rig.tenure = Tenure {
+    rig.history = ChainHistory {
         epoch: Some(1),
-        turn: 1,
-        follows: 0,
+        chain: 1,
+        predecessor: 0,
         restores: None,
-        since: None,
+        epoch_first: None,
     };
     rig.begin().expect("it begins");
     rig.write(0, &[4; BLOCK]);
@@ -116,12 +116,12 @@ fn what_was_written_before_a_chain_was_applied_anew_its_replicas_lack() {
     );
     rig.write(0, &[5; BLOCK]);
     rig.flush();
-    rig.tenure = Tenure {
+    rig.history = ChainHistory {
         epoch: Some(2),
-        turn: 3,
-        follows: 2,
+        chain: 3,
+        predecessor: 2,
         restores: None,
-        since: None,
+        epoch_first: None,
     };
     rig.begin().expect("it begins");
     for _ in 0..50 {

@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use base::{SegmentId, Slot};
-use testkit::units::conformance::{SLOT_BYTES, content_of, is_absent, put, read, replace, segment};
+use testkit::units::conformance::{
+    Generations, SLOT_BYTES, content_of, is_absent, put, read, replace, segment,
+};
 use unit::{Read, SlotRun, Unit as _};
 use world::World;
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, is_there, keeping, made, of, put_synced, replaced, run_for, settle};
+use super::{
+    DAY, all, free, is_there, made, of, put_synced, replaced, run_for, settle, with_undelete,
+};
 use crate::FolderUnit;
 use crate::tests::open;
-use crate::{Keeping, Restorable, SegmentFate};
+use crate::{RestoreFilter, SegmentFate, UndeletePolicy};
 
 /// A log named a slot that had been brought back, and was freed once more: it would
 /// have been destroyed when the time of the first free was over.
@@ -24,7 +28,7 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
         free(&unit, slots, 0..4);
         free(&unit, whole, 0..4);
         unit.delete(whole).expect("deleted");
-        replace(&unit, other, segment(9), (Some(0), 0), 8).expect("replaced");
+        replace(&unit, other, segment(9), Generations::new(Some(0), 0), 8).expect("replaced");
         settle(&unit);
         simulation.clock.advance(DAY / 2);
         settle(&unit);
@@ -34,7 +38,7 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
     let operations = {
         let (simulation, _) = begun();
         let before = simulation.disk.operations();
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         unit.restore(&meant, false).expect("restored");
         simulation.disk.operations() - before
     };
@@ -44,12 +48,12 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
         simulation
             .disk
             .arm_crash(simulation.disk.operations() + number);
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         unit.restore(&meant, false).expect_err("the power is gone");
         simulation.crash();
         // As a daemon starts, or as the operator says it again.
-        let unit = keeping(&simulation.world());
-        unit.end_restore().expect("ended");
+        let unit = with_undelete(&simulation.world());
+        unit.complete_restore().expect("ended");
         unit.restore(&meant, false).expect("restored");
         for id in ids {
             read(&unit, id, SLOT_BYTES, 0, 8).unwrap_or_else(|why| panic!("{number}: {why}"));
@@ -65,27 +69,27 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
         }
         let restored = unit.restore(&all(), true).expect("told");
         for id in ids {
-            assert_eq!(of(&restored, id), (SegmentFate::There, 4, 0), "{number}");
+            assert_eq!(of(&restored, id), (SegmentFate::Present, 4, 0), "{number}");
         }
         run_for(&simulation, &unit, DAY / 2);
-        assert_eq!(unit.kept_freed().expect("known").bytes, 0, "{number}");
+        assert_eq!(unit.undelete_usage().expect("known").bytes, 0, "{number}");
     }
 }
 
 /// The operations of a restore of `meant` on what `begun` leaves.
-fn operations(begun: impl Fn() -> Simulation, meant: &Restorable) -> u64 {
+fn operations(begun: impl Fn() -> Simulation, meant: &RestoreFilter) -> u64 {
     let simulation = begun();
     let before = simulation.disk.operations();
-    let unit = keeping(&simulation.world());
+    let unit = with_undelete(&simulation.world());
     unit.restore(meant, false).expect("restored");
     simulation.disk.operations() - before
 }
 
 /// The power fails in operation `number` of a restore.
-fn cut_short(simulation: &mut Simulation, meant: &Restorable, number: u64) {
+fn cut_short(simulation: &mut Simulation, meant: &RestoreFilter, number: u64) {
     let at = simulation.disk.operations() + number;
     simulation.disk.arm_crash(at);
-    let unit = keeping(&simulation.world());
+    let unit = with_undelete(&simulation.world());
     unit.restore(meant, false).expect_err("the power is gone");
     simulation.crash();
 }
@@ -126,14 +130,14 @@ fn the_end_of_a_restore_leaves_alone_what_was_put_since() {
     for number in 0..operations(begun, &all()) {
         let mut simulation = begun();
         cut_short(&mut simulation, &all(), number);
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         let is_back = unit.stat_segment(gone).is_ok();
         seen[usize::from(is_back)] = true;
         if !is_back {
-            replace(&unit, gone, other, (None, 0), 8).expect("put in its place");
+            replace(&unit, gone, other, Generations::new(None, 0), 8).expect("put in its place");
             free(&unit, gone, [3]);
         }
-        unit.end_restore().expect("ended");
+        unit.complete_restore().expect("ended");
         assert_eq!(has_content_of(&unit, gone, other), !is_back, "{number}");
         assert_eq!(has_content_of(&unit, gone, gone), is_back, "{number}");
         assert_eq!(is_there(&unit, gone, 3..4), [is_back], "{number}");
@@ -142,7 +146,7 @@ fn the_end_of_a_restore_leaves_alone_what_was_put_since() {
         let fates: Vec<_> = restored.segments.iter().map(|one| one.whole).collect();
         match is_back {
             true => assert_eq!(fates, []),
-            false => assert_eq!(fates, [SegmentFate::OtherThere]),
+            false => assert_eq!(fates, [SegmentFate::Occupied]),
         }
     }
     assert_eq!(seen, [true; 2]);
@@ -167,17 +171,17 @@ fn what_is_freed_after_a_restore_was_begun_is_not_brought_back_by_its_end() {
     for number in 0..operations(begun, &all()) {
         let mut simulation = begun();
         cut_short(&mut simulation, &all(), number);
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         // Whatever the clock says then.
         simulation.clock.jump(-3_600_000);
         free(&unit, ids[0], [5]);
         unit.delete(ids[1]).expect("deleted");
         unfinished += u32::from(is_there(&unit, ids[0], 0..1) == [false]);
-        unit.end_restore().expect("ended");
+        unit.complete_restore().expect("ended");
         assert_eq!(is_there(&unit, ids[0], 5..6), [false], "{number}");
         assert!(is_absent(&read(&unit, ids[1], SLOT_BYTES, 0, 1)));
         let restored = unit.restore(&all(), true).expect("told");
-        assert_eq!(of(&restored, ids[1]).0, SegmentFate::BroughtBack);
+        assert_eq!(of(&restored, ids[1]).0, SegmentFate::Restored);
     }
     assert!(unfinished > 0);
 }
@@ -187,20 +191,20 @@ fn what_is_freed_after_a_restore_was_begun_is_not_brought_back_by_its_end() {
 #[test]
 fn what_a_restore_takes_the_place_of_is_held_whatever_is_kept() {
     let unkept = |world: &World| {
-        open(world).keeping(Keeping {
-            time: Duration::ZERO,
-            ..Keeping::default()
+        open(world).with_undelete(UndeletePolicy {
+            window: Duration::ZERO,
+            ..UndeletePolicy::default()
         })
     };
     let (id, other) = (segment(1), segment(9));
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     put(&unit, id, SLOT_BYTES, 0, 8).expect("put");
-    replace(&unit, id, other, (Some(0), 1), 8).expect("replaced");
+    replace(&unit, id, other, Generations::new(Some(0), 1), 8).expect("replaced");
     let meant = replaced();
     let unit = unkept(&simulation.world());
     let restored = unit.restore(&meant, false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::PutBack, 0, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Reverted, 0, 0));
     assert!(has_content_of(&unit, id, id));
-    assert_eq!(unit.kept_freed().expect("known").segments, 1);
+    assert_eq!(unit.undelete_usage().expect("known").segments, 1);
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use base::SegmentId;
 use testkit::units::conformance;
-use testkit::units::conformance::{SLOT_BYTES, is_absent, read, replace};
+use testkit::units::conformance::{Generations, SLOT_BYTES, is_absent, read, replace};
 use unit::Unit as _;
 use world::World;
 use world::simulated::Simulation;
 
-use super::{DAY, all, free, keeping, made, of, put_synced, room_taken, run_for, settle};
+use super::{DAY, all, free, made, of, put_synced, room_taken, run_for, settle, with_undelete};
 use crate::FolderUnit;
 use crate::tests::{cluster, create, open, unit_id};
-use crate::{Keeping, SegmentFate};
+use crate::{SegmentFate, UndeletePolicy};
 
 #[test]
 fn a_folder_that_keeps_what_is_freed_conforms() {
@@ -25,7 +25,7 @@ fn a_folder_that_keeps_what_is_freed_conforms() {
         let path = root.path().join(number.get().to_string());
         let world = World::real(1);
         let unit = FolderUnit::create(&world, &path, cluster(), unit_id());
-        Arc::new(unit.expect("made").keeping(Keeping::default()))
+        Arc::new(unit.expect("made").with_undelete(UndeletePolicy::default()))
     });
 }
 
@@ -41,23 +41,23 @@ fn what_is_over_gives_its_room_back() {
         free(&unit, *id, 0..32);
     }
     unit.delete(ids[3]).expect("deleted");
-    replace(&unit, ids[4], ids[4], (Some(0), 0), 64).expect("replaced");
+    replace(&unit, ids[4], ids[4], Generations::new(Some(0), 0), 64).expect("replaced");
     run_for(&simulation, &unit, DAY - Duration::from_secs(60));
     assert!(room_taken(&world, &simulation) >= before, "all is kept");
     let restored = unit.restore(&all(), true).expect("told");
-    assert_eq!(of(&restored, ids[0]), (SegmentFate::There, 32, 0));
-    assert_eq!(of(&restored, ids[3]), (SegmentFate::BroughtBack, 0, 0));
+    assert_eq!(of(&restored, ids[0]), (SegmentFate::Present, 32, 0));
+    assert_eq!(of(&restored, ids[3]), (SegmentFate::Restored, 0, 0));
 
     run_for(&simulation, &unit, Duration::from_secs(120));
-    let kept = unit.kept_freed().expect("known");
-    assert_eq!((kept.bytes, kept.segments, kept.given_up_bytes), (0, 0, 0));
+    let kept = unit.undelete_usage().expect("known");
+    assert_eq!((kept.bytes, kept.segments, kept.evicted_bytes), (0, 0, 0));
     let after = room_taken(&world, &simulation);
     // 96 slots, and a segment with its table; a sector is for the time.
     let least = 96 * 4096 + 64 * 4096;
     assert!(after + least <= before, "{before} {after}");
     let restored = unit.restore(&all(), true).expect("told");
     assert_eq!(restored.segments, []);
-    assert!(restored.given_back.is_some());
+    assert!(restored.reclaimed_until.is_some());
     for id in &ids[..3] {
         assert!(is_absent(&read(&unit, *id, SLOT_BYTES, 0, 1)));
         read(&unit, *id, SLOT_BYTES, 32, 32).expect("not freed");
@@ -77,7 +77,7 @@ fn no_clock_that_is_set_ends_the_time_and_none_stops_it() {
         // Restarted all the time, by a power failure too.
         let (mut lived, mut lives) = (Duration::ZERO, 0);
         while lived < DAY - Duration::from_secs(600) {
-            let kept = unit.kept_freed().expect("known");
+            let kept = unit.undelete_usage().expect("known");
             assert_eq!(kept.segments, 1, "{jump_days}: {lived:?}");
             run_for(&simulation, &unit, DAY / 50);
             lived += DAY / 50;
@@ -87,13 +87,17 @@ fn no_clock_that_is_set_ends_the_time_and_none_stops_it() {
                 _ => simulation.kill(),
             }
             simulation.clock.jump(jump_days * 60_000);
-            unit = keeping(&simulation.world());
+            unit = with_undelete(&simulation.world());
         }
         let restored = unit.restore(&all(), true).expect("told");
-        assert_eq!(of(&restored, slots), (SegmentFate::There, 4, 0));
-        assert_eq!(of(&restored, whole), (SegmentFate::BroughtBack, 0, 0));
+        assert_eq!(of(&restored, slots), (SegmentFate::Present, 4, 0));
+        assert_eq!(of(&restored, whole), (SegmentFate::Restored, 0, 0));
         run_for(&simulation, &unit, DAY / 10);
-        assert_eq!(unit.kept_freed().expect("known").bytes, 0, "{jump_days}");
+        assert_eq!(
+            unit.undelete_usage().expect("known").bytes,
+            0,
+            "{jump_days}"
+        );
     }
 }
 
@@ -108,7 +112,7 @@ fn what_is_freed_twice_is_kept_from_the_first_time_on() {
         run_for(&simulation, &unit, DAY / 24);
         free(&unit, id, 0..4);
     }
-    assert_eq!(unit.kept_freed().expect("known").bytes, 0);
+    assert_eq!(unit.undelete_usage().expect("known").bytes, 0);
     let restored = unit.restore(&all(), true).expect("told");
     assert_eq!(restored.segments, []);
 }
@@ -116,7 +120,7 @@ fn what_is_freed_twice_is_kept_from_the_first_time_on() {
 /// A segment was deleted, repaired, and freed from again, with what was freed from
 /// the first one in the logs.
 #[test]
-fn what_is_freed_of_a_segment_that_was_put_anew_has_its_own_time() {
+fn slots_freed_in_a_segment_that_was_put_again_have_their_own_window() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
@@ -129,7 +133,7 @@ fn what_is_freed_of_a_segment_that_was_put_anew_has_its_own_time() {
     free(&unit, id, [0]);
     run_for(&simulation, &unit, DAY * 3 / 4);
     let restored = unit.restore(&all(), false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::There, 1, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Present, 1, 0));
     read(&unit, id, SLOT_BYTES, 0, 8).expect("as it was put");
 }
 
@@ -141,17 +145,17 @@ fn a_unit_that_keeps_nothing_any_more_gives_all_of_it_back() {
     free(&unit, slots, 0..4);
     unit.delete(whole).expect("deleted");
     simulation.kill();
-    let off = Keeping {
-        time: Duration::ZERO,
-        ..Keeping::default()
+    let off = UndeletePolicy {
+        window: Duration::ZERO,
+        ..UndeletePolicy::default()
     };
-    let unit = open(&simulation.world()).keeping(off);
+    let unit = open(&simulation.world()).with_undelete(off);
     settle(&unit);
-    let kept = unit.kept_freed().expect("known");
-    assert_eq!((kept.bytes, kept.segments, kept.given_up_bytes), (0, 0, 0));
+    let kept = unit.undelete_usage().expect("known");
+    assert_eq!((kept.bytes, kept.segments, kept.evicted_bytes), (0, 0, 0));
     free(&unit, slots, [5]);
     unit.delete(slots).expect("deleted");
-    assert_eq!(unit.kept_freed().expect("known").segments, 0);
+    assert_eq!(unit.undelete_usage().expect("known").segments, 0);
     let restored = unit.restore(&all(), true).expect("told");
     assert_eq!(restored.segments, []);
 }

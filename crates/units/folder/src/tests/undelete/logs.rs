@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use testkit::units::conformance::{SLOT_BYTES, is_absent, read, replace};
+use testkit::units::conformance::{Generations, SLOT_BYTES, is_absent, read, replace};
 use unit::Unit as _;
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
-use super::{all, free, keeping, made, of, path_of, put_synced, settle};
+use super::{all, free, made, of, path_of, put_synced, settle, with_undelete};
 use crate::SegmentFate;
+use crate::reclaim::punch;
 use crate::tests::PATH;
 use crate::tests::watched::{Seen, Watched};
 
@@ -31,12 +32,16 @@ fn what_a_log_has_lost_is_found_after_the_next_start() {
         free(&unit, id, [2]);
         settle(&unit);
         simulation.crash();
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         let logged = unit.restore(&all(), true).expect("told");
         lost += 3 - of(&logged, id).1;
         settle(&unit);
         let restored = unit.restore(&all(), false).expect("restored");
-        assert_eq!(of(&restored, id), (SegmentFate::There, 3, 0), "seed {seed}");
+        assert_eq!(
+            of(&restored, id),
+            (SegmentFate::Present, 3, 0),
+            "seed {seed}"
+        );
         read(&unit, id, SLOT_BYTES, 0, 8).expect("as it was put");
     }
     assert!((1..20).contains(&lost), "{lost}");
@@ -58,13 +63,13 @@ fn what_cannot_be_logged_is_free_and_logged_later() {
     simulation.disk.heal(&freed);
     settle(&unit);
     let restored = unit.restore(&all(), false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::There, 2, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Present, 2, 0));
 }
 
-/// Giving back the room of other slots of the segment, which nobody keeps, took it off
-/// the list of what is to be logged.
+/// Punching other slots of the segment, which are not stored, removed it from the queue of
+/// segments to log.
 #[test]
-fn what_cannot_be_logged_is_logged_later_though_other_slots_are_given_back() {
+fn slots_that_cannot_be_logged_are_logged_later_although_others_are_punched() {
     let simulation = Simulation::new(3);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
@@ -72,7 +77,7 @@ fn what_cannot_be_logged_is_logged_later_though_other_slots_are_given_back() {
     settle(&unit);
     free(&unit, id, [0, 1, 2]);
     // Of what is free there the one in its place has no content.
-    replace(&unit, id, id, (Some(0), 1), 8).expect("replaced");
+    replace(&unit, id, id, Generations::new(Some(0), 1), 8).expect("replaced");
     let freed = Path::new(PATH).join("freed");
     simulation.disk.inject(&freed, Fault::Broken);
     free(&unit, id, [5]);
@@ -102,8 +107,8 @@ fn no_delete_is_done_while_another_one_makes_its_name_durable() {
             && path == Path::new("freed")
         {
             count.fetch_add(1, Ordering::Relaxed);
-            let keep = unit.keep.as_ref().expect("it keeps");
-            assert!(keep.syncing_names.try_lock().is_none(), "others wait");
+            let store = unit.undelete.as_ref().expect("enabled");
+            assert!(store.syncing_names.try_lock().is_none(), "others wait");
         }
     });
     world.disk = Arc::clone(&watched) as _;
@@ -135,21 +140,24 @@ fn what_no_log_names_is_found_though_as_many_other_slots_are_named() {
         free(&unit, id, [5]);
         simulation.kill();
         simulation.disk.heal(&freed);
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         if !is_of_another {
             // What is gone since then is named all the same.
-            let punched = unit.read_table(id, OpenMode::Write).expect("there");
-            let punch = unit.punch(id, &*punched.file, &punched.table, &[0]);
+            let punched = unit
+                .segments
+                .read_table(id, OpenMode::Write)
+                .expect("there");
+            let punch = punch(&unit.segments, id, &*punched.file, &punched.table, &[0]);
             punch.expect("as a log is given back in part");
         }
         settle(&unit);
         let restored = unit.restore(&all(), true).expect("told");
         match is_of_another {
-            true => assert_eq!(of(&restored, id), (SegmentFate::OtherThere, 1, 0)),
-            false => assert_eq!(of(&restored, id), (SegmentFate::There, 3, 1)),
+            true => assert_eq!(of(&restored, id), (SegmentFate::Occupied, 1, 0)),
+            false => assert_eq!(of(&restored, id), (SegmentFate::Present, 3, 1)),
         }
         // What was named before is not named once more.
-        let kept = unit.kept_freed().expect("known");
+        let kept = unit.undelete_usage().expect("known");
         // A record of one run takes 44 bytes; the file has two pages besides its slots.
         let aside = u64::from(is_of_another) * 10 * 4096;
         assert_eq!(kept.bytes, aside + 2 * 44 + 4 * 4096);
@@ -173,6 +181,6 @@ fn what_could_not_be_logged_is_logged_once_that_works_again() {
     free(&unit, other, [2]);
     settle(&unit);
     let restored = unit.restore(&all(), false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::There, 1, 0));
-    assert_eq!(of(&restored, other), (SegmentFate::There, 1, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Present, 1, 0));
+    assert_eq!(of(&restored, other), (SegmentFate::Present, 1, 0));
 }

@@ -9,9 +9,9 @@ use unit::Unit as _;
 use world::simulated::{Fault, Simulation};
 use world::{Clock, Millis};
 
-use super::{DAY, all, free, freed_files, keeping, made, of, put_synced, run_for};
+use super::{DAY, all, free, freed_files, made, of, put_synced, run_for, with_undelete};
 use crate::tests::PATH;
-use crate::{Keeping, SegmentFate};
+use crate::{SegmentFate, UndeletePolicy};
 
 /// Lets the clock follow the disk.
 struct FollowingClock(Simulation);
@@ -46,12 +46,12 @@ fn the_walk_has_its_share_of_the_time_and_whole_segments_do_not_wait_for_slots()
     simulation.clock.advance(DAY * 2);
     let slow = Fault::Slow(Duration::from_millis(2));
     simulation.disk.inject(Path::new(PATH), slow);
-    while unit.kept_freed().expect("known").segments > 0 {
+    while unit.undelete_usage().expect("known").segments > 0 {
         assert!(unit.reclaim().expect("settled"), "there is more to do");
     }
-    let kept = unit.kept_freed().expect("known");
+    let kept = unit.undelete_usage().expect("known");
     assert!(kept.bytes > 0, "the slots are not through: {kept:?}");
-    assert!(unit.settling.lock().walked > 0);
+    assert!(unit.punches.next_folder() != Some(0));
 }
 
 /// The segment that was set aside goes when its time is over, and a log that is older
@@ -71,16 +71,16 @@ fn what_an_older_log_names_is_not_its_successors_though_the_segment_is_gone() {
     run_for(&simulation, &unit, minutes(40));
     free(&unit, id, [0]);
     run_for(&simulation, &unit, DAY - minutes(70));
-    assert_eq!(unit.kept_freed().expect("known").segments, 0);
+    assert_eq!(unit.undelete_usage().expect("known").segments, 0);
     assert_eq!(freed_files(&simulation, &id.to_string()).len(), 1);
     simulation.kill();
-    let unit = keeping(&simulation.world());
+    let unit = with_undelete(&simulation.world());
     run_for(&simulation, &unit, minutes(50));
     let restored = unit.restore(&all(), true).expect("told");
     assert_eq!(restored.segments.len(), 1, "the older log is gone");
-    assert_eq!(of(&restored, id), (SegmentFate::There, 1, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Present, 1, 0));
     run_for(&simulation, &unit, minutes(30));
-    assert_eq!(unit.kept_freed().expect("known").bytes, 0);
+    assert_eq!(unit.undelete_usage().expect("known").bytes, 0);
     assert_eq!(freed_files(&simulation, &id.to_string()).len(), 0);
     assert!(is_absent(&read(&unit, id, SLOT_BYTES, 0, 1)));
 }
@@ -92,8 +92,8 @@ fn puts_that_find_no_room_at_once_give_up_no_more_than_they_need() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let unit = made(&world).with_segment_data_bytes(1 << 20);
-    let unit = unit.keeping(Keeping {
-        time: DAY,
+    let unit = unit.with_undelete(UndeletePolicy {
+        window: DAY,
         room_percent: 100,
     });
     for number in 0..64 {
@@ -112,9 +112,9 @@ fn puts_that_find_no_room_at_once_give_up_no_more_than_they_need() {
             });
         }
     });
-    let kept = unit.kept_freed().expect("known");
-    assert!(kept.given_up_bytes >= 1 << 20, "{kept:?}");
-    assert!(kept.given_up_bytes < 4 << 20, "{kept:?}");
+    let kept = unit.undelete_usage().expect("known");
+    assert!(kept.evicted_bytes >= 1 << 20, "{kept:?}");
+    assert!(kept.evicted_bytes < 4 << 20, "{kept:?}");
 }
 
 /// All logs were read before the first free after a start, while everybody waited.
@@ -131,11 +131,11 @@ fn a_free_does_not_wait_until_all_logs_are_read() {
         while unit.reclaim().expect("settled") {}
     }
     let (before, bytes) = {
-        let kept = unit.kept_freed().expect("known");
+        let kept = unit.undelete_usage().expect("known");
         (freed_files(&clock.0, "log-").len(), kept.bytes)
     };
     assert!(before > 15, "{before}");
-    let unit = keeping(&world);
+    let unit = with_undelete(&world);
     let logs = Path::new(PATH).join("freed");
     let slow = Fault::Slow(Duration::from_millis(20));
     clock.0.disk.inject(&logs, slow);
@@ -146,8 +146,8 @@ fn a_free_does_not_wait_until_all_logs_are_read() {
     // They are read later, and known then.
     assert!(unit.reclaim().expect("settled"), "there is more to read");
     while unit.reclaim().expect("settled") {}
-    let kept = unit.kept_freed().expect("known");
+    let kept = unit.undelete_usage().expect("known");
     assert_eq!(kept.bytes, bytes + u64::from(SLOT_BYTES) + 44);
     let restored = unit.restore(&all(), true).expect("told");
-    assert_eq!(of(&restored, id).0, SegmentFate::There);
+    assert_eq!(of(&restored, id).0, SegmentFate::Present);
 }

@@ -1,23 +1,25 @@
-//! Keeping what is replaced.
+//! UndeletePolicy what is replaced.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use base::{LineageTag, SegmentId, Slot};
-use testkit::units::conformance::{SLOT_BYTES, content_of, put, read, replace, segment, tag_of};
+use testkit::units::conformance::{
+    Generations, SLOT_BYTES, content_of, put, read, replace, segment, tag_of,
+};
 use unit::{Read, ReplacementPart, SlotRun, Unit as _, UnitError};
 use world::OpenMode;
 use world::simulated::{Fault, Simulation};
 
 use super::{
-    DAY, all, free, freed_files, is_there, keeping, made, of, path_of, put_synced, replaced,
-    room_taken,
+    DAY, all, free, freed_files, is_there, made, of, path_of, put_synced, replaced, room_taken,
+    with_undelete,
 };
 use crate::FolderUnit;
 use crate::tests::PATH;
 use crate::tests::watched::{Seen, Watched};
-use crate::{Keeping, Restorable, SegmentFate};
+use crate::{RestoreFilter, SegmentFate, UndeletePolicy};
 
 /// Where the content begins of a segment of the usual size, in bytes.
 const DATA_OFFSET: u64 = 53_248;
@@ -36,13 +38,13 @@ fn a_segment_that_cannot_be_read_everywhere_is_replaced_and_the_rest_of_it_is_ke
         let fault = Fault::BadSectors { offset, length };
         simulation.disk.inject(&path, fault);
     }
-    replace(&unit, id, segment(9), (Some(0), 1), 600).expect("replaced");
+    replace(&unit, id, segment(9), Generations::new(Some(0), 1), 600).expect("replaced");
     simulation.disk.heal(&path);
     assert_eq!(unit.stat_segment(id).expect("there").generation, 1);
-    assert_eq!(unit.kept_freed().expect("known").segments, 1);
+    assert_eq!(unit.undelete_usage().expect("known").segments, 1);
 
     let restored = unit.restore(&replaced(), false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::PutBack, 0, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Reverted, 0, 0));
     let bad = unit.scrub(id).expect("scrubbed");
     assert_eq!(bad, [7, 300, 599].map(Slot));
     for run in [0..7, 8..300, 301..599] {
@@ -58,16 +60,16 @@ fn a_replacement_that_fails_leaves_nothing_among_what_is_kept() {
     let simulation = Simulation::new(1);
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
-    // The first: what is to be written cannot be. The second: it cannot be put in place.
+    // The first: the draft cannot be written. The second: it cannot be renamed.
     let folder = path_of(&unit, id);
     let folder = folder.parent().expect("in a folder");
     for fault in [Fault::SyncFails, Fault::NoReplacing] {
         simulation.disk.inject(folder, fault);
-        let by = replace(&unit, id, segment(9), (Some(0), 1), 8);
+        let by = replace(&unit, id, segment(9), Generations::new(Some(0), 1), 8);
         by.expect_err("it cannot be replaced");
         simulation.disk.heal(folder);
         assert_eq!(unit.stat_segment(id).expect("there").generation, 0);
-        let kept = unit.kept_freed().expect("known");
+        let kept = unit.undelete_usage().expect("known");
         assert_eq!((kept.bytes, kept.segments), (0, 0), "{fault:?}");
         assert_eq!(freed_files(&simulation, "").len(), 0, "{fault:?}");
     }
@@ -75,16 +77,16 @@ fn a_replacement_that_fails_leaves_nothing_among_what_is_kept() {
     assert_eq!(restored.segments, []);
 }
 
-/// A put on a full unit destroys what is kept, and a replacement failed there: what had
-/// rotted could not be put anew.
+/// A put on a full unit evicts what is stored, but a replacement failed there, so damaged
+/// segments could not be repaired.
 #[test]
 fn a_segment_is_replaced_on_a_unit_that_is_full_of_what_is_kept() {
     for parts in [1, 3] {
         let simulation = Simulation::new(1);
         let world = simulation.world();
         let unit = made(&world).with_segment_data_bytes(1 << 20);
-        let unit = unit.keeping(Keeping {
-            time: DAY,
+        let unit = unit.with_undelete(UndeletePolicy {
+            window: DAY,
             room_percent: 100,
         });
         let id = put_synced(&unit, 1, 250);
@@ -96,15 +98,15 @@ fn a_segment_is_replaced_on_a_unit_that_is_full_of_what_is_kept() {
         simulation.disk.set_capacity(Path::new(PATH), taken + 4096);
         replace_in_parts(&unit, id, segment(9), 250, parts).expect("room is made");
         assert_eq!(unit.stat_segment(id).expect("there").generation, 1);
-        let kept = unit.kept_freed().expect("known");
-        assert!(kept.given_up_bytes > 0 && kept.segments > 5, "{kept:?}");
+        let kept = unit.undelete_usage().expect("known");
+        assert!(kept.evicted_bytes > 0 && kept.segments > 5, "{kept:?}");
         // Also what it took the place of is held.
-        let meant = Restorable {
+        let meant = RestoreFilter {
             segment: Some(id),
             ..replaced()
         };
         let restored = unit.restore(&meant, false).expect("restored");
-        assert_eq!(of(&restored, id), (SegmentFate::PutBack, 0, 0));
+        assert_eq!(of(&restored, id), (SegmentFate::Reverted, 0, 0));
         read(&unit, id, SLOT_BYTES, 0, 250).expect("as it was put");
     }
     // Where nothing is left that could go, it says so, and is as it was.
@@ -114,7 +116,7 @@ fn a_segment_is_replaced_on_a_unit_that_is_full_of_what_is_kept() {
     let id = put_synced(&unit, 1, 250);
     let taken = room_taken(&world, &simulation);
     simulation.disk.set_capacity(Path::new(PATH), taken + 8192);
-    let full = replace(&unit, id, segment(9), (Some(0), 1), 250).expect_err("full");
+    let full = replace(&unit, id, segment(9), Generations::new(Some(0), 1), 250).expect_err("full");
     assert!(matches!(full, UnitError::Full { .. }), "{full}");
     read(&unit, id, SLOT_BYTES, 0, 250).expect("as it was put");
     assert!(room_taken(&world, &simulation) <= taken + 8192);
@@ -150,7 +152,7 @@ fn replace_in_parts(
 /// A segment of 64 GiB was copied while all that write to one in 64 of the segments
 /// waited.
 #[test]
-fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
+fn writers_do_not_wait_for_a_copy_and_it_includes_their_changes() {
     let simulation = Simulation::new(1);
     let mut world = simulation.world();
     let id = segment(1);
@@ -163,7 +165,7 @@ fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
             && is_copy(path)
         {
             count.fetch_add(1, Ordering::Relaxed);
-            assert!(unit.try_writer(id).is_some(), "others may write");
+            assert!(unit.segments.try_writer(id).is_some(), "others may write");
             put(unit, id, SLOT_BYTES, 8, 4).expect("appended");
             unit.sync(&[id]).expect("synced");
             free(unit, id, [1, 9]);
@@ -174,7 +176,7 @@ fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
     put_synced(&unit, 1, 8);
     free(&unit, id, [0]);
     watched.watch(&unit);
-    replace(&*unit, id, segment(9), (Some(0), 1), 12).expect("replaced");
+    replace(&*unit, id, segment(9), Generations::new(Some(0), 1), 12).expect("replaced");
     assert_eq!(copies.load(Ordering::Relaxed), 1);
     let expected: Vec<bool> = (0..12).map(|slot| ![0, 1, 9].contains(&slot)).collect();
     let there = |slot| {
@@ -194,9 +196,9 @@ fn nobody_waits_for_a_copy_and_what_changes_meanwhile_is_in_it() {
     };
     assert_eq!((0..12).map(there).collect::<Vec<_>>(), expected);
 
-    let unit = keeping(&simulation.world());
+    let unit = with_undelete(&simulation.world());
     let restored = unit.restore(&replaced(), false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::PutBack, 3, 0));
+    assert_eq!(of(&restored, id), (SegmentFate::Reverted, 3, 0));
     read(&unit, id, SLOT_BYTES, 0, 12).expect("as it was put, all of it");
     assert_eq!(unit.scrub(id).expect("scrubbed"), []);
 }

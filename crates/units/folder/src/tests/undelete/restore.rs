@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use base::Slot;
-use testkit::units::conformance::{SLOT_BYTES, read, replace, segment, tag_of};
+use testkit::units::conformance::{Generations, SLOT_BYTES, read, replace, segment, tag_of};
 use unit::{Read, SlotRun, Unit as _};
 use world::Millis;
 use world::simulated::Simulation;
 
-use super::{all, free, is_there, keeping, made, of, put_synced, replaced, settle};
+use super::{all, free, is_there, made, of, put_synced, replaced, settle, with_undelete};
 use crate::FolderUnit;
-use crate::{Restorable, SegmentFate};
+use crate::{RestoreFilter, SegmentFate};
 
 #[test]
 fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
@@ -24,7 +24,7 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     free(&unit, closed, 0..10);
     let rest: Vec<Slot> = (10..20).map(Slot).collect();
     unit.free(closed, &rest, true).expect("freed, and deleted");
-    replace(&unit, other, segment(9), (Some(0), 1), 20).expect("replaced");
+    replace(&unit, other, segment(9), Generations::new(Some(0), 1), 20).expect("replaced");
 
     let is_some = |slot: u16| ![0, 1, 2, 7, 19].contains(&slot);
     let expected: Vec<bool> = (0..20).map(is_some).collect();
@@ -33,23 +33,23 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     assert_eq!(unit.stat_segment(some).expect("there").freed, 5);
     assert_eq!(unit.scrub(some).expect("scrubbed"), []);
     settle(&unit);
-    let freed = unit.kept_freed().expect("known");
-    assert_eq!((freed.segments, freed.given_up_bytes), (3, 0));
+    let freed = unit.undelete_usage().expect("known");
+    assert_eq!((freed.segments, freed.evicted_bytes), (3, 0));
     // The slots of two, the slots and the tables of three.
     assert!(freed.bytes > (17 + 60) * 4096, "{freed:?}");
 
     simulation.kill();
     let world = simulation.world();
-    let unit = keeping(&world);
+    let unit = with_undelete(&world);
     let dry = unit.restore(&all(), true).expect("told");
     assert_eq!(is_there(&unit, some, 0..20), expected, "nothing was done");
     let restored = unit.restore(&all(), false).expect("restored");
     assert_eq!(restored, dry);
-    assert_eq!(of(&restored, some), (SegmentFate::There, 5, 0));
-    assert_eq!(of(&restored, whole), (SegmentFate::BroughtBack, 2, 0));
-    assert_eq!(of(&restored, closed), (SegmentFate::BroughtBack, 10, 0));
-    assert_eq!(of(&restored, other), (SegmentFate::OtherThere, 0, 0));
-    assert_eq!(restored.given_back, None);
+    assert_eq!(of(&restored, some), (SegmentFate::Present, 5, 0));
+    assert_eq!(of(&restored, whole), (SegmentFate::Restored, 2, 0));
+    assert_eq!(of(&restored, closed), (SegmentFate::Restored, 10, 0));
+    assert_eq!(of(&restored, other), (SegmentFate::Occupied, 0, 0));
+    assert_eq!(restored.reclaimed_until, None);
     for id in [some, whole, closed, kept] {
         read(&unit, id, SLOT_BYTES, 0, 20).expect("as it was put");
         assert_eq!(unit.scrub(id).expect("scrubbed"), []);
@@ -60,7 +60,7 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     for time in 0..2 {
         let restored = unit.restore(&replaced, false).expect("restored");
         match time {
-            0 => assert_eq!(of(&restored, other), (SegmentFate::PutBack, 0, 0)),
+            0 => assert_eq!(of(&restored, other), (SegmentFate::Reverted, 0, 0)),
             _ => assert_eq!(restored.segments, []),
         }
         assert_eq!(unit.stat_segment(other).expect("there").generation, 0);
@@ -68,7 +68,7 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     }
     // The daemon goes on with it.
     simulation.kill();
-    let unit = keeping(&simulation.world());
+    let unit = with_undelete(&simulation.world());
     free(&unit, some, [3]);
     settle(&unit);
     read(&unit, some, SLOT_BYTES, 4, 16).expect("as it was put");
@@ -90,7 +90,7 @@ fn only_what_is_meant_is_brought_back() {
     simulation.clock.advance(Duration::from_secs(60));
     free(&unit, one, [2]);
     unit.delete(other).expect("deleted");
-    let meant = Restorable {
+    let meant = RestoreFilter {
         since,
         until,
         segment: Some(one),
@@ -101,13 +101,13 @@ fn only_what_is_meant_is_brought_back() {
     let expected = [false, true, false, true];
     assert_eq!(is_there(&unit, one, 0..4), expected);
     // Before it was deleted is not after it was.
-    let meant = Restorable {
+    let meant = RestoreFilter {
         segment: None,
         ..meant
     };
     let restored = unit.restore(&meant, false).expect("restored");
-    assert_eq!(of(&restored, other), (SegmentFate::Gone, 0, 1));
-    let meant = Restorable {
+    assert_eq!(of(&restored, other), (SegmentFate::Lost, 0, 1));
+    let meant = RestoreFilter {
         until: Millis(i64::MAX),
         ..meant
     };
@@ -122,11 +122,11 @@ fn what_has_rotted_since_is_gone_and_said_to_be() {
     let unit = made(&simulation.world());
     let id = put_synced(&unit, 1, 8);
     free(&unit, id, [1, 2, 5]);
-    let path = unit.place.path.join(unit.place.file(id));
+    let path = unit.segments.root.path.join(unit.segments.root.file(id));
     let offset = 53_248 + 2 * u64::from(SLOT_BYTES) + 9;
     simulation.disk.flip_bit(&path, offset, 3).expect("rots");
     let restored = unit.restore(&all(), false).expect("restored");
-    assert_eq!(of(&restored, id), (SegmentFate::There, 2, 1));
+    assert_eq!(of(&restored, id), (SegmentFate::Present, 2, 1));
     let expected = [true, true, false, true, true, true];
     assert_eq!(is_there(&unit, id, 0..6), expected);
     // Its tag comes back with it.
@@ -160,10 +160,17 @@ fn a_restore_that_put_the_wrong_one_back_can_be_undone_by_its_time() {
         times.push(world.clock.wall());
         simulation.clock.advance(minute);
         let like = segment(10 + u64::from(generation));
-        replace(&unit, id, like, (Some(generation - 1), generation), 8).expect("replaced");
+        replace(
+            &unit,
+            id,
+            like,
+            Generations::new(Some(generation - 1), generation),
+            8,
+        )
+        .expect("replaced");
     }
     let generation = |unit: &FolderUnit| unit.stat_segment(id).expect("there").generation;
-    let since = |since| Restorable {
+    let since = |since| RestoreFilter {
         since,
         ..replaced()
     };
@@ -176,13 +183,13 @@ fn a_restore_that_put_the_wrong_one_back_can_be_undone_by_its_time() {
         simulation.clock.advance(minute);
         times.push(simulation.world().clock.wall());
         simulation.kill();
-        let unit = keeping(&simulation.world());
+        let unit = with_undelete(&simulation.world());
         let restored = unit.restore(&since(times[at]), false).expect("restored");
         let whole = restored.segments.first().map(|one| one.whole);
-        assert!(matches!(whole, None | Some(SegmentFate::PutBack)));
+        assert!(matches!(whole, None | Some(SegmentFate::Reverted)));
         assert_eq!(generation(&unit), expected, "since {at}");
         assert_eq!(
-            unit.kept_freed().expect("known").segments,
+            unit.undelete_usage().expect("known").segments,
             3,
             "none is lost"
         );

@@ -10,15 +10,15 @@ use world::simulated::{Fault, Simulation};
 
 use super::{DAY, all, free, freed_files, made, of, path_of, put_synced, room_taken, settle};
 use crate::tests::PATH;
-use crate::{Keeping, Restorable, SegmentFate};
+use crate::{RestoreFilter, SegmentFate, UndeletePolicy};
 
 #[test]
 fn a_full_unit_gives_up_the_oldest_first() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let unit = made(&world).with_segment_data_bytes(1 << 20);
-    let unit = Arc::new(unit.keeping(Keeping {
-        time: DAY,
+    let unit = Arc::new(unit.with_undelete(UndeletePolicy {
+        window: DAY,
         room_percent: 100,
     }));
     simulation.disk.set_capacity(Path::new(PATH), 4 << 20);
@@ -34,14 +34,14 @@ fn a_full_unit_gives_up_the_oldest_first() {
         simulation.clock.advance(Duration::from_secs(3700));
     }
     unit.probe().expect("what is kept is room");
-    let kept = unit.kept_freed().expect("known");
-    assert!(kept.given_up_bytes > 0 && kept.bytes > 2 << 20, "{kept:?}");
+    let kept = unit.undelete_usage().expect("known");
+    assert!(kept.evicted_bytes > 0 && kept.bytes > 2 << 20, "{kept:?}");
     let restored = unit.restore(&all(), true).expect("told");
     let is_back: Vec<bool> = freed
         .iter()
         .map(|id| {
             let mut segments = restored.segments.iter();
-            segments.any(|one| one.segment == *id && one.gone == 0)
+            segments.any(|one| one.segment == *id && one.lost == 0)
         })
         .collect();
     let first = is_back.iter().position(|is_back| *is_back).expect("some");
@@ -50,7 +50,7 @@ fn a_full_unit_gives_up_the_oldest_first() {
         is_back[first..].iter().all(|is_back| *is_back),
         "{is_back:?}"
     );
-    let given_back = restored.given_back.expect("some was given back");
+    let given_back = restored.reclaimed_until.expect("some was given back");
     assert!(given_back < world.clock.wall());
     // An append that finds no room as well, and what frees needs none.
     let id = put_synced(&unit, 100, 1);
@@ -73,7 +73,7 @@ fn a_full_unit_gives_up_the_oldest_first() {
         }
     };
     assert!(matches!(full, UnitError::Full { .. }), "{full}");
-    assert_eq!(unit.kept_freed().expect("known").segments, 0);
+    assert_eq!(unit.undelete_usage().expect("known").segments, 0);
     for number in 1001..number {
         unit.delete(segment(number)).expect("makes room");
     }
@@ -89,17 +89,17 @@ fn more_than_its_share_is_given_up() {
         let id = put_synced(&unit, number, 256);
         unit.delete(id).expect("deleted");
         settle(&unit);
-        let kept = unit.kept_freed().expect("known");
+        let kept = unit.undelete_usage().expect("known");
         assert!(kept.bytes <= 10 << 20, "{kept:?}");
     }
-    let kept = unit.kept_freed().expect("known");
-    assert!(kept.bytes > 8 << 20 && kept.given_up_bytes > 20 << 20);
-    let last = Restorable {
+    let kept = unit.undelete_usage().expect("known");
+    assert!(kept.bytes > 8 << 20 && kept.evicted_bytes > 20 << 20);
+    let last = RestoreFilter {
         segment: Some(segment(39)),
         ..all()
     };
     let restored = unit.restore(&last, false).expect("restored");
-    let fate = (SegmentFate::BroughtBack, 0, 0);
+    let fate = (SegmentFate::Restored, 0, 0);
     assert_eq!(of(&restored, segment(39)), fate);
     assert_eq!(restored.segments.len(), 1);
     read(&unit, segment(39), SLOT_BYTES, 0, 256).expect("as it was put");
@@ -112,8 +112,8 @@ fn a_full_unit_gives_up_no_more_than_is_needed() {
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let unit = made(&world).with_segment_data_bytes(1 << 20);
-    let unit = unit.keeping(Keeping {
-        time: DAY,
+    let unit = unit.with_undelete(UndeletePolicy {
+        window: DAY,
         room_percent: 100,
     });
     let ids: Vec<_> = (0..40)
@@ -130,19 +130,16 @@ fn a_full_unit_gives_up_no_more_than_is_needed() {
     settle(&unit);
     simulation.clock.advance(DAY / 2);
     settle(&unit);
-    let kept = unit.kept_freed().expect("known");
-    assert!(
-        (1 << 20..3 << 20).contains(&kept.given_up_bytes),
-        "{kept:?}"
-    );
+    let kept = unit.undelete_usage().expect("known");
+    assert!((1 << 20..3 << 20).contains(&kept.evicted_bytes), "{kept:?}");
     assert!(kept.bytes < 38 * 255 * 4096 + (1 << 20), "{kept:?}");
     let restored = unit.restore(&all(), true).expect("told");
-    let gone = restored.segments.iter().filter(|one| one.gone > 0).count();
+    let gone = restored.segments.iter().filter(|one| one.lost > 0).count();
     assert!((1..=3).contains(&gone), "{restored:?}");
     // The rest goes in its time.
     simulation.clock.advance(DAY);
     settle(&unit);
-    assert_eq!(unit.kept_freed().expect("known").bytes, 0);
+    assert_eq!(unit.undelete_usage().expect("known").bytes, 0);
 }
 
 #[test]
@@ -157,13 +154,13 @@ fn no_log_names_more_than_a_few_segments() {
     assert_eq!(logs, 3, "of 64 MiB");
 }
 
-/// Whoever wanted something destroyed at once deleted it, and after it as many small
-/// segments as are kept.
+/// An attacker destroyed a segment by deleting it, and after it as many small segments as are
+/// stored.
 #[test]
 fn many_small_segments_push_out_no_larger_ones() {
     let simulation = Simulation::new(1);
     let mut unit = made(&simulation.world());
-    unit.keep.as_mut().expect("it keeps").asides_max = 16;
+    unit.undelete.as_mut().expect("enabled").segments_max = 16;
     let large: Vec<_> = (0..4).map(|number| put_synced(&unit, number, 64)).collect();
     for id in &large {
         unit.delete(*id).expect("deleted");
@@ -173,12 +170,12 @@ fn many_small_segments_push_out_no_larger_ones() {
         unit.delete(small).expect("deleted");
         settle(&unit);
     }
-    let kept = unit.kept_freed().expect("known");
+    let kept = unit.undelete_usage().expect("known");
     assert_eq!(kept.segments, 16);
-    assert!(kept.given_up_bytes > 0, "{kept:?}");
+    assert!(kept.evicted_bytes > 0, "{kept:?}");
     let restored = unit.restore(&all(), false).expect("restored");
     for id in large {
-        assert_eq!(of(&restored, id), (SegmentFate::BroughtBack, 0, 0));
+        assert_eq!(of(&restored, id), (SegmentFate::Restored, 0, 0));
     }
     // Of those that are alike the oldest have gone.
     assert_eq!(restored.segments.len(), 16);
@@ -197,8 +194,8 @@ fn a_put_makes_room_past_a_file_that_cannot_be_read_and_else_says_that_it_is_ful
     let simulation = Simulation::new(1);
     let world = simulation.world();
     let unit = made(&world).with_segment_data_bytes(1 << 20);
-    let unit = unit.keeping(Keeping {
-        time: DAY,
+    let unit = unit.with_undelete(UndeletePolicy {
+        window: DAY,
         room_percent: 100,
     });
     let ids: Vec<_> = (0..4)
@@ -213,7 +210,7 @@ fn a_put_makes_room_past_a_file_that_cannot_be_read_and_else_says_that_it_is_ful
     let bad = path_of(&unit, ids[0]);
     simulation.disk.inject(&bad, Fault::Broken);
     put_synced(&unit, 100, 128);
-    assert!(unit.kept_freed().expect("known").given_up_bytes > 0);
+    assert!(unit.undelete_usage().expect("known").evicted_bytes > 0);
     // Not even what is kept can be looked at.
     let freed = Path::new(PATH).join("freed");
     simulation.disk.inject(&freed, Fault::Broken);

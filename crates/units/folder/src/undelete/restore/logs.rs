@@ -1,4 +1,4 @@
-//! Taking what was brought back out of the logs.
+//! Removing restored slots from the logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,57 +6,70 @@ use std::path::Path;
 use base::SegmentId;
 use unit::UnitError;
 
-use super::note::Note;
-use crate::undelete::record::{FOLDER, RESTORE, Record, log_name};
-use crate::undelete::state::read_log;
-use crate::undelete::{FolderUnit, Keep};
+use super::plan::Plan;
+use crate::undelete::Undelete;
+use crate::undelete::index::{Index, read_log};
+use crate::undelete::record::{FOLDER, LogHeader, RESTORE, Record, log_name};
 
-impl FolderUnit {
-    /// Writes the logs anew without the slots that were brought back, and ends the
-    /// restore. A log that cannot be read may name them, too: it goes, as does one that
-    /// cannot be written anew, for which there may be no room. Of what it named, what is
-    /// still free is found by the walk after the next start, and held from then on.
-    pub(super) fn forget_brought(
+impl Undelete<'_> {
+    /// Rewrites the logs without the restored slots, and ends the restore.
+    ///
+    /// A log that cannot be read may name them too, so it is removed, as is one that cannot be
+    /// rewritten, for which there may be no room. The walk after the next start finds the slots
+    /// that it named and that are still free, and they are stored from then on.
+    pub(super) fn forget_restored(
         &self,
-        keep: &Keep,
-        note: &Note,
-        brought: &BTreeMap<SegmentId, BTreeSet<u32>>,
+        plan: &Plan,
+        restored: &BTreeMap<SegmentId, BTreeSet<u32>>,
     ) -> Result<(), UnitError> {
-        let disk = &*self.place.disk;
-        self.with_kept(keep, |state| {
-            for begun in state.logs().keys() {
+        let disk = &*self.segments.root.disk;
+        self.with_index(|index| {
+            for begun in index.logs.all().keys() {
+                let name = log_name(*begun);
                 let Ok(records) = read_log(disk, *begun) else {
-                    if !brought.is_empty() {
-                        self.remove_if_there(&log_name(*begun))?;
+                    if !restored.is_empty() {
+                        self.remove_if_present(&name)?;
                     }
                     continue;
                 };
-                let mut left = Vec::with_capacity(records.len());
-                for record in &records {
-                    let after = state.aside_after(record.segment, record.when.moment);
-                    let is_meant = note.means(record.when, record.segment)
-                        && note.is_of_restored(record, after);
-                    let kept = brought.get(&record.segment).filter(|_| is_meant);
-                    let slots = record.slots();
-                    let slots = slots.filter(|slot| kept.is_none_or(|kept| !kept.contains(slot)));
-                    let slots: Vec<u32> = slots.collect();
-                    if !slots.is_empty() {
-                        left.push(record.clone().with_slots(&slots));
-                    }
-                }
-                if left != records {
-                    let content = left.iter().map(Record::encode).collect::<Vec<_>>();
-                    let name = log_name(*begun);
-                    if self.write_whole(&name, &content.concat()).is_err() {
-                        self.remove_if_there(&name)?;
+                let remaining = remaining(index, plan, restored, &records);
+                if remaining != records {
+                    let mut content = LogHeader.encode();
+                    content.extend(remaining.iter().flat_map(Record::encode));
+                    if self.write_file(&name, &content).is_err() {
+                        self.remove_if_present(&name)?;
                     }
                 }
             }
-            self.remove_if_there(RESTORE)?;
+            self.remove_if_present(RESTORE)?;
             disk.sync_directory(Path::new(FOLDER))
         })?;
-        // What logs name is another sum now.
-        self.forget_kept();
+        // The logs name fewer slots than the index says.
+        self.store.forget();
         Ok(())
     }
+}
+
+/// The records without the slots that were restored.
+fn remaining(
+    index: &Index,
+    plan: &Plan,
+    restored: &BTreeMap<SegmentId, BTreeSet<u32>>,
+    records: &[Record],
+) -> Vec<Record> {
+    let mut remaining = Vec::with_capacity(records.len());
+    for record in records {
+        let freed = index
+            .segments
+            .next_after(record.segment, record.freed_at.moment);
+        let is_selected =
+            plan.selects(record.freed_at, record.segment) && plan.is_of_restored(record, freed);
+        let restored = restored.get(&record.segment).filter(|_| is_selected);
+        let is_restored = |slot: &u32| restored.is_some_and(|slots| slots.contains(slot));
+        let slots: Vec<u32> = record.slots().filter(|slot| !is_restored(slot)).collect();
+        if !slots.is_empty() {
+            remaining.push(record.clone().with_slots(&slots));
+        }
+    }
+    remaining
 }

@@ -1,4 +1,4 @@
-//! The slots that a restore means, and bringing them back.
+//! The slots that a restore selects, and marking them as kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,160 +6,163 @@ use base::SegmentId;
 use unit::UnitError;
 use world::{File, OpenMode};
 
-use super::is_its_own;
-use super::note::Note;
-use crate::OpenTable;
+use super::{Restore, concerns_one_segment};
 use crate::format::{Entry, SlotState};
 use crate::runs::runs;
+use crate::segments::OpenTable;
 use crate::table::{Table, write_entries};
-use crate::undelete::record::AsideName;
-use crate::undelete::state::{path_of, read_log};
-use crate::undelete::{FolderUnit, Keep};
+use crate::undelete::index::{path_of, read_log};
+use crate::undelete::record::FreedSegmentName;
 
-/// The slots of one segment that are meant.
+/// The slots of one segment that are selected.
 #[derive(Default)]
-pub(super) struct Meant {
+pub(super) struct SelectedSlots {
     pub slots: BTreeSet<u32>,
-    /// Of them, those that belong to a segment that is not brought back.
-    pub elsewhere: u32,
+    /// Number of selected slots of earlier segments of that id, which are not restored.
+    pub of_others: u32,
 }
 
-/// The slots that are kept now, and how many of them were not.
+/// All slots that are selected.
+pub(super) struct Selection {
+    pub by_segment: BTreeMap<SegmentId, SelectedSlots>,
+    /// Number of logs that cannot be read.
+    pub unreadable_logs: u32,
+}
+
+/// The selected slots of one segment that are kept now.
 #[derive(Default)]
-pub(super) struct Back {
+pub(super) struct MarkedSlots {
     pub kept: BTreeSet<u32>,
+    /// Number of these that this restore marked.
     pub new: u32,
 }
 
-impl FolderUnit {
-    /// The slots that logs name of the time that is meant, and how many logs cannot
-    /// be read.
-    pub(super) fn meant_slots(
-        &self,
-        keep: &Keep,
-        note: &Note,
-    ) -> Result<(BTreeMap<SegmentId, Meant>, u32), UnitError> {
-        let mut slots: BTreeMap<SegmentId, Meant> = BTreeMap::new();
-        // Of what is moved back: the slots that were freed at other times.
-        let mut others: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
-        for name in note.names() {
-            others.entry(name.segment).or_default();
+impl Restore<'_> {
+    /// Selects the slots that logs name, and those of planned segments.
+    pub(super) fn select_slots(&self) -> Result<Selection, UnitError> {
+        let mut by_segment: BTreeMap<SegmentId, SelectedSlots> = BTreeMap::new();
+        // Of planned segments: the slots that were freed at other times.
+        let mut unselected: BTreeMap<SegmentId, BTreeSet<u32>> = BTreeMap::new();
+        for name in self.plan.names() {
+            unselected.entry(name.segment).or_default();
         }
-        let unreadable = self.with_kept(keep, |state| {
-            let mut unreadable = 0;
-            for begun in state.logs().keys() {
-                let Ok(records) = read_log(&*self.place.disk, *begun) else {
-                    unreadable += 1;
+        let unreadable_logs = self.undelete.with_index(|index| {
+            let mut unreadable_logs = 0;
+            for begun in index.logs.all().keys() {
+                let Ok(records) = read_log(&*self.undelete.segments.root.disk, *begun) else {
+                    unreadable_logs += 1;
                     continue;
                 };
                 for record in records {
                     let id = record.segment;
-                    let after = state.aside_after(id, record.when.moment);
-                    let is_here = note.is_of_restored(&record, after);
-                    if !note.means(record.when, id) {
-                        if let Some(others) = others.get_mut(&id).filter(|_| is_here) {
-                            others.extend(record.slots());
+                    let freed = index.segments.next_after(id, record.freed_at.moment);
+                    let is_restored = self.plan.is_of_restored(&record, freed);
+                    if !self.plan.selects(record.freed_at, id) {
+                        if let Some(slots) = unselected.get_mut(&id).filter(|_| is_restored) {
+                            slots.extend(record.slots());
                         }
                         continue;
                     }
-                    let segment = slots.entry(id).or_default();
-                    match is_here {
-                        true => segment.slots.extend(record.slots()),
-                        false => segment.elsewhere += record.count() as u32,
+                    let selected = by_segment.entry(id).or_default();
+                    match is_restored {
+                        true => selected.slots.extend(record.slots()),
+                        false => selected.of_others += record.count() as u32,
                     }
                 }
             }
-            Ok(unreadable)
+            Ok(unreadable_logs)
         })?;
-        for name in note.names() {
-            // What was freed just before a power failure, and deleted after it, may be
-            // in no log.
-            let freed = self.freed_with_content(&name)?;
-            let others = others.remove(&name.segment).unwrap_or_default();
-            let unlogged = freed.into_iter().filter(|slot| !others.contains(slot));
-            let segment = slots.entry(name.segment).or_default();
-            segment.slots.extend(unlogged);
+        for name in self.plan.names() {
+            // No log may name slots that were freed just before a power failure, after which
+            // the segment was deleted.
+            let freed = self.freed_slots(&name)?;
+            let unselected = unselected.remove(&name.segment).unwrap_or_default();
+            let unlogged = freed.into_iter().filter(|slot| !unselected.contains(slot));
+            let selected = by_segment.entry(name.segment).or_default();
+            selected.slots.extend(unlogged);
         }
-        Ok((slots, unreadable))
+        Ok(Selection {
+            by_segment,
+            unreadable_logs,
+        })
     }
 
-    /// The slots of a segment that is moved back, or was, that are free and keep
-    /// their content.
-    fn freed_with_content(&self, name: &AsideName) -> Result<Vec<u32>, UnitError> {
-        let aside = match self.table_aside(name) {
-            Err(UnitError::NoSegment { .. }) => self.read_table(name.segment, OpenMode::Read),
+    /// The slots of a planned segment that are free and still have their content.
+    fn freed_slots(&self, name: &FreedSegmentName) -> Result<Vec<u32>, UnitError> {
+        let open = match self.open_stored(name) {
+            Err(UnitError::NoSegment { .. }) => {
+                let segments = self.undelete.segments;
+                segments.read_table(name.segment, OpenMode::Read)
+            }
             other => other,
         };
-        let table = match aside {
-            Ok(open) => open.table,
-            // Whoever marks them is told.
-            Err(why) if is_its_own(&why) => return Ok(Vec::new()),
-            Err(why) => return Err(why),
-        };
-        let freed = table.slots_that(|state| state == SlotState::Freed);
-        Ok(Self::with_content(&table, &freed))
+        match open {
+            Ok(open) => Ok(open.table.freed_with_content()),
+            // Marking its slots reports the error.
+            Err(why) if concerns_one_segment(&why) => Ok(Vec::new()),
+            Err(why) => Err(why),
+        }
     }
 
-    /// Marks slots kept whose content is there, and returns them; none if the segment
-    /// is not there.
-    pub(super) fn mark_kept(
+    /// Marks those of `slots` as kept whose content is there; `None` if the segment is not. A
+    /// dry run finds the segment at `from`, if it is stored.
+    pub(super) fn mark(
         &self,
         segment: SegmentId,
-        from: Option<&AsideName>,
+        from: Option<&FreedSegmentName>,
         slots: &BTreeSet<u32>,
-        dry_run: bool,
-    ) -> Result<Option<Back>, UnitError> {
+    ) -> Result<Option<MarkedSlots>, UnitError> {
+        let segments = self.undelete.segments;
         let opened = match from {
-            Some(name) => self.table_aside(name),
-            None if dry_run => self.read_table(segment, OpenMode::Read),
-            None => self.read_table(segment, OpenMode::Write),
+            Some(name) => self.open_stored(name),
+            None if self.dry_run => segments.read_table(segment, OpenMode::Read),
+            None => segments.read_table(segment, OpenMode::Write),
         };
         let OpenTable { file, table } = match opened {
-            Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => {
-                return Ok(None);
-            }
+            Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
             other => other?,
         };
-        let mut back = Back::default();
-        let mut marked = Vec::new();
+        let mut marked = MarkedSlots::default();
+        let mut new = Vec::new();
         for slot in slots {
             match table.entries.get(*slot as usize) {
                 Some(entry) if entry.state == SlotState::Kept => {
-                    back.kept.insert(*slot);
+                    marked.kept.insert(*slot);
                 }
                 Some(entry) if has_content(&*file, &table, *slot, entry) => {
-                    back.kept.insert(*slot);
-                    marked.push(*slot);
+                    marked.kept.insert(*slot);
+                    new.push(*slot);
                 }
                 _ => {}
             }
         }
-        back.new = marked.len() as u32;
-        if !dry_run && !back.kept.is_empty() {
+        marked.new = new.len() as u32;
+        if !self.dry_run && !marked.kept.is_empty() {
             let mark = || {
-                for run in runs(&marked) {
+                for run in runs(&new) {
                     let entries = &table.entries[run.start as usize..run.end as usize];
-                    let kept: Vec<Entry> = entries.iter().map(|entry| entry.kept()).collect();
+                    let kept: Vec<Entry> = entries.iter().map(|entry| entry.restored()).collect();
                     write_entries(&*file, run.start, &kept)?;
                 }
-                // Also what a restore before this one may not have lived to sync.
+                // Also syncs what an interrupted restore has marked.
                 file.sync_data()
             };
-            mark().map_err(|error| self.place.meaning_at(segment, "restore slots of", error))?;
-            self.cache.remove(segment);
-            self.measure(segment, &*file);
+            let failed = |error| {
+                segments
+                    .root
+                    .segment_error(segment, "restore slots of", error)
+            };
+            mark().map_err(failed)?;
+            segments.cache.remove(segment);
+            segments.measure(segment, &*file);
         }
-        Ok(Some(back))
+        Ok(Some(marked))
     }
 
-    fn table_aside(&self, name: &AsideName) -> Result<OpenTable, UnitError> {
-        let read = || {
-            let path = path_of(&name.to_string());
-            let file = self.place.disk.open(&path, OpenMode::Read)?;
-            let table = Table::read(&*file)?;
-            Ok(OpenTable { file, table })
-        };
-        read().map_err(|error| self.explain(name.segment, "open", error))
+    fn open_stored(&self, name: &FreedSegmentName) -> Result<OpenTable, UnitError> {
+        let path = path_of(&name.to_string());
+        let segments = self.undelete.segments;
+        segments.open_table(name.segment, &path, OpenMode::Read)
     }
 }
 
@@ -169,5 +172,5 @@ fn has_content(file: &dyn File, table: &Table, slot: u32, entry: &Entry) -> bool
         && file
             .read_at(&mut content, table.header.slot_offset(slot))
             .is_ok()
-        && entry.vouches_for(&content)
+        && entry.matches(&content)
 }
