@@ -1,3 +1,5 @@
+//! Fuzzes capabilities.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| scree_fuzz::capability(data));

@@ -1,3 +1,5 @@
+//! Fuzzes tail pages.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| scree_fuzz::tail_page(data));

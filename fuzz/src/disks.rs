@@ -1,4 +1,4 @@
-//! What whoever has a disk can put on it: file systems and partition tables.
+//! File systems and partition tables, which the user of a disk can write in any form.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +11,18 @@ use crate::images::{Image, images};
 
 const BLOCK: usize = 1024;
 
-/// So many things are done to a disk at most.
+/// The maximal number of changes to a disk.
 const CHANGES_MAX: usize = 300;
 
-/// What a view may take of memory in most runs, in bytes.
+/// The memory limit of a view in most runs, in bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// A disk that is one of the images, and what was written to it since.
+/// A disk with an image and later writes.
 struct Disk {
     image: &'static Image,
+    /// The blocks that were written.
     changed: BTreeMap<u64, Vec<u8>>,
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     read: Cell<u64>,
 }
 
@@ -75,7 +76,7 @@ fn block_of(state: &[u8], block: u64) -> Vec<u8> {
     state[block as usize * BLOCK..][..BLOCK].to_vec()
 }
 
-/// The bytes of an input, one after the other.
+/// A reader of the bytes of an input.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -104,7 +105,7 @@ impl<'a> Input<'a> {
         Some(blocks[usize::from(self.short()?) % blocks.len()])
     }
 
-    /// Where in a block (u16), how much (a byte), and what.
+    /// Changes a block: the offset (u16), the length (u8), and the bytes.
     fn patch(&mut self, content: &mut [u8]) -> Option<()> {
         let at = usize::from(self.short()?) % BLOCK;
         let length = usize::from(self.byte()? % 16) + 1;
@@ -115,7 +116,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Each block that is in a file's map is that file's, at that place.
+/// Checks that each block in the map of a file belongs to that file, at that position.
 fn check(view: &View) {
     for inode in view.inodes() {
         let mut last = None;
@@ -137,10 +138,9 @@ fn check(view: &View) {
     }
 }
 
-/// A file system of which somebody has changed some bytes: how it is read.
+/// Reads a file system with changed bytes.
 ///
-/// `data`: which image, how much memory may be taken, and places in blocks with what is
-/// there.
+/// `data`: the number of the image, the memory limit, and changes of blocks.
 pub fn ext_view(data: &[u8]) {
     read_view(data);
 }
@@ -165,7 +165,7 @@ fn read_view(data: &[u8]) -> Option<()> {
         disk.changed.insert(block, content);
     }
     let read = View::read(&disk, disk.size(), bytes_max);
-    // Each block a few times at most, and for each directory and map once more.
+    // Each block is read a few times, and once more for each directory and map.
     let most = 8 * disk.size() + (64 << 10);
     assert!(disk.read.get() <= most, "{} bytes read", disk.read.get());
     let view = read.ok()?;
@@ -188,9 +188,9 @@ pub fn ext_view_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A file system that is followed while somebody writes what he likes.
+/// Follows a file system while any blocks are written.
 ///
-/// `data`: which image, and what is done: a byte that says what, and a block.
+/// `data`: the number of the image, and operations: a byte for the kind, and a block.
 pub fn ext_live(data: &[u8]) {
     follow(data);
 }
@@ -235,8 +235,8 @@ fn follow(data: &[u8]) -> Option<()> {
         return None;
     }
     check(live.view());
-    // Without a journal all of it counts at once. As long as it makes sense it is known as
-    // whoever reads it now finds it.
+    // Without a journal all writes are effective at once. If the file system is valid, the
+    // followed view equals one that is read now.
     let has_journal = live.view().superblock().journal_inode.is_some();
     if has_journal || layout_changed || live.view().damaged() > 0 {
         return None;
@@ -249,7 +249,7 @@ fn follow(data: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// What is wanted is read, until nothing is.
+/// Reads the wanted blocks until none is wanted.
 fn find(live: &mut Live, disk: &Disk, events: &mut Vec<Event>) {
     for _ in 0..disk.size() as usize / BLOCK {
         let wanted = live.take_wanted();
@@ -261,7 +261,7 @@ fn find(live: &mut Live, disk: &Disk, events: &mut Vec<Event>) {
         let found = found.map(|block| (block, disk.block(block)));
         live.were_found(found.collect(), events);
     }
-    panic!("what is wanted has no end");
+    panic!("the wanted blocks never end");
 }
 
 fn assert_alike(live: &View, now: &View) {
@@ -294,7 +294,7 @@ pub fn ext_live_seeds() -> Vec<Vec<u8>> {
         };
         seeds.push(written(0, &image.after));
         seeds.push(written(2, &image.journalled));
-        // And what is committed is written where it belongs then.
+        // The journal is committed, and then written in place.
         seeds.push(
             [
                 written(2, &image.journalled),
@@ -302,7 +302,8 @@ pub fn ext_live_seeds() -> Vec<Vec<u8>> {
             ]
             .concat(),
         );
-        // Block 5 becomes what 9 is; a byte of an inode; what is wanted is read.
+        // Block 5 gets the content of block 9, a byte of an inode changes, and wanted blocks are
+        // read.
         let mixed = [&[5, 5, 0, 9, 0, 3, 6, 0, 0x80, 1, 0, 0, 7, 0, 0][..]];
         seeds.push(
             [
@@ -316,21 +317,22 @@ pub fn ext_live_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// How large the disk is that has a partition table.
+/// The size of the disk with a partition table, in bytes.
 const DISK_BYTES: u64 = 8 << 20;
 
-struct Beginning<'a> {
+/// A disk of zeroes after its first bytes.
+struct PrefixDisk<'a> {
     bytes: &'a [u8],
     read: Cell<u64>,
 }
 
-impl Source for Beginning<'_> {
+impl Source for PrefixDisk<'_> {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), IoError> {
         self.read.set(self.read.get() + 1);
         assert!(offset + out.len() as u64 <= DISK_BYTES);
         out.fill(0);
-        let there = self.bytes.get(offset as usize..).unwrap_or_default();
-        for (into, from) in out.iter_mut().zip(there) {
+        let prefix = self.bytes.get(offset as usize..).unwrap_or_default();
+        for (into, from) in out.iter_mut().zip(prefix) {
             *into = *from;
         }
         Ok(())
@@ -339,12 +341,12 @@ impl Source for Beginning<'_> {
 
 /// A disk that begins with `data`.
 pub fn partition_table(data: &[u8]) {
-    let disk = Beginning {
+    let disk = PrefixDisk {
         bytes: data,
         read: Cell::new(0),
     };
     let found = partitions(&disk, DISK_BYTES).expect("a disk without faults");
-    // Of four extended partitions each may be a chain over the whole disk.
+    // Each of four extended partitions may be a chain over the whole disk.
     assert!(
         disk.read.get() <= 4 * 128 * 4 + 10,
         "{} reads",

@@ -1,4 +1,4 @@
-//! What filters of a chain read: headers of encrypted disks, journals, policies.
+//! The formats of filters: LUKS2 headers, journals of `journal` filters, and policies.
 
 use chain::filters::journal::fuzz::{fuzz_damage, fuzz_file};
 use chain_policy::{FilterKind, Policy};
@@ -7,7 +7,7 @@ use crate::images::luks_header as luks_image;
 
 pub use luks::fuzz::fuzz_header as luks_header;
 
-/// One of cryptsetup's, and what of it is made into which copy.
+/// A header of cryptsetup, used as either copy and damaged in several ways.
 pub fn luks_header_seeds() -> Vec<Vec<u8>> {
     let (fixed, text) = luks_image();
     [0, 1, 2, 3, 7]
@@ -15,7 +15,7 @@ pub fn luks_header_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// The file of a journal filter: its beginning, or how it is damaged.
+/// The file of a `journal` filter's journal, or damage to a valid one.
 pub fn relay_journal(data: &[u8]) {
     match data.split_first() {
         Some((0..128, rest)) => fuzz_file(rest),
@@ -62,7 +62,7 @@ pub fn relay_journal_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A policy as its owner wrote it.
+/// The text of a policy.
 pub fn policy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

@@ -1,28 +1,28 @@
-//! Real file systems to start from, in `images/`: made by mke2fs, changed by debugfs.
+//! Real file systems as seeds, in `images/`: made by mke2fs and changed by debugfs.
 //!
-//! Each is there three times: as it was made, as it was changed, and as it was made with
-//! the changes in its journal, if it has one. `mutate --make-images FOLDER` makes them anew.
+//! Each has three states: as it was made, after changes, and as it was made with the changes in its
+//! journal, if it has one. `mutate --make-images FOLDER` makes them again.
 //!
-//! A file is the first state, and what of each other one differs from it (XOR), as
-//! `length u32 │ zeroes u32 │ bytes u32 │ bytes … │ zeroes …`, little-endian. So it is some
-//! kilobytes of a megabyte.
+//! A file consists of the first state and the difference of each other state (XOR), encoded as
+//! `length u32 │ zeroes u32 │ bytes u32 │ bytes … │ zeroes …`, little-endian. So a megabyte needs a
+//! few kilobytes.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// A file system in its three states, which are equally long.
+/// A file system in its three states, which have the same length.
 pub struct Image {
     pub name: &'static str,
     pub before: Vec<u8>,
     pub after: Vec<u8>,
-    /// As `before`, if it has no journal.
+    /// With the changes in the journal; equal to `before` without a journal.
     pub journalled: Vec<u8>,
-    /// Blocks in which something lies in one of them, and some in which nothing does.
+    /// The blocks that are not empty in a state, and some empty ones.
     pub blocks: Vec<u64>,
 }
 
-/// What mke2fs is told, and how large it is.
+/// The name, the options of mke2fs, and the size of each image.
 const KINDS: [(&str, &[&str], &str); 11] = [
     ("old", &["-t", "ext2", "-r", "0", "-O", "none"], "512K"),
     ("ext2", &["-t", "ext2"], "512K"),
@@ -53,11 +53,11 @@ const KINDS: [(&str, &[&str], &str); 11] = [
     (GROWS, &["-t", "ext4", "-g", "1024", "-J", "size=1"], "3M"),
 ];
 
-/// The one that grows, and how large its disk is.
+/// The image that grows, and the size of its disk.
 const GROWS: &str = "grows";
 const GROWS_TO_BYTES: u64 = 6 << 20;
 
-/// Names in an attribute: what is in one of those files is that attribute.
+/// Commands that store the names of a directory in an extended attribute.
 const INLINE_NAMES: &str = "mkdir etc/inline\nea_set -f ATTRIBUTE etc/inline system.data\n\
     sif etc/inline size 128\n";
 
@@ -70,7 +70,7 @@ const CHANGES: &str = "mkdir etc/new\nln etc/passwd etc/new/alias\ncd bin\nwrite
     cd /\nrm bin/large\nsif etc/passwd mode 0100600\nsif short uid 1000\nsif sparse size 100\n\
     symlink etc/away /far/away\n";
 
-/// All of them.
+/// All images.
 pub fn images() -> &'static [Image] {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     IMAGES.get_or_init(|| {
@@ -92,8 +92,7 @@ pub fn images() -> &'static [Image] {
     })
 }
 
-/// The beginning of a header that cryptsetup made: 512 bytes of the first copy, and its
-/// text.
+/// A header that cryptsetup made: the first 512 bytes of its first copy, and its JSON text.
 pub fn luks_header() -> (Vec<u8>, Vec<u8>) {
     let header = unpack_one(&mut &include_bytes!("../images/luks2")[..]);
     let text = &header[4096..];
@@ -128,7 +127,7 @@ fn pack(bytes: &[u8], into: &mut Vec<u8>) {
     while at < bytes.len() {
         let zeroes = bytes[at..].iter().take_while(|byte| **byte == 0).count();
         at += zeroes;
-        // A few zeroes among others cost less than a run of their own.
+        // A few zeroes within other bytes cost less than a run of their own.
         let rest = &bytes[at..];
         let end = rest.windows(8).position(|window| window == [0; 8]);
         let end = end.unwrap_or(rest.len());
@@ -169,9 +168,9 @@ fn unpack(name: &'static str, mut packed: &[u8]) -> Image {
     let after = xor(&before, &unpack_one(&mut packed));
     let journalled = xor(&before, &unpack_one(&mut packed));
     let is_empty = |block: &u64| {
-        let place = *block as usize * 1024..(*block as usize + 1) * 1024;
+        let range = *block as usize * 1024..(*block as usize + 1) * 1024;
         let states = [&before, &after, &journalled];
-        let mut bytes = states.into_iter().flat_map(|state| &state[place.clone()]);
+        let mut bytes = states.into_iter().flat_map(|state| &state[range.clone()]);
         bytes.all(|byte| *byte == 0)
     };
     let (empty, other): (Vec<u64>, Vec<u64>) =
@@ -261,7 +260,7 @@ fn with_journal_of(before: &[u8], after: &[u8], journalled: &[u8]) -> Vec<u8> {
     made
 }
 
-/// Makes all of them in `folder`.
+/// Makes all images in `folder`.
 pub fn make(folder: &Path) {
     std::fs::create_dir_all(folder).expect("made");
     let work = std::env::temp_dir().join(format!("scree-images-{}", std::process::id()));
@@ -272,7 +271,7 @@ pub fn make(folder: &Path) {
         let make = ["-q", "-F", "-b", "1024", "-N", "64", "-m", "0"];
         let mut fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0".to_owned();
         if name == GROWS {
-            // Little is kept for descriptors, whose inode is read anew with each of them.
+            // Few blocks are reserved for descriptors, since each of them reads their inode again.
             fixed += ",resize=40000";
         }
         let uuid = "99999999-2222-3333-4444-555555555555";
@@ -314,7 +313,7 @@ pub fn make(folder: &Path) {
                 contents.extend(is);
             }
         }
-        // debugfs writes into a journal what lies in its file system only.
+        // debugfs writes only blocks of the file system into a journal.
         let journalled_in = if grows { &after } else { &before };
         std::fs::write(&image, journalled_in).expect("written");
         if options.contains(&"-J") {

@@ -1,15 +1,15 @@
-//! Runs the fuzz targets on inputs that are changed at random, without coverage
-//! and without a nightly compiler.
+//! Runs the fuzz targets on randomly changed inputs, without coverage and without a nightly
+//! compiler.
 //!
 //! ```text
 //! mutate [--seconds N] [--seed N] [TARGET …]    all targets if none is named
 //! mutate --write-seeds FOLDER                   a corpus for cargo-fuzz
-//! mutate --run FILE TARGET                      one input, as it was kept
-//! mutate --make-images FOLDER                   what the images are that seeds are of
+//! mutate --run FILE TARGET                      one saved input
+//! mutate --make-images FOLDER                   the file systems of seeds
 //! ```
 //!
-//! Everything follows from the seed and an input's number, so a failure is
-//! found again with `--seed`; its input is written to `fuzz/artifacts/` too.
+//! The seed and the number of an input determine it, so `--seed` reproduces a failure. The input of
+//! a failure is also written to `fuzz/artifacts/`.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use scree_fuzz::{TARGETS, Target};
 
-/// SplitMix64.
-struct Chances(u64);
+/// The random generator SplitMix64.
+struct SplitMix(u64);
 
-impl Chances {
+impl SplitMix {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -34,8 +34,8 @@ impl Chances {
     }
 }
 
-/// Numbers at which arithmetic goes wrong.
-const ODD: [u64; 10] = [
+/// Numbers at which arithmetic is likely to overflow.
+const LIMITS: [u64; 10] = [
     0,
     1,
     0x7f,
@@ -48,24 +48,24 @@ const ODD: [u64; 10] = [
     u64::MAX,
 ];
 
-fn mutate(data: &mut Vec<u8>, other: &[u8], chances: &mut Chances) {
-    for _ in 0..1 + chances.below(6) {
-        let at = chances.below(data.len());
-        // Fields lie at the front more often than not.
-        let at = if chances.below(2) == 0 {
-            at.min(chances.below(160))
+fn mutate(data: &mut Vec<u8>, other: &[u8], random: &mut SplitMix) {
+    for _ in 0..1 + random.below(6) {
+        let at = random.below(data.len());
+        // Fields are mostly at the front.
+        let at = if random.below(2) == 0 {
+            at.min(random.below(160))
         } else {
             at
         };
-        match chances.below(9) {
-            0 | 1 if !data.is_empty() => data[at] ^= 1 << chances.below(8),
-            2 if !data.is_empty() => data[at] = chances.next() as u8,
+        match random.below(9) {
+            0 | 1 if !data.is_empty() => data[at] ^= 1 << random.below(8),
+            2 if !data.is_empty() => data[at] = random.next() as u8,
             3 | 4 => {
-                let width = [1, 2, 4, 8][chances.below(4)];
-                let number = ODD[chances.below(ODD.len())];
-                let number = number.wrapping_add(chances.below(3) as u64).wrapping_sub(1);
+                let width = [1, 2, 4, 8][random.below(4)];
+                let number = LIMITS[random.below(LIMITS.len())];
+                let number = number.wrapping_add(random.below(3) as u64).wrapping_sub(1);
                 let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
-                let bytes = match chances.below(2) {
+                let bytes = match random.below(2) {
                     0 => &little[..width],
                     _ => &big[8 - width..],
                 };
@@ -75,18 +75,18 @@ fn mutate(data: &mut Vec<u8>, other: &[u8], chances: &mut Chances) {
             }
             5 => data.truncate(at),
             6 => {
-                let length = chances.below(64);
-                let more: Vec<u8> = (0..length).map(|_| chances.next() as u8).collect();
+                let length = random.below(64);
+                let more: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
                 data.splice(at..at, more);
             }
             7 => {
-                let end = (at + chances.below(64)).min(data.len());
+                let end = (at + random.below(64)).min(data.len());
                 let copy = data[at.min(end)..end].to_vec();
                 data.splice(at..at, copy);
             }
             _ => {
-                let from = chances.below(other.len());
-                let end = (from + chances.below(256)).min(other.len());
+                let from = random.below(other.len());
+                let end = (from + random.below(256)).min(other.len());
                 data.truncate(at);
                 data.extend_from_slice(&other[from..end]);
             }
@@ -100,17 +100,17 @@ fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> 
         .name
         .bytes()
         .fold(seed, |hash, byte| hash.rotate_left(7) ^ u64::from(byte));
-    let mut chances = Chances(name ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut random = SplitMix(name ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d));
     if let Some(seed) = seeds.get(number as usize) {
         return seed.clone();
     }
-    let mut data = seeds[chances.below(seeds.len())].clone();
-    let other = &seeds[chances.below(seeds.len())];
-    mutate(&mut data, other, &mut chances);
+    let mut data = seeds[random.below(seeds.len())].clone();
+    let other = &seeds[random.below(seeds.len())];
+    mutate(&mut data, other, &mut random);
     data
 }
 
-/// Runs a target for as long as that; whether all went well.
+/// Runs a target for `time`. Returns whether no input failed.
 fn run(target: &Target, seed: u64, time: Duration) -> bool {
     let seeds = (target.seeds)();
     let begun = Instant::now();
@@ -123,7 +123,7 @@ fn run(target: &Target, seed: u64, time: Duration) -> bool {
                 .join(target.name);
             let path = folder.join(format!("seed-{seed}-input-{number}"));
             std::fs::create_dir_all(&folder).expect("the artifacts folder can be made");
-            std::fs::write(&path, &data).expect("the input can be kept");
+            std::fs::write(&path, &data).expect("the input can be written");
             println!(
                 "{}: FAILED at seed {seed}, input {number}: {}",
                 target.name,

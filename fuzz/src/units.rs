@@ -1,4 +1,4 @@
-//! What hosts and unit daemons say to each other.
+//! The unit protocol, as unit daemons and hosts read it, and capabilities.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const CLUSTER: ClusterId = ClusterId::from_u128(1);
 const UNIT: UnitId = UnitId::from_u128(2);
 const HOST: [u8; 32] = [3; 32];
 
-fn segment_called(serial: u64) -> SegmentId {
+fn segment_with_serial(serial: u64) -> SegmentId {
     SegmentId::from_bits(serial).expect("48 bits")
 }
 
@@ -62,7 +62,7 @@ fn greeted(out: &mut Vec<u8>) -> Session {
     Request::Present(&lease(1)).encode(1, &mut sent);
     session.receive(&sent);
     loop {
-        match session.step(out).expect("it stays open") {
+        match session.step(out).expect("an open session") {
             Step::Wait => return session,
             Step::Answered => {}
             Step::Job(job) => {
@@ -74,8 +74,7 @@ fn greeted(out: &mut Vec<u8>) -> Session {
     }
 }
 
-/// A daemon is told anything by a host that has a lease. The first byte says in
-/// which pieces.
+/// Requests of a host with a lease to a unit daemon. The first byte is the length of the pieces.
 pub fn daemon_session(data: &[u8]) {
     let Some((&piece, data)) = data.split_first() else {
         return;
@@ -85,7 +84,7 @@ pub fn daemon_session(data: &[u8]) {
     let mut jobs: Vec<Job> = Vec::new();
     'open: for bytes in data.chunks(usize::from(piece) + 1) {
         if !session.has_room() {
-            // What was shown holds up what comes after it.
+            // Outstanding jobs delay later requests.
             for job in jobs.drain(..) {
                 let tag = job.tag();
                 out.extend(job.run());
@@ -103,7 +102,7 @@ pub fn daemon_session(data: &[u8]) {
                 Err(_) => break 'open,
             }
         }
-        // Later than what came after them, some of them.
+        // Some jobs end after later ones.
         while jobs.len() > usize::from(piece % 4) {
             let job = jobs.swap_remove(0);
             let tag = job.tag();
@@ -119,18 +118,18 @@ pub fn daemon_session(data: &[u8]) {
     assert!(session.is_idle());
     let mut frames = Frames::new(BODY_BYTES_MAX);
     frames.extend(&out);
-    while let Some(frame) = frames.pop().expect("what it says can be read") {
+    while let Some(frame) = frames.pop().expect("a whole frame") {
         let status = Status::of(frame.code).expect("a status");
         if status != Status::Done {
             Refusal::decode(status, frame.body).expect("a refusal");
         }
     }
-    assert_eq!(frames.buffered_bytes(), 0, "it says nothing by halves");
+    assert_eq!(frames.buffered_bytes(), 0, "the daemon sends whole frames");
 }
 
 pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
     let (tags, data) = ([[6; 16]; 2], [7; 1024]);
-    let segment = segment_called(10);
+    let segment = segment_with_serial(10);
     let requests = |these: &[Request<'_>]| {
         let mut bytes = vec![200];
         for (request, tag) in these.iter().zip(1..) {
@@ -195,33 +194,37 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A host is answered anything by a daemon.
+/// Answers of a unit daemon to a host.
 pub fn daemon_answer(data: &[u8]) {
     let mut out = Vec::new();
     let mut conversation = Conversation::begin(UNIT, CLUSTER, &mut out);
     let mut hello = Vec::new();
     put_frame(&mut hello, 0, 1, |body| greeting().encode(body));
     assert!(conversation.receive(&hello).is_ok());
-    let told = Arc::new(AtomicUsize::new(0));
-    let asked = 5;
-    for tag in 2..2 + asked as u64 {
-        let told = Arc::clone(&told);
+    let completed = Arc::new(AtomicUsize::new(0));
+    let requests = 5;
+    for tag in 2..2 + requests as u64 {
+        let completed = Arc::clone(&completed);
         let done: unit_remote::Done = Box::new(move |_| {
-            told.fetch_add(1, Ordering::Relaxed);
+            completed.fetch_add(1, Ordering::Relaxed);
         });
         conversation.expect(tag, Duration::ZERO, done);
     }
     let _ = conversation.receive(data);
-    assert!(conversation.waiting() + told.load(Ordering::Relaxed) == asked);
+    assert!(conversation.waiting() + completed.load(Ordering::Relaxed) == requests);
     conversation.lose(&Arc::new(std::io::Error::other("over")));
-    assert_eq!(told.load(Ordering::Relaxed), asked, "each is told once");
-    // What else is read of answers.
+    assert_eq!(
+        completed.load(Ordering::Relaxed),
+        requests,
+        "each request completes once"
+    );
+    // The other parts of answers.
     let body = data.get(HEAD_BYTES..).unwrap_or_default();
     let _ = Greeting::decode(body);
     let _ = unit_wire::decode_segments(body);
     let _ = unit_wire::decode_slots(body);
     let _ = unit_wire::decode_unit_stat(body);
-    let _ = unit_wire::decode_stat(segment_called(1), body);
+    let _ = unit_wire::decode_stat(segment_with_serial(1), body);
     for status in Status::ALL {
         let _ = Refusal::decode(status, body);
     }
@@ -250,7 +253,7 @@ pub(super) fn daemon_answer_seeds() -> Vec<Vec<u8>> {
     vec![done, refused]
 }
 
-/// A capability that somebody with the key has signed.
+/// A capability with a valid signature.
 pub fn capability(data: &[u8]) {
     let key = SigningKey::derive(b"fuzz");
     let _ = key.verifying_key().verify(data);

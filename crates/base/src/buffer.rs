@@ -1,15 +1,15 @@
-//! Buffers of requests: memory that a read fills or a write takes, in one slice or in several.
+//! The buffers of requests: memory that a read fills or a write reads, in one or several slices.
 //!
 //! ```text
 //!  one slice    ├────────────── len ──────────────┤
 //!  scattered    ├─ a ─┤      ├──── b ────┤   ├─ c ─┤     in this order, without gaps
 //! ```
 //!
-//! A guest's memory, and the buffer of a socket, seldom lie in one place, so a request carries
-//! a list. Most requests have one slice: that case costs no allocation, no call through a table
-//! and no copy ([`ReadBuffer::as_single`], [`WriteBuffer::as_single`]).
+//! The memory of a guest or the buffer of a socket is often not contiguous, so a request has a
+//! list of slices. Most requests have one slice, which costs no allocation, no dynamic call and no
+//! copy ([`ReadBuffer::as_single`], [`WriteBuffer::as_single`]).
 //!
-//! Invariants: a buffer's length never changes; positions in it count from 0 across all slices.
+//! Invariants: a buffer's length never changes. Positions count from 0 across all slices.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,13 +17,13 @@ use std::ops::{DerefMut, Range};
 
 /// Memory in several slices, which a read fills one after another.
 ///
-/// Implemented by what owns the slices, so that no list has to be built for each request.
+/// The owner of the slices implements this, so that no request needs a list of its own.
 pub trait ScatterList {
     /// The length of all slices together, in bytes.
     fn total_bytes(&self) -> usize;
 
-    /// The bytes from `position` to the end of the slice that has it; empty at the end of the
-    /// list, and never empty before it.
+    /// The bytes from `position` to the end of its slice. The result is empty only at the end of
+    /// the list.
     fn slice_from(&mut self, position: usize) -> &mut [u8];
 }
 
@@ -44,21 +44,21 @@ impl<S: DerefMut<Target = [u8]>> ScatterList for Vec<S> {
     }
 }
 
-/// Where a read puts its bytes.
+/// The memory that a read fills.
 pub struct ReadBuffer<'a>(ReadMemory<'a>);
 
 enum ReadMemory<'a> {
     Single(&'a mut [u8]),
     Scattered {
         list: &'a mut dyn ScatterList,
-        /// Where this buffer begins in the list.
+        /// The position in the list at which this buffer begins.
         start: usize,
         length: usize,
     },
 }
 
 impl<'a> ReadBuffer<'a> {
-    /// The whole of a list.
+    /// The buffer of a whole list.
     pub fn scattered(list: &'a mut dyn ScatterList) -> Self {
         let length = list.total_bytes();
         Self(ReadMemory::Scattered {
@@ -68,7 +68,7 @@ impl<'a> ReadBuffer<'a> {
         })
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -78,14 +78,14 @@ impl<'a> ReadBuffer<'a> {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the buffer has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same buffer, lent for a shorter time: to ask below and look at the bytes afterwards.
+    /// The same buffer, borrowed for a shorter time, so that the caller has its bytes afterwards.
     #[inline]
     pub fn reborrow(&mut self) -> ReadBuffer<'_> {
         match &mut self.0 {
@@ -102,10 +102,10 @@ impl<'a> ReadBuffer<'a> {
         }
     }
 
-    /// The bytes `range` of it, as a buffer of their own.
+    /// The part of the buffer with the bytes `range`.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range exceeds the buffer.
     #[inline]
     pub fn part(&mut self, range: Range<usize>) -> ReadBuffer<'_> {
         match &mut self.0 {
@@ -125,7 +125,7 @@ impl<'a> ReadBuffer<'a> {
         }
     }
 
-    /// All bytes as one slice, if they lie in one.
+    /// All bytes as one slice; `None` if there are several slices.
     #[inline]
     pub fn as_single(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
@@ -138,7 +138,7 @@ impl<'a> ReadBuffer<'a> {
         }
     }
 
-    /// Calls `visit` with each slice in order, and with the position where it begins.
+    /// Calls `visit` with the position and bytes of each slice, in order.
     pub fn for_each_slice(&mut self, mut visit: impl FnMut(usize, &mut [u8])) {
         match &mut self.0 {
             ReadMemory::Single(slice) => visit(0, slice),
@@ -151,7 +151,7 @@ impl<'a> ReadBuffer<'a> {
                 while position < *length {
                     let slice = list.slice_from(*start + position);
                     let count = slice.len().min(*length - position);
-                    assert!(count > 0, "a scatter list is shorter than it said");
+                    assert!(count > 0, "a scatter list is shorter than `total_bytes`");
                     visit(position, &mut slice[..count]);
                     position += count;
                 }
@@ -159,7 +159,7 @@ impl<'a> ReadBuffer<'a> {
         }
     }
 
-    /// Fills it with `bytes`.
+    /// Copies `bytes` into the buffer.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -172,12 +172,12 @@ impl<'a> ReadBuffer<'a> {
         self.for_each_slice(|at, slice| slice.copy_from_slice(&bytes[at..at + slice.len()]));
     }
 
-    /// Makes all bytes `byte`.
+    /// Sets all bytes to `byte`.
     pub fn fill(&mut self, byte: u8) {
         self.for_each_slice(|_, slice| slice.fill(byte));
     }
 
-    /// Its bytes in memory of their own.
+    /// A copy of the bytes.
     #[must_use]
     pub fn to_vec(&mut self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
@@ -185,9 +185,9 @@ impl<'a> ReadBuffer<'a> {
         bytes
     }
 
-    /// Calls `fill` with one slice of the buffer's length: the buffer itself if it is a single
-    /// slice. Otherwise it is scratch memory, copied into the slices if `is_filled` says of
-    /// what `fill` returned that the bytes count.
+    /// Calls `fill` with one slice of the buffer's length. If the buffer has several slices, it is
+    /// a temporary one, which is copied into the buffer if `is_filled` returns true for the
+    /// result.
     #[inline]
     pub fn fill_as_single<R>(
         &mut self,
@@ -219,7 +219,7 @@ impl fmt::Debug for ReadBuffer<'_> {
     }
 }
 
-/// The bytes that a write brings. Cheap to copy.
+/// The memory that a write reads. Cheap to copy.
 #[derive(Clone, Copy)]
 pub struct WriteBuffer<'a>(WriteMemory<'a>);
 
@@ -227,9 +227,9 @@ pub struct WriteBuffer<'a>(WriteMemory<'a>);
 enum WriteMemory<'a> {
     Single(&'a [u8]),
     Scattered {
-        /// The first has `start`; those behind the end are not looked at.
+        /// `start` is within the first slice. Slices after the end are ignored.
         slices: &'a [&'a [u8]],
-        /// Where this buffer begins in the list.
+        /// The position in the list at which this buffer begins.
         start: usize,
         length: usize,
     },
@@ -246,7 +246,7 @@ impl<'a> WriteBuffer<'a> {
         })
     }
 
-    /// Length in bytes.
+    /// The length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -256,17 +256,17 @@ impl<'a> WriteBuffer<'a> {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the buffer has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes `range` of it.
+    /// The part of the buffer with the bytes `range`.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range exceeds the buffer.
     #[inline]
     #[must_use]
     pub fn part(self, range: Range<usize>) -> Self {
@@ -295,16 +295,16 @@ impl<'a> WriteBuffer<'a> {
         }
     }
 
-    /// The bytes before `middle`, and those from there on.
+    /// The bytes before `middle`, and the bytes from it on.
     ///
     /// # Panics
-    /// If `middle` lies behind the end.
+    /// If `middle` is after the end.
     #[must_use]
     pub fn split_at(self, middle: usize) -> (Self, Self) {
         (self.part(0..middle), self.part(middle..self.len()))
     }
 
-    /// All bytes as one slice, if they lie in one.
+    /// All bytes as one slice; `None` if there are several slices.
     #[inline]
     #[must_use]
     pub fn as_single(&self) -> Option<&'a [u8]> {
@@ -321,7 +321,7 @@ impl<'a> WriteBuffer<'a> {
         }
     }
 
-    /// All bytes as one slice: a copy only if they lie in several.
+    /// All bytes as one slice, which is a copy if the buffer has several.
     #[inline]
     #[must_use]
     pub fn contiguous(&self) -> Cow<'a, [u8]> {
@@ -353,7 +353,7 @@ impl<'a> WriteBuffer<'a> {
         all.filter(|slice| !slice.is_empty())
     }
 
-    /// Copies its bytes to `out`.
+    /// Copies the bytes to `out`.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -370,7 +370,7 @@ impl<'a> WriteBuffer<'a> {
         }
     }
 
-    /// Its bytes in memory of their own.
+    /// A copy of the bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
@@ -378,7 +378,7 @@ impl<'a> WriteBuffer<'a> {
         bytes
     }
 
-    /// Appends its bytes to `bytes`.
+    /// Appends the bytes to `bytes`.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         self.slices()
             .for_each(|slice| bytes.extend_from_slice(slice));

@@ -1,168 +1,167 @@
-//! [`BlockDevice`]: the seam between servers, filters and volumes.
+//! [`BlockDevice`]: the interface between servers, filters and volumes.
 //!
-//! One thread owns a device and starts requests on it. Most are answered inside the call, the
-//! rest through [`BlockDevice::poll`]:
+//! One thread owns a device and starts requests on it. Most requests are done within the call, the
+//! others complete in [`BlockDevice::poll`]:
 //!
 //! ```text
 //!  1. start    start(Request { token, op }) -> Started
-//!  2. commit   once for all that was started in this turn of the loop
-//!  3. answer   send the replies of what was Done
-//!  4. poll     collect what was Pending, when the owner was woken
+//!  2. commit   once for all requests that were started in this turn of the loop
+//!  3. reply    send the replies to requests that were Done
+//!  4. poll     collect the completions of requests that were Pending, after a wake-up
 //! ```
 //!
 //! docs/internals/requests.md has the definitions, the invariants and a drawing.
 //!
-//! Invariant: nothing that answered [`Started::Done`] may be reported to a
-//! client before a [`BlockDevice::commit`] that followed it returned `Ok`.
-//! One commit for a whole batch is what makes small writes cheap.
+//! Invariant: a request that was [`Started::Done`] is reported to its client only after a later
+//! [`BlockDevice::commit`] has returned `Ok`. One commit for a whole batch makes small writes
+//! cheap.
 
 use std::time::Duration;
 
 use crate::request::Request;
 
-/// Names a request between its start and its [`Completion`]. The caller
-/// chooses it, below [`TOKEN_MAX`]; the device only hands it back.
+/// The number of a request between its start and its [`Completion`]. The caller chooses it, below
+/// [`TOKEN_MAX`].
 pub type Token = u64;
 
-/// Tokens are below this: what stands between two devices marks those that it passes on.
+/// The upper bound of tokens. A filter uses the bits above it for the tokens that it forwards.
 pub const TOKEN_MAX: Token = (1 << 56) - 1;
 
-/// Why a request failed, and with it what the client may do.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IoError {
-    /// The range does not lie within the device: the client's mistake.
-    #[error("bytes {offset}+{length} do not lie within a device of {size} bytes")]
+    /// The range is not within the device.
+    #[error("{length} bytes at offset {offset} exceed the device of {size} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// The offset of the range, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// The length of the range, in bytes.
         length: u64,
-        /// The device's size in bytes.
+        /// The device's size, in bytes.
         size: u64,
     },
-    /// A write to a read-only device.
+    /// The device is read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// The device has no such verb, or none that is fast enough.
+    /// The device does not support the operation, or not with the speed of a write.
     #[error("not supported")]
     NotSupported,
-    /// No unit, or no journal, has room.
+    /// The units or the journal have no space left.
     #[error("no space left: {0}")]
     NoSpace(String),
-    /// Data is there but damaged in every copy; it was not returned.
+    /// Every copy of the data is damaged. The data were not returned.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// No copy can be reached now; trying again later may succeed.
+    /// No copy can be reached now. A later attempt may succeed.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// The device is stopped: it lost a write, or its lease, and stays so.
+    /// The device has stopped for good, since it lost a write or its lease.
     #[error("stopped: {0}")]
     Stopped(String),
 }
 
-/// What a verb answered at once.
+/// The immediate answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Started {
-    /// Done, and valid once [`BlockDevice::commit`] has returned `Ok`.
+    /// The request is done, and valid after [`BlockDevice::commit`] has returned `Ok`.
     Done,
-    /// A [`Completion`] with the same token will follow.
+    /// A [`Completion`] with the same token follows.
     Pending,
-    /// No room to take the request now. Nothing was started: offer the same
-    /// request again after the next [`BlockDevice::poll`].
+    /// The device cannot accept the request now. Start it again after the next
+    /// [`BlockDevice::poll`].
     Busy,
-    /// Failed.
+    /// The request failed.
     Failed(IoError),
 }
 
 /// When a write may be acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// When later reads see it; a flush makes it durable.
+    /// When later reads return it. A flush makes it durable.
     Volatile,
     /// When it is on stable storage (FUA).
     Durable,
 }
 
-/// How `write_zeroes` may be carried out.
+/// How a range may be written with zeroes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZeroMode {
-    /// When it may be acknowledged.
+    /// When the request may be acknowledged.
     pub durability: Durability,
-    /// The range may become a hole. If false, space must stay reserved; a
-    /// device that overwrites nothing in place has no reserved space and
-    /// treats both alike.
+    /// Whether the range may become a hole. Otherwise its space stays reserved; a device that never
+    /// overwrites in place has no reserved space and ignores this.
     pub may_punch: bool,
-    /// Fail with [`IoError::NotSupported`] rather than be slower than a write.
+    /// Whether the request fails with [`IoError::NotSupported`] if it would be slower than a write.
     pub fast_only: bool,
 }
 
-/// What a range of a device holds.
+/// The kind of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentKind {
     /// Data that was written.
     Data,
-    /// Nothing was ever written, or it was trimmed: reads as zeroes.
+    /// Bytes that were never written or were trimmed. They read as zeroes.
     Hole,
 }
 
-/// A run of bytes of one kind.
+/// A run of bytes of the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Length in bytes; never 0.
+    /// The length in bytes; never 0.
     pub length: u64,
-    /// What lies there.
+    /// The kind of its bytes.
     pub kind: ExtentKind,
 }
 
-/// What a pending request brought.
+/// The result of a successful request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// A write, flush, trim, write_zeroes or prefetch is done.
+    /// The request was done and has no data.
     Done,
-    /// The bytes of a read, exactly as many as were asked for.
+    /// The bytes of a read, as many as requested.
     Data(Vec<u8>),
-    /// The runs of an `extents` request, in order, from its offset on.
+    /// The extents of a range, in order, from its offset on.
     Extents(Vec<Extent>),
 }
 
-/// The end of a request that was [`Started::Pending`].
+/// The completion of a request that was [`Started::Pending`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// The token the request was started with.
+    /// The token of the request.
     pub token: Token,
-    /// What it brought, or why it failed.
+    /// The result, or why the request failed.
     pub result: Result<Outcome, IoError>,
 }
 
-/// A device's size and the sizes of request it likes.
+/// The size and the block size of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceGeometry {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// The block size: requests that are whole blocks cost least. Any other
-    /// alignment works.
+    /// The block size in bytes. Requests for whole blocks are the fastest; any other alignment
+    /// works.
     pub block_bytes: u32,
 }
 
-/// Which verbs a device has beyond read and write.
+/// The operations that a device supports besides reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Writes are refused with [`IoError::ReadOnly`].
+    /// Whether writes fail with [`IoError::ReadOnly`].
     pub read_only: bool,
-    /// `flush` and [`Durability::Durable`] work.
+    /// Whether flushes and [`Durability::Durable`] are supported.
     pub can_flush: bool,
-    /// `trim` frees space.
+    /// Whether trims are supported.
     pub can_trim: bool,
-    /// `write_zeroes` works, and never costs more than a write.
+    /// Whether writing zeroes is supported. It is never slower than a write.
     pub can_write_zeroes: bool,
-    /// `extents` works.
+    /// Whether extents can be listed.
     pub can_extents: bool,
-    /// A flush on one connection covers writes acknowledged on every other.
+    /// Whether a flush on one connection covers acknowledged writes of all connections.
     pub can_multi_conn: bool,
 }
 
 impl Capabilities {
-    /// A device that can be written and lacks nothing.
+    /// The capabilities of a writable device that supports everything.
     pub const ALL: Self = Self {
         read_only: false,
         can_flush: true,
@@ -173,37 +172,34 @@ impl Capabilities {
     };
 }
 
-/// A disk, as seen by the one thread that owns it. See the module's head for
-/// the order of calls.
+/// A disk, which one thread owns. The head of this module has the order of calls.
 pub trait BlockDevice {
-    /// Size and block size. The size may grow between calls.
+    /// The size and block size. The size may grow between calls.
     fn geometry(&self) -> DeviceGeometry;
 
-    /// Which verbs work.
+    /// The operations that the device supports.
     fn capabilities(&self) -> Capabilities;
 
-    /// Starts one request. See [`Op`](crate::Op) for what each operation does and answers.
+    /// Starts a request. [`Op`](crate::Op) describes each operation and its result.
     fn start(&mut self, request: Request<'_>) -> Started;
 
-    /// Ends a batch: what answered `Done` since the last commit is now in the
-    /// order in which the device will keep it.
+    /// Ends a batch: fixes the order of the requests that were `Done` since the last commit.
     ///
     /// # Errors
-    /// The device is stopped. None of the answers given since the last commit
-    /// may be sent, and every later verb fails.
+    /// The device has stopped. No reply to a request since the last commit may be sent, and every
+    /// later request fails.
     fn commit(&mut self) -> Result<(), IoError>;
 
-    /// Collects finished requests and lets timers run. Called when the
-    /// device's wake fired, when [`BlockDevice::next_timer`] has passed, and
-    /// whenever it is convenient; it never waits.
+    /// Adds completions and runs timers, without waiting. The owner calls this after a wake-up of
+    /// the device, after [`BlockDevice::next_timer`], and at any other time.
     fn poll(&mut self, completions: &mut Vec<Completion>);
 
-    /// Its end begins: what waits because something is away is answered by the
-    /// next polls, with an error, and nothing waits so any more.
+    /// Fails requests that wait for something unavailable, now and later. The owner calls this
+    /// before it closes the device. The errors arrive with the next polls.
     fn stop_waiting(&mut self) {}
 
-    /// How long the owner may sleep without calling `poll`, if nothing wakes
-    /// it; `None` for as long as it likes.
+    /// The time until the owner has to call `poll`, unless the device wakes it before; `None` if
+    /// there is no timer.
     fn next_timer(&self) -> Option<Duration> {
         None
     }

@@ -142,14 +142,13 @@ id!(
     Lineage, "lineage-", 32, "a lineage (`lineage-` and 32 hex digits)"
 );
 
-/// What the segments of one lineage have in common on a unit: 64 bits of a hash of the
-/// lineage (`auth::lineage_tag_of`). A unit learns from it which segments belong
-/// together, and nothing else.
+/// The tag of the segments of one lineage on a unit: 64 bits of a hash of the lineage
+/// (`auth::lineage_tag_of`). It reveals to the unit only which segments belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LineageTag(pub u64);
 
 impl LineageTag {
-    /// No lineage: the caller names none, or the unit stores none.
+    /// No tag: the caller names no lineage, or the unit stores no tags.
     pub const NONE: Self = Self(0);
 }
 

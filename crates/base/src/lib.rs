@@ -16,6 +16,7 @@ pub mod error;
 pub mod geometry;
 pub mod ids;
 mod nbd_uri;
+mod owned_op;
 pub mod report;
 mod request;
 pub mod size;
@@ -34,4 +35,5 @@ pub use ids::{
     Lineage, LineageTag, ParseIdError, PartyId, ProjectId, SnapshotId, UnitId, VolumeId,
 };
 pub use nbd_uri::{NbdUri, UriTls};
-pub use request::{ByteRange, Op, OpKind, OwnedOp, Request};
+pub use owned_op::OwnedOp;
+pub use request::{ByteRange, Op, OpKind, Request};

@@ -9,7 +9,7 @@ use crate::{Endpoint, url};
 /// The TCP port that IANA assigned to NBD.
 const PORT: u16 = 10809;
 
-/// The parameters that may stand behind the question mark.
+/// The parameters that may follow the question mark.
 const KEYS: [&str; 3] = ["socket", "tls-certificates", "tls-hostname"];
 
 /// The address of an export.
@@ -70,7 +70,7 @@ impl FromStr for NbdUri {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
         let export = text_of(&decoded(export)?, "the export's name")?;
-        let said = |key: &str| {
+        let parameter = |key: &str| {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             let value = pairs.find(|(found, _)| *found == key);
             value.map(|(_, value)| decoded(value)).transpose()
@@ -85,15 +85,15 @@ impl FromStr for NbdUri {
             }
         }
         let at = match scheme {
-            "nbd+unix" | "nbds+unix" if host.is_empty() => {
-                Endpoint::Unix(said("socket")?.ok_or("add the path of the socket: ?socket=PATH")?)
-            }
+            "nbd+unix" | "nbds+unix" if host.is_empty() => Endpoint::Unix(
+                parameter("socket")?.ok_or("add the path of the socket: ?socket=PATH")?,
+            ),
             "nbd" | "nbds" => Endpoint::Tcp(address(host)?),
             _ => {
                 return Err("an NBD URI begins with nbd+unix:///, nbd:// or nbds://".to_owned());
             }
         };
-        let tls = match (scheme.starts_with("nbds"), said("tls-certificates")?) {
+        let tls = match (scheme.starts_with("nbds"), parameter("tls-certificates")?) {
             (false, None) => None,
             (false, Some(_)) => {
                 return Err(
@@ -105,7 +105,7 @@ impl FromStr for NbdUri {
                 return Err("add the folder of certificates: ?tls-certificates=DIR".to_owned());
             }
             (true, Some(certificates)) => {
-                let name = said("tls-hostname")?;
+                let name = parameter("tls-hostname")?;
                 let name = name.map(|name| text_of(&name, "the server's name"));
                 let own = match &at {
                     Endpoint::Tcp(at) => at.ip().to_string(),
@@ -169,8 +169,8 @@ mod tests {
             ),
             ("nbd://10.0.0.1/%zz", "not percent-encoded"),
         ] {
-            let said = read(text).expect_err(text);
-            assert!(said.contains(why), "{text}: {said}");
+            let parameter = read(text).expect_err(text);
+            assert!(parameter.contains(why), "{text}: {parameter}");
         }
     }
 }

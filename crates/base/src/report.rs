@@ -1,11 +1,11 @@
-//! Text for people: aligned columns and percentages.
+//! Text for users: tables and percentages.
 
 use std::fmt;
 
-/// No column is made wider than this: what is longer sticks out.
+/// The maximal width of a column. Longer cells exceed it.
 const CELL_WIDTH_MAX: usize = 256;
 
-/// Rows of columns, the first one a head.
+/// A table, whose first row is a head.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -19,7 +19,7 @@ impl Table {
         }
     }
 
-    /// Adds a row. It has one line, whatever is in its cells.
+    /// Adds a row. Line breaks in its cells are escaped.
     pub fn row(&mut self, cells: Vec<String>) {
         let cells = cells.into_iter().map(|cell| cell.replace('\n', "\\n"));
         self.rows.push(cells.collect());
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(table.to_string(), "NAME         SIZE\na-long-name  1G\n");
     }
 
-    /// A file's name made what looked like another one.
+    /// The name of a file once looked like another row.
     #[test]
     fn a_row_is_one_line() {
         let mut table = Table::new(&["BYTES", "FILE"]);
@@ -80,7 +80,7 @@ mod tests {
         );
     }
 
-    /// One long cell made the program stop: a width has 16 bits.
+    /// A long cell once made the program panic, since a width has 16 bits.
     #[test]
     fn a_cell_of_any_length_is_printed() {
         let mut table = Table::new(&["NAME", "VM"]);

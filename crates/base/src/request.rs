@@ -1,46 +1,47 @@
-//! [`Request`]: what is asked of a disk, as one value (docs/internals/requests.md).
+//! [`Request`]: one operation on a block device (docs/internals/requests.md).
 //!
 //! ```text
 //!  Request { token, op }
-//!                   │  Op        borrows its buffers: what is handed from device to device
-//!                   │  OwnedOp   owns its bytes: what waits in a queue
-//!                   │  OpKind    carries nothing: what is counted, logged, traced, compared
+//!                   │  Op        borrows its buffers; devices pass it on
+//!                   │  OwnedOp   owns its bytes; it can wait in a queue
+//!                   │  OpKind    has no data; for counters, logs and traces
 //! ```
 //!
-//! Must not know what a device does with a request, or who asks.
+//! Must not know: how a device carries out a request, or who the caller is.
 
 use std::fmt;
 
 use crate::buffer::{ReadBuffer, WriteBuffer};
-use crate::device::{BlockDevice, Durability, Extent, IoError, Outcome, Started, Token, ZeroMode};
+use crate::device::{Durability, Extent, IoError, Outcome, Token, ZeroMode};
+use crate::owned_op::OwnedOp;
 
-/// A range of a disk's bytes, which need not lie within it.
+/// A range of bytes, which may exceed the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ByteRange {
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub length: u64,
 }
 
 impl ByteRange {
-    /// A range from `offset` on.
+    /// The range of `length` bytes at `offset`.
     #[must_use]
     pub const fn new(offset: u64, length: u64) -> Self {
         Self { offset, length }
     }
 
-    /// The first byte behind it; `u64::MAX` if there is no such number.
+    /// The offset of the end, or `u64::MAX` if that is too large.
     #[inline]
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 
-    /// Checks that it lies within a disk of `size_bytes`.
+    /// Checks that the range is within a disk of `size_bytes`.
     ///
     /// # Errors
-    /// [`IoError::OutOfRange`] if it does not.
+    /// [`IoError::OutOfRange`].
     #[inline]
     pub fn check(&self, size_bytes: u64) -> Result<(), IoError> {
         match self.offset.checked_add(self.length) {
@@ -54,27 +55,27 @@ impl ByteRange {
     }
 }
 
-/// Which operation a request is, without its range and its bytes.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OpKind {
-    /// Bytes are read.
+    /// Reads bytes.
     Read,
-    /// Bytes are written.
+    /// Writes bytes.
     Write,
-    /// Everything acknowledged before it becomes durable.
+    /// Makes acknowledged changes durable.
     Flush,
-    /// A range is given up.
+    /// Discards a range.
     Trim,
-    /// A range becomes zeroes.
+    /// Makes a range read as zeroes.
     WriteZeroes,
-    /// It is asked which parts of a range hold data.
+    /// Lists the extents of a range.
     Extents,
-    /// A hint that a range will be read soon.
+    /// Announces that a range will be read soon.
     Prefetch,
 }
 
 impl OpKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Read,
         Self::Write,
@@ -85,7 +86,7 @@ impl OpKind {
         Self::Prefetch,
     ];
 
-    /// As it is printed.
+    /// The name in texts, such as `write-zeroes`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -99,7 +100,7 @@ impl OpKind {
         }
     }
 
-    /// Whether it may change what later reads return.
+    /// Whether the operation may change what later reads return.
     #[inline]
     #[must_use]
     pub const fn is_change(self) -> bool {
@@ -116,67 +117,67 @@ impl fmt::Display for OpKind {
 /// An operation on a disk, with the memory that it reads into or writes from.
 #[derive(Debug)]
 pub enum Op<'a> {
-    /// Fills `out` from `offset` on. `out` counts only if the answer is [`Started::Done`]; a
-    /// pending read brings its bytes in [`Outcome::Data`].
+    /// Reads bytes into `out`. They are valid only if the answer is `Started::Done`; a pending read
+    /// has its bytes in [`Outcome::Data`].
     Read {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// Where the bytes go.
+        /// The memory for the bytes.
         out: ReadBuffer<'a>,
     },
-    /// Writes `data` from `offset` on. The device has taken or copied the bytes when `start`
-    /// returns anything but [`Started::Busy`].
+    /// Writes `data`. The device has used or copied the bytes when `start` returns, unless the
+    /// answer is `Started::Busy`.
     Write {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
         /// The bytes.
         data: WriteBuffer<'a>,
-        /// When it may be acknowledged.
+        /// When the request may be acknowledged.
         durability: Durability,
     },
-    /// Makes every write durable that was acknowledged before, on whatever connection.
+    /// Makes every change durable that was acknowledged before, on any connection.
     Flush,
-    /// Gives up a range. Whole blocks in it then read as zeroes; parts of blocks at its ends
+    /// Discards a range. Its whole blocks read as zeroes afterwards; parts of blocks at its ends
     /// may keep their content.
     Trim {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// Length in bytes.
+        /// The length in bytes.
         length: u64,
-        /// When it may be acknowledged.
+        /// When the request may be acknowledged.
         durability: Durability,
     },
     /// Makes exactly this range read as zeroes.
     WriteZeroes {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// Length in bytes.
+        /// The length in bytes.
         length: u64,
-        /// How, and when it may be acknowledged.
+        /// How the range is written, and when the request may be acknowledged.
         mode: ZeroMode,
     },
-    /// Asks which parts of a range hold data. [`Started::Done`] means that the runs were
-    /// appended to `runs`, a pending request brings them in [`Outcome::Extents`]. They begin at
-    /// `offset`, are not empty, and may cover less than `length`.
+    /// Lists the extents of a range. If the answer is `Started::Done`, they were appended to
+    /// `runs`; a pending request has them in [`Outcome::Extents`]. They begin at `offset`, have at
+    /// least one byte, and may cover less than `length`.
     Extents {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// Length in bytes.
+        /// The length in bytes.
         length: u64,
-        /// Where the runs go; empty before.
+        /// The list for the extents, which is empty.
         runs: &'a mut Vec<Extent>,
     },
-    /// A hint that the range will be read soon (NBD's CACHE). A device may ignore it.
+    /// Announces that the range will be read soon (NBD's CACHE). A device may ignore it.
     Prefetch {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u64,
-        /// Length in bytes.
+        /// The length in bytes.
         length: u64,
     },
 }
 
 impl Op<'_> {
-    /// Which operation it is.
+    /// The kind of the operation.
     #[inline]
     #[must_use]
     pub const fn kind(&self) -> OpKind {
@@ -191,7 +192,7 @@ impl Op<'_> {
         }
     }
 
-    /// The bytes of the disk that it concerns; none of a flush.
+    /// The range of the operation; empty for a flush.
     #[inline]
     #[must_use]
     pub fn range(&self) -> ByteRange {
@@ -206,14 +207,14 @@ impl Op<'_> {
         }
     }
 
-    /// Whether it may change what later reads return.
+    /// Whether the operation may change what later reads return.
     #[inline]
     #[must_use]
     pub const fn is_change(&self) -> bool {
         self.kind().is_change()
     }
 
-    /// When it may be acknowledged; volatile of what changes nothing.
+    /// When the operation may be acknowledged; volatile if it changes nothing.
     #[inline]
     #[must_use]
     pub const fn durability(&self) -> Durability {
@@ -224,7 +225,7 @@ impl Op<'_> {
         }
     }
 
-    /// The bytes of a write; `None` of any other operation.
+    /// The bytes of a write; `None` for other operations.
     #[inline]
     #[must_use]
     pub const fn data(&self) -> Option<WriteBuffer<'_>> {
@@ -234,7 +235,7 @@ impl Op<'_> {
         }
     }
 
-    /// The same operation, lent for a shorter time: to ask below and look at it afterwards.
+    /// The same operation, borrowed for a shorter time, so that the caller has it afterwards.
     #[inline]
     pub fn reborrow(&mut self) -> Op<'_> {
         match self {
@@ -286,8 +287,8 @@ impl Op<'_> {
         }
     }
 
-    /// What it brought, once it was answered [`Started::Done`], in memory of its own: for who
-    /// answers later all the same.
+    /// The result of an operation that was `Started::Done`, in its own memory, for a caller that
+    /// completes it later.
     #[must_use]
     pub fn outcome(&mut self) -> Outcome {
         match self {
@@ -297,7 +298,7 @@ impl Op<'_> {
         }
     }
 
-    /// The operation with memory of its own, for a queue. Copies the bytes of a write.
+    /// The operation with its own memory, for a queue. The bytes of a write are copied.
     #[must_use]
     pub fn to_owned(&self) -> OwnedOp {
         match *self {
@@ -339,192 +340,12 @@ impl Op<'_> {
     }
 }
 
-/// An operation that waits in a queue: it owns the bytes of a write, and names the length of
-/// what a read will bring.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnedOp {
-    /// As [`Op::Read`].
-    Read {
-        /// The first byte.
-        offset: u64,
-        /// Length in bytes.
-        length: usize,
-    },
-    /// As [`Op::Write`].
-    Write {
-        /// The first byte.
-        offset: u64,
-        /// The bytes.
-        data: Vec<u8>,
-        /// When it may be acknowledged.
-        durability: Durability,
-    },
-    /// As [`Op::Flush`].
-    Flush,
-    /// As [`Op::Trim`].
-    Trim {
-        /// The first byte.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-        /// When it may be acknowledged.
-        durability: Durability,
-    },
-    /// As [`Op::WriteZeroes`].
-    WriteZeroes {
-        /// The first byte.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-        /// How, and when it may be acknowledged.
-        mode: ZeroMode,
-    },
-    /// As [`Op::Extents`].
-    Extents {
-        /// The first byte.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-    },
-    /// As [`Op::Prefetch`].
-    Prefetch {
-        /// The first byte.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-    },
-}
-
-impl OwnedOp {
-    /// Which operation it is.
-    #[must_use]
-    pub const fn kind(&self) -> OpKind {
-        match self {
-            Self::Read { .. } => OpKind::Read,
-            Self::Write { .. } => OpKind::Write,
-            Self::Flush => OpKind::Flush,
-            Self::Trim { .. } => OpKind::Trim,
-            Self::WriteZeroes { .. } => OpKind::WriteZeroes,
-            Self::Extents { .. } => OpKind::Extents,
-            Self::Prefetch { .. } => OpKind::Prefetch,
-        }
-    }
-
-    /// The bytes of the disk that it concerns; none of a flush.
-    #[must_use]
-    pub const fn range(&self) -> ByteRange {
-        match self {
-            Self::Read { offset, length } => ByteRange::new(*offset, *length as u64),
-            Self::Write { offset, data, .. } => ByteRange::new(*offset, data.len() as u64),
-            Self::Flush => ByteRange::new(0, 0),
-            Self::Trim { offset, length, .. }
-            | Self::WriteZeroes { offset, length, .. }
-            | Self::Extents { offset, length }
-            | Self::Prefetch { offset, length } => ByteRange::new(*offset, *length),
-        }
-    }
-
-    /// Whether it may change what later reads return.
-    #[must_use]
-    pub const fn is_change(&self) -> bool {
-        self.kind().is_change()
-    }
-
-    /// When it may be acknowledged; volatile of what changes nothing.
-    #[must_use]
-    pub const fn durability(&self) -> Durability {
-        match self {
-            Self::Write { durability, .. } | Self::Trim { durability, .. } => *durability,
-            Self::WriteZeroes { mode, .. } => mode.durability,
-            _ => Durability::Volatile,
-        }
-    }
-
-    /// The bytes of a write; `None` of any other operation.
-    #[must_use]
-    pub fn data(&self) -> Option<WriteBuffer<'_>> {
-        match self {
-            Self::Write { data, .. } => Some(data.as_slice().into()),
-            _ => None,
-        }
-    }
-
-    /// The operation as a device takes it, with memory for what it brings.
-    #[must_use]
-    pub fn borrow<'a>(&'a self, out: &'a mut Vec<u8>, runs: &'a mut Vec<Extent>) -> Op<'a> {
-        match self {
-            Self::Read { offset, length } => {
-                out.clear();
-                out.resize(*length, 0);
-                Op::Read {
-                    offset: *offset,
-                    out: out.as_mut_slice().into(),
-                }
-            }
-            Self::Write {
-                offset,
-                data,
-                durability,
-            } => Op::Write {
-                offset: *offset,
-                data: data.as_slice().into(),
-                durability: *durability,
-            },
-            Self::Flush => Op::Flush,
-            Self::Trim {
-                offset,
-                length,
-                durability,
-            } => Op::Trim {
-                offset: *offset,
-                length: *length,
-                durability: *durability,
-            },
-            Self::WriteZeroes {
-                offset,
-                length,
-                mode,
-            } => Op::WriteZeroes {
-                offset: *offset,
-                length: *length,
-                mode: *mode,
-            },
-            Self::Extents { offset, length } => Op::Extents {
-                offset: *offset,
-                length: *length,
-                runs,
-            },
-            Self::Prefetch { offset, length } => Op::Prefetch {
-                offset: *offset,
-                length: *length,
-            },
-        }
-    }
-
-    /// Starts it on `device`. The outcome counts if the answer is [`Started::Done`].
-    pub fn start_on(
-        &self,
-        device: &mut (impl BlockDevice + ?Sized),
-        token: Token,
-    ) -> (Started, Outcome) {
-        let (mut out, mut runs) = (Vec::new(), Vec::new());
-        let op = self.borrow(&mut out, &mut runs);
-        let started = device.start(Request { token, op });
-        let outcome = match self {
-            Self::Read { .. } => Outcome::Data(out),
-            Self::Extents { .. } => Outcome::Extents(runs),
-            _ => Outcome::Done,
-        };
-        (started, outcome)
-    }
-}
-
-/// One request to a [`BlockDevice`].
+/// One request to a [`BlockDevice`](crate::BlockDevice).
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Names it until its [`crate::Completion`].
+    /// The token, which its [`crate::Completion`] repeats.
     pub token: Token,
-    /// What is asked.
+    /// The operation.
     pub op: Op<'a>,
 }
 
@@ -607,7 +428,7 @@ impl<'a> Request<'a> {
         Self { token, op }
     }
 
-    /// The same request under another token.
+    /// The same request with another token.
     #[inline]
     #[must_use]
     pub fn with_token(self, token: Token) -> Self {
@@ -619,56 +440,8 @@ impl<'a> Request<'a> {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<OwnedOp> {
-        let durability = Durability::Durable;
-        let mode = ZeroMode {
-            durability,
-            may_punch: true,
-            fast_only: false,
-        };
-        let (offset, length) = (5, 7);
-        vec![
-            OwnedOp::Read { offset, length: 7 },
-            OwnedOp::Write {
-                offset,
-                data: vec![1; 7],
-                durability,
-            },
-            OwnedOp::Flush,
-            OwnedOp::Trim {
-                offset,
-                length,
-                durability,
-            },
-            OwnedOp::WriteZeroes {
-                offset,
-                length,
-                mode,
-            },
-            OwnedOp::Extents { offset, length },
-            OwnedOp::Prefetch { offset, length },
-        ]
-    }
-
     #[test]
-    fn an_operation_that_waited_in_a_queue_is_the_same_as_before() {
-        let kinds: Vec<OpKind> = all().iter().map(OwnedOp::kind).collect();
-        assert_eq!(kinds, OpKind::ALL);
-        for owned in all() {
-            let (mut out, mut runs) = (Vec::new(), Vec::new());
-            let mut op = owned.borrow(&mut out, &mut runs);
-            assert_eq!(op.kind(), owned.kind());
-            assert_eq!(op.range(), owned.range());
-            assert_eq!(op.is_change(), owned.is_change());
-            assert_eq!(op.to_owned(), owned);
-            assert_eq!(op.reborrow().to_owned(), owned);
-            let is_durable = op.durability() == Durability::Durable;
-            assert_eq!(is_durable, op.is_change());
-        }
-    }
-
-    #[test]
-    fn a_range_that_ends_behind_the_disk_or_all_numbers_is_out_of_range() {
+    fn a_range_that_ends_after_the_disk_or_overflows_is_out_of_range() {
         for (offset, length, is_within) in [
             (0, 10, true),
             (10, 0, true),

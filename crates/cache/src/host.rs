@@ -1,4 +1,4 @@
-//! [`HostCache`]: one host's cache of blocks that lie on units, in memory and in a file.
+//! [`HostCache`]: one host's cache of blocks of units, in memory and in a file.
 //!
 //! ```text
 //!  get_now    memory ─▶ the file, if that needs no waiting
@@ -6,12 +6,12 @@
 //!  offer      memory, the file
 //! ```
 //!
-//! Either may be missing; the file may be added later.
+//! Each of the two is optional, and the file may be added later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::memory::{AheadCounters, AheadCounts, Memory};
+use crate::memory::{Memory, ReadaheadCounters, ReadaheadCounts};
 use crate::store::{Area, AreaKind, Cache, Id, Protector, Sharer};
 use crate::uses::Uses;
 use parking_lot::{Mutex, MutexGuard};
@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 struct AreaCounters {
     memory: AtomicU64,
     file: AtomicU64,
-    missed: AtomicU64,
+    misses: AtomicU64,
 }
 
 /// Reads of each area's blocks, by one volume or a whole host.
@@ -36,7 +36,7 @@ pub struct AreaCounts {
     /// Blocks found in the file.
     pub file: u64,
     /// Blocks read from units: misses.
-    pub missed: u64,
+    pub misses: u64,
 }
 
 impl Counters {
@@ -47,7 +47,7 @@ impl Counters {
         self.0.each_ref().map(|area| AreaCounts {
             memory: of(&area.memory),
             file: of(&area.file),
-            missed: of(&area.missed),
+            misses: of(&area.misses),
         })
     }
 
@@ -62,7 +62,7 @@ pub struct Principal {
     /// Its reads.
     pub counters: Counters,
     /// Its readahead.
-    pub ahead: Arc<AheadCounters>,
+    pub ahead: Arc<ReadaheadCounters>,
 }
 
 /// A block that was found.
@@ -92,7 +92,7 @@ impl Tally {
     }
 }
 
-/// Reads a block from the file: waiting for it or not.
+/// A function that reads a block from the file, with or without waiting.
 type GetFrom = fn(&Cache, Area, Id, &mut [u8]) -> Option<[u8; 16]>;
 
 /// A host's cache: in memory, in a file, or both.
@@ -100,7 +100,7 @@ pub struct HostCache {
     memory: Option<Memory>,
     file: OnceLock<Arc<Cache>>,
     counters: Counters,
-    /// The sharers in use; a file that is added later is told of them.
+    /// The sharers in use, for a file that is added later.
     used: Mutex<Uses<Sharer>>,
 }
 
@@ -164,15 +164,14 @@ impl HostCache {
         self.file.get()
     }
 
-    /// How much one reader may read ahead, in bytes; `None` without a cache in memory.
+    /// The maximal readahead of one reader, in bytes; `None` without a cache in memory.
     #[must_use]
     pub fn ahead_max_bytes(&self) -> Option<u64> {
         self.memory.as_ref().map(Memory::ahead_max_bytes)
     }
 
-    /// A block's sealed content, into `sealed` of [`SLOT_BYTES`](crate::store::SLOT_BYTES),
-    /// if that needs no waiting for a device. The content is not verified: the caller opens
-    /// it.
+    /// Reads a block's sealed content into `sealed` of [`SLOT_BYTES`](crate::store::SLOT_BYTES),
+    /// if no device has to be waited for. The content is not verified: the caller opens it.
     pub fn get_now(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<Hit> {
         self.find(area, id, sealed, Cache::get_now)
     }
@@ -193,18 +192,18 @@ impl HostCache {
         sealed: &mut [u8],
         in_file: GetFrom,
     ) -> Option<Hit> {
-        let (tag, is_from_file) = match self.remembered(area, id, sealed) {
+        let (tag, is_from_file) = match self.find_in_memory(area, id, sealed) {
             Some(tag) => (tag, false),
             None => (in_file(self.file()?, area, id, sealed)?, true),
         };
         Some(Hit { tag, is_from_file })
     }
 
-    fn remembered(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
+    fn find_in_memory(self: &Arc<Self>, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
         let memory = self.memory.as_ref()?;
         let found = memory.get(id, sealed)?;
         match (found.was_ahead, self.file()) {
-            (true, _) => self.keep(area, id, found.tag, sealed),
+            (true, _) => self.store(area, id, found.tag, sealed),
             // A block that is read from memory must not seem idle in the file.
             (false, Some(file)) => {
                 file.touch(area, id);
@@ -214,7 +213,7 @@ impl HostCache {
         Some(found.tag)
     }
 
-    /// Forgets a block that does not open.
+    /// Removes a block that does not open.
     pub fn forget(&self, id: Id) {
         if let Some(memory) = &self.memory {
             memory.forget(id);
@@ -224,7 +223,7 @@ impl HostCache {
         }
     }
 
-    /// Whether the cache has a block. Does not count as a use, and does not wait.
+    /// Whether the cache has a block. This is no use of it, and does not wait.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
         let is_in = |memory: &Memory| memory.has(id);
@@ -256,9 +255,9 @@ impl HostCache {
         self.file().is_some_and(|file| file.has(id))
     }
 
-    /// Offers a block that is likely to be read: it is kept if its area's policy says so and
+    /// Offers a block that is likely to be read. It is stored if its area's policy accepts it and
     /// the file is not too busy.
-    pub fn keep(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
+    pub fn store(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if let Some(memory) = &self.memory {
             memory.offer(id, tag, sealed);
         }
@@ -267,8 +266,8 @@ impl HostCache {
         }
     }
 
-    /// Keeps a block that was read ahead.
-    pub fn keep_ahead(&self, principal: &Principal, id: Id, tag: [u8; 16], sealed: &[u8]) {
+    /// Stores a block that was read ahead.
+    pub fn store_ahead(&self, principal: &Principal, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if let Some(memory) = &self.memory {
             memory.offer_ahead(id, tag, sealed, &principal.ahead);
         }
@@ -283,9 +282,9 @@ impl HostCache {
         }
     }
 
-    /// Counts blocks that were read from units.
+    /// Counts blocks that were read from units: misses.
     pub fn count_misses(&self, principal: &Principal, kind: AreaKind, count: u64) {
-        self.count(principal, kind, |area| &area.missed, count);
+        self.count(principal, kind, |area| &area.misses, count);
     }
 
     fn count(
@@ -318,7 +317,7 @@ impl HostCache {
 impl Principal {
     /// The counts of its readahead so far.
     #[must_use]
-    pub fn ahead_counts(&self) -> AheadCounts {
+    pub fn ahead_counts(&self) -> ReadaheadCounts {
         self.ahead.counts()
     }
 }

@@ -27,7 +27,7 @@ type Map<V> = HashMap<Id, V, foldhash::fast::FixedState>;
 
 /// Counters of one reader's readahead.
 #[derive(Debug, Default)]
-pub struct AheadCounters {
+pub struct ReadaheadCounters {
     brought: AtomicU64,
     used: AtomicU64,
     unread: AtomicU64,
@@ -35,7 +35,7 @@ pub struct AheadCounters {
 
 /// Counts of one reader's readahead, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AheadCounts {
+pub struct ReadaheadCounts {
     /// Blocks that were read ahead.
     pub brought: u64,
     /// Blocks among them that were read afterwards.
@@ -44,12 +44,12 @@ pub struct AheadCounts {
     pub unread: u64,
 }
 
-impl AheadCounters {
+impl ReadaheadCounters {
     /// The counts so far.
     #[must_use]
-    pub fn counts(&self) -> AheadCounts {
+    pub fn counts(&self) -> ReadaheadCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        AheadCounts {
+        ReadaheadCounts {
             brought: of(&self.brought),
             used: of(&self.used),
             unread: of(&self.unread),
@@ -64,28 +64,29 @@ struct Block {
     sealed: Box<[u8]>,
 }
 
-struct Ahead {
+/// A block that was read ahead.
+struct ReadaheadBlock {
     block: Arc<Block>,
-    /// Its number in the order: a block that is read ahead again gets another.
+    /// Its number in the order. A block that is read ahead again gets a new one.
     number: u64,
-    reader: Arc<AheadCounters>,
+    reader: Arc<ReadaheadCounters>,
 }
 
 struct State {
     policy: S3Fifo<Id>,
     blocks: Map<Arc<Block>>,
-    ahead: Map<Ahead>,
+    ahead: Map<ReadaheadBlock>,
     /// Blocks that were read ahead, oldest first; some have been read since.
     order: VecDeque<(Id, u64)>,
     next: u64,
     evicted: Vec<Id>,
 }
 
-/// A block that was found.
-pub struct Remembered {
+/// A block that was found in memory.
+pub struct MemoryHit {
     /// The block's tag.
     pub tag: [u8; 16],
-    /// Whether it was read ahead. It is removed then; the caller offers it again to keep it.
+    /// Whether it was read ahead. Then it was removed, and the caller offers it again to store it.
     pub was_ahead: bool,
 }
 
@@ -122,25 +123,25 @@ impl Memory {
         self.state.lock()
     }
 
-    /// How much one reader may read ahead, in bytes, so that many readers can.
+    /// The maximal readahead of one reader, in bytes. It leaves space for other readers.
     #[must_use]
     pub fn ahead_max_bytes(&self) -> u64 {
         (self.capacity / 16 * SLOT_BYTES) as u64
     }
 
-    /// Whether it has a block. Does not count as a use.
+    /// Whether the cache has a block. This is no use of it.
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
         let state = self.state();
         state.blocks.contains_key(&id) || state.ahead.contains_key(&id)
     }
 
-    /// Copies a block's content into `sealed`, if it is here.
-    pub fn get(&self, id: Id, sealed: &mut [u8]) -> Option<Remembered> {
+    /// Copies a block's content into `sealed`.
+    pub fn get(&self, id: Id, sealed: &mut [u8]) -> Option<MemoryHit> {
         let (block, was_ahead) = {
             let mut state = self.state();
             match state.ahead.remove(&id) {
-                Some(Ahead { block, reader, .. }) => {
+                Some(ReadaheadBlock { block, reader, .. }) => {
                     reader.used.fetch_add(1, Ordering::Relaxed);
                     let room = self.capacity - state.ahead.len();
                     state.shrink(room);
@@ -153,13 +154,13 @@ impl Memory {
             }
         };
         sealed.copy_from_slice(&block.sealed);
-        Some(Remembered {
+        Some(MemoryHit {
             tag: block.tag,
             was_ahead,
         })
     }
 
-    /// Forgets a block that does not open.
+    /// Removes a block that does not open.
     pub fn forget(&self, id: Id) {
         let mut state = self.state();
         state.ahead.remove(&id);
@@ -167,7 +168,7 @@ impl Memory {
         state.policy.remove(id);
     }
 
-    /// Offers a block: it is kept if the policy says so.
+    /// Offers a block. It is stored if the policy accepts it.
     pub fn offer(&self, id: Id, tag: [u8; 16], sealed: &[u8]) {
         let mut state = self.state();
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
@@ -178,36 +179,42 @@ impl Memory {
             policy, evicted, ..
         } = &mut *state;
         policy.insert(id, evicted);
-        state.let_go();
+        state.evict_one();
     }
 
-    /// Keeps a block that was read ahead for `reader`.
-    pub fn offer_ahead(&self, id: Id, tag: [u8; 16], sealed: &[u8], reader: &Arc<AheadCounters>) {
+    /// Stores a block that was read ahead for `reader`.
+    pub fn offer_ahead(
+        &self,
+        id: Id,
+        tag: [u8; 16],
+        sealed: &[u8],
+        reader: &Arc<ReadaheadCounters>,
+    ) {
         let mut state = self.state();
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
             return;
         }
         reader.brought.fetch_add(1, Ordering::Relaxed);
         while state.ahead.len() >= (self.capacity / 2).max(1) {
-            state.forget_oldest();
+            state.evict_oldest_readahead();
         }
         let number = state.next;
         state.next += 1;
-        let ahead = Ahead {
+        let ahead = ReadaheadBlock {
             block: block(tag, sealed),
             number,
             reader: Arc::clone(reader),
         };
         state.ahead.insert(id, ahead);
         state.order.push_back((id, number));
-        // Blocks that were read leave stale names in the order.
+        // Blocks that were read leave stale entries in the order.
         if state.order.len() > 2 * state.ahead.len() + 64 {
             let State { order, ahead, .. } = &mut *state;
-            let is_there = |(id, number): &(Id, u64)| {
-                let there = ahead.get(id);
-                there.is_some_and(|ahead| ahead.number == *number)
+            let is_current = |(id, number): &(Id, u64)| {
+                let block = ahead.get(id);
+                block.is_some_and(|ahead| ahead.number == *number)
             };
-            order.retain(is_there);
+            order.retain(is_current);
         }
         let room = self.capacity - state.ahead.len();
         state.shrink(room);
@@ -229,25 +236,25 @@ fn block(tag: [u8; 16], sealed: &[u8]) -> Arc<Block> {
 }
 
 impl State {
-    /// So many blocks at most that are not read ahead.
+    /// Evicts blocks that were not read ahead until at most `room` of them are left.
     fn shrink(&mut self, room: usize) {
         self.policy.resize(room, &mut self.evicted);
-        self.let_go();
+        self.evict_one();
     }
 
-    fn let_go(&mut self) {
+    fn evict_one(&mut self) {
         for id in self.evicted.drain(..) {
             self.blocks.remove(&id);
         }
     }
 
-    fn forget_oldest(&mut self) {
+    fn evict_oldest_readahead(&mut self) {
         while let Some((id, number)) = self.order.pop_front() {
-            let is_it = |ahead: &Ahead| ahead.number == number;
-            if self.ahead.get(&id).is_some_and(is_it) {
-                let gone = self.ahead.remove(&id);
-                if let Some(gone) = gone {
-                    gone.reader.unread.fetch_add(1, Ordering::Relaxed);
+            let is_current = |ahead: &ReadaheadBlock| ahead.number == number;
+            if self.ahead.get(&id).is_some_and(is_current) {
+                let evicted = self.ahead.remove(&id);
+                if let Some(evicted) = evicted {
+                    evicted.reader.unread.fetch_add(1, Ordering::Relaxed);
                 }
                 return;
             }
@@ -276,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_once_does_not_push_out_what_is_asked_for_again() {
+    fn blocks_that_are_read_once_do_not_evict_blocks_that_are_read_again() {
         let memory = Memory::new(100 * SLOT_BYTES as u64);
         for number in 0..50 {
             offer(&memory, number);
@@ -291,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_ahead_is_given_once_and_takes_half_of_it_at_most() {
+    fn readahead_is_returned_once_and_uses_at_most_half_of_the_capacity() {
         let memory = Memory::new(100 * SLOT_BYTES as u64);
-        let reader = Arc::new(AheadCounters::default());
+        let reader = Arc::new(ReadaheadCounters::default());
         let ahead = |number: u64| {
             memory.offer_ahead(id(number), [number as u8; 16], &content(number), &reader);
         };
@@ -306,17 +313,25 @@ mod tests {
         assert_eq!(memory.sizes(), (100, 100));
         let kept = (0..100).filter(|number| memory.has(id(*number)));
         assert_eq!(kept.count(), 50);
-        assert_eq!(get(&memory, 1000), None, "the first ones went unread");
+        assert_eq!(
+            get(&memory, 1000),
+            None,
+            "the first ones were evicted unread"
+        );
         assert_eq!(get(&memory, 1069), Some(true));
         assert_eq!(get(&memory, 1069), None);
         ahead(1069);
-        assert_eq!(get(&memory, 1069), Some(true), "one that came again");
+        assert_eq!(
+            get(&memory, 1069),
+            Some(true),
+            "a block that was read ahead again"
+        );
         for number in 1020..1069 {
             assert_eq!(get(&memory, number), Some(true));
         }
         let counts = reader.counts();
         assert_eq!((counts.brought, counts.used, counts.unread), (71, 51, 20));
-        // And others have its room.
+        // Other blocks use its space.
         for number in 200..400 {
             offer(&memory, number);
         }

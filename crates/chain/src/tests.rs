@@ -10,7 +10,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
     Request, Started, Token, ZeroMode,
 };
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 
@@ -223,9 +223,9 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(manners: Manners) -> Self {
+    fn new(misbehavior: Misbehavior) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::noop());
+        let device = MemoryDevice::new(SIZE).with(misbehavior, Wake::noop());
         Self {
             chain: Chain::new(device, Arc::clone(&clock) as Arc<dyn Clock>, Wake::noop()),
             clock,
@@ -296,11 +296,11 @@ fn equivalent_filters(random: &SimulatedRandom) -> Vec<Box<dyn Filter>> {
 fn a_chain_is_a_disk_whatever_filters_are_swapped_meanwhile() {
     for seed in 0..300 {
         let random = SimulatedRandom::new(seed);
-        let mut rig = Rig::new(Manners {
+        let mut rig = Rig::new(Misbehavior {
             pending_one_in: 2,
             busy_one_in: 5,
             seed,
-            ..Manners::default()
+            ..Misbehavior::default()
         });
         rig.hot_swap(equivalent_filters(&random)).expect("swapped");
         let mut model = vec![0x5a_u8; SIZE];
@@ -374,10 +374,10 @@ fn a_chain_is_a_disk_whatever_filters_are_swapped_meanwhile() {
 
 #[test]
 fn filters_are_not_swapped_while_a_request_is_pending() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     });
     assert_eq!(rig.write(7, 0, 1), Started::Pending);
     rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
@@ -396,7 +396,7 @@ fn filters_are_not_swapped_while_a_request_is_pending() {
         "{ended:?}"
     );
     assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO));
-    rig.chain.bottom().manners.holds_answers = false;
+    rig.chain.bottom().misbehavior.holds_completions = false;
     let answered: Vec<Token> = rig.poll().iter().map(|one| one.token).collect();
     assert_eq!(answered, [7]);
     assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
@@ -406,10 +406,10 @@ fn filters_are_not_swapped_while_a_request_is_pending() {
 /// counted as the completion of a guest's request.
 #[test]
 fn the_late_flush_of_a_failed_hot_swap_completes_no_request() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     });
     rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
@@ -424,7 +424,7 @@ fn the_late_flush_of_a_failed_hot_swap_completes_no_request() {
     rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
     assert_eq!(rig.poll(), []);
     assert_eq!(rig.chain.bottom().calls.flushes, 1);
-    rig.chain.bottom().manners.holds_answers = false;
+    rig.chain.bottom().misbehavior.holds_completions = false;
     for _ in 0..10 {
         assert_eq!(rig.poll(), []);
     }
@@ -436,9 +436,9 @@ fn the_late_flush_of_a_failed_hot_swap_completes_no_request() {
 /// which had no pending request.
 #[test]
 fn requests_that_bypass_the_chain_complete_no_request_of_it() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        ..Manners::default()
+        ..Misbehavior::default()
     });
     assert_eq!(
         rig.chain.bottom().start(Request::flush(5)),
@@ -453,10 +453,10 @@ fn requests_that_bypass_the_chain_complete_no_request_of_it() {
 /// The caller that waited for its result waited forever.
 #[test]
 fn a_chain_that_is_closed_ends_its_hot_swap() {
-    let away = Manners {
+    let away = Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     };
     let mut rig = Rig::new(away.clone());
     rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
@@ -480,7 +480,7 @@ fn a_chain_that_is_closed_ends_its_hot_swap() {
 /// completions of its requests.
 #[test]
 fn a_failed_hot_swap_never_has_the_generation_of_the_filters_in_use() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     for _ in 0..600 {
         let failed = rig.hot_swap(vec![Box::new(Fails)]);
         assert!(
@@ -493,7 +493,7 @@ fn a_failed_hot_swap_never_has_the_generation_of_the_filters_in_use() {
 
 #[test]
 fn a_hot_swap_keeps_the_size_and_the_operations_that_the_guest_knows() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     rig.begin_hot_swap(vec![Box::new(Larger)], SizeRule::Keep);
     rig.poll();
     let size = SIZE as u64;
@@ -512,7 +512,7 @@ fn a_hot_swap_keeps_the_size_and_the_operations_that_the_guest_knows() {
 #[test]
 fn a_hot_swap_shows_the_growth_that_a_filter_hid_and_no_other() {
     let size = SIZE as u64;
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     assert_eq!(rig.hot_swap(vec![Box::<KeepsSize>::default()]), Ok(()));
     rig.chain.bottom().grow(SIZE + 8192);
     assert_eq!(rig.chain.geometry().size_bytes, size);
@@ -543,7 +543,7 @@ fn a_hot_swap_shows_the_growth_that_a_filter_hid_and_no_other() {
 
 #[test]
 fn the_old_filters_stay_in_use_if_a_new_one_cannot_be_opened() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     assert_eq!(rig.hot_swap(vec![Box::new(Xor(3))]), Ok(()));
     assert_eq!(rig.write(1, 0, 7), Started::Done);
     let failed = rig.hot_swap(vec![Box::new(Fails), Box::new(OwnTokens::default())]);
@@ -557,15 +557,15 @@ fn the_old_filters_stay_in_use_if_a_new_one_cannot_be_opened() {
 /// filters under one of their tokens.
 #[test]
 fn requests_of_filters_that_were_never_opened_complete_no_request() {
-    let mut rig = Rig::new(Manners {
+    let mut rig = Rig::new(Misbehavior {
         pending_one_in: 1,
-        ..Manners::default()
+        ..Misbehavior::default()
     });
     rig.begin_hot_swap(vec![Box::new(OwnTokens::default())], SizeRule::Keep);
     for _ in 0..2 {
         assert_eq!(rig.poll(), []);
         let is_reading = rig.chain.bottom().unanswered() > 0;
-        rig.chain.bottom().manners.holds_answers =
+        rig.chain.bottom().misbehavior.holds_completions =
             is_reading && rig.chain.bottom().calls.flushes > 0;
     }
     // Its read is pending.
@@ -579,7 +579,7 @@ fn requests_of_filters_that_were_never_opened_complete_no_request() {
     );
     // The filter's own token was 1, too.
     assert_eq!(rig.read(1, 4096).0, Started::Pending);
-    rig.chain.bottom().manners.holds_answers = false;
+    rig.chain.bottom().misbehavior.holds_completions = false;
     let answered = rig.poll();
     assert_eq!(answered.len(), 1, "{answered:?}");
     assert_eq!(answered[0].token, 1);
@@ -587,7 +587,7 @@ fn requests_of_filters_that_were_never_opened_complete_no_request() {
 
 #[test]
 fn a_filter_forwards_operations_that_it_does_not_handle() {
-    let mut rig = Rig::new(Manners::default());
+    let mut rig = Rig::new(Misbehavior::default());
     assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
     assert_eq!(rig.write(1, 0, 9), Started::Done);
     let mode = ZeroMode {
@@ -617,7 +617,7 @@ fn a_filter_forwards_operations_that_it_does_not_handle() {
     );
     assert_eq!(rig.chain.bottom().calls.prefetches, 1);
     // Errors below are reported above.
-    rig.chain.bottom().manners.damaged = 0..1;
+    rig.chain.bottom().misbehavior.damaged = 0..1;
     let (failed, _) = rig.read(6, 0);
     assert!(
         matches!(failed, Started::Failed(IoError::Damaged(_))),
@@ -641,7 +641,7 @@ fn a_timeout_error_has_the_time_that_was_waited() {
         (None, "a filter was not opened within 15 s"),
         (Some(3600), "a filter was not opened within 3600 s"),
     ] {
-        let mut rig = Rig::new(Manners::default());
+        let mut rig = Rig::new(Misbehavior::default());
         if let Some(within) = within {
             rig.chain.set_open_within(Duration::from_secs(within));
         }
@@ -699,7 +699,7 @@ impl Filter for ChecksOrder {
 #[test]
 fn a_filter_is_not_used_before_those_below_it_are_open() {
     for rule in [SizeRule::First, SizeRule::Keep] {
-        let mut rig = Rig::new(Manners::default());
+        let mut rig = Rig::new(Misbehavior::default());
         let filters: Vec<Box<dyn Filter>> = vec![
             Box::<ChecksOrder>::default(),
             Box::new(OpensAfter(5)),

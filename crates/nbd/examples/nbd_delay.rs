@@ -1,15 +1,15 @@
-//! A link that is long: passes bytes on between sockets, each so much later. For
-//! measurements, where the kernel has no netem.
+//! A long link: forwards bytes between sockets with a delay. For measurements on kernels without
+//! netem.
 //!
 //! ```text
-//! nbd_delay --listen PLACE --to PLACE --micros N
+//! nbd_delay --listen ADDRESS --to ADDRESS --micros N
 //! ```
 //!
-//! A place is the path of a unix socket, or IP:PORT; port 0 is any that is free. Prints where
-//! it listens and passes on until its input ends.
+//! An address is the path of a Unix socket, or IP:PORT; port 0 chooses a free one. Prints the
+//! address on which it listens, and forwards until its standard input ends.
 #![expect(
     clippy::disallowed_methods,
-    reason = "it is the network of measurements, and no part of what is measured"
+    reason = "this is the network of measurements, and not what they measure"
 )]
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::set_current_timer_slack;
 
-/// Bytes under way in one direction are bounded by about so many.
+/// The approximate maximal number of delayed bytes in one direction.
 const BYTES_MAX: usize = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -61,8 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 continue;
             };
             thread::spawn(move || {
-                if let Err(error) = pass_on(&near, &far, Duration::from_micros(micros)) {
-                    eprintln!("a connection has ended: {error}");
+                if let Err(error) = forward(&near, &far, Duration::from_micros(micros)) {
+                    eprintln!("connection ended: {error}");
                 }
             });
         }
@@ -71,91 +71,91 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Where others come.
+/// A listening socket.
 enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Listener {
-    fn bind(place: &str) -> std::io::Result<Self> {
-        match place.parse::<SocketAddr>() {
-            Ok(address) => TcpListener::bind(address).map(Self::Tcp),
-            Err(_) => UnixListener::bind(place).map(Self::Unix),
+    fn bind(address: &str) -> std::io::Result<Self> {
+        match address.parse::<SocketAddr>() {
+            Ok(tcp) => TcpListener::bind(tcp).map(Self::Tcp),
+            Err(_) => UnixListener::bind(address).map(Self::Unix),
         }
     }
 
     fn accept(&self) -> std::io::Result<OwnedFd> {
         match self {
-            Self::Tcp(listener) => at_once(listener.accept()?.0),
+            Self::Tcp(listener) => without_nagle(listener.accept()?.0),
             Self::Unix(listener) => Ok(listener.accept()?.0.into()),
         }
     }
 }
 
-fn connect(place: &str) -> std::io::Result<OwnedFd> {
-    match place.parse::<SocketAddr>() {
-        Ok(address) => at_once(TcpStream::connect(address)?),
-        Err(_) => Ok(UnixStream::connect(place)?.into()),
+fn connect(address: &str) -> std::io::Result<OwnedFd> {
+    match address.parse::<SocketAddr>() {
+        Ok(tcp) => without_nagle(TcpStream::connect(tcp)?),
+        Err(_) => Ok(UnixStream::connect(address)?.into()),
     }
 }
 
-/// The delay is this program's alone.
-fn at_once(stream: TcpStream) -> std::io::Result<OwnedFd> {
+/// Disables Nagle's algorithm, which would add a delay of its own.
+fn without_nagle(stream: TcpStream) -> std::io::Result<OwnedFd> {
     stream.set_nodelay(true)?;
     Ok(stream.into())
 }
 
-/// What was received in one go.
+/// Bytes that were received together.
 struct Piece {
-    arrives: Instant,
-    space: Vec<u8>,
-    /// Of it these have not left.
+    arrives_at: Instant,
+    buffer: Vec<u8>,
+    /// The range of the buffer that has not been forwarded.
     bytes: Range<usize>,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Default)]
-struct Way {
+struct Direction {
     pieces: VecDeque<Piece>,
     bytes: usize,
-    /// What pieces lay in that have left: to be touched first is what memory costs most.
-    spaces: Vec<Vec<u8>>,
+    /// The buffers of forwarded pieces, which are reused: new memory is slow at its first use.
+    unused: Vec<Vec<u8>>,
     has_ended: bool,
     is_blocked: bool,
 }
 
-impl Way {
+impl Direction {
     fn may_receive(&self) -> bool {
         !self.has_ended && self.bytes < BYTES_MAX
     }
 
     fn receive(&mut self, from: &OwnedFd, delay: Duration) -> Result<(), Errno> {
-        let mut space = self.spaces.pop().unwrap_or_else(|| vec![0; PIECE_BYTES]);
-        match rustix::io::read(from, &mut *space) {
+        let mut buffer = self.unused.pop().unwrap_or_else(|| vec![0; PIECE_BYTES]);
+        match rustix::io::read(from, &mut *buffer) {
             Ok(0) => self.has_ended = true,
             Ok(count) => {
                 self.bytes += count;
                 self.pieces.push_back(Piece {
-                    arrives: Instant::now() + delay,
-                    space,
+                    arrives_at: Instant::now() + delay,
+                    buffer,
                     bytes: 0..count,
                 });
             }
-            Err(Errno::AGAIN) => self.spaces.push(space),
+            Err(Errno::AGAIN) => self.unused.push(buffer),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Sends what has arrived.
+    /// Forwards the pieces whose delay is over.
     fn send(&mut self, to: &OwnedFd) -> Result<(), Errno> {
         self.is_blocked = false;
         while let Some(piece) = self.pieces.front_mut() {
-            if piece.arrives > Instant::now() {
+            if piece.arrives_at > Instant::now() {
                 break;
             }
-            match rustix::io::write(to, &piece.space[piece.bytes.clone()]) {
+            match rustix::io::write(to, &piece.buffer[piece.bytes.clone()]) {
                 Ok(count) => {
                     piece.bytes.start += count;
                     self.bytes -= count;
@@ -167,54 +167,54 @@ impl Way {
                 Err(error) => return Err(error),
             }
             if piece.bytes.is_empty() {
-                self.spaces
-                    .extend(self.pieces.pop_front().map(|piece| piece.space));
+                self.unused
+                    .extend(self.pieces.pop_front().map(|piece| piece.buffer));
             }
         }
         Ok(())
     }
 
-    /// How long until something arrives.
+    /// The time until the next piece arrives.
     fn next(&self) -> Option<Duration> {
         let piece = self.pieces.front().filter(|_| !self.is_blocked)?;
-        Some(piece.arrives.saturating_duration_since(Instant::now()))
+        Some(piece.arrives_at.saturating_duration_since(Instant::now()))
     }
 
-    fn is_over(&self) -> bool {
+    fn has_finished(&self) -> bool {
         self.has_ended && self.pieces.is_empty()
     }
 }
 
-/// Both directions, until one is over.
-fn pass_on(near: &OwnedFd, far: &OwnedFd, delay: Duration) -> Result<(), Box<dyn Error>> {
-    // Else a wait takes 50 µs more than it should.
+/// Forwards in both directions, until one has ended.
+fn forward(near: &OwnedFd, far: &OwnedFd, delay: Duration) -> Result<(), Box<dyn Error>> {
+    // Otherwise each wait takes 50 µs longer.
     set_current_timer_slack(NonZeroU64::new(1))?;
     rustix::io::ioctl_fionbio(near, true)?;
     rustix::io::ioctl_fionbio(far, true)?;
-    let (mut there, mut back) = (Way::default(), Way::default());
-    while !there.is_over() && !back.is_over() {
-        let wanted = |receives: &Way, sends: &Way| {
+    let (mut forward, mut back) = (Direction::default(), Direction::default());
+    while !forward.has_finished() && !back.has_finished() {
+        let wanted = |receives: &Direction, sends: &Direction| {
             let mut wanted = PollFlags::empty();
             wanted.set(PollFlags::IN, receives.may_receive());
             wanted.set(PollFlags::OUT, sends.is_blocked);
             wanted
         };
         let mut ends = [
-            PollFd::new(near, wanted(&there, &back)),
-            PollFd::new(far, wanted(&back, &there)),
+            PollFd::new(near, wanted(&forward, &back)),
+            PollFd::new(far, wanted(&back, &forward)),
         ];
-        let next = there.next().into_iter().chain(back.next()).min();
+        let next = forward.next().into_iter().chain(back.next()).min();
         let timeout = next.map(Timespec::try_from).transpose()?;
         poll(&mut ends, timeout.as_ref())?;
         let [at_near, at_far] = ends.map(|end| end.revents());
         let is_ready = PollFlags::IN | PollFlags::HUP;
         if at_near.intersects(is_ready) {
-            there.receive(near, delay)?;
+            forward.receive(near, delay)?;
         }
         if at_far.intersects(is_ready) {
             back.receive(far, delay)?;
         }
-        there.send(far)?;
+        forward.send(far)?;
         back.send(near)?;
     }
     Ok(())

@@ -1,13 +1,12 @@
-//! Serves a memory device: to measure the server, and to try clients on it.
+//! Serves a memory device, to measure the server or to try clients.
 //!
 //! ```text
 //! nbd_memory [--unix PATH] [--tcp ADDRESS:PORT] [--size BYTES] [--tls FOLDER] [--read-only]
 //!            [--spin-us N]
 //! ```
 //!
-//! Prints one line per listener and serves until its input ends. `--tls`
-//! requires TLS, with `ca-cert.pem`, `server-cert.pem` and `server-key.pem` of
-//! that folder.
+//! Prints one line per listener and serves until its standard input ends. `--tls` requires TLS, with
+//! `ca-cert.pem`, `server-cert.pem` and `server-key.pem` of that folder.
 
 use std::error::Error;
 use std::io::Read;

@@ -1,10 +1,11 @@
-//! Serves what another NBD server serves: to measure the client, and to try it on servers.
+//! Serves the export of another NBD server, to measure the client or to try servers.
 //!
 //! ```text
-//! nbd_through --to SOCKET [--export NAME] --unix PATH [--again]
+//! nbd_through --to SOCKET [--export NAME] --unix PATH [--reconnect]
 //! ```
 //!
-//! Prints a line and serves until its input ends. With `--again` it connects again.
+//! Prints a line and serves until its standard input ends. With `--reconnect` it connects again
+//! after an error.
 
 use std::error::Error;
 use std::io::Read;
@@ -27,8 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--to" => to = Some(Endpoint::Unix(value()?.into())),
             "--unix" => unix = Some(Endpoint::Unix(value()?.into())),
             "--export" => options.export = value()?,
-            "--again" => {
-                options.reconnect = Reconnect::Again {
+            "--reconnect" => {
+                options.reconnect = Reconnect::Backoff {
                     min: Duration::from_millis(100),
                     max: Duration::from_secs(5),
                 }

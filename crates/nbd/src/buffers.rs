@@ -1,40 +1,38 @@
-//! The memory of a connection: one buffer for what was received, and a queue
-//! of buffers for what is to be sent.
+//! The memory of a connection: [`Input`], one buffer for received bytes, and [`Output`], a queue of
+//! buffers for bytes to send.
 //!
-//! All buffers have one size and come from the thread's pool; a connection
-//! that has nothing half done holds none. The pool hands out the buffer that
-//! came back last, so a busy thread works in a few that stay in its CPU's
-//! cache.
+//! All buffers have the same size and come from the thread's pool. A connection without partial
+//! messages holds none. The pool returns the buffer that was released last, so a busy thread uses
+//! few buffers, which stay in its CPU's cache.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// The longest piece in which a payload goes to the device.
+/// The maximal length of a piece of a request to the device, in bytes.
 pub const PIECE_BYTES: usize = 256 << 10;
 
-/// Data begin at such an address where that can be chosen: a copy between
-/// addresses that differ a little within a page is slow on most CPUs.
+/// The alignment of data where it can be chosen, in bytes. On most CPUs a copy between addresses
+/// that differ slightly within a page is slow.
 const DATA_ALIGNMENT: usize = 4096;
 
-/// A piece, the header before it, what aligns it, and room for the requests
-/// behind it.
+/// The length of a buffer, in bytes: a piece, the header before it, its alignment, and space for
+/// the requests after it.
 pub const BUFFER_BYTES: usize = PIECE_BYTES + 2 * DATA_ALIGNMENT;
 
-/// How many unused buffers a thread keeps: 4 MiB, enough for a few busy
-/// connections.
+/// The maximal number of unused buffers of a thread: 4 MiB, enough for a few busy connections.
 const POOL_BUFFERS_MAX: usize = 16;
 
-/// How many buffers one send covers.
+/// The maximal number of buffers in one send.
 const SEND_SLICES_MAX: usize = 16;
 
-/// Buffers not in use.
+/// The unused buffers of a thread.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     free: Vec<Box<[u8]>>,
 }
 
 impl BufferPool {
-    /// A buffer of [`BUFFER_BYTES`]. Its content is of no meaning.
+    /// A buffer of [`BUFFER_BYTES`] with any content.
     fn take(&mut self) -> Box<[u8]> {
         self.free
             .pop()
@@ -48,7 +46,7 @@ impl BufferPool {
     }
 }
 
-/// Bytes received and not consumed yet, always contiguous.
+/// Received bytes that were not consumed. They are contiguous.
 #[derive(Debug, Default)]
 pub struct Input {
     buffer: Option<Box<[u8]>>,
@@ -57,22 +55,22 @@ pub struct Input {
 }
 
 impl Input {
-    /// The bytes there are.
+    /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         self.buffer
             .as_ref()
             .map_or(&[], |buffer| &buffer[self.start..self.end])
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Room to receive into; tell [`Input::received`] how much was used.
+    /// Space to receive into. [`Input::received`] records how much was used.
     pub fn space(&mut self, pool: &mut BufferPool) -> &mut [u8] {
         let buffer = self.buffer.get_or_insert_with(|| pool.take());
-        // What is left over is the beginning of a request, so little is moved.
+        // The rest is the beginning of a request, so the copy is short.
         if self.start > 0 {
             buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -81,22 +79,19 @@ impl Input {
         &mut buffer[self.end..]
     }
 
-    /// `count` more bytes are in the space.
+    /// Records that `count` bytes were received into the space.
     pub fn received(&mut self, count: usize) {
         self.end += count;
-        assert!(
-            self.end <= BUFFER_BYTES,
-            "more was received than there was room"
-        );
+        assert!(self.end <= BUFFER_BYTES, "more was received than fits");
     }
 
-    /// Forgets the first `count` bytes.
+    /// Removes the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
-        assert!(self.start <= self.end, "more is consumed than there is");
+        assert!(self.start <= self.end, "more is consumed than was received");
     }
 
-    /// Gives an empty buffer back.
+    /// Returns the buffer to the pool if it is empty.
     pub fn release(&mut self, pool: &mut BufferPool) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -107,7 +102,7 @@ impl Input {
     }
 }
 
-/// Where a header of `head` bytes must begin for what follows to be aligned.
+/// The offset at which a header of `head` bytes must begin so that the data after it are aligned.
 fn before_alignment(buffer: &[u8], head: usize) -> usize {
     let data = (buffer.as_ptr().addr() + head).next_multiple_of(DATA_ALIGNMENT);
     data - head - buffer.as_ptr().addr()
@@ -120,7 +115,7 @@ struct Chunk {
     end: usize,
 }
 
-/// Bytes to be sent, in order.
+/// Bytes to send, in order.
 #[derive(Debug, Default)]
 pub struct Output {
     chunks: VecDeque<Chunk>,
@@ -128,24 +123,23 @@ pub struct Output {
 }
 
 impl Output {
-    /// How many bytes wait.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether none waits.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// How much memory they take: less than twice their length, and a buffer.
+    /// Their memory, in bytes: less than twice their length, and one buffer.
     pub fn memory(&self) -> usize {
         self.chunks.len() * BUFFER_BYTES
     }
 
-    /// Room for a header of `head` bytes and for `data` bytes, contiguous and
-    /// behind those that wait. They count once [`Output::staged`] is told of
-    /// them.
+    /// Space for a header of `head` bytes and `data` bytes, contiguous and after the staged bytes.
+    /// [`Output::staged`] records how much was used.
     pub fn space(
         &mut self,
         head: usize,
@@ -162,25 +156,24 @@ impl Output {
                 end: start,
             });
         }
-        let chunk = self.chunks.back_mut().expect("there is one now");
+        let chunk = self.chunks.back_mut().expect("a chunk was added");
         chunk.buffer[chunk.end..chunk.end + head + data].split_at_mut(head)
     }
 
-    /// The first `count` bytes of the space are to be sent.
+    /// Records that `count` bytes were staged in the space.
     pub fn staged(&mut self, count: usize) {
-        let chunk = self.chunks.back_mut().expect("a space was asked for");
+        let chunk = self.chunks.back_mut().expect("the space was requested");
         chunk.end += count;
         self.bytes += count;
     }
 
-    /// Adds bytes, at most [`PIECE_BYTES`].
+    /// Stages a copy of bytes, at most [`PIECE_BYTES`].
     pub fn put(&mut self, bytes: &[u8], pool: &mut BufferPool) {
         self.space(0, bytes.len(), pool).1.copy_from_slice(bytes);
         self.staged(bytes.len());
     }
 
-    /// The bytes at the front, as far as one send takes them, in the first
-    /// so many slices.
+    /// The next bytes to send, and how many of the slices are used.
     pub fn slices(&self) -> ([IoSlice<'_>; SEND_SLICES_MAX], usize) {
         let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
         let mut count = 0;
@@ -191,7 +184,7 @@ impl Output {
         (slices, count)
     }
 
-    /// The first `count` bytes were sent.
+    /// Records that the first `count` bytes were sent.
     pub fn sent(&mut self, mut count: usize, pool: &mut BufferPool) {
         self.bytes -= count;
         while let Some(chunk) = self.chunks.front_mut() {
@@ -201,25 +194,25 @@ impl Output {
             if chunk.start < chunk.end {
                 break;
             }
-            let chunk = self.chunks.pop_front().expect("it was in front");
+            let chunk = self.chunks.pop_front().expect("the loop has found it");
             pool.give(chunk.buffer);
         }
-        assert!(count == 0, "more was sent than there was");
+        assert!(count == 0, "more was sent than was staged");
     }
 
-    /// Gives back the buffer of a space that was not used.
+    /// Returns the buffer of a space that was not used to the pool.
     pub fn release(&mut self, pool: &mut BufferPool) {
         if self
             .chunks
             .back()
             .is_some_and(|chunk| chunk.start == chunk.end)
         {
-            let chunk = self.chunks.pop_back().expect("it was at the back");
+            let chunk = self.chunks.pop_back().expect("it was found at the back");
             pool.give(chunk.buffer);
         }
     }
 
-    /// Gives all buffers back, sent or not.
+    /// Drops all bytes and returns their buffers to the pool.
     pub fn clear(&mut self, pool: &mut BufferPool) {
         self.bytes = 0;
         for chunk in self.chunks.drain(..) {

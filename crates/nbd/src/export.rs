@@ -1,20 +1,21 @@
-//! A device and the thread that owns it and serves it.
+//! A device, and the thread that owns it and serves it.
 //!
-//! [`ExportThread`] is the owner's end: it runs closures on the device and
-//! stops the export. [`Export`] is the entrance for connections, cheap to clone.
+//! [`ExportThread`] belongs to the owner of the export: it runs closures on the device and stops
+//! the export. [`Export`] adds connections, and is cheap to clone.
 //!
-//! The end of an export: 1. refuse new connections and new requests, 2. let
-//! the device finish what it has, 3. flush it, 4. send the replies that wait,
-//! 5. drop the connections, 6. give the device back.
+//! An export stops in these steps: 1. refuse new connections and requests, 2. wait until the
+//! device has completed its operations, 3. flush it, 4. send staged replies, 5. close the
+//! connections, 6. return the device.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use base::{BlockDevice, Capabilities, DeviceGeometry, IoError};
+use parking_lot::Mutex;
 use world::real::Waker;
 use world::{Clock, Wake};
 
@@ -29,27 +30,28 @@ use net::Channel;
 /// How an export is served.
 #[derive(Clone)]
 pub struct ExportOptions {
-    /// The name that clients ask for.
+    /// The name under which clients request it.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
-    /// Refuse writes, even if the device takes them.
+    /// Whether writes are refused even if the device accepts them.
     pub read_only: bool,
-    /// Connections at once.
+    /// The maximal number of connections.
     pub connections_max: usize,
-    /// What they may use.
+    /// The limits of connections.
     pub limits: Limits,
-    /// How long the thread may look for the next request before it sleeps, if
-    /// experience says that this pays; zero: never.
+    /// How long the thread may poll for the next request before it sleeps, when earlier polls
+    /// found one; zero disables this.
     pub spin: Duration,
-    /// How long a stop waits for the device to finish and flush.
+    /// The maximal time in which the device completes its operations and flushes when the export
+    /// stops.
     pub stop_timeout: Duration,
-    /// Where time comes from.
+    /// The clock of the export.
     pub clock: Arc<dyn Clock>,
 }
 
 impl ExportOptions {
-    /// Usual values: 64 connections, and 30 s to stop.
+    /// The defaults: 64 connections, and 30 s to stop.
     pub fn new(name: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
         Self {
             name: name.into(),
@@ -64,13 +66,13 @@ impl ExportOptions {
     }
 }
 
-/// Why an export could not be started.
+/// Why an export could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError<E> {
-    /// The device could not be made.
+    /// The device could not be opened.
     #[error("the device could not be opened")]
     Device(#[source] E),
-    /// The thread could not be made.
+    /// The thread could not start.
     #[error("the thread could not be started")]
     Thread(#[source] std::io::Error),
 }
@@ -78,32 +80,32 @@ pub enum SpawnError<E> {
 /// The export's thread has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the export has ended")]
-pub struct ExportGone;
+pub struct ExportEnded;
 
 /// How an export ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stopped {
-    /// Whether everything acknowledged is durable.
+    /// The result of the last flush: whether all acknowledged changes are durable.
     pub flushed: Result<(), IoError>,
 }
 
-/// Why a client is not let in.
+/// Why an export refuses a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NotOpen {
+pub(super) enum OpenRefusal {
     #[error("the export is stopping")]
     Stopping,
     #[error("the export has stopped: {0}")]
     Failed(String),
-    #[error("the export has its {0} connections already")]
+    #[error("the export has {0} connections, which is its maximum")]
     Full(usize),
 }
 
-/// One of a limited number of places, free again when dropped.
+/// A connection permit: one of a limited number of connections. Dropping it releases it.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<AtomicUsize>);
+pub(super) struct ConnectionPermit(Arc<AtomicUsize>);
 
-impl Seat {
-    /// Takes a place if fewer than `max` are taken.
+impl ConnectionPermit {
+    /// A permit, if fewer than `max` are taken.
     pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let more = |count| (count < max).then_some(count + 1);
         taken
@@ -113,36 +115,37 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A client at the end of its handshake.
-pub(super) struct Arrival {
+/// A connection whose handshake has ended.
+pub(super) struct NewConnection {
     pub(super) channel: Channel,
     pub(super) settings: Settings,
-    /// The handshake's last replies.
+    /// The handshake's last replies, which have not been sent.
     pub(super) replies: Vec<u8>,
-    /// What came behind the handshake.
+    /// The bytes that followed the handshake.
     pub(super) received: Vec<u8>,
-    /// One of the export's places, and one of the server's.
-    pub(super) seats: [Seat; 2],
+    /// The permits of the export and of the server.
+    pub(super) permits: [ConnectionPermit; 2],
 }
 
-/// What follows.
-pub(super) type Then = Box<dyn FnOnce()>;
+/// Runs after the device's new size has been published.
+pub(super) type AfterPublish = Box<dyn FnOnce()>;
 
+/// A command to the thread of an export.
 pub(super) enum Command<D> {
-    Arrive(Box<Arrival>),
-    /// Works on the device, and returns what to do when its new size has been
-    /// published.
-    Run(Box<dyn FnOnce(&mut D) -> Then + Send>),
+    AddConnection(Box<NewConnection>),
+    /// Runs a closure on the device.
+    Run(Box<dyn FnOnce(&mut D) -> AfterPublish + Send>),
+    /// Stops the export, and passes the device to the closure.
     Stop(Box<dyn FnOnce(D, Stopped) + Send>),
 }
 
-/// What the thread tells everyone else.
+/// What the thread of an export publishes to other threads.
 pub(super) struct Shared {
     size_bytes: AtomicU64,
     block_bytes: AtomicU64,
@@ -171,40 +174,39 @@ impl Shared {
             .store(geometry.size_bytes, Ordering::Relaxed);
     }
 
-    /// The same, and what else may be otherwise after its owner has worked on it.
+    /// Publishes the size and the capabilities, which the owner may have changed.
     pub(super) fn publish_all(&self, device: &impl BlockDevice) {
         self.publish(device.geometry());
-        let mut capabilities = self
-            .capabilities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut capabilities = self.capabilities.lock();
         *capabilities = device.capabilities();
     }
 }
 
-trait AnyEntrance: Send + Sync {
+/// An [`ExportHandle`], whatever its device is.
+trait AnyExportHandle: Send + Sync {
     fn shared(&self) -> &Shared;
     fn options(&self) -> &ExportOptions;
-    fn arrive(&self, arrival: Box<Arrival>);
+    fn add_connection(&self, connection: Box<NewConnection>);
 }
 
-struct Entrance<D> {
+/// Sends commands to the thread of an export.
+struct ExportHandle<D> {
     commands: Mutex<Sender<Command<D>>>,
     waker: Waker,
     shared: Arc<Shared>,
     options: ExportOptions,
 }
 
-impl<D> Entrance<D> {
-    fn send(&self, command: Command<D>) -> Result<(), ExportGone> {
-        let sender = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.send(command).map_err(|_| ExportGone)?;
+impl<D> ExportHandle<D> {
+    fn send(&self, command: Command<D>) -> Result<(), ExportEnded> {
+        let sender = self.commands.lock();
+        sender.send(command).map_err(|_| ExportEnded)?;
         self.waker.wake();
         Ok(())
     }
 }
 
-impl<D> AnyEntrance for Entrance<D> {
+impl<D> AnyExportHandle for ExportHandle<D> {
     fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -213,16 +215,16 @@ impl<D> AnyEntrance for Entrance<D> {
         &self.options
     }
 
-    fn arrive(&self, arrival: Box<Arrival>) {
-        // If the export is gone the client sees its connection close.
-        let _ = self.send(Command::Arrive(arrival));
+    fn add_connection(&self, connection: Box<NewConnection>) {
+        // If the export has ended, this closes the connection.
+        let _ = self.send(Command::AddConnection(connection));
     }
 }
 
-/// An export, as clients are let in to it. Cheap to clone.
+/// An export, to which connections can be added. Cheap to clone.
 #[derive(Clone)]
 pub struct Export {
-    entrance: Arc<dyn AnyEntrance>,
+    handle: Arc<dyn AnyExportHandle>,
     read_only: bool,
 }
 
@@ -233,33 +235,30 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// The same export, for clients that may not write.
+    /// The same export for clients that may not write.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// Its name.
+    /// The export's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.entrance.options().name
+        &self.handle.options().name
     }
 
-    /// For people; may be empty.
+    /// A description for people; may be empty.
     #[must_use]
     pub fn description(&self) -> &str {
-        &self.entrance.options().description
+        &self.handle.options().description
     }
 
-    /// How it is now: the size may have grown since it was asked last.
+    /// The current state of the export. Its size may grow.
     #[must_use]
     pub fn info(&self) -> ExportInfo {
-        let shared = self.entrance.shared();
-        let capabilities = *shared
-            .capabilities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let shared = self.handle.shared();
+        let capabilities = *shared.capabilities.lock();
         ExportInfo {
             name: self.name().to_owned(),
             description: self.description().to_owned(),
@@ -267,32 +266,30 @@ impl Export {
             block_min: shared.block_min.load(Ordering::Relaxed),
             block_bytes: shared.block_bytes.load(Ordering::Relaxed) as u32,
             capabilities,
-            read_only: self.read_only
-                || self.entrance.options().read_only
-                || capabilities.read_only,
+            read_only: self.read_only || self.handle.options().read_only || capabilities.read_only,
         }
     }
 
-    /// Tells new clients that it takes multiples of `block_min` bytes only: a device that
-    /// takes any, as devices do, needs nobody to be told. A power of two.
-    pub fn tell_block_min(&self, block_min: u32) {
-        let shared = self.entrance.shared();
+    /// Sets the minimal block size that new clients get, in bytes, a power of two. It is 1 for
+    /// devices that accept any offset and length.
+    pub fn set_block_min(&self, block_min: u32) {
+        let shared = self.handle.shared();
         shared.block_min.store(block_min, Ordering::Relaxed);
     }
 
-    /// How many connections it has.
+    /// The number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.entrance.shared().connections.load(Ordering::Acquire)
+        self.handle.shared().connections.load(Ordering::Acquire)
     }
 
-    /// An export whose connections its owner takes himself ([`super::Leg`]): nobody comes
-    /// in by it.
+    /// An export without a thread, for [`super::EmbeddedServer`]. Connections cannot be added by
+    /// it.
     pub(super) fn without_thread(options: ExportOptions, device: &impl BlockDevice) -> Self {
         let shared = Shared::new(device.geometry(), device.capabilities());
         let waker = Waker::new().expect("a file descriptor is left");
         Self {
-            entrance: Arc::new(Entrance::<()> {
+            handle: Arc::new(ExportHandle::<()> {
                 commands: Mutex::new(mpsc::channel().0),
                 waker,
                 shared: Arc::new(shared),
@@ -302,57 +299,52 @@ impl Export {
         }
     }
 
-    /// An export that nobody serves, for the handshake's fuzzer.
+    /// An export that no thread serves, for fuzzing the handshake.
     pub(super) fn unserved(name: &str) -> Self {
         let device = crate::memory::MemoryDevice::new(1 << 20);
         let options = ExportOptions::new(name, Arc::new(world::real::RealClock::new()));
         Self::without_thread(options, &device)
     }
 
-    /// Why its device stopped for good, if it did.
+    /// Why the device stopped for good; `None` if it works.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        let failure = self.entrance.shared().failure.lock();
-        failure.unwrap_or_else(PoisonError::into_inner).clone()
+        let failure = self.handle.shared().failure.lock();
+        failure.clone()
     }
 
-    /// Takes one of its places.
-    pub(super) fn reserve(&self) -> Result<Seat, NotOpen> {
-        let shared = self.entrance.shared();
+    /// Takes a permit for a connection.
+    pub(super) fn reserve(&self) -> Result<ConnectionPermit, OpenRefusal> {
+        let shared = self.handle.shared();
         if shared.stopping.load(Ordering::Acquire) {
-            return Err(NotOpen::Stopping);
+            return Err(OpenRefusal::Stopping);
         }
-        let failure = shared
-            .failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let failure = shared.failure.lock();
         if let Some(failure) = failure.as_ref() {
-            return Err(NotOpen::Failed(failure.clone()));
+            return Err(OpenRefusal::Failed(failure.clone()));
         }
-        let max = self.entrance.options().connections_max;
-        Seat::take(&shared.connections, max).ok_or(NotOpen::Full(max))
+        let max = self.handle.options().connections_max;
+        ConnectionPermit::take(&shared.connections, max).ok_or(OpenRefusal::Full(max))
     }
 
-    /// Lets a client in.
-    pub(super) fn arrive(&self, arrival: Arrival) {
-        self.entrance.arrive(Box::new(arrival));
+    /// Adds a connection.
+    pub(super) fn add_connection(&self, connection: NewConnection) {
+        self.handle.add_connection(Box::new(connection));
     }
 }
 
-/// The owner's end of an export. Dropping it stops the export without waiting
-/// for it.
+/// The owner of an export's thread. Dropping it stops the export and does not wait for that.
 pub struct ExportThread<D> {
-    entrance: Arc<Entrance<D>>,
+    handle: Arc<ExportHandle<D>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl<D: BlockDevice + 'static> ExportThread<D> {
-    /// Starts a thread, makes a device in it, and serves that. Returns when
-    /// the device is made. The device calls the [`Wake`] when work of its own
-    /// has ended and it wants to be polled.
+    /// Starts a thread, which opens a device with `make_device` and serves it. Returns when the
+    /// device is open. The device calls the [`Wake`] when it has to be polled.
     ///
     /// # Errors
-    /// [`SpawnError`], with what `make_device` said.
+    /// [`SpawnError`], with the error of `make_device`.
     pub fn spawn<E: Send + 'static>(
         options: ExportOptions,
         make_device: impl FnOnce(Wake) -> Result<D, E> + Send + 'static,
@@ -360,11 +352,11 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         Self::spawn_watching(options, |wake, _| make_device(wake))
     }
 
-    /// As [`ExportThread::spawn`], for a device that has descriptors of its own: what it
-    /// has watched by the [`Watcher`] has it polled.
+    /// As [`ExportThread::spawn`], for a device that has sockets. It is polled when a socket that
+    /// the [`Watcher`] watches becomes ready.
     ///
     /// # Errors
-    /// As there.
+    /// As [`ExportThread::spawn`].
     pub fn spawn_watching<E: Send + 'static>(
         options: ExportOptions,
         make_device: impl FnOnce(Wake, Watcher) -> Result<D, E> + Send + 'static,
@@ -377,7 +369,7 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         let wake = waker.handle();
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the export: no job for a pool"
+            reason = "the thread lives as long as the export, which is too long for a pool"
         )]
         let thread = thread::Builder::new()
             .name(format!("nbd-{}", options.name))
@@ -403,7 +395,7 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
             }
         };
         Ok(Self {
-            entrance: Arc::new(Entrance {
+            handle: Arc::new(ExportHandle {
                 commands: Mutex::new(commands),
                 waker,
                 shared,
@@ -413,54 +405,52 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
         })
     }
 
-    /// The entrance, to be given to an [`ExportTable`](super::ExportTable).
+    /// The export, for an [`ExportTable`](super::ExportTable).
     #[must_use]
     pub fn export(&self) -> Export {
         Export {
-            entrance: Arc::clone(&self.entrance) as Arc<dyn AnyEntrance>,
+            handle: Arc::clone(&self.handle) as Arc<dyn AnyExportHandle>,
             read_only: false,
         }
     }
 
-    /// Runs `action` on the device, in its thread, between two turns, and waits
-    /// for what it returns. The completions of requests that it starts are not
-    /// told to anyone. If it changed the size, every handshake from now on tells the
-    /// new one.
+    /// Runs `action` on the device, in its thread between two turns, and waits for the result. The
+    /// completions of requests that `action` starts are dropped. Clients whose handshake ends
+    /// later get the new size, if `action` changed it.
     ///
     /// # Errors
-    /// [`ExportGone`] if the thread has ended.
+    /// [`ExportEnded`] if the thread has ended.
     pub fn call<R: Send + 'static>(
         &self,
         action: impl FnOnce(&mut D) -> R + Send + 'static,
-    ) -> Result<R, ExportGone> {
-        let (answer, answered) = mpsc::channel();
-        self.entrance.send(Command::Run(Box::new(move |device| {
+    ) -> Result<R, ExportEnded> {
+        let (sender, receiver) = mpsc::channel();
+        self.handle.send(Command::Run(Box::new(move |device| {
             let result = action(device);
             Box::new(move || {
-                let _ = answer.send(result);
+                let _ = sender.send(result);
             })
         })))?;
-        answered.recv().map_err(|_| ExportGone)
+        receiver.recv().map_err(|_| ExportEnded)
     }
 
-    /// Stops the export gracefully (see the module's head), runs `finish` on
-    /// the device in its thread, and returns what that returned. A device that
-    /// may change threads is given back by `|device, stopped| (device,
-    /// stopped)`.
+    /// Stops the export in the steps of the module's head, runs `finish` on the device in its
+    /// thread, and returns the result. `|device, stopped| (device, stopped)` returns a device
+    /// that may change threads.
     ///
     /// # Errors
-    /// [`ExportGone`] if the thread has ended.
+    /// [`ExportEnded`] if the thread has ended.
     pub fn stop<R: Send + 'static>(
         mut self,
         finish: impl FnOnce(D, Stopped) -> R + Send + 'static,
-    ) -> Result<R, ExportGone> {
-        let (answer, answered) = mpsc::channel();
-        self.entrance.shared.stopping.store(true, Ordering::Release);
-        self.entrance
+    ) -> Result<R, ExportEnded> {
+        let (sender, receiver) = mpsc::channel();
+        self.handle.shared.stopping.store(true, Ordering::Release);
+        self.handle
             .send(Command::Stop(Box::new(move |device, stopped| {
-                let _ = answer.send(finish(device, stopped));
+                let _ = sender.send(finish(device, stopped));
             })))?;
-        let result = answered.recv().map_err(|_| ExportGone);
+        let result = receiver.recv().map_err(|_| ExportEnded);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -471,8 +461,8 @@ impl<D: BlockDevice + 'static> ExportThread<D> {
 impl<D> Drop for ExportThread<D> {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.entrance.shared.stopping.store(true, Ordering::Release);
-            let _ = self.entrance.send(Command::Stop(Box::new(|_, _| {})));
+            self.handle.shared.stopping.store(true, Ordering::Release);
+            let _ = self.handle.send(Command::Stop(Box::new(|_, _| {})));
         }
     }
 }

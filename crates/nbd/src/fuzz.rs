@@ -1,5 +1,5 @@
-//! Entry points for fuzzers: pure functions over bytes, which return whatever
-//! the bytes are. They panic if an answer breaks what holds of all answers.
+//! Entry points for fuzzers: pure functions over bytes. They accept any bytes, and panic if a reply
+//! breaks an invariant.
 
 use std::sync::Arc;
 
@@ -9,23 +9,25 @@ use world::simulated::SimulatedRandom;
 
 use super::connection::Settings;
 use super::export::Export;
-use super::handshake::{Handshake, Next, Offer, TlsPolicy};
-use super::options::Asked;
+use super::handshake::{Handshake, HandshakeStep, Offer, TlsPolicy};
+use super::options::ClientOption;
 use super::request::Header;
 use super::script::converse;
 use super::wire::{CHUNK_MAGIC, OPTION_REPLY_MAGIC, chunk};
 use super::{ExportTable, Limits};
-use crate::memory::{Manners, MemoryDevice};
+use crate::memory::{MemoryDevice, Misbehavior};
 
-/// Reads `data` as an option's number and its data.
+/// Decodes `data` as an option's number and data.
 pub fn fuzz_option(data: &[u8]) {
     if let Some((number, rest)) = data.split_first_chunk() {
-        let _ = Asked::decode(u32::from_be_bytes(*number), rest);
+        let _ = ClientOption::decode(u32::from_be_bytes(*number), rest);
     }
 }
 
-/// Plays a client that sends `data` in the handshake: all at once, and byte by
-/// byte. Both must be answered alike, in whole replies.
+/// Handles `data` as a client's handshake, at once and byte by byte.
+///
+/// # Panics
+/// If the two replies differ, or a reply is incomplete.
 pub fn fuzz_handshake(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else {
         return;
@@ -51,8 +53,8 @@ pub fn fuzz_handshake(data: &[u8]) {
     }
 }
 
-/// What a client gets that sends `data` in pieces of `piece` bytes, and
-/// whether it got an export.
+/// The replies to a client that sends `data` in pieces of `piece` bytes, and whether it opened an
+/// export.
 fn shake_hands(offer: Offer, data: &[u8], piece: usize) -> (Vec<u8>, bool) {
     let mut handshake = Handshake::new(offer);
     let (mut replies, mut unread) = (Vec::new(), Vec::new());
@@ -62,12 +64,12 @@ fn shake_hands(offer: Offer, data: &[u8], piece: usize) -> (Vec<u8>, bool) {
         used += count;
         replies.append(&mut unread);
         match next {
-            Next::Opened(_) => return (replies, true),
-            Next::Close(_) => return (replies, false),
-            // What follows on the wire is no longer the handshake's plain text.
-            Next::StartTls => handshake.tls_started(),
-            Next::Wait if arrived == data.len() && count == 0 => return (replies, false),
-            Next::Wait => arrived = data.len().min(arrived + piece.max(1)),
+            HandshakeStep::Opened(_) => return (replies, true),
+            HandshakeStep::Close(_) => return (replies, false),
+            // The next bytes would be TLS.
+            HandshakeStep::StartTls => handshake.tls_started(),
+            HandshakeStep::Wait if arrived == data.len() && count == 0 => return (replies, false),
+            HandshakeStep::Wait => arrived = data.len().min(arrived + piece.max(1)),
         }
     }
 }
@@ -83,8 +85,10 @@ fn check_option_replies(replies: &[u8]) {
     }
 }
 
-/// Plays a client that sends `data` after the handshake, to a device that is
-/// often late or busy.
+/// Handles `data` as a client's requests, on a device that is often pending or busy.
+///
+/// # Panics
+/// If a reply is incomplete, or the limits are exceeded.
 pub fn fuzz_transmission(data: &[u8]) {
     let Some((&[first, seed], data)) = data.split_first_chunk() else {
         return;
@@ -94,29 +98,29 @@ pub fn fuzz_transmission(data: &[u8]) {
         allocation: first & 3 == 3,
         read_only: first & 4 != 0,
     };
-    let manners = Manners {
+    let misbehavior = Misbehavior {
         pending_one_in: u64::from(first >> 3 & 3),
         busy_one_in: u64::from(first >> 5 & 3) * 2,
         damaged: 70_000..70_001,
         seed: seed.into(),
-        ..Manners::default()
+        ..Misbehavior::default()
     };
-    let device = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
+    let device = MemoryDevice::new(1 << 20).with(misbehavior, Wake::noop());
     let random = SimulatedRandom::new(seed.into());
     let limits = Limits {
         requests_max: 8,
         bytes_max: 1 << 20,
         operations_max: 16,
     };
-    let talk = converse(device, settings, limits, data.to_vec(), &random);
-    assert_eq!(talk.device.unanswered(), 0);
+    let conversation = converse(device, settings, limits, data.to_vec(), &random);
+    assert_eq!(conversation.device.unanswered(), 0);
     if settings.structured {
-        check_chunks(&talk.replies, data.len() / Header::BYTES);
+        check_chunks(&conversation.replies, data.len() / Header::BYTES);
     }
 }
 
-/// Structured replies and simple ones of requests that are no reads: whole,
-/// and no more of them than requests.
+/// Checks structured replies, and simple ones to requests other than reads: each is whole, and
+/// there are no more of them than requests.
 fn check_chunks(replies: &[u8], requests: usize) {
     let mut reader = Reader::new(replies);
     let mut ends = 0;
@@ -130,7 +134,7 @@ fn check_chunks(replies: &[u8], requests: usize) {
         let flags = u16::from_be_bytes(reader.array().expect("a whole header"));
         reader.bytes(10).expect("a whole header");
         let length = u32::from_be_bytes(reader.array().expect("a whole header"));
-        // A reply that cannot be finished may be cut by the connection's end.
+        // The server may close the connection within a reply that it cannot finish.
         if reader.bytes(length as usize).is_err() {
             break;
         }
@@ -145,7 +149,7 @@ mod tests {
     use crate::options::OptionHeader;
     use crate::wire::{command, option};
 
-    /// Bytes that a fuzzer would soon find: whole requests with odd fields.
+    /// Whole requests with random fields, as a fuzzer would find them.
     fn requests(random: &SimulatedRandom) -> Vec<u8> {
         let mut data = vec![random.index(256) as u8, random.index(256) as u8];
         for _ in 0..random.index(40) {
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn any_requests_are_survived() {
+    fn random_requests_never_panic() {
         for seed in 0..1500 {
             let random = SimulatedRandom::new(seed);
             let mut data = requests(&random);
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn any_options_are_survived_and_split_bytes_change_nothing() {
+    fn random_options_never_panic_and_have_the_same_replies_however_they_are_split() {
         for seed in 0..3000 {
             let random = SimulatedRandom::new(seed);
             let mut data = options(&random);
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_survived() {
+    fn random_bytes_never_panic() {
         for seed in 0..2000 {
             let random = SimulatedRandom::new(seed);
             let length = random.index(300);

@@ -1,103 +1,102 @@
-//! The handshake of one client: bytes in, replies out, and at the end an
-//! export. Knows no socket; TLS is something its caller switches on.
+//! [`Handshake`]: the server's side of the handshake with one client, over bytes. It ends when the
+//! client has chosen an export. It knows no socket, and its caller begins TLS.
 //!
 //! ```text
 //!  greeting ─▶ client's flags ─▶ option ─▶ option … ─▶ GO or EXPORT_NAME ─▶ Opened
 //!                                  └─▶ STARTTLS ─▶ (TLS) ─▶ option …
 //! ```
 //!
-//! What was agreed before TLS is forgotten when TLS begins: it may have been
-//! put there by someone else on the wire (CVE-2021-3716).
+//! What was negotiated before TLS is discarded when TLS begins, since an attacker on the network
+//! may have negotiated it (CVE-2021-3716).
 
 use std::sync::Arc;
 
 use base::codec::Writer;
 
 use super::connection::Settings;
-use super::export::{Export, NotOpen, Seat};
-use super::options::{Asked, NotAnOption, OPTION_BYTES_MAX, OptionHeader, put_reply};
+use super::export::{ConnectionPermit, Export, OpenRefusal};
+use super::options::{ClientOption, MalformedOption, OPTION_BYTES_MAX, OptionHeader, put_reply};
 use super::table::{Client, ExportInfo, Exports};
 use super::wire::{
     BASE_ALLOCATION, BASE_ALLOCATION_ID, GREETING_MAGIC, OPTION_MAGIC, PAYLOAD_BYTES_MAX,
     handshake_flags, info, option_reply as reply, string_of, transmission_flags as flags,
 };
 
-/// Options in one handshake. `nbdinfo --list` needs a few for each export.
+/// The maximal number of options in one handshake. `nbdinfo --list` sends a few for each export.
 const OPTIONS_MAX: u32 = 4096;
 
-/// Replies that were not read yet, above which no option is looked at.
+/// The bytes of unsent replies above which no option is handled.
 const UNREAD_BYTES_MAX: usize = 64 << 10;
 
-/// Data that are too long are read and forgotten up to this length.
+/// The maximal length of option data that are too long and discarded, in bytes.
 const DRAIN_BYTES_MAX: u32 = 1 << 20;
 
 /// Whether clients may, or must, use TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsPolicy {
-    /// There is none.
+    /// The server has no TLS.
     #[default]
     Off,
-    /// A client may ask for it.
+    /// A client may use TLS.
     Allowed,
-    /// Nothing is said to a client without it.
+    /// A client has to use TLS before any other option.
     Required,
 }
 
-/// What a handshake may offer.
+/// What a listener offers to clients.
 #[derive(Clone)]
 pub struct Offer {
     /// The exports.
     pub exports: Arc<dyn Exports>,
-    /// Clients may ask for a list of them.
+    /// Whether clients may list them.
     pub list: bool,
-    /// TLS.
+    /// Whether clients may, or must, use TLS.
     pub tls: TlsPolicy,
 }
 
-/// The end of a handshake.
+/// The result of a handshake.
 #[derive(Debug)]
 pub struct Opened {
-    /// What the client will use.
+    /// The export that the client has chosen.
     pub export: Export,
-    /// Its place there.
-    pub seat: Seat,
-    /// What was agreed.
+    /// The permit for the connection.
+    pub permit: ConnectionPermit,
+    /// The negotiated settings.
     pub settings: Settings,
 }
 
-/// What comes next.
+/// What the caller does next.
 #[derive(Debug)]
-pub enum Next {
-    /// More bytes, or room for replies.
+pub enum HandshakeStep {
+    /// Receive more bytes, or send replies.
     Wait,
-    /// Send the replies, then change to TLS. No byte that came before may be
-    /// kept.
+    /// Send the replies, then begin TLS. Bytes that were received before are invalid.
     StartTls,
     /// Serve the export.
     Opened(Box<Opened>),
-    /// Send the replies and close.
-    Close(Goodbye),
+    /// Send the replies and close the connection.
+    Close(CloseReason),
 }
 
 /// Why a handshake ends without an export.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Goodbye {
-    /// The client wished so.
-    #[error("the client left")]
-    Left,
-    /// The client set flags that this server did not offer.
-    #[error("the client answers the greeting with unknown flags {0:#x}")]
+pub enum CloseReason {
+    /// The client aborted the handshake.
+    #[error("the client aborted the handshake")]
+    Aborted,
+    /// The client set flags that the server did not offer.
+    #[error("the client set unknown flags {0:#x}")]
     UnknownFlags(u32),
-    /// No option where one should be.
+    /// An option has the wrong magic number.
     #[error(transparent)]
-    Garbage(#[from] NotAnOption),
-    /// Data nobody should read.
-    #[error("an option announces {0} bytes")]
-    EndlessOption(u32),
-    /// It goes on and on.
-    #[error("more than {OPTIONS_MAX} options")]
+    Malformed(#[from] MalformedOption),
+    /// An option is too long to be discarded.
+    #[error("an option has {0} bytes")]
+    LongOption(u32),
+    /// The client sent too many options.
+    #[error("the client sent more than {OPTIONS_MAX} options")]
     TooManyOptions,
-    /// `EXPORT_NAME` has no other way to say no.
+    /// `EXPORT_NAME` failed, which has no error reply.
     #[error("no export: {0}")]
     NoExport(String),
 }
@@ -106,30 +105,42 @@ pub enum Goodbye {
 enum Stage {
     ClientFlags,
     Option,
-    /// So many bytes of an option that was too long follow.
+    /// This number of bytes of an option that is too long is discarded.
     Drain(usize),
     Over,
 }
 
-/// See the module's head.
+/// The server's side of a handshake.
 pub struct Handshake {
     offer: Offer,
     stage: Stage,
     tls: bool,
     no_zeroes: bool,
     structured: bool,
-    /// The export for which the client chose `base:allocation`.
+    /// The export for which the client selected `base:allocation`.
     allocation_of: Option<String>,
     options: u32,
-    /// Who asks.
+    /// The client, for the list of exports.
     pub client: Client,
 }
 
-/// A refusal: the kind of reply and the words that go with it.
-struct No(u32, String);
+/// An error reply to an option.
+struct OptionRefusal {
+    kind: u32,
+    message: String,
+}
+
+impl OptionRefusal {
+    fn new(kind: u32, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+}
 
 impl Handshake {
-    /// The beginning of a handshake.
+    /// A handshake that begins.
     pub fn new(offer: Offer) -> Self {
         Self {
             offer,
@@ -143,7 +154,7 @@ impl Handshake {
         }
     }
 
-    /// What the server says first.
+    /// The first bytes of the server.
     pub fn greeting() -> Vec<u8> {
         let mut bytes = Vec::new();
         let flags = handshake_flags::FIXED_NEWSTYLE | handshake_flags::NO_ZEROES;
@@ -153,40 +164,42 @@ impl Handshake {
         bytes
     }
 
-    /// Looks at what has arrived. Returns how many bytes of it are done with,
-    /// and what comes next; replies are appended to `output`.
-    pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Next) {
+    /// Handles received bytes. Returns how many were consumed, and what the caller does next.
+    /// Appends replies to `output`.
+    pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, HandshakeStep) {
         let mut done = 0;
         loop {
             let input = &input[done..];
             let (used, next) = match self.stage {
-                Stage::Over => return (done, Next::Wait),
+                Stage::Over => return (done, HandshakeStep::Wait),
                 Stage::ClientFlags => match input.first_chunk() {
                     Some(flags) => (4, self.client_flags(u32::from_be_bytes(*flags))),
-                    None => return (done, Next::Wait),
+                    None => return (done, HandshakeStep::Wait),
                 },
                 Stage::Drain(left) => {
                     let here = input.len().min(left);
                     if here == 0 {
-                        return (done, Next::Wait);
+                        return (done, HandshakeStep::Wait);
                     }
                     self.stage = match left - here {
                         0 => Stage::Option,
                         left => Stage::Drain(left),
                     };
-                    (here, Next::Wait)
+                    (here, HandshakeStep::Wait)
                 }
-                Stage::Option if output.len() > UNREAD_BYTES_MAX => return (done, Next::Wait),
+                Stage::Option if output.len() > UNREAD_BYTES_MAX => {
+                    return (done, HandshakeStep::Wait);
+                }
                 Stage::Option => match self.option(input, output) {
                     Some(step) => step,
-                    None => return (done, Next::Wait),
+                    None => return (done, HandshakeStep::Wait),
                 },
             };
             done += used;
             match next {
-                Next::Wait => {}
-                Next::StartTls => return (done, next),
-                Next::Opened(_) | Next::Close(_) => {
+                HandshakeStep::Wait => {}
+                HandshakeStep::StartTls => return (done, next),
+                HandshakeStep::Opened(_) | HandshakeStep::Close(_) => {
                     self.stage = Stage::Over;
                     return (done, next);
                 }
@@ -194,60 +207,63 @@ impl Handshake {
         }
     }
 
-    /// TLS is on: everything said before is void.
+    /// Continues after TLS has begun, and discards what was negotiated before.
     pub fn tls_started(&mut self) {
         self.tls = true;
         self.structured = false;
         self.allocation_of = None;
     }
 
-    fn client_flags(&mut self, client: u32) -> Next {
+    fn client_flags(&mut self, client: u32) -> HandshakeStep {
         let known = u32::from(handshake_flags::FIXED_NEWSTYLE | handshake_flags::NO_ZEROES);
         if client & !known != 0 {
-            return Next::Close(Goodbye::UnknownFlags(client & !known));
+            return HandshakeStep::Close(CloseReason::UnknownFlags(client & !known));
         }
         self.no_zeroes = client & u32::from(handshake_flags::NO_ZEROES) != 0;
         self.stage = Stage::Option;
-        Next::Wait
+        HandshakeStep::Wait
     }
 
-    /// Handles one option, if it is there.
-    fn option(&mut self, input: &[u8], output: &mut Vec<u8>) -> Option<(usize, Next)> {
+    /// Handles the next option; `None` if it has not arrived whole.
+    fn option(&mut self, input: &[u8], output: &mut Vec<u8>) -> Option<(usize, HandshakeStep)> {
         let header = match OptionHeader::decode(input.first_chunk()?) {
             Ok(header) => header,
-            Err(garbage) => return Some((0, Next::Close(garbage.into()))),
+            Err(malformed) => return Some((0, HandshakeStep::Close(malformed.into()))),
         };
         let number = header.option;
         if header.length as usize > OPTION_BYTES_MAX {
             if header.length > DRAIN_BYTES_MAX {
-                return Some((0, Next::Close(Goodbye::EndlessOption(header.length))));
+                return Some((
+                    0,
+                    HandshakeStep::Close(CloseReason::LongOption(header.length)),
+                ));
             }
-            let message = format!("{} bytes of data are too many", header.length);
+            let message = format!("{} bytes of data are too long", header.length);
             put_reply(output, number, reply::ERR_TOO_BIG, &[message.as_bytes()]);
             self.stage = Stage::Drain(header.length as usize);
-            return Some((OptionHeader::BYTES, Next::Wait));
+            return Some((OptionHeader::BYTES, HandshakeStep::Wait));
         }
         let end = OptionHeader::BYTES + header.length as usize;
         let data = input.get(OptionHeader::BYTES..end)?;
         self.options += 1;
         if self.options > OPTIONS_MAX {
-            return Some((end, Next::Close(Goodbye::TooManyOptions)));
+            return Some((end, HandshakeStep::Close(CloseReason::TooManyOptions)));
         }
-        let asked = match Asked::decode(number, data) {
-            // Even what is malformed must wait for TLS.
-            Ok(asked) if self.may(&asked) => asked,
-            Ok(Asked::ExportName(_)) => {
-                let goodbye = Goodbye::NoExport("TLS is required".into());
-                return Some((end, Next::Close(goodbye)));
+        let option = match ClientOption::decode(number, data) {
+            // Without TLS, not even a malformed option gets its own error.
+            Ok(option) if self.is_allowed(&option) => option,
+            Ok(ClientOption::ExportName(_)) => {
+                let reason = CloseReason::NoExport("TLS is required".into());
+                return Some((end, HandshakeStep::Close(reason)));
             }
-            Err(malformed) if self.may(&Asked::Unknown) => {
+            Err(malformed) if self.is_allowed(&ClientOption::Unknown) => {
                 put_reply(
                     output,
                     number,
                     reply::ERR_INVALID,
                     &[string_of(&malformed.to_string())],
                 );
-                return Some((end, Next::Wait));
+                return Some((end, HandshakeStep::Wait));
             }
             Ok(_) | Err(_) => {
                 put_reply(
@@ -256,106 +272,144 @@ impl Handshake {
                     reply::ERR_TLS_REQD,
                     &[b"use STARTTLS first"],
                 );
-                return Some((end, Next::Wait));
+                return Some((end, HandshakeStep::Wait));
             }
         };
-        let next = self
-            .answer(number, asked, output)
-            .unwrap_or_else(|No(kind, message)| {
+        let next = self.answer(number, option, output).unwrap_or_else(
+            |OptionRefusal { kind, message }| {
                 put_reply(output, number, kind, &[string_of(&message)]);
-                Next::Wait
-            });
+                HandshakeStep::Wait
+            },
+        );
         Some((end, next))
     }
 
-    /// Whether this may be asked without TLS, or TLS is on.
-    fn may(&self, asked: &Asked) -> bool {
+    /// Whether TLS is on, or the option needs no TLS.
+    fn is_allowed(&self, option: &ClientOption) -> bool {
         self.offer.tls != TlsPolicy::Required
             || self.tls
-            || matches!(asked, Asked::StartTls | Asked::Abort)
+            || matches!(option, ClientOption::StartTls | ClientOption::Abort)
     }
 
-    fn answer(&mut self, number: u32, asked: Asked, output: &mut Vec<u8>) -> Result<Next, No> {
-        match asked {
-            Asked::Abort => {
+    fn answer(
+        &mut self,
+        number: u32,
+        option: ClientOption,
+        output: &mut Vec<u8>,
+    ) -> Result<HandshakeStep, OptionRefusal> {
+        match option {
+            ClientOption::Abort => {
                 put_reply(output, number, reply::ACK, &[]);
-                return Ok(Next::Close(Goodbye::Left));
+                return Ok(HandshakeStep::Close(CloseReason::Aborted));
             }
-            Asked::ExportName(name) => return Ok(self.export_name(&name, output)),
-            Asked::StartTls => return self.start_tls(number, output),
-            Asked::List => self.list(number, output)?,
-            Asked::Info { name, wants } => {
+            ClientOption::ExportName(name) => return Ok(self.export_name(&name, output)),
+            ClientOption::StartTls => return self.start_tls(number, output),
+            ClientOption::List => self.list(number, output)?,
+            ClientOption::Info { name, wants } => {
                 let export = self.find(&name)?;
                 put_info(output, number, &export.info(), &wants, self.structured);
             }
-            Asked::Go { name, wants } => {
-                let export = self.find(&name)?;
-                let opened = self.open(export).map_err(|no| match no {
-                    NotOpen::Full(_) => No(reply::ERR_POLICY, no.to_string()),
-                    NotOpen::Stopping | NotOpen::Failed(_) => {
-                        No(reply::ERR_SHUTDOWN, no.to_string())
-                    }
-                })?;
-                put_info(
-                    output,
-                    number,
-                    &opened.export.info(),
-                    &wants,
-                    self.structured,
-                );
-                put_reply(output, number, reply::ACK, &[]);
-                return Ok(Next::Opened(Box::new(opened)));
+            ClientOption::Go { name, wants } => return self.go(number, &name, &wants, output),
+            ClientOption::StructuredReply => self.structured = true,
+            ClientOption::ListMetaContext { name, queries } => {
+                self.list_contexts(number, &name, &queries, output)?;
             }
-            Asked::StructuredReply => self.structured = true,
-            Asked::ListMetaContext { name, queries } => {
-                let export = self.context_export(&name)?;
-                let all = queries.is_empty();
-                let wanted = |query: &Vec<u8>| query == b"base:" || query == BASE_ALLOCATION;
-                if export.info().capabilities.can_extents && (all || queries.iter().any(wanted)) {
-                    // A list has no ids: the field is zero.
-                    put_reply(
-                        output,
-                        number,
-                        reply::META_CONTEXT,
-                        &[&[0; 4], BASE_ALLOCATION],
-                    );
-                }
+            ClientOption::SetMetaContext { name, queries } => {
+                self.select_contexts(number, &name, &queries, output)?;
             }
-            Asked::SetMetaContext { name, queries } => {
-                // Even a failed choice undoes the one before.
-                self.allocation_of = None;
-                let export = self.context_export(&name)?;
-                let wanted = queries.iter().any(|query| query == BASE_ALLOCATION);
-                if wanted && export.info().capabilities.can_extents {
-                    let id = BASE_ALLOCATION_ID.to_be_bytes();
-                    put_reply(output, number, reply::META_CONTEXT, &[&id, BASE_ALLOCATION]);
-                    self.allocation_of = Some(export.name().to_owned());
-                }
-            }
-            Asked::Unknown => {
-                return Err(No(reply::ERR_UNSUP, format!("option {number} is unknown")));
+            ClientOption::Unknown => {
+                return Err(OptionRefusal::new(
+                    reply::ERR_UNSUP,
+                    format!("option {number} is unknown"),
+                ));
             }
         }
         put_reply(output, number, reply::ACK, &[]);
-        Ok(Next::Wait)
+        Ok(HandshakeStep::Wait)
     }
 
-    fn start_tls(&mut self, number: u32, output: &mut Vec<u8>) -> Result<Next, No> {
+    /// Describes an export and opens it.
+    fn go(
+        &mut self,
+        number: u32,
+        name: &str,
+        wants: &[u16],
+        output: &mut Vec<u8>,
+    ) -> Result<HandshakeStep, OptionRefusal> {
+        let export = self.find(name)?;
+        let opened = self.open(export).map_err(|refusal| {
+            let kind = match refusal {
+                OpenRefusal::Full(_) => reply::ERR_POLICY,
+                OpenRefusal::Stopping | OpenRefusal::Failed(_) => reply::ERR_SHUTDOWN,
+            };
+            OptionRefusal::new(kind, refusal.to_string())
+        })?;
+        let info = opened.export.info();
+        put_info(output, number, &info, wants, self.structured);
+        put_reply(output, number, reply::ACK, &[]);
+        Ok(HandshakeStep::Opened(Box::new(opened)))
+    }
+
+    fn list_contexts(
+        &self,
+        number: u32,
+        name: &str,
+        queries: &[Vec<u8>],
+        output: &mut Vec<u8>,
+    ) -> Result<(), OptionRefusal> {
+        let export = self.context_export(name)?;
+        let is_matching = |query: &Vec<u8>| query == b"base:" || query == BASE_ALLOCATION;
+        let is_listed = queries.is_empty() || queries.iter().any(is_matching);
+        if export.info().capabilities.can_extents && is_listed {
+            // The replies to a list have the id 0.
+            let parts: [&[u8]; 2] = [&[0; 4], BASE_ALLOCATION];
+            put_reply(output, number, reply::META_CONTEXT, &parts);
+        }
+        Ok(())
+    }
+
+    fn select_contexts(
+        &mut self,
+        number: u32,
+        name: &str,
+        queries: &[Vec<u8>],
+        output: &mut Vec<u8>,
+    ) -> Result<(), OptionRefusal> {
+        // A selection that fails replaces the earlier one as well.
+        self.allocation_of = None;
+        let export = self.context_export(name)?;
+        let is_selected = queries.iter().any(|query| query == BASE_ALLOCATION);
+        if is_selected && export.info().capabilities.can_extents {
+            let id = BASE_ALLOCATION_ID.to_be_bytes();
+            put_reply(output, number, reply::META_CONTEXT, &[&id, BASE_ALLOCATION]);
+            self.allocation_of = Some(export.name().to_owned());
+        }
+        Ok(())
+    }
+
+    fn start_tls(
+        &mut self,
+        number: u32,
+        output: &mut Vec<u8>,
+    ) -> Result<HandshakeStep, OptionRefusal> {
         if self.tls {
-            return Err(No(reply::ERR_INVALID, "TLS is on already".into()));
+            return Err(OptionRefusal::new(reply::ERR_INVALID, "TLS is on already"));
         }
         if self.offer.tls == TlsPolicy::Off {
-            return Err(No(reply::ERR_POLICY, "this server has no TLS".into()));
+            return Err(OptionRefusal::new(
+                reply::ERR_POLICY,
+                "this server has no TLS",
+            ));
         }
         put_reply(output, number, reply::ACK, &[]);
-        Ok(Next::StartTls)
+        Ok(HandshakeStep::StartTls)
     }
 
-    fn list(&self, number: u32, output: &mut Vec<u8>) -> Result<(), No> {
+    fn list(&self, number: u32, output: &mut Vec<u8>) -> Result<(), OptionRefusal> {
         if !self.offer.list {
-            return Err(No(
+            return Err(OptionRefusal::new(
                 reply::ERR_POLICY,
-                "this server does not list its exports".into(),
+                "this server does not list its exports",
             ));
         }
         for line in self.offer.exports.list(&self.client) {
@@ -370,54 +424,56 @@ impl Handshake {
         Ok(())
     }
 
-    /// The export called `name`; the empty name is the only one's.
-    fn find(&self, name: &str) -> Result<Export, No> {
+    /// The export `name`. The empty name is that of the only export.
+    fn find(&self, name: &str) -> Result<Export, OptionRefusal> {
         let exports = &self.offer.exports;
         let only;
         let proper = if name.is_empty() {
             let all = exports.list(&self.client);
             let [one] = &all[..] else {
-                let message = format!("there are {} exports: ask for one by name", all.len());
-                return Err(No(reply::ERR_UNKNOWN, message));
+                let message = format!("there are {} exports: name one of them", all.len());
+                return Err(OptionRefusal::new(reply::ERR_UNKNOWN, message));
             };
             only = one.name.clone();
             &only
         } else {
             name
         };
-        let unknown = || No(reply::ERR_UNKNOWN, format!("there is no export {proper:?}"));
+        let unknown =
+            || OptionRefusal::new(reply::ERR_UNKNOWN, format!("there is no export {proper:?}"));
         exports.find(&self.client, proper).ok_or_else(unknown)
     }
 
-    fn context_export(&self, name: &str) -> Result<Export, No> {
+    fn context_export(&self, name: &str) -> Result<Export, OptionRefusal> {
         if !self.structured {
             let message = "metadata contexts need structured replies";
-            return Err(No(reply::ERR_INVALID, message.into()));
+            return Err(OptionRefusal::new(reply::ERR_INVALID, message));
         }
         self.find(name)
     }
 
-    fn open(&self, export: Export) -> Result<Opened, NotOpen> {
-        let seat = export.reserve()?;
+    fn open(&self, export: Export) -> Result<Opened, OpenRefusal> {
+        let permit = export.reserve()?;
         let settings = Settings {
             structured: self.structured,
-            // A choice made for another export does not count.
+            // A selection for another export does not count.
             allocation: self.allocation_of.as_deref() == Some(export.name()),
             read_only: export.info().read_only,
         };
         Ok(Opened {
             export,
-            seat,
+            permit,
             settings,
         })
     }
 
-    fn export_name(&self, name: &str, output: &mut Vec<u8>) -> Next {
-        let found = self.find(name).map_err(|No(_, message)| message);
-        let opened = found.and_then(|export| self.open(export).map_err(|no| no.to_string()));
+    fn export_name(&self, name: &str, output: &mut Vec<u8>) -> HandshakeStep {
+        let found = self.find(name).map_err(|refusal| refusal.message);
+        let opened =
+            found.and_then(|export| self.open(export).map_err(|refusal| refusal.to_string()));
         let opened = match opened {
             Ok(opened) => opened,
-            Err(message) => return Next::Close(Goodbye::NoExport(message)),
+            Err(message) => return HandshakeStep::Close(CloseReason::NoExport(message)),
         };
         let info = opened.export.info();
         output.put_bytes(&info.size_bytes.to_be_bytes());
@@ -425,11 +481,11 @@ impl Handshake {
         if !self.no_zeroes {
             output.put_bytes(&[0; 124]);
         }
-        Next::Opened(Box::new(opened))
+        HandshakeStep::Opened(Box::new(opened))
     }
 }
 
-/// What a client may send to an export.
+/// The transmission flags of an export.
 fn transmission_flags(info: &ExportInfo, structured: bool) -> u16 {
     let can = &info.capabilities;
     let mut set = flags::HAS_FLAGS | flags::SEND_CACHE;
@@ -441,7 +497,7 @@ fn transmission_flags(info: &ExportInfo, structured: bool) -> u16 {
     add(info.read_only, flags::READ_ONLY);
     add(can.can_flush, flags::SEND_FLUSH | flags::SEND_FUA);
     add(can.can_trim && !info.read_only, flags::SEND_TRIM);
-    // A device that can write zeroes at all never needs longer than a write.
+    // Writing zeroes is never slower than a write, on any device that supports it.
     let zeroes = flags::SEND_WRITE_ZEROES | flags::SEND_FAST_ZERO;
     add(can.can_write_zeroes && !info.read_only, zeroes);
     add(structured, flags::SEND_DF);
@@ -449,8 +505,7 @@ fn transmission_flags(info: &ExportInfo, structured: bool) -> u16 {
     set
 }
 
-/// Facts about an export: always the one a client cannot do without, and those
-/// that it wants.
+/// Appends the size and flags of an export, and the further facts that the client requested.
 fn put_info(
     output: &mut Vec<u8>,
     number: u32,

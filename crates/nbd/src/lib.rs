@@ -1,7 +1,7 @@
-//! Floor 3: NBD. A server over any [`base::BlockDevice`], and a client that is one.
+//! Floor 3: NBD. A server for any [`base::BlockDevice`], and a client that is one ([`client`]).
 //!
-//! The server: fixed newstyle, structured replies, TLS, many exports and
-//! many connections at once. `docs/internals/nbd.md` says what it offers and why.
+//! The server supports fixed newstyle, structured replies, TLS, many exports and many connections
+//! at once. `docs/internals/nbd.md` describes it and its reasons.
 //!
 //! ```text
 //!                       ┌─ acceptor thread ─┐      ┌─ one thread per export ──────┐
@@ -10,25 +10,25 @@
 //!                       └───────────────────┘      └──────────────────────────────┘
 //! ```
 //!
-//! * `wire`, `options`, `request`, `reply`: bytes and types, both ways.
-//! * `handshake`, `connection`: what one client says, as state machines over
-//!   bytes. `service`: one device and all its connections, over pipes.
-//! * `channel`, `tls`: a pipe that is a socket.
-//! * `export`, `worker`: an export's ends and its thread. `server`, `guest`: the
-//!   acceptor's. `leg`: a service without either.
+//! * `wire`, `options`, `request`, `reply`: encode and decode messages.
+//! * `handshake`, `connection`: one client's messages, as state machines over bytes.
+//! * `service`, `export_state`: one device and all its connections, over pipes.
+//! * `export`, `worker`: an export and its thread. `server`, `handshaking_client`: the acceptor.
+//! * [`EmbeddedServer`]: a service without threads of its own.
+//! * [`Watcher`]: watches the sockets of a device in its export's thread.
 //!
-//! Invariants: a device is touched only by its export's thread; nothing on the
-//! path of a request locks or allocates; what one connection holds is bounded
-//! by [`Limits`], whatever its client sends or does not read.
+//! Invariants: only the thread of its export uses a device. Nothing on the path of a request locks
+//! or allocates. [`Limits`] bound the memory of a connection, whatever its client sends or does
+//! not read. Must not know: what is behind a device.
 
 mod buffers;
 pub mod client;
 mod connection;
-mod desk;
+mod embedded_server;
 mod export;
-mod guest;
+mod export_state;
 mod handshake;
-mod leg;
+mod handshaking_client;
 pub mod memory;
 mod options;
 mod reply;
@@ -49,26 +49,25 @@ mod model;
 
 pub mod fuzz;
 
-pub use export::{Export, ExportGone, ExportOptions, ExportThread, SpawnError, Stopped};
+pub use embedded_server::EmbeddedServer;
+pub use export::{Export, ExportEnded, ExportOptions, ExportThread, SpawnError, Stopped};
 pub use handshake::TlsPolicy;
-pub use leg::Leg;
 pub use server::{ListenOptions, Listening, Server, ServerOptions};
 pub use table::{Client, ExportInfo, ExportTable, Exports, Listed};
 pub use tls::{ServerTls, TlsError};
-pub use watcher::{Seen, Watched, Watcher};
+pub use watcher::{Readiness, WatchedSource, Watcher};
 
-/// What one connection, and all of an export's together, may use.
+/// The limits of one connection, and of all connections of an export together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests of one connection that are begun and not answered. Linux keeps
-    /// 128 in flight and QEMU 16 a connection; beyond this number requests
-    /// wait in the socket.
+    /// The maximal number of requests of one connection without a reply. Linux sends 128 and QEMU
+    /// 16 at once; further requests wait in the socket.
     pub requests_max: usize,
-    /// Replies that the client has not read, and payloads in the device's
-    /// hands, in bytes and for one connection: beyond it nothing is decoded.
+    /// The maximal memory of one connection, in bytes: replies that the client has not read, and
+    /// payloads of operations in the device. Beyond it no request is decoded.
     pub bytes_max: usize,
-    /// Requests and pieces in the device's hands, for all connections of an
-    /// export, those included that have gone.
+    /// The maximal number of operations in the device, for all connections of an export, closed
+    /// ones included.
     pub operations_max: usize,
 }
 

@@ -1,5 +1,5 @@
-//! A device in memory, for tests and measurements: it can be made to answer
-//! late, to be busy, and to fail.
+//! [`MemoryDevice`]: a device in memory for tests and measurements. It can answer later, be busy,
+//! and fail on purpose.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,54 +11,53 @@ use base::{
 use world::Wake;
 use world::simulated::SimulatedRandom;
 
-/// How a [`MemoryDevice`] misbehaves. All zero and empty: not at all.
+/// How a [`MemoryDevice`] misbehaves. The default is that it does not.
 #[derive(Debug, Clone, Default)]
-pub struct Manners {
-    /// One request in so many is answered later, in any order; 1 is each of
-    /// them, 0 none.
+pub struct Misbehavior {
+    /// One request in this number is pending and completes in any order; 0 means none.
     pub pending_one_in: u64,
-    /// One request in so many finds the device busy.
+    /// The device is busy for one request in this number; 0 means none.
     pub busy_one_in: u64,
-    /// Requests that touch these bytes fail.
+    /// Requests that overlap these bytes fail.
     pub damaged: std::ops::Range<u64>,
-    /// The next commit that covers a write fails, and everything after it.
-    pub stops_at_commit: bool,
-    /// Pending requests wait until this is false again.
-    pub holds_answers: bool,
-    /// Pending requests wait, and fail when the device is to wait no more.
-    pub is_away: bool,
-    /// What chances are drawn from, from [`MemoryDevice::with`] on.
+    /// Whether the next commit that covers a write fails, and everything after it.
+    pub fails_commit: bool,
+    /// Whether pending requests wait until this is false again.
+    pub holds_completions: bool,
+    /// Whether pending requests wait, and fail after [`BlockDevice::stop_waiting`].
+    pub is_unavailable: bool,
+    /// The seed of random decisions after [`MemoryDevice::with`].
     pub seed: u64,
 }
 
-/// What a [`MemoryDevice`] was asked.
+/// The calls of a [`MemoryDevice`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
-    /// Bytes that were read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Writes, in pieces as they came.
+    /// The number of writes, each piece counted.
     pub writes: u64,
-    /// Of writes, trims and write_zeroes, those that had to be durable.
+    /// The number of changes that had to be durable.
     pub durable: u64,
-    /// Flushes.
+    /// The number of flushes.
     pub flushes: u64,
-    /// Prefetches.
+    /// The number of prefetches.
     pub prefetches: u64,
-    /// Commits.
+    /// The number of commits.
     pub commits: u64,
 }
 
-/// See the module's head.
+/// A device in memory.
 #[derive(Debug)]
 pub struct MemoryDevice {
     bytes: Vec<u8>,
-    /// One per block: something was written there.
+    /// Whether each block was written.
     written: Vec<bool>,
     block_bytes: u32,
     capabilities: Capabilities,
-    /// How it behaves; may be changed at any time.
-    pub manners: Manners,
-    /// What it was asked.
+    /// How the device misbehaves; may be changed at any time.
+    pub misbehavior: Misbehavior,
+    /// The calls so far.
     pub calls: Calls,
     random: SimulatedRandom,
     pending: VecDeque<Completion>,
@@ -68,7 +67,7 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A device of `size_bytes`, all hole, with every capability.
+    /// A device of `size_bytes`, all holes, with every capability.
     #[must_use]
     pub fn new(size_bytes: usize) -> Self {
         let block_bytes = 4096;
@@ -77,7 +76,7 @@ impl MemoryDevice {
             written: vec![false; size_bytes.div_ceil(block_bytes)],
             block_bytes: block_bytes as u32,
             capabilities: Capabilities::ALL,
-            manners: Manners::default(),
+            misbehavior: Misbehavior::default(),
             calls: Calls::default(),
             random: SimulatedRandom::new(0),
             pending: VecDeque::new(),
@@ -87,24 +86,23 @@ impl MemoryDevice {
         }
     }
 
-    /// The same, told how to behave and whom to wake.
+    /// The same device, which misbehaves and wakes its thread for completions.
     #[must_use]
-    pub fn with(mut self, manners: Manners, wake: Wake) -> Self {
-        self.random = SimulatedRandom::new(manners.seed);
-        self.manners = manners;
+    pub fn with(mut self, misbehavior: Misbehavior, wake: Wake) -> Self {
+        self.random = SimulatedRandom::new(misbehavior.seed);
+        self.misbehavior = misbehavior;
         self.wake = wake;
         self
     }
 
-    /// The same, with these capabilities.
+    /// The same device with these capabilities.
     #[must_use]
     pub fn with_capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = capabilities;
         self
     }
 
-    /// For [`ExportThread::spawn`](crate::ExportThread::spawn), where a
-    /// device may fail to be made.
+    /// The device as a result, for [`ExportThread::spawn`](crate::ExportThread::spawn).
     ///
     /// # Errors
     /// None.
@@ -112,7 +110,7 @@ impl MemoryDevice {
         Ok(self)
     }
 
-    /// Makes it larger; the new bytes are a hole.
+    /// Makes the device larger. The new bytes are a hole.
     pub fn grow(&mut self, size_bytes: usize) {
         assert!(size_bytes >= self.bytes.len(), "a device never shrinks");
         self.bytes.resize(size_bytes, 0);
@@ -120,35 +118,35 @@ impl MemoryDevice {
             .resize(size_bytes.div_ceil(self.block_bytes as usize), false);
     }
 
-    /// All of its bytes.
+    /// The content of the device.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many requests have not been answered.
+    /// The number of pending requests.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.pending.len()
     }
 
-    /// The answer to a request that is not carried out, if there is a reason for that.
+    /// The answer to a request that is not carried out; `None` if it is.
     fn refuses(&mut self, op: &Op<'_>) -> Option<Started> {
         if op.is_change() && self.capabilities.read_only {
             return Some(Started::Failed(IoError::ReadOnly));
         }
         if self.stopped {
-            return Some(Started::Failed(IoError::Stopped("it was told to".into())));
+            return Some(Started::Failed(IoError::Stopped("on purpose".into())));
         }
         let range = op.range();
         if let Err(error) = range.check(self.bytes.len() as u64) {
             return Some(Started::Failed(error));
         }
-        let bad = &self.manners.damaged;
-        if range.length > 0 && range.offset < bad.end && bad.start < range.end() {
+        let damaged = &self.misbehavior.damaged;
+        if range.length > 0 && range.offset < damaged.end && damaged.start < range.end() {
             return Some(Started::Failed(IoError::Damaged("on purpose".into())));
         }
-        let is_busy = self.random.one_in(self.manners.busy_one_in);
+        let is_busy = self.random.one_in(self.misbehavior.busy_one_in);
         is_busy.then_some(Started::Busy)
     }
 
@@ -216,11 +214,11 @@ impl MemoryDevice {
         }
     }
 
-    fn answers_late(&self) -> bool {
-        self.random.one_in(self.manners.pending_one_in)
+    fn is_pending(&self) -> bool {
+        self.random.one_in(self.misbehavior.pending_one_in)
     }
 
-    fn later(&mut self, token: Token, outcome: Outcome) -> Started {
+    fn add_pending(&mut self, token: Token, outcome: Outcome) -> Started {
         let completion = Completion {
             token,
             result: Ok(outcome),
@@ -266,34 +264,34 @@ impl BlockDevice for MemoryDevice {
         }
         self.count(&op);
         self.carry_out(&mut op);
-        match self.answers_late() {
-            true => self.later(token, op.outcome()),
+        match self.is_pending() {
+            true => self.add_pending(token, op.outcome()),
             false => Started::Done,
         }
     }
 
     fn commit(&mut self) -> Result<(), IoError> {
         self.calls.commits += 1;
-        self.stopped |= self.manners.stops_at_commit && self.uncommitted;
+        self.stopped |= self.misbehavior.fails_commit && self.uncommitted;
         self.uncommitted = false;
         if self.stopped {
-            return Err(IoError::Stopped("it was told to".into()));
+            return Err(IoError::Stopped("on purpose".into()));
         }
         Ok(())
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if !self.manners.holds_answers && !self.manners.is_away {
+        if !self.misbehavior.holds_completions && !self.misbehavior.is_unavailable {
             completions.extend(self.pending.drain(..));
         }
     }
 
     fn stop_waiting(&mut self) {
-        if std::mem::take(&mut self.manners.is_away) {
-            let away = || Err(IoError::Unavailable("it is away".into()));
+        if std::mem::take(&mut self.misbehavior.is_unavailable) {
+            let unavailable = || Err(IoError::Unavailable("on purpose".into()));
             self.pending
                 .iter_mut()
-                .for_each(|pending| pending.result = away());
+                .for_each(|pending| pending.result = unavailable());
         }
     }
 }

@@ -1,6 +1,5 @@
-//! Conversations held against a plain array: whatever the splits, delays and
-//! busy moments, each request gets the answer that the order of requests
-//! demands.
+//! Compares a server's replies with a plain array: however bytes are split, and however often the
+//! device is pending or busy, each request has the result that the order of requests demands.
 
 use std::collections::HashMap;
 
@@ -13,23 +12,23 @@ use super::connection::Settings;
 use super::request::Header;
 use super::script::converse;
 use super::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, command, command_flags as flags};
-use crate::memory::{Manners, MemoryDevice};
+use crate::memory::{MemoryDevice, Misbehavior};
 
 const SIZE: usize = 3 << 20;
 
-/// What the client must be told.
+/// The expected result of a request.
 #[derive(Debug, Clone, PartialEq)]
-enum Answer {
+enum Expected {
     Done,
     Data(Vec<u8>),
     Failed(u32),
 }
 
-/// A client's requests, and the answers to them.
+/// A client's requests and their expected results.
 #[derive(Default)]
 struct Plan {
     incoming: Vec<u8>,
-    answers: HashMap<u64, (Header, Answer)>,
+    answers: HashMap<u64, (Header, Expected)>,
 }
 
 fn plan(random: &SimulatedRandom, model: &mut [u8], settings: Settings) -> Plan {
@@ -79,41 +78,41 @@ fn plan(random: &SimulatedRandom, model: &mut [u8], settings: Settings) -> Plan 
         let fits = from + length <= SIZE;
         let write = matches!(header.command, command::WRITE | command::WRITE_ZEROES);
         let answer = match header.command {
-            command::FLUSH => Answer::Done,
+            command::FLUSH => Expected::Done,
             _ if settings.read_only && (write || header.command == command::TRIM) => {
-                Answer::Failed(1)
+                Expected::Failed(1)
             }
-            _ if !fits => Answer::Failed(if write { 28 } else { 22 }),
-            command::READ => Answer::Data(model[from..from + length].to_vec()),
+            _ if !fits => Expected::Failed(if write { 28 } else { 22 }),
+            command::READ => Expected::Data(model[from..from + length].to_vec()),
             command::WRITE => {
                 model[from..from + length].copy_from_slice(&payload);
-                Answer::Done
+                Expected::Done
             }
             command::WRITE_ZEROES => {
                 model[from..from + length].fill(0);
-                Answer::Done
+                Expected::Done
             }
             command::TRIM => {
                 let (first, last) = (from.div_ceil(4096) * 4096, (from + length) / 4096 * 4096);
                 if first < last {
                     model[first..last].fill(0);
                 }
-                Answer::Done
+                Expected::Done
             }
-            _ => Answer::Done,
+            _ => Expected::Done,
         };
         plan.incoming.extend(header.encode());
         plan.incoming.extend(payload);
         plan.answers.insert(cookie, (header, answer));
     }
-    let goodbye = Header {
+    let disconnect = Header {
         flags: 0,
         command: command::DISC,
         cookie: u64::MAX,
         offset: 0,
         length: 0,
     };
-    plan.incoming.extend(goodbye.encode());
+    plan.incoming.extend(disconnect.encode());
     plan
 }
 
@@ -124,8 +123,8 @@ fn number<const N: usize>(reader: &mut Reader<'_>) -> u64 {
         .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// The answers in `replies`, by cookie.
-fn understand(replies: &[u8], plan: &Plan) -> HashMap<u64, Answer> {
+/// Decodes the results in `replies`, by cookie.
+fn decode(replies: &[u8], plan: &Plan) -> HashMap<u64, Expected> {
     let mut reader = Reader::new(replies);
     let mut answers = HashMap::new();
     let mut unfinished: HashMap<u64, Vec<(usize, Vec<u8>)>> = HashMap::new();
@@ -138,10 +137,10 @@ fn understand(replies: &[u8], plan: &Plan) -> HashMap<u64, Answer> {
             let answer = match (errno, header.command) {
                 (0, command::READ) => {
                     let data = reader.bytes(header.length as usize).expect("whole data");
-                    Answer::Data(data.to_vec())
+                    Expected::Data(data.to_vec())
                 }
-                (0, _) => Answer::Done,
-                (errno, _) => Answer::Failed(errno),
+                (0, _) => Expected::Done,
+                (errno, _) => Expected::Failed(errno),
             };
             assert_eq!(answers.insert(cookie, answer), None, "one reply each");
             continue;
@@ -175,9 +174,9 @@ fn understand(replies: &[u8], plan: &Plan) -> HashMap<u64, Answer> {
             data.extend(piece);
         }
         let answer = match (failed, header.command) {
-            (Some(errno), _) => Answer::Failed(errno),
-            (None, command::READ) => Answer::Data(data),
-            (None, _) => Answer::Done,
+            (Some(errno), _) => Expected::Failed(errno),
+            (None, command::READ) => Expected::Data(data),
+            (None, _) => Expected::Done,
         };
         assert_eq!(answers.insert(cookie, answer), None, "one reply each");
     }
@@ -185,7 +184,7 @@ fn understand(replies: &[u8], plan: &Plan) -> HashMap<u64, Answer> {
 }
 
 #[test]
-fn every_request_gets_the_answer_that_a_plain_array_gives() {
+fn every_request_has_the_result_that_a_plain_array_gives() {
     for seed in 0..250 {
         let random = SimulatedRandom::new(seed);
         let settings = Settings {
@@ -193,11 +192,11 @@ fn every_request_gets_the_answer_that_a_plain_array_gives() {
             allocation: false,
             read_only: random.one_in(8),
         };
-        let manners = Manners {
+        let misbehavior = Misbehavior {
             pending_one_in: random.below(4),
             busy_one_in: 2 * random.below(3),
             seed,
-            ..Manners::default()
+            ..Misbehavior::default()
         };
         let limits = Limits {
             requests_max: 1 + random.index(20),
@@ -206,20 +205,20 @@ fn every_request_gets_the_answer_that_a_plain_array_gives() {
         };
         let mut model = vec![0; SIZE];
         let plan = plan(&random, &mut model, settings);
-        let device = MemoryDevice::new(SIZE).with(manners, Wake::noop());
+        let device = MemoryDevice::new(SIZE).with(misbehavior, Wake::noop());
         let incoming = plan.incoming.clone();
-        let talk = converse(device, settings, limits, incoming, &random);
-        let answers = understand(&talk.replies, &plan);
+        let conversation = converse(device, settings, limits, incoming, &random);
+        let answers = decode(&conversation.replies, &plan);
         assert_eq!(
             answers.len(),
             plan.answers.len(),
-            "seed {seed}: all are answered"
+            "seed {seed}: each request has a reply"
         );
         for (cookie, (header, expected)) in &plan.answers {
             assert!(answers[cookie] == *expected, "seed {seed}: {header:?}");
         }
         assert!(
-            talk.device.bytes() == model,
+            conversation.device.bytes() == model,
             "seed {seed}: the device holds what was written"
         );
     }

@@ -1,5 +1,5 @@
-//! Options of the handshake: a client's bytes become an [`Asked`] once, here,
-//! and nothing behind this file sees a length that was not checked.
+//! Options of the handshake. Every length of a client's option is checked here, when its bytes
+//! become a [`ClientOption`].
 //!
 //! ```text
 //!  an option    | IHAVEOPT  8 | option 4 | length 4 | data…
@@ -10,23 +10,23 @@ use base::codec::{OutOfBytes, Reader, Writer};
 
 use super::wire::{OPTION_MAGIC, OPTION_REPLY_MAGIC, STRING_BYTES_MAX, option};
 
-/// The longest data of an option that are looked at: a name and as many
-/// queries as a client can have reason to send.
+/// The maximal length of an option's data, in bytes: a name, and more queries than a client has
+/// reason to send.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 
-/// Something that does not have the form it should have.
+/// Why the data of an option are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A length points behind the end.
+    /// The data end too early.
     #[error("the option's data are too short: {0}")]
     Short(#[from] OutOfBytes),
-    /// There is more than there should be.
+    /// Bytes follow the data.
     #[error("the option's data are {0} bytes too long")]
     Long(usize),
-    /// A name that is longer than the protocol allows.
+    /// A string is longer than the protocol allows.
     #[error("a string of {0} bytes is longer than {STRING_BYTES_MAX}")]
     LongString(usize),
-    /// A name that is no text.
+    /// A string is not UTF-8.
     #[error("a string is not UTF-8")]
     NotText,
 }
@@ -34,17 +34,17 @@ pub enum Malformed {
 /// The fixed part of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// See [`option`].
+    /// The option's number; see [`option`].
     pub option: u32,
-    /// How many bytes of data follow.
+    /// The length of the data that follow, in bytes.
     pub length: u32,
 }
 
-/// What arrived where an option should begin is none.
+/// An option with the wrong magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an option begins with {found:#018x} instead of IHAVEOPT")]
-pub struct NotAnOption {
-    /// Its first eight bytes.
+pub struct MalformedOption {
+    /// The first eight bytes.
     pub found: u64,
 }
 
@@ -52,11 +52,11 @@ impl OptionHeader {
     /// Length on the wire, in bytes.
     pub const BYTES: usize = 16;
 
-    /// Reads a header.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// [`NotAnOption`] if it does not begin with the magic number.
-    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, NotAnOption> {
+    /// [`MalformedOption`] if it does not begin with the magic number.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, MalformedOption> {
         let (magic, rest) = bytes.split_at(8);
         let (option, length) = rest.split_at(4);
         let word = |bytes: &[u8]| {
@@ -65,7 +65,7 @@ impl OptionHeader {
                 .fold(0, |word, &byte| word << 8 | u64::from(byte))
         };
         if word(magic) != OPTION_MAGIC {
-            return Err(NotAnOption { found: word(magic) });
+            return Err(MalformedOption { found: word(magic) });
         }
         Ok(Self {
             option: word(option) as u32,
@@ -73,7 +73,7 @@ impl OptionHeader {
         })
     }
 
-    /// The header as a client sends it.
+    /// Encodes the header, as a client sends it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::BYTES);
@@ -84,48 +84,48 @@ impl OptionHeader {
     }
 }
 
-/// What a client asks for.
+/// An option of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
-    /// Serve this export, in the old way.
+pub enum ClientOption {
+    /// Serve this export, without error replies.
     ExportName(String),
-    /// Leave.
+    /// End the handshake.
     Abort,
-    /// Name all exports.
+    /// List the exports.
     List,
-    /// Change to TLS.
+    /// Begin TLS.
     StartTls,
     /// Describe an export.
     Info {
         /// Its name.
         name: String,
-        /// The facts the client would like; see [`info`](super::wire::info).
+        /// The further facts that the client requests; see [`info`](super::wire::info).
         wants: Vec<u16>,
     },
     /// Describe an export and serve it.
     Go {
         /// Its name.
         name: String,
-        /// The facts the client would like.
+        /// The further facts that the client requests.
         wants: Vec<u16>,
     },
     /// Use structured replies.
     StructuredReply,
-    /// Name metadata contexts.
+    /// List metadata contexts.
     ListMetaContext {
         /// The export they belong to.
         name: String,
-        /// Which; all if there is no query.
+        /// The queries; without one, all contexts are listed.
         queries: Vec<Vec<u8>>,
     },
-    /// Use metadata contexts.
+    /// Select metadata contexts.
     SetMetaContext {
         /// The export they belong to.
         name: String,
-        /// Which.
+        /// The queries.
         queries: Vec<Vec<u8>>,
     },
-    /// Something else.
+    /// An option that the server does not know.
     Unknown,
 }
 
@@ -161,16 +161,16 @@ fn context_request(reader: &mut Reader<'_>) -> Result<(String, Vec<Vec<u8>>), Ma
     Ok((name, queries.collect::<Result<_, Malformed>>()?))
 }
 
-impl Asked {
-    /// Reads an option's data.
+impl ClientOption {
+    /// Decodes an option.
     ///
     /// # Errors
-    /// [`Malformed`] if they are not what the option has.
+    /// [`Malformed`].
     pub fn decode(number: u32, data: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(data);
-        let asked = match number {
+        let option = match number {
             option::EXPORT_NAME => return text(data).map(Self::ExportName),
-            // Whatever comes with them is of no interest.
+            // Their data are ignored.
             option::ABORT => return Ok(Self::Abort),
             option::LIST => Self::List,
             option::STARTTLS => Self::StartTls,
@@ -194,7 +194,7 @@ impl Asked {
             _ => return Ok(Self::Unknown),
         };
         match reader.remaining() {
-            0 => Ok(asked),
+            0 => Ok(option),
             more => Err(Malformed::Long(more)),
         }
     }
@@ -220,7 +220,7 @@ mod tests {
         parts.concat()
     }
 
-    fn every_option() -> Vec<(u32, Vec<u8>, Asked)> {
+    fn every_option() -> Vec<(u32, Vec<u8>, ClientOption)> {
         let name = "disk".to_owned();
         let named = |rest: &[u8]| data(&[&4_u32.to_be_bytes(), b"disk", rest]);
         let wants = named(&[0, 2, 0, 1, 0, 3]);
@@ -231,13 +231,17 @@ mod tests {
         ]));
         let (two, one) = (vec![1, 3], vec![b"base:".to_vec()]);
         vec![
-            (option::LIST, vec![], Asked::List),
-            (option::STARTTLS, vec![], Asked::StartTls),
-            (option::STRUCTURED_REPLY, vec![], Asked::StructuredReply),
+            (option::LIST, vec![], ClientOption::List),
+            (option::STARTTLS, vec![], ClientOption::StartTls),
+            (
+                option::STRUCTURED_REPLY,
+                vec![],
+                ClientOption::StructuredReply,
+            ),
             (
                 option::INFO,
                 wants.clone(),
-                Asked::Info {
+                ClientOption::Info {
                     name: name.clone(),
                     wants: two.clone(),
                 },
@@ -245,7 +249,7 @@ mod tests {
             (
                 option::GO,
                 wants,
-                Asked::Go {
+                ClientOption::Go {
                     name: name.clone(),
                     wants: two,
                 },
@@ -253,7 +257,7 @@ mod tests {
             (
                 option::LIST_META_CONTEXT,
                 queries.clone(),
-                Asked::ListMetaContext {
+                ClientOption::ListMetaContext {
                     name: name.clone(),
                     queries: one.clone(),
                 },
@@ -261,40 +265,43 @@ mod tests {
             (
                 option::SET_META_CONTEXT,
                 queries,
-                Asked::SetMetaContext { name, queries: one },
+                ClientOption::SetMetaContext { name, queries: one },
             ),
         ]
     }
 
     #[test]
-    fn every_option_is_understood_and_neither_cut_nor_lengthened() {
-        for (number, bytes, asked) in every_option() {
-            assert_eq!(Asked::decode(number, &bytes), Ok(asked));
+    fn every_option_is_decoded_and_a_shorter_or_longer_one_is_refused() {
+        for (number, bytes, option) in every_option() {
+            assert_eq!(ClientOption::decode(number, &bytes), Ok(option));
             for end in 0..bytes.len() {
-                let cut = Asked::decode(number, &bytes[..end]);
+                let cut = ClientOption::decode(number, &bytes[..end]);
                 assert!(
                     matches!(cut, Err(Malformed::Short(_))),
                     "{number} cut at {end}: {cut:?}"
                 );
             }
             let longer = data(&[&bytes, &[0]]);
-            assert_eq!(Asked::decode(number, &longer), Err(Malformed::Long(1)));
+            assert_eq!(
+                ClientOption::decode(number, &longer),
+                Err(Malformed::Long(1))
+            );
         }
     }
 
     #[test]
-    fn a_flipped_bit_gives_another_meaning_or_an_error_and_never_a_panic() {
-        for (number, bytes, asked) in every_option() {
+    fn a_flipped_bit_changes_the_option_or_is_an_error() {
+        for (number, bytes, option) in every_option() {
             for bit in 0..bytes.len() * 8 {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                assert_ne!(Asked::decode(number, &flipped), Ok(asked.clone()));
+                assert_ne!(ClientOption::decode(number, &flipped), Ok(option.clone()));
             }
         }
     }
 
     #[test]
-    fn an_option_header_comes_back_as_it_was_sent() {
+    fn an_option_header_survives_a_round_trip() {
         let header = OptionHeader {
             option: 0x0102_0304,
             length: 0xa0b0_c0d0,

@@ -1,4 +1,4 @@
-//! Replies: their headers as bytes, and the body of a block status.
+//! Encodes replies: their headers, and the body of a block status.
 //!
 //! ```text
 //!  simple       | magic  | errno  |     cookie     | data of a READ…
@@ -15,18 +15,18 @@ use super::wire::{
     BASE_ALLOCATION_ID, CHUNK_MAGIC, Fault, SIMPLE_REPLY_MAGIC, allocation, chunk, string_of,
 };
 
-/// Length of a simple reply's header.
+/// The length of a simple reply's header, in bytes.
 pub const SIMPLE_BYTES: usize = 16;
-/// Length of a chunk's header.
+/// The length of a chunk's header, in bytes.
 pub const CHUNK_BYTES: usize = 20;
-/// Length of what stands before the data of a read in a structured reply.
+/// The length of the bytes before the data of a read in a structured reply.
 pub const DATA_CHUNK_BYTES: usize = CHUNK_BYTES + 8;
 
-/// Extents in one block status at most: a client asks again from where the
-/// answer ends, so this only bounds the answer, at 16 KiB.
+/// The maximal number of extents in one block status, so that it has at most 16 KiB. A client
+/// requests the rest.
 const EXTENTS_MAX: usize = 2048;
 
-/// A simple reply. `errno` 0 is success.
+/// A simple reply. `errno` 0 means success.
 #[must_use]
 pub fn simple(cookie: u64, errno: u32) -> [u8; SIMPLE_BYTES] {
     let mut bytes = [0; SIMPLE_BYTES];
@@ -48,7 +48,7 @@ pub fn chunk_header(cookie: u64, flags: u16, kind: u16, length: u32) -> [u8; CHU
     bytes
 }
 
-/// What stands before `length` bytes of data read at `offset`.
+/// The bytes before `length` bytes of data at `offset`.
 #[must_use]
 pub fn data_header(cookie: u64, flags: u16, offset: u64, length: u32) -> [u8; DATA_CHUNK_BYTES] {
     let mut bytes = [0; DATA_CHUNK_BYTES];
@@ -71,9 +71,8 @@ pub fn error_chunk(cookie: u64, fault: &Fault) -> Vec<u8> {
     bytes
 }
 
-/// The reply to a block status of `length` bytes: `runs` cut to that length,
-/// equal neighbours joined, and only the first of them if `one`. `None` if
-/// `runs` begins with nothing.
+/// The reply to a block status of `length` bytes: `runs`, cut to that length and with equal
+/// neighbors joined, or only the first of them if `one`. `None` if `runs` has no bytes.
 #[must_use]
 pub fn block_status(cookie: u64, runs: &[Extent], length: u32, one: bool) -> Option<Vec<u8>> {
     let mut extents: Vec<(u32, u32)> = Vec::new();
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_status_joins_equal_runs_and_ends_where_it_was_asked_to() {
+    fn a_block_status_joins_equal_runs_and_ends_with_the_requested_range() {
         let run = |length, kind| Extent { length, kind };
         let runs = [
             run(10, ExtentKind::Data),

@@ -1,6 +1,5 @@
-//! Requests: 28 bytes from a client become a [`Header`], and a header that is
-//! allowed becomes a [`Command`]. Nothing behind this file sees a number that
-//! was not checked.
+//! Decodes requests: 28 bytes of a client become a [`Header`], and a valid header becomes a
+//! [`Command`]. Every number of a client is checked here.
 //!
 //! ```text
 //!  0        4      6      8                16               24        28
@@ -14,14 +13,14 @@ use super::wire::{
     Errno, Fault, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, command, command_flags as flags,
 };
 
-/// A request's fixed part, as it came.
+/// The fixed part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// See [`command_flags`](flags).
+    /// The flags; see [`command_flags`](flags).
     pub flags: u16,
-    /// See [`command`].
+    /// The command; see [`command`].
     pub command: u16,
-    /// The client's name for the request; it comes back in the reply.
+    /// The client's number of the request, which the reply repeats.
     pub cookie: u64,
     /// In bytes.
     pub offset: u64,
@@ -29,12 +28,12 @@ pub struct Header {
     pub length: u32,
 }
 
-/// What arrived where a request should begin is none: the two sides no longer
-/// agree where requests begin, and nothing more can be understood.
+/// A request with the wrong magic number. Client and server no longer agree where requests begin,
+/// so the connection has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a request begins with {found:#010x} instead of {REQUEST_MAGIC:#010x}")]
-pub struct NotARequest {
-    /// Its first four bytes.
+pub struct MalformedRequest {
+    /// The first four bytes.
     pub found: u32,
 }
 
@@ -42,11 +41,11 @@ impl Header {
     /// Length on the wire, in bytes.
     pub const BYTES: usize = 28;
 
-    /// Reads a header.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// [`NotARequest`] if it does not begin with the magic number.
-    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, NotARequest> {
+    /// [`MalformedRequest`] if it does not begin with the magic number.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, MalformedRequest> {
         let mut reader = Reader::new(bytes);
         let mut fields = || -> Result<_, base::codec::OutOfBytes> {
             Ok((
@@ -64,11 +63,11 @@ impl Header {
         if magic == REQUEST_MAGIC {
             Ok(header)
         } else {
-            Err(NotARequest { found: magic })
+            Err(MalformedRequest { found: magic })
         }
     }
 
-    /// The header as a client sends it.
+    /// Encodes the header, as a client sends it.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -81,7 +80,7 @@ impl Header {
         bytes
     }
 
-    /// How many bytes of payload follow.
+    /// The length of the payload that follows, in bytes.
     #[must_use]
     pub fn payload(&self) -> u32 {
         if self.command == command::WRITE {
@@ -92,24 +91,24 @@ impl Header {
     }
 }
 
-/// What requests are held against.
+/// The rules by which requests are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// The device's size.
+    /// The device's size, in bytes.
     pub size_bytes: u64,
-    /// What the device can do.
+    /// The device's capabilities.
     pub capabilities: Capabilities,
-    /// This client may not write.
+    /// Whether this client may not write.
     pub read_only: bool,
-    /// This client asked for structured replies.
+    /// Whether this client uses structured replies.
     pub structured: bool,
-    /// This client chose `base:allocation`.
+    /// Whether this client selected `base:allocation`.
     pub allocation: bool,
-    /// The export takes no new requests.
+    /// Whether the export refuses new requests.
     pub stopping: bool,
 }
 
-/// A range that lies within the device.
+/// A range within the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// In bytes.
@@ -119,85 +118,85 @@ pub struct Range {
 }
 
 impl Range {
-    /// The first byte behind it.
+    /// The offset of its end, in bytes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.length)
     }
 }
 
-/// A request that is allowed: what NBD adds to an operation on the device, or the operation itself.
+/// A valid request: an operation on the device, or what NBD adds to one.
 #[derive(Debug)]
 pub enum Command {
-    /// Read at most [`PAYLOAD_BYTES_MAX`].
+    /// Read at most [`PAYLOAD_BYTES_MAX`] bytes.
     Read {
         /// The bytes to read.
         range: Range,
-        /// The answer may come in several chunks, in any order.
+        /// Whether the reply may have several chunks, in any order.
         fragments: bool,
     },
-    /// Write at most [`PAYLOAD_BYTES_MAX`]; the payload follows.
+    /// Write at most [`PAYLOAD_BYTES_MAX`] bytes; the payload follows.
     Write {
         /// The bytes to write.
         range: Range,
-        /// When to reply.
+        /// Whether the reply waits until the write is durable.
         durability: Durability,
     },
-    /// Say what a range holds.
+    /// List the extents of a range.
     BlockStatus {
         /// The range, which is not empty.
         range: Range,
-        /// The client wants only the first extent.
+        /// Whether the client wants only the first extent.
         one: bool,
     },
-    /// An operation that moves no bytes over the connection, as the device takes it.
+    /// An operation without data, as the device gets it.
     Plain(Op<'static>),
-    /// The client leaves.
+    /// The client disconnects.
     Disconnect,
 }
 
-/// Why a request is not allowed. The connection goes on.
+/// Why a request is invalid. The connection continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such command.
+    /// The command is unknown.
     #[error("command {0} is unknown")]
     UnknownCommand(u16),
-    /// A flag that the command does not have.
+    /// The command does not have these flags.
     #[error("command {command} has no flags {flags:#06x}")]
     UnknownFlags {
         /// The command.
         command: u16,
-        /// The flags that are too many.
+        /// The unknown flags.
         flags: u16,
     },
-    /// The command was not offered in the handshake, or not asked for there.
+    /// The command was not negotiated in the handshake.
     #[error("command {0} was not negotiated")]
     NotNegotiated(u16),
-    /// A range that is not within the device.
-    #[error("bytes {offset}+{length} do not lie within an export of {size} bytes")]
+    /// The range is not within the device.
+    #[error("{length} bytes at offset {offset} exceed the export of {size} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// The offset of the range, in bytes.
         offset: u64,
-        /// How many.
+        /// The length of the range, in bytes.
         length: u32,
-        /// The device's size.
+        /// The device's size, in bytes.
         size: u64,
-        /// The command would have written.
+        /// Whether the command is a write.
         write: bool,
     },
-    /// A payload that is too long.
-    #[error("{length} bytes are more than the {PAYLOAD_BYTES_MAX} of one request")]
+    /// The data are too long.
+    #[error("a request has {length} bytes of data; the maximum is {PAYLOAD_BYTES_MAX}")]
     TooLong {
-        /// How many bytes were asked for.
+        /// The length of the data, in bytes.
         length: u32,
     },
-    /// Nothing was asked for.
-    #[error("a block status of no bytes")]
+    /// The range of a block status is empty.
+    #[error("the range of a block status is empty")]
     Empty,
-    /// A write to a read-only export.
+    /// The export is read-only.
     #[error("the export is read-only")]
     ReadOnly,
-    /// No new requests are taken.
+    /// The export refuses new requests.
     #[error("the export is stopping")]
     Stopping,
 }
@@ -222,31 +221,57 @@ impl From<Refusal> for Fault {
     }
 }
 
-impl Command {
-    /// Checks a header.
-    ///
-    /// # Errors
-    /// The first reason, in the order of [`Refusal`], not to allow it.
-    pub fn check(header: &Header, rules: &Rules) -> Result<Self, Refusal> {
+/// What the rules allow for one command.
+struct CommandRules {
+    /// The flags of the command, without FUA.
+    flags: u16,
+    is_negotiated: bool,
+    is_change: bool,
+}
+
+impl CommandRules {
+    /// The rules of a command other than `DISC`; `None` if the command is unknown.
+    fn of(command: u16, rules: &Rules) -> Option<Self> {
         let can = &rules.capabilities;
-        // FUA is valid with every command, and means nothing without a change.
-        let (known_flags, negotiated, changes) = match header.command {
-            command::READ => (if rules.structured { flags::DF } else { 0 }, true, false),
+        let (flags, is_negotiated, is_change) = match command {
+            command::READ if rules.structured => (flags::DF, true, false),
+            command::READ | command::CACHE => (0, true, false),
             command::WRITE => (0, true, true),
-            command::DISC => return Ok(Self::Disconnect),
             command::FLUSH => (0, can.can_flush, false),
             command::TRIM => (0, can.can_trim, true),
-            command::CACHE => (0, true, false),
             command::WRITE_ZEROES => (
                 flags::NO_HOLE | flags::FAST_ZERO,
                 can.can_write_zeroes,
                 true,
             ),
             command::BLOCK_STATUS => (flags::REQ_ONE, rules.allocation, false),
-            other => return Err(Refusal::UnknownCommand(other)),
+            _ => return None,
         };
-        let fua = if can.can_flush { flags::FUA } else { 0 };
-        let unknown = header.flags & !(known_flags | fua);
+        Some(Self {
+            flags,
+            is_negotiated,
+            is_change,
+        })
+    }
+}
+
+impl Command {
+    /// Checks a header.
+    ///
+    /// # Errors
+    /// The first reason in the order of [`Refusal`].
+    pub fn check(header: &Header, rules: &Rules) -> Result<Self, Refusal> {
+        if header.command == command::DISC {
+            return Ok(Self::Disconnect);
+        }
+        let allowed = CommandRules::of(header.command, rules);
+        let allowed = allowed.ok_or(Refusal::UnknownCommand(header.command))?;
+        // FUA is valid with every command, and has no effect on those that change nothing.
+        let fua = match rules.capabilities.can_flush {
+            true => flags::FUA,
+            false => 0,
+        };
+        let unknown = header.flags & !(allowed.flags | fua);
         if unknown != 0 {
             return Err(Refusal::UnknownFlags {
                 command: header.command,
@@ -256,22 +281,26 @@ impl Command {
         if rules.stopping {
             return Err(Refusal::Stopping);
         }
-        if changes && rules.read_only {
+        if allowed.is_change && rules.read_only {
             return Err(Refusal::ReadOnly);
         }
-        if !negotiated {
+        if !allowed.is_negotiated {
             return Err(Refusal::NotNegotiated(header.command));
         }
         if header.command == command::FLUSH {
             return Ok(Self::Plain(Op::Flush));
         }
-        let has_payload = matches!(header.command, command::READ | command::WRITE);
-        if has_payload && header.length > PAYLOAD_BYTES_MAX {
+        let has_data = matches!(header.command, command::READ | command::WRITE);
+        if has_data && header.length > PAYLOAD_BYTES_MAX {
             return Err(Refusal::TooLong {
                 length: header.length,
             });
         }
-        let range = header.range(rules.size_bytes)?;
+        Self::new(header, header.range(rules.size_bytes)?, rules)
+    }
+
+    /// The command of a valid header for a range within the device.
+    fn new(header: &Header, range: Range, rules: &Rules) -> Result<Self, Refusal> {
         let (offset, length) = (range.offset, u64::from(range.length));
         let durability = if header.flags & flags::FUA != 0 {
             Durability::Durable

@@ -1,5 +1,5 @@
-//! A client without a socket: it sends bytes in pieces, takes replies when it
-//! likes, and keeps them. For fuzzers and property tests.
+//! A client without a socket, for fuzzers and property tests. It sends bytes in pieces, receives
+//! replies after random pauses, and records them.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
@@ -14,19 +14,22 @@ use super::connection::Settings;
 use super::service::Service;
 use net::{Pipe, Sent};
 
+/// What a client sends and receives.
 #[derive(Debug, Default)]
 struct Script {
+    /// What it sends.
     incoming: Vec<u8>,
-    /// How much of it the server has received.
+    /// The number of these bytes that the server has received.
     received: usize,
-    /// How much of it has arrived.
+    /// The number of these bytes that have arrived.
     arrived: usize,
+    /// What it has received.
     outgoing: Vec<u8>,
-    /// How much more the client takes.
+    /// The number of further bytes that it accepts.
     room: usize,
-    /// More may come when all has been received.
-    goes_on: bool,
-    /// The server closed the connection.
+    /// Whether it may send more after `incoming`.
+    sends_more: bool,
+    /// Whether the server has closed the connection.
     closed: bool,
 }
 
@@ -43,7 +46,7 @@ impl Pipe for ScriptedPipe {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut script = self.0.borrow_mut();
         let (from, to) = (script.received, script.arrived);
-        if from == to && (script.goes_on || to < script.incoming.len()) {
+        if from == to && (script.sends_more || to < script.incoming.len()) {
             return Err(ErrorKind::WouldBlock.into());
         }
         let count = (to - from).min(into.len());
@@ -77,19 +80,19 @@ impl Pipe for ScriptedPipe {
     }
 }
 
-/// A client that says something whenever it likes, and takes whatever it is told at once.
+/// A client that accepts all replies at once.
 #[cfg(test)]
 pub(super) struct Scripted(Rc<RefCell<Script>>);
 
 #[cfg(test)]
 impl Scripted {
-    /// It says `incoming` first.
+    /// A client that sends `incoming` first.
     pub fn new(incoming: Vec<u8>) -> Self {
         Self(Rc::new(RefCell::new(Script {
             arrived: incoming.len(),
             incoming,
             room: 1 << 40,
-            goes_on: true,
+            sends_more: true,
             ..Script::default()
         })))
     }
@@ -99,33 +102,32 @@ impl Scripted {
         ScriptedPipe(Rc::clone(&self.0))
     }
 
-    /// It says more.
-    pub fn say(&self, more: &[u8]) {
+    /// Sends more bytes.
+    pub fn send(&self, more: &[u8]) {
         let mut script = self.0.borrow_mut();
         script.incoming.extend_from_slice(more);
         script.arrived = script.incoming.len();
     }
 
-    /// How many bytes it has been told.
+    /// The number of bytes of the replies.
     pub fn replies(&self) -> usize {
         self.0.borrow().outgoing.len()
     }
 }
 
-/// What came of a conversation.
+/// The result of a conversation.
 pub struct Conversation<D> {
-    /// All that the client was sent.
+    /// All bytes that the client received.
     pub replies: Vec<u8>,
     /// The device.
     pub device: D,
 }
 
-/// Lets a client send `incoming` to `device`, in pieces and with pauses drawn
-/// from `random`, until it has sent everything, has read all replies, and the
-/// server has closed the connection.
+/// Lets a client send `incoming` to a server of `device`, in pieces and with pauses drawn from
+/// `random`, until the client has received all replies and the server has closed the connection.
 ///
 /// # Panics
-/// If the server holds more memory than `limits` allow, or if it never closes.
+/// If the server holds more memory than `limits` allow, or never closes the connection.
 pub fn converse<D: BlockDevice>(
     device: D,
     settings: Settings,
@@ -145,7 +147,7 @@ pub fn converse<D: BlockDevice>(
     while !script.borrow().closed {
         {
             let mut script = script.borrow_mut();
-            // Many small pieces, and some that are large.
+            // Many small pieces, and some large ones.
             let size = if random.one_in(4) { 1 << 20 } else { 1 << 11 };
             let arrived = script.arrived + random.index(size);
             script.arrived = arrived.min(script.incoming.len());
@@ -155,13 +157,13 @@ pub fn converse<D: BlockDevice>(
                 random.index(1 << 20)
             };
         }
-        // As a poller would: only what is ready and wanted.
-        let (anything_here, room) = {
+        // As a poller, reports only readiness that the server waits for.
+        let (has_input, room) = {
             let script = script.borrow();
-            let all_here = script.arrived == script.incoming.len();
-            (all_here || script.received < script.arrived, script.room)
+            let is_complete = script.arrived == script.incoming.len();
+            (is_complete || script.received < script.arrived, script.room)
         };
-        let readable = interest.readable && anything_here;
+        let readable = interest.readable && has_input;
         let writable = interest.writable && room > 0;
         if readable || writable {
             service.ready(Ready {
@@ -178,13 +180,13 @@ pub fn converse<D: BlockDevice>(
         service.check_memory();
         service.hang_up();
         turns += 1;
-        assert!(turns < 1_000_000, "the connection never ends");
+        assert!(turns < 1_000_000, "the server never closes the connection");
     }
-    // What a connection leaves behind ends without it.
+    // Operations of a closed connection complete.
     while service.operations() > 0 {
         service.turn();
         turns += 1;
-        assert!(turns < 1_000_000, "an operation never ends");
+        assert!(turns < 1_000_000, "an operation never completes");
     }
     let replies = std::mem::take(&mut script.borrow_mut().outgoing);
     Conversation {

@@ -1,56 +1,54 @@
-//! The acceptor: one thread that listens, and takes every client through its
-//! handshake. What opens an export goes on in that export's thread.
+//! [`Server`]: the acceptor, a thread that listens and performs the handshake with every client.
+//! A connection whose handshake has ended moves to the thread of its export.
 //!
-//! Invariants: handshakes at once ≤ `handshakes_max` (the oldest makes room),
-//! each no longer than `handshake_timeout` and within about 100 KiB; sockets
-//! at once ≤ `connections_max`.
+//! Invariants: handshakes ≤ `handshakes_max` (a new one ends the oldest), each no longer than
+//! `handshake_timeout` and with about 100 KiB; connections ≤ `connections_max`.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use world::real::{Listener, Poller, Stream, Waker};
 use world::{Clock, Endpoint, Interest, Ready};
 
-use super::export::{Arrival, Seat};
-use super::guest::{Fate, Guest};
+use super::export::{ConnectionPermit, NewConnection};
 use super::handshake::{Offer, TlsPolicy};
+use super::handshaking_client::{HandshakeProgress, HandshakingClient};
 use super::slab::{Key, Slab};
 use super::table::Exports;
 use super::tls::ServerTls;
 use net::Channel;
 
-/// The poller's key for the thread's waker.
+/// The poller's key of the thread's waker.
 const WAKER: u64 = u64::MAX;
 
-/// What the kernel may hold of the replies on a Unix socket: its usual 208 KiB
-/// are less than one large read, and each rest costs a wake-up. TCP finds its
-/// own size.
+/// The send buffer of a Unix socket, in bytes. The default of 208 KiB is less than one large read,
+/// and each further part costs a wake-up. TCP adapts its own buffer.
 const UNIX_SEND_BYTES: usize = 512 << 10;
 
-/// How long nothing is accepted after the process ran out of file descriptors.
+/// The pause of accepting after the process has run out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// How the acceptor bounds its clients.
+/// The limits of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// How long a client may take to choose an export.
+    /// The maximal time of a handshake.
     pub handshake_timeout: Duration,
-    /// Clients that have not chosen yet, at once. One more makes the oldest
-    /// leave.
+    /// The maximal number of handshaking clients. A further one ends the oldest handshake.
     pub handshakes_max: usize,
-    /// Sockets at once, of all listeners. One more is closed at once.
+    /// The maximal number of connections of all listeners. Further ones are closed at once.
     pub connections_max: usize,
-    /// Where time comes from.
+    /// The clock for timeouts.
     pub clock: Arc<dyn Clock>,
 }
 
 impl ServerOptions {
-    /// Usual values: 10 s, 128 handshakes, 4096 sockets.
+    /// The defaults: 10 s, 128 handshakes, 4096 connections.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             handshake_timeout: Duration::from_secs(10),
@@ -66,18 +64,18 @@ impl ServerOptions {
 pub struct ListenOptions {
     /// The exports.
     pub exports: Arc<dyn Exports>,
-    /// Clients may ask for a list of them.
+    /// Whether clients may list them.
     pub list: bool,
     /// Whether clients may, or must, use TLS.
     pub tls_policy: TlsPolicy,
-    /// The certificates, unless TLS is off.
+    /// The certificates; `None` only if TLS is off.
     pub tls: Option<ServerTls>,
-    /// Permissions of a Unix socket.
+    /// The mode of a Unix socket.
     pub unix_mode: u32,
 }
 
 impl ListenOptions {
-    /// All of `exports`, listed, without TLS, for this user.
+    /// The options to offer and list `exports` without TLS, to this user.
     #[must_use]
     pub fn new(exports: Arc<dyn Exports>) -> Self {
         Self {
@@ -90,10 +88,10 @@ impl ListenOptions {
     }
 }
 
-/// A listener that was started.
+/// A listener that was added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listening {
-    /// Where it listens; the port is a real one.
+    /// Its endpoint, with the port that the kernel chose for port 0.
     pub endpoint: Endpoint,
 }
 
@@ -102,8 +100,8 @@ enum Command {
     Stop,
 }
 
-/// The acceptor's owner. Dropping it ends the thread and all handshakes;
-/// connections that have an export go on.
+/// An NBD server. Dropping it ends its thread and all handshakes; connections to exports
+/// continue.
 pub struct Server {
     commands: Mutex<Sender<Command>>,
     waker: Waker,
@@ -111,10 +109,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the thread; it listens nowhere yet.
+    /// Starts the thread, without a listener.
     ///
     /// # Errors
-    /// If the process has no thread or no file descriptor left.
+    /// The operating system's, for example without free file descriptors.
     pub fn start(options: ServerOptions) -> io::Result<Self> {
         let waker = Waker::new()?;
         let poller = Poller::new()?;
@@ -127,13 +125,13 @@ impl Server {
             options,
             connections: Arc::default(),
             listeners: Slab::default(),
-            guests: Slab::default(),
+            handshaking: Slab::default(),
             deadlines: VecDeque::new(),
             accept_again: None,
         };
         #[expect(
             clippy::disallowed_methods,
-            reason = "it lasts as long as the server: no job for a pool"
+            reason = "the thread lives as long as the server, which is too long for a pool"
         )]
         let thread = thread::Builder::new()
             .name("nbd-accept".into())
@@ -145,11 +143,10 @@ impl Server {
         })
     }
 
-    /// Listens at `endpoint` as well.
+    /// Adds a listener.
     ///
     /// # Errors
-    /// As [`Listener::bind`]; `InvalidInput` if TLS is on without
-    /// certificates.
+    /// As [`Listener::bind`]; `InvalidInput` if TLS is on without certificates.
     pub fn listen(&self, endpoint: &Endpoint, options: ListenOptions) -> io::Result<Listening> {
         if options.tls_policy != TlsPolicy::Off && options.tls.is_none() {
             let message = "TLS needs certificates";
@@ -157,9 +154,9 @@ impl Server {
         }
         let listener = Listener::bind(endpoint, options.unix_mode)?;
         let endpoint = listener.endpoint().clone();
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let commands = self.commands.lock();
         let sent = commands.send(Command::Listen(listener, options));
-        sent.map_err(|_| io::Error::other("the acceptor has ended"))?;
+        sent.map_err(|_| io::Error::other("the server's thread has ended"))?;
         self.waker.wake();
         Ok(Listening { endpoint })
     }
@@ -167,7 +164,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let commands = self.commands.lock();
         let _ = commands.send(Command::Stop);
         drop(commands);
         self.waker.wake();
@@ -182,7 +179,7 @@ struct OpenListener {
     options: ListenOptions,
 }
 
-/// Set in the poller's keys of listeners; a slab's keys leave it clear.
+/// A bit of the poller's keys that is set for listeners, and clear in a slab's keys.
 const LISTENER: u64 = 1 << 63;
 
 struct Acceptor {
@@ -192,10 +189,10 @@ struct Acceptor {
     options: ServerOptions,
     connections: Arc<AtomicUsize>,
     listeners: Slab<OpenListener>,
-    guests: Slab<Box<Guest>>,
-    /// When each guest must be gone, oldest first. May name some that are.
+    handshaking: Slab<Box<HandshakingClient>>,
+    /// The deadline of each handshake, oldest first. Some of the clients may be gone.
     deadlines: VecDeque<(Duration, Key)>,
-    /// Listeners are not watched until then.
+    /// When listeners are watched again, after accepting has failed.
     accept_again: Option<Duration>,
 }
 
@@ -208,7 +205,7 @@ impl Acceptor {
             for &ready in &ready {
                 if ready.key == WAKER {
                     self.waker.clear();
-                    if self.obey() {
+                    if self.run_commands() {
                         return;
                     }
                     continue;
@@ -230,7 +227,8 @@ impl Acceptor {
         soonest.map(|moment| moment.saturating_sub(now))
     }
 
-    fn obey(&mut self) -> bool {
+    /// Runs the commands that have arrived. Returns whether one was to stop.
+    fn run_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Listen(listener, options)) => {
@@ -239,7 +237,7 @@ impl Acceptor {
                         Ok(()) => {
                             self.listeners.insert(OpenListener { listener, options });
                         }
-                        Err(error) => tracing::error!(%error, "a listener cannot be watched"),
+                        Err(error) => tracing::error!(%error, "NBD server cannot watch listener"),
                     }
                 }
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return true,
@@ -259,11 +257,11 @@ impl Acceptor {
                         stream.set_send_buffer(UNIX_SEND_BYTES);
                     }
                     let options = open.options.clone();
-                    self.welcome(stream, options);
+                    self.add_client(stream, options);
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "NBD server cannot accept connection");
                     self.watch_listeners(false);
                     let now = self.options.clock.monotonic();
                     self.accept_again = Some(now + ACCEPT_PAUSE);
@@ -282,27 +280,30 @@ impl Acceptor {
             if let Some(open) = self.listeners.get(key)
                 && let Err(error) = self.poller.modify(&open.listener, LISTENER | key, interest)
             {
-                tracing::error!(%error, "a listener cannot be watched");
+                tracing::error!(%error, "NBD server cannot watch listener");
             }
         }
     }
 
-    fn welcome(&mut self, stream: Stream, options: ListenOptions) {
+    fn add_client(&mut self, stream: Stream, options: ListenOptions) {
         let max = self.options.connections_max;
-        let Some(seat) = Seat::take(&self.connections, max) else {
-            tracing::warn!(max, "a connection is refused: there are too many");
+        let Some(permit) = ConnectionPermit::take(&self.connections, max) else {
+            tracing::warn!(
+                connections_max = max,
+                "NBD server refused connection: too many connections"
+            );
             return;
         };
-        while self.guests.len() >= self.options.handshakes_max.max(1) {
+        while self.handshaking.len() >= self.options.handshakes_max.max(1) {
             let Some((_, oldest)) = self.deadlines.pop_front() else {
                 break;
             };
-            self.leave(oldest, "newer handshakes need its place");
+            self.drop_client(oldest, "there are too many newer handshakes");
         }
         let channel = Channel::new(stream);
-        let key = self.guests.next_key();
+        let key = self.handshaking.next_key();
         if let Err(error) = self.poller.add(&channel, key, Interest::READABLE) {
-            tracing::error!(%error, "a connection cannot be watched");
+            tracing::error!(%error, "NBD server cannot watch connection");
             return;
         }
         let offer = Offer {
@@ -310,11 +311,11 @@ impl Acceptor {
             list: options.list,
             tls: options.tls_policy,
         };
-        let guest = Guest::new(channel, offer, options.tls, seat);
-        self.guests.insert(Box::new(guest));
+        let client = HandshakingClient::new(channel, offer, options.tls, permit);
+        self.handshaking.insert(Box::new(client));
         let deadline = self.options.clock.monotonic() + self.options.handshake_timeout;
         self.deadlines.push_back((deadline, key));
-        // The greeting leaves at once.
+        // Sends the greeting.
         self.serve(Ready {
             key,
             readable: false,
@@ -323,21 +324,25 @@ impl Acceptor {
         });
     }
 
-    fn leave(&mut self, key: Key, reason: &str) {
-        if self.guests.remove(key).is_some() {
-            tracing::debug!(guest = key, reason, "handshake ended");
+    fn drop_client(&mut self, key: Key, reason: &str) {
+        if self.handshaking.remove(key).is_some() {
+            tracing::debug!(
+                client = key,
+                reason,
+                "NBD handshake ended without an export"
+            );
         }
     }
 
     fn expire(&mut self) {
         let now = self.options.clock.monotonic();
         while let Some(&(deadline, key)) = self.deadlines.front() {
-            let there = self.guests.get(key).is_some();
-            if there && deadline > now {
+            let is_open = self.handshaking.get(key).is_some();
+            if is_open && deadline > now {
                 break;
             }
             self.deadlines.pop_front();
-            self.leave(key, "the client took too long");
+            self.drop_client(key, "the handshake timed out");
         }
         if self.accept_again.is_some_and(|moment| moment <= now) {
             self.accept_again = None;
@@ -346,47 +351,48 @@ impl Acceptor {
     }
 
     fn serve(&mut self, ready: Ready) {
-        let Some(guest) = self.guests.get_mut(ready.key) else {
+        let Some(client) = self.handshaking.get_mut(ready.key) else {
             return;
         };
-        guest.writable |= ready.writable;
-        match guest.turn(ready.readable) {
-            Fate::Stays => {
-                let interest = guest.wanted();
-                if interest != guest.interest {
-                    guest.interest = interest;
-                    if let Err(error) = self.poller.modify(&guest.channel, ready.key, interest) {
-                        self.leave(ready.key, &error.to_string());
+        client.writable |= ready.writable;
+        match client.turn(ready.readable) {
+            HandshakeProgress::Continues => {
+                let interest = client.needed_interest();
+                if interest != client.interest {
+                    client.interest = interest;
+                    if let Err(error) = self.poller.modify(&client.channel, ready.key, interest) {
+                        self.drop_client(ready.key, &error.to_string());
                     }
                 }
             }
-            Fate::Leaves(reason) => self.leave(ready.key, &reason),
-            Fate::Opened(opened) => {
-                let Some(guest) = self.guests.remove(ready.key) else {
+            HandshakeProgress::Ended(reason) => self.drop_client(ready.key, &reason),
+            HandshakeProgress::Opened(opened) => {
+                let Some(client) = self.handshaking.remove(ready.key) else {
                     return;
                 };
-                let guest = *guest;
-                if let Err(error) = self.poller.remove(&guest.channel) {
-                    tracing::error!(%error, "a connection cannot be passed on");
+                let client = *client;
+                if let Err(error) = self.poller.remove(&client.channel) {
+                    tracing::error!(%error, "NBD server cannot move connection to its export");
                     return;
                 }
-                opened.export.arrive(Arrival {
-                    channel: guest.channel,
+                opened.export.add_connection(NewConnection {
+                    channel: client.channel,
                     settings: opened.settings,
-                    replies: guest.output,
-                    received: guest.input,
-                    seats: [opened.seat, guest.seat],
+                    replies: client.output,
+                    received: client.input,
+                    permits: [opened.permit, client.permit],
                 });
             }
         }
-        self.forget_gone();
+        self.trim_deadlines();
     }
 
-    /// Keeps `deadlines` about as long as there are handshakes.
-    fn forget_gone(&mut self) {
-        if self.deadlines.len() > 2 * self.guests.len() {
-            let guests = &self.guests;
-            self.deadlines.retain(|(_, key)| guests.get(*key).is_some());
+    /// Removes the deadlines of clients that are gone, when there are many.
+    fn trim_deadlines(&mut self) {
+        if self.deadlines.len() > 2 * self.handshaking.len() {
+            let handshaking = &self.handshaking;
+            self.deadlines
+                .retain(|(_, key)| handshaking.get(*key).is_some());
         }
     }
 }

@@ -1,18 +1,18 @@
-//! One export and all its connections, without a socket and without waiting:
-//! the owner says which pipes are ready and calls [`Service::turn`].
+//! [`Service`]: serves one device to all connections of an export. It knows no sockets and never
+//! waits: the owner reports which pipes are ready and calls [`Service::turn`].
 //!
 //! A turn:
 //!
 //! ```text
 //!  1. poll     the device; completions become staged replies
 //!  2. receive  once per connection that is ready
-//!  3. advance  decode, call the device, stage replies
+//!  3. advance  decode requests, start them on the device, stage replies
 //!  4. commit   the device, once
-//!  5. send     what is staged
+//!  5. send     the staged replies
 //! ```
 //!
-//! Invariant: nothing staged leaves before the commit that covers it. If a
-//! commit fails, all connections are dropped with what they had staged.
+//! Invariant: no staged reply is sent before the commit that covers it. If a commit fails, all
+//! connections are closed, and their staged replies are dropped.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -23,27 +23,28 @@ use world::{Interest, Ready};
 use super::Limits;
 use super::buffers::{BUFFER_BYTES, PIECE_BYTES};
 use super::connection::{Connection, Pause, Settings};
-use super::desk::{Desk, Operation};
+use super::export_state::{ExportState, Operation};
 use super::slab::{Key, Slab};
 use net::Pipe;
 
-/// How soon a device that was busy is asked again, if it does not call before.
+/// The time after which a request is offered again to a busy device, unless it wakes the thread.
 const BUSY_RETRY: Duration = Duration::from_millis(1);
 
-/// The key of no link: the service itself asked.
+/// The key of no link: the request is the service's own.
 const NO_LINK: Key = Key::MAX;
 
+/// A connection and its pipe.
 struct Link<P> {
     pipe: P,
     connection: Connection,
-    /// Why it decodes no further.
+    /// Why the connection stopped decoding.
     pause: Pause,
     readable: bool,
     writable: bool,
-    /// The device has taken something of it when it was looked at last.
-    got_on: bool,
-    /// It is in the list of those to look at.
-    touched: bool,
+    /// Whether the device accepted a request of it in its last turn.
+    made_progress: bool,
+    /// Whether it is in the list of links that need a turn.
+    is_scheduled: bool,
     hung_up: bool,
     interest: Interest,
 }
@@ -54,194 +55,185 @@ impl<P: Pipe> Link<P> {
     }
 }
 
-/// See the module's head.
+/// A device and the connections of its export.
 pub struct Service<D, P> {
-    desk: Desk<D>,
+    state: ExportState<D>,
     links: Slab<Link<P>>,
-    touched: Vec<Key>,
-    /// Scratch: those looked at in this turn.
-    looked_at: Vec<Key>,
-    /// Those who wait for a busy device, in the order in which they are asked again.
+    /// The links that need a turn.
+    scheduled: Vec<Key>,
+    /// A buffer for the links of the current turn.
+    in_turn: Vec<Key>,
+    /// The links that wait for a busy device, in the order in which it gets their requests.
     stalled: Vec<Key>,
+    /// The links whose interest has changed.
     changed: Vec<Key>,
-    /// Pipes of connections that are over.
-    gone: Vec<P>,
+    /// The pipes of closed connections.
+    closed: Vec<P>,
     failure: Option<IoError>,
-    flush: Flush,
+    flush: FinalFlush,
 }
 
-/// The last flush, when the service ends.
+/// The flush with which the service ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Flush {
-    Unasked,
-    Asked,
-    Over(Result<(), IoError>),
+enum FinalFlush {
+    NotStarted,
+    Pending,
+    Ended(Result<(), IoError>),
 }
 
 impl<D: BlockDevice, P: Pipe> Service<D, P> {
     /// A service without connections.
     pub fn new(device: D, limits: Limits) -> Self {
         Self {
-            desk: Desk::new(device, limits),
+            state: ExportState::new(device, limits),
             links: Slab::default(),
-            touched: Vec::new(),
-            looked_at: Vec::new(),
+            scheduled: Vec::new(),
+            in_turn: Vec::new(),
             stalled: Vec::new(),
             changed: Vec::new(),
-            gone: Vec::new(),
+            closed: Vec::new(),
             failure: None,
-            flush: Flush::Unasked,
+            flush: FinalFlush::NotStarted,
         }
     }
 
-    /// Takes a connection whose handshake is over, but for its last `replies`;
-    /// `received` came behind it.
-    pub fn open(
-        &mut self,
-        pipe: P,
-        settings: Settings,
-        replies: &[u8],
-        mut received: &[u8],
-    ) -> Key {
+    /// Adds a connection whose handshake has ended. Its last `replies` have not been sent, and
+    /// `received` are the bytes that followed it.
+    pub fn open(&mut self, pipe: P, settings: Settings, replies: &[u8], received: &[u8]) -> Key {
         let mut connection = Connection::new(self.links.next_key(), settings);
         for part in replies.chunks(PIECE_BYTES) {
-            connection.output.put(part, &mut self.desk.pool);
+            connection.output.put(part, &mut self.state.pool);
         }
         if !received.is_empty() {
-            let space = connection.input.space(&mut self.desk.pool);
-            let count = received.len().min(space.len());
-            space[..count].copy_from_slice(&received[..count]);
-            connection.input.received(count);
-            received = &received[count..];
+            let space = connection.input.space(&mut self.state.pool);
+            assert!(
+                received.len() <= space.len(),
+                "a handshake's buffer is smaller than a connection's"
+            );
+            space[..received.len()].copy_from_slice(received);
+            connection.input.received(received.len());
         }
-        assert!(
-            received.is_empty(),
-            "a handshake's buffer is smaller than a connection's"
-        );
         let key = self.links.insert(Link {
             pipe,
             connection,
             pause: Pause::Input,
             readable: true,
             writable: true,
-            got_on: false,
-            touched: false,
+            made_progress: false,
+            is_scheduled: false,
             hung_up: false,
             interest: Interest::READABLE,
         });
-        self.touch(key);
+        self.schedule(key);
         key
     }
 
-    /// The key that the next connection will get.
+    /// The key of the next connection.
     pub fn next_key(&self) -> Key {
         self.links.next_key()
     }
 
-    fn touch(&mut self, key: Key) {
+    fn schedule(&mut self, key: Key) {
         if let Some(link) = self.links.get_mut(key)
-            && !link.touched
+            && !link.is_scheduled
         {
-            link.touched = true;
-            self.touched.push(key);
+            link.is_scheduled = true;
+            self.scheduled.push(key);
         }
     }
 
-    /// The owner saw that a pipe is ready.
+    /// Records that a pipe is ready.
     pub fn ready(&mut self, ready: Ready) {
         if let Some(link) = self.links.get_mut(ready.key) {
             link.readable |= ready.readable;
             link.writable |= ready.writable;
             link.hung_up |= ready.hung_up;
-            self.touch(ready.key);
+            self.schedule(ready.key);
         }
     }
 
-    /// How long the owner may sleep if no pipe becomes ready and the device
-    /// does not wake it; `None` for as long as it likes.
-    pub fn sleep(&self) -> Option<Duration> {
-        if !self.touched.is_empty() {
+    /// The time until the next turn is needed, unless a pipe becomes ready or the device wakes
+    /// the thread before; `None` if no turn is needed.
+    pub fn next_timer(&self) -> Option<Duration> {
+        if !self.scheduled.is_empty() {
             return Some(Duration::ZERO);
         }
-        let timer = self.desk.device.next_timer();
-        let asks_again = !self.stalled.is_empty() || self.flush == Flush::Asked;
-        if asks_again {
+        let timer = self.state.device.next_timer();
+        let retries = !self.stalled.is_empty() || self.flush == FinalFlush::Pending;
+        if retries {
             return Some(timer.map_or(BUSY_RETRY, |timer| timer.min(BUSY_RETRY)));
         }
         timer
     }
 
-    /// Does all that can be done now. See the module's head.
+    /// Does everything that is possible without waiting, in the steps of the module's head.
     pub fn turn(&mut self) {
         self.poll_device();
-        let mut touched = std::mem::take(&mut self.looked_at);
-        std::mem::swap(&mut touched, &mut self.touched);
-        for &key in &touched {
-            self.take_in(key);
+        let mut scheduled = std::mem::take(&mut self.in_turn);
+        std::mem::swap(&mut scheduled, &mut self.scheduled);
+        for &key in &scheduled {
+            self.receive(key);
         }
         self.commit();
-        for &key in &touched {
-            self.send_out(key);
+        for &key in &scheduled {
+            self.send(key);
         }
-        touched.clear();
-        self.looked_at = touched;
+        scheduled.clear();
+        self.in_turn = scheduled;
     }
 
     fn poll_device(&mut self) {
-        let desk = &mut self.desk;
-        let mut completions = std::mem::take(&mut desk.completions);
-        desk.device.poll(&mut completions);
-        desk.geometry = desk.device.geometry();
-        desk.capabilities = desk.device.capabilities();
+        let state = &mut self.state;
+        let mut completions = std::mem::take(&mut state.completions);
+        state.device.poll(&mut completions);
+        state.geometry = state.device.geometry();
+        state.capabilities = state.device.capabilities();
         for completion in completions.drain(..) {
-            let Some(operation) = self.desk.operations.remove(completion.token) else {
-                tracing::warn!(
-                    token = completion.token,
-                    "the device answered nobody's request"
-                );
+            let Some(operation) = self.state.operations.remove(completion.token) else {
+                tracing::warn!(token = completion.token, "device completed unknown request");
                 continue;
             };
             if operation.link == NO_LINK {
-                self.flush = Flush::Over(completion.result.map(|_| ()));
+                self.flush = FinalFlush::Ended(completion.result.map(|_| ()));
             } else if let Some(link) = self.links.get_mut(operation.link) {
                 link.connection
-                    .complete(&mut self.desk, &operation, completion.result);
-                self.touch(operation.link);
+                    .complete(&mut self.state, &operation, completion.result);
+                self.schedule(operation.link);
             }
         }
-        self.desk.completions = completions;
-        // Those who wait for a busy device come before those who have just asked; and among
-        // them those who got nothing the last time: the first one may get all there is.
+        self.state.completions = completions;
+        // Links that wait for a busy device come before links with new requests. Those without
+        // progress come first, since the device may accept only the first request.
         let mut stalled = std::mem::take(&mut self.stalled);
-        let got_on = |key: &Key| self.links.get(*key).is_some_and(|link| link.got_on);
-        stalled.sort_by_key(got_on);
+        let made_progress = |key: &Key| self.links.get(*key).is_some_and(|link| link.made_progress);
+        stalled.sort_by_key(made_progress);
         if !stalled.is_empty() {
-            let arrived = std::mem::take(&mut self.touched);
+            let arrived = std::mem::take(&mut self.scheduled);
             for key in arrived.iter().chain(&stalled) {
                 if let Some(link) = self.links.get_mut(*key) {
-                    link.touched = false;
+                    link.is_scheduled = false;
                 }
             }
             for key in stalled.drain(..).chain(arrived) {
-                self.touch(key);
+                self.schedule(key);
             }
         }
         self.stalled = stalled;
     }
 
-    /// Receives and decodes.
-    fn take_in(&mut self, key: Key) {
+    /// Receives bytes and handles requests.
+    fn receive(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        link.touched = false;
+        link.is_scheduled = false;
         if link.hung_up && link.pause != Pause::Input {
-            // It does not read either: nobody is there to answer.
-            self.close(key, "the client hung up");
+            // The client does not read replies either.
+            self.close(key, "the client disconnected");
             return;
         }
         if link.readable && link.pause == Pause::Input {
-            let space = link.connection.input.space(&mut self.desk.pool);
+            let space = link.connection.input.space(&mut self.state.pool);
             match link.pipe.receive(space) {
                 Ok(0) if !space.is_empty() => link.connection.end_input(),
                 Ok(count) => link.connection.input.received(count),
@@ -251,30 +243,30 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                     return;
                 }
             }
-            // If there is more, the poller says so again.
+            // The poller reports further bytes again.
             link.readable = link.pipe.holds_received();
         }
-        let uncommitted = std::mem::take(&mut self.desk.uncommitted);
-        link.pause = link.connection.advance(&mut self.desk);
-        link.got_on = self.desk.uncommitted;
-        self.desk.uncommitted |= uncommitted;
-        link.connection.release(&mut self.desk);
+        let uncommitted = std::mem::take(&mut self.state.uncommitted);
+        link.pause = link.connection.advance(&mut self.state);
+        link.made_progress = self.state.uncommitted;
+        self.state.uncommitted |= uncommitted;
+        link.connection.release(&mut self.state);
     }
 
     fn commit(&mut self) {
-        if !self.desk.uncommitted {
+        if !self.state.uncommitted {
             return;
         }
-        self.desk.uncommitted = false;
-        if let Err(error) = self.desk.device.commit() {
-            tracing::error!(%error, "the device stopped; its connections are dropped");
+        self.state.uncommitted = false;
+        if let Err(error) = self.state.device.commit() {
+            tracing::error!(%error, "device stopped; NBD server closes its connections");
             self.failure = Some(error);
             self.close_all("the device stopped");
         }
     }
 
-    /// Sends, and finds out what the link waits for.
-    fn send_out(&mut self, key: Key) {
+    /// Sends replies, and determines what the link waits for.
+    fn send(&mut self, key: Key) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
@@ -285,7 +277,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 Ok(taken) => {
                     link.connection
                         .output
-                        .sent(taken.bytes, &mut self.desk.pool);
+                        .sent(taken.bytes, &mut self.state.pool);
                     link.writable = !taken.blocked;
                     sent += taken.bytes;
                 }
@@ -305,7 +297,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 false
             }
             Pause::Ended if link.connection.requests() == 0 && !unsent => {
-                self.close(key, "the client left");
+                self.close(key, "the client disconnected");
                 return;
             }
             Pause::Ended => false,
@@ -324,25 +316,25 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             self.changed.push(key);
         }
         if again {
-            self.touch(key);
+            self.schedule(key);
         }
     }
 
     fn close(&mut self, key: Key, reason: &str) {
         if let Some(mut link) = self.links.remove(key) {
-            tracing::debug!(connection = key, reason, "connection closed");
-            link.connection.clear(&mut self.desk);
-            self.gone.push(link.pipe);
+            tracing::debug!(connection = key, reason, "NBD server closed connection");
+            link.connection.clear(&mut self.state);
+            self.closed.push(link.pipe);
         }
     }
 
-    /// Closes the pipes of connections that are over. Until then their clients
-    /// see nothing of it, so that the owner can tell others first.
+    /// Closes the pipes of closed connections. Clients notice nothing before, so the owner can
+    /// publish a failure first.
     pub fn hang_up(&mut self) {
-        self.gone.clear();
+        self.closed.clear();
     }
 
-    /// A pipe whose interest has changed since this was asked last.
+    /// The next pipe whose interest has changed.
     pub fn next_changed(&mut self) -> Option<(Key, &mut P, Interest)> {
         while let Some(key) = self.changed.pop() {
             if self.links.get(key).is_some() {
@@ -353,109 +345,109 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         None
     }
 
-    /// The pipe of a connection that is open.
+    /// The pipe of an open connection.
     pub fn pipe(&self, key: Key) -> Option<&P> {
         self.links.get(key).map(|link| &link.pipe)
     }
 
-    /// Those of all connections that are open.
+    /// The keys of the open connections.
     pub fn keys(&self) -> Vec<Key> {
         self.links.keys().collect()
     }
 
-    /// Ends all connections: what they wait for is nobody's.
+    /// Closes all connections. The results of their operations are dropped.
     pub fn close_all(&mut self, reason: &str) {
         for key in self.keys() {
             self.close(key, reason);
         }
     }
 
-    /// From now on requests are refused, and those that wait for what is away fail.
+    /// Refuses new requests, and fails those that wait for something unavailable.
     pub fn refuse_requests(&mut self) {
-        self.desk.stopping = true;
-        self.desk.device.stop_waiting();
+        self.state.stopping = true;
+        self.state.device.stop_waiting();
     }
 
-    /// Begins the last flush as soon as the device has answered everything
-    /// else, and says how it ended.
+    /// Flushes the device after all operations have completed. Returns the result once there is
+    /// one.
     pub fn flush(&mut self) -> Option<Result<(), IoError>> {
-        if self.flush == Flush::Unasked && self.desk.operations.is_empty() {
-            if !self.desk.capabilities.can_flush || self.desk.capabilities.read_only {
-                self.flush = Flush::Over(Ok(()));
+        if self.flush == FinalFlush::NotStarted && self.state.operations.is_empty() {
+            if !self.state.capabilities.can_flush || self.state.capabilities.read_only {
+                self.flush = FinalFlush::Ended(Ok(()));
             } else {
                 self.begin_flush();
             }
         }
         match &self.flush {
-            Flush::Over(result) => Some(result.clone()),
-            Flush::Unasked | Flush::Asked => None,
+            FinalFlush::Ended(result) => Some(result.clone()),
+            FinalFlush::NotStarted | FinalFlush::Pending => None,
         }
     }
 
     fn begin_flush(&mut self) {
-        let token = self.desk.operations.next_key();
-        match self.desk.device.start(Request::flush(token)) {
-            Started::Done => self.flush = Flush::Over(self.desk.device.commit()),
-            Started::Failed(error) => self.flush = Flush::Over(Err(error)),
+        let token = self.state.operations.next_key();
+        match self.state.device.start(Request::flush(token)) {
+            Started::Done => self.flush = FinalFlush::Ended(self.state.device.commit()),
+            Started::Failed(error) => self.flush = FinalFlush::Ended(Err(error)),
             Started::Busy => {}
             Started::Pending => {
-                self.desk.operations.insert(Operation {
+                self.state.operations.insert(Operation {
                     link: NO_LINK,
                     request: NO_LINK,
                     offset: 0,
                     bytes: 0,
                 });
-                self.desk.uncommitted = true;
-                self.flush = Flush::Asked;
+                self.state.uncommitted = true;
+                self.flush = FinalFlush::Pending;
             }
         }
     }
 
-    /// Whether every reply has left.
+    /// Whether every reply has been sent.
     pub fn all_sent(&self) -> bool {
         !self.links.values().any(Link::has_unsent)
     }
 
-    /// Why the device stopped, if it did.
+    /// Why the device stopped; `None` if it works.
     pub fn failure(&self) -> Option<&IoError> {
         self.failure.as_ref()
     }
 
-    /// The shared part: the device, and what was done with it.
-    pub fn desk(&mut self) -> &mut Desk<D> {
-        &mut self.desk
+    /// The export state.
+    pub fn state(&mut self) -> &mut ExportState<D> {
+        &mut self.state
     }
 
-    /// Its device may have been given work that has to be committed.
+    /// Notes that the owner may have started requests on the device, which need a commit.
     pub fn device_was_used(&mut self) {
-        self.desk.uncommitted = true;
+        self.state.uncommitted = true;
     }
 
-    /// How many requests and pieces the device has not answered.
+    /// The number of operations that are pending in the device.
     pub fn operations(&self) -> usize {
-        self.desk.operations.len()
+        self.state.operations.len()
     }
 
-    /// Holds every connection against its limits.
+    /// Checks every connection against its limits.
     ///
     /// # Panics
-    /// If one has more than it may have.
+    /// If one exceeds them.
     pub fn check_memory(&self) {
         for link in self.links.values() {
             let held = link.connection.held_bytes();
-            let most = self.desk.limits.bytes_max + BUFFER_BYTES + PIECE_BYTES;
+            let most = self.state.limits.bytes_max + BUFFER_BYTES + PIECE_BYTES;
             assert!(
                 held <= most,
-                "a connection holds {held} bytes, and {most} are allowed"
+                "a connection holds {held} bytes; the limit is {most}"
             );
             let requests = link.connection.requests();
-            assert!(requests <= self.desk.limits.requests_max);
+            assert!(requests <= self.state.limits.requests_max);
         }
     }
 
-    /// Drops the connections and returns the device.
+    /// Closes the connections and returns the device.
     pub fn into_device(self) -> D {
-        self.desk.device
+        self.state.device
     }
 }
 
@@ -468,11 +460,11 @@ mod tests {
     use super::super::wire::command;
     use super::*;
 
-    /// Takes one request between two polls, as one whose rate is limited does.
+    /// A device that accepts one request between two polls, as a rate limit does.
     #[derive(Default)]
     struct OneAtATime {
         is_free: bool,
-        /// How often each place was read.
+        /// The number of reads of each client's sector.
         reads: [u64; 3],
     }
 
@@ -526,12 +518,12 @@ mod tests {
             .collect()
     }
 
-    /// Whoever had many requests under way at once, or had just asked, was first each time.
+    /// The device once accepted only requests of the client with many, or of the latest one.
     #[test]
-    fn who_waits_for_a_busy_device_has_their_turn_beside_who_asks_more() {
+    fn clients_of_a_busy_device_get_equal_turns_however_many_requests_they_send() {
         let limits = Limits::default();
         let mut service = Service::new(OneAtATime::default(), limits);
-        // One has many requests on their way; two ask for the next when one is answered.
+        // One client sends many requests at once; two send the next one after a reply.
         let clients = [(0, 1000), (512, 1), (1024, 1)].map(|(offset, count)| {
             let client = Scripted::new(reads_at(offset, count));
             let key = service.open(client.pipe(), Settings::default(), &[], &[]);
@@ -540,12 +532,12 @@ mod tests {
         let mut replied = [0; 3];
         for round in 0..900 {
             // The device is free in every third turn.
-            service.desk().device.is_free = round % 3 == 0;
+            service.state().device.is_free = round % 3 == 0;
             service.turn();
             for ((offset, client, key), replied) in clients.iter().zip(&mut replied) {
                 let replies = client.replies();
                 if *offset > 0 && replies > *replied {
-                    client.say(&reads_at(*offset, 1));
+                    client.send(&reads_at(*offset, 1));
                 }
                 *replied = replies;
                 service.ready(Ready {
@@ -556,7 +548,7 @@ mod tests {
                 });
             }
         }
-        let reads = service.desk().device.reads;
+        let reads = service.state().device.reads;
         assert_eq!(reads.iter().sum::<u64>(), 300);
         assert!(reads.iter().all(|count| *count >= 90), "{reads:?}");
     }

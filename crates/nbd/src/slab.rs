@@ -1,10 +1,10 @@
-//! A table whose keys are never mistaken: a key names a place and how often
-//! that place was taken, so the key of something that has gone finds nothing.
+//! [`Slab`]: a table whose keys are never reused. A key consists of an index and a generation, so
+//! the key of a removed value finds nothing.
 
-/// Names an entry, in 56 bits. Never 2^56 - 1.
+/// The key of a value, in 56 bits; never 2^56 - 1.
 pub type Key = u64;
 
-/// Things by key. Adding and removing cost the same however many there are.
+/// Values by key. Adding and removing take constant time.
 #[derive(Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
@@ -14,7 +14,7 @@ pub struct Slab<T> {
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Grows each time the place becomes free.
+    /// The number of values that were removed from this entry.
     generation: u32,
     value: Option<T>,
 }
@@ -29,11 +29,11 @@ impl<T> Default for Slab<T> {
     }
 }
 
-/// Bits of a key that say which place; the other 32 how often it was taken.
+/// The number of bits of a key that hold the index; the other 32 hold the generation.
 const INDEX_BITS: u32 = 24;
 
-/// The last place is nobody's.
-const PLACES_MAX: usize = (1 << INDEX_BITS) - 1;
+/// The maximal number of entries. The last index is not used.
+const ENTRIES_MAX: usize = (1 << INDEX_BITS) - 1;
 
 fn key(generation: u32, index: usize) -> Key {
     u64::from(generation) << INDEX_BITS | index as u64
@@ -51,7 +51,7 @@ impl<T> Slab<T> {
     /// Adds `value`.
     pub fn insert(&mut self, value: T) -> Key {
         let next = self.next_key();
-        assert!(self.entries.len() < PLACES_MAX, "requests are bounded");
+        assert!(self.entries.len() < ENTRIES_MAX, "requests are bounded");
         match self.free.pop() {
             Some(index) => self.entries[index as usize].value = Some(value),
             None => self.entries.push(Entry {
@@ -81,7 +81,7 @@ impl<T> Slab<T> {
             .and_then(|index| self.entries[index].value.as_mut())
     }
 
-    /// Takes the value under `wanted` out.
+    /// Removes the value under `wanted`.
     pub fn remove(&mut self, wanted: Key) -> Option<T> {
         let index = self.entry(wanted)?;
         let entry = &mut self.entries[index];
@@ -105,12 +105,12 @@ impl<T> Slab<T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_something_gone_finds_nothing() {
+    fn the_key_of_a_removed_value_finds_nothing() {
         let mut slab = Slab::default();
         let expected = slab.next_key();
         let first = slab.insert('a');
@@ -130,7 +130,7 @@ mod tests {
         let expected = slab.next_key();
         let second = slab.insert('b');
         assert_eq!(second, expected);
-        assert_ne!(first, second, "the same place, another time");
+        assert_ne!(first, second, "the index is reused with another generation");
         assert_eq!(slab.get(first), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(second), Some(&'b'));

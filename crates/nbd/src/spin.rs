@@ -1,29 +1,26 @@
-//! Looking again for a moment before going to sleep.
+//! [`Spinner`]: decides whether a thread polls for a short time before it sleeps.
 //!
-//! To be woken costs a busy thread, and whoever wakes it, more than a small
-//! request does: on a virtual machine some 5 µs on either side. So while
-//! requests come in quick succession the owner looks again for up to
-//! [`SPIN`] before it sleeps. Whether that pays is learned: a spin that finds
-//! something earns credit, one that does not loses more, and without credit
-//! only one sleep in [`PROBE_ONE_IN`] is preceded by a try. An export without
-//! requests sleeps.
+//! A wake-up costs both the thread and the one that wakes it more than a small request: on a
+//! virtual machine about 5 µs each. So while requests follow each other quickly, the thread polls
+//! for up to [`SPIN`] before it sleeps. The spinner learns whether that helps: a spin that finds
+//! something earns credit, one that does not loses more, and without credit only one sleep in
+//! [`PROBE_ONE_IN`] follows a spin. An export without requests does not spin.
 
 use std::time::Duration;
 
-/// The longest spin, unless an export's options say otherwise: about what two
-/// wake-ups cost.
+/// The default maximal length of a spin: about the cost of two wake-ups.
 pub const SPIN: Duration = Duration::from_micros(20);
 
-/// How much success is remembered.
+/// The maximal credit.
 const CREDIT_MAX: u32 = 64;
 
-/// What a spin in vain costs, in successful ones.
+/// The credit that an unsuccessful spin loses. A successful one earns 1.
 const LOSS: u32 = 8;
 
-/// Without credit: a try before one sleep in so many.
+/// Without credit, one sleep in this number follows a spin.
 const PROBE_ONE_IN: u32 = 64;
 
-/// See the module's head.
+/// Decides about spins by their past success.
 #[derive(Debug, Default)]
 pub struct Spinner {
     credit: u32,
@@ -31,8 +28,7 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// Whether to spin before this sleep. `served` says whether the turn
-    /// before it answered a request.
+    /// Whether to spin before this sleep. `served` is whether the last turn answered a request.
     pub fn should_spin(&mut self, served: bool) -> bool {
         if !served {
             return false;
@@ -41,7 +37,7 @@ impl Spinner {
         self.credit > 0 || self.sleeps.is_multiple_of(PROBE_ONE_IN)
     }
 
-    /// A spin ended; `found` says whether with something to do.
+    /// Records a spin; `found` is whether something became ready.
     pub fn spun(&mut self, found: bool) {
         self.credit = if found {
             (self.credit + 1).min(CREDIT_MAX)
@@ -56,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spins_in_vain_are_given_up_and_tried_again_rarely() {
+    fn unsuccessful_spins_become_rare() {
         let mut spinner = Spinner::default();
         let tries = (0..6400).filter(|_| {
             let spins = spinner.should_spin(true);
@@ -69,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn spins_that_pay_go_on_and_an_idle_export_never_spins() {
+    fn successful_spins_continue_and_an_idle_export_never_spins() {
         let mut spinner = Spinner::default();
         let mut tries = 0;
         for _ in 0..1000 {

@@ -1,55 +1,55 @@
-//! Which exports there are: what the acceptor asks of the rest of the program.
+//! [`Exports`]: how the acceptor finds exports.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use base::Capabilities;
+use parking_lot::Mutex;
 
 use super::export::Export;
 
-/// What is known of a client during its handshake.
+/// A client during its handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Client {
-    /// The certificate that it proved to hold, in DER, if TLS is on.
+    /// The certificate that the client has proved to hold, in DER; `None` without TLS.
     pub certificate: Option<Vec<u8>>,
 }
 
-/// An export's line in a list.
+/// An export in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The name to ask for it by.
+    /// The export's name.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
 }
 
-/// What a client is told of an export.
+/// What a client gets to know about an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Its name.
+    /// The export's name.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
-    /// Size, now, in bytes.
+    /// The current size, in bytes.
     pub size_bytes: u64,
-    /// It takes multiples of this only, in bytes; 1: anything.
+    /// The minimal block size, in bytes: offsets and lengths have to be multiples of it.
     pub block_min: u32,
-    /// The request size it likes best, in bytes.
+    /// The preferred block size, in bytes.
     pub block_bytes: u32,
-    /// What it can do.
+    /// The device's capabilities.
     pub capabilities: Capabilities,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// Finds exports by name. Called on the acceptor's thread, which all
-/// handshakes share: an answer must not wait for anything.
+/// Finds exports by name. The acceptor's thread calls these methods for all handshakes, so they
+/// must not block.
 pub trait Exports: Send + Sync {
-    /// What `client` may see, in any order.
+    /// The exports that `client` may list, in any order.
     fn list(&self, client: &Client) -> Vec<Listed>;
 
-    /// The export that `client` may use under `name`. Never called with the
-    /// empty name: that means the only one listed, if there is only one.
+    /// The export `name`, if `client` may use it. The name is never empty, since the empty name is
+    /// that of the only export in the list.
     fn find(&self, client: &Client, name: &str) -> Option<Export>;
 }
 
@@ -64,33 +64,30 @@ impl ExportTable {
         Self::default()
     }
 
-    /// Offers `export` under its name, in place of what had that name.
+    /// Adds `export` under its name, and replaces an earlier one.
     pub fn add(&self, export: Export) {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock();
         table.insert(export.name().to_owned(), export);
     }
 
-    /// No longer offers `name`. Connections that have it go on.
+    /// Removes the export `name`. Its connections continue.
     pub fn remove(&self, name: &str) -> Option<Export> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(name)
+        self.0.lock().remove(name)
     }
 }
 
 impl Exports for ExportTable {
     fn list(&self, _: &Client) -> Vec<Listed> {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = |export: &Export| Listed {
+        let table = self.0.lock();
+        let listed = |export: &Export| Listed {
             name: export.name().to_owned(),
             description: export.description().to_owned(),
         };
-        table.values().map(line).collect()
+        table.values().map(listed).collect()
     }
 
     fn find(&self, _: &Client, name: &str) -> Option<Export> {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.lock();
         table.get(name).cloned()
     }
 }

@@ -1,8 +1,8 @@
-//! TLS for the server's side: certificates from PEM files, and clients that
-//! must show one of their own.
+//! [`ServerTls`]: a server's certificate, and the authority that signs its clients. Clients must
+//! have a certificate.
 //!
-//! Knows which authority signs clients, and nothing about who they are: that
-//! is for [`Exports`](super::Exports) to decide by the certificate.
+//! Must not know which client may use which export: [`Exports`](super::Exports) decides that by
+//! the certificate.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,10 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use world::{Disk, OpenMode};
 
-/// The longest PEM file that is read, in bytes: no honest one comes near.
+/// The maximal length of a PEM file, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// What the files are, in errors.
+/// The names of the files' content in errors.
 const AUTHORITY: &str = "client authority";
 const CERTIFICATE: &str = "server's certificate";
 const KEY: &str = "server's key";
@@ -34,34 +34,34 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// What a file has cannot be used.
+    /// The content of a file cannot be used.
     #[error("cannot use {}", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Box<TlsError>,
     },
-    /// A file is no PEM of the kind it should be.
+    /// The content is not valid PEM.
     #[error("the {what} is not valid PEM")]
     Pem {
-        /// What it should be.
+        /// What the content should be.
         what: &'static str,
-        /// Why it is not.
+        /// The cause.
         source: pem::Error,
     },
     /// The authority's certificates cannot be used.
     #[error("the client authority's certificates cannot be used")]
     Authority(#[source] rustls::Error),
-    /// No certificate of an authority to check clients by.
-    #[error("clients cannot be checked by this authority")]
+    /// The authority's certificates cannot verify clients.
+    #[error("the client authority cannot verify clients")]
     Verifier(#[source] VerifierBuilderError),
-    /// The certificate and the key do not make a server.
+    /// The certificate and the key do not belong together.
     #[error("the server's certificate and key cannot be used")]
     Server(#[source] rustls::Error),
 }
@@ -73,11 +73,11 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// Reads PEM files, each with what [`ServerTls::from_pem`] takes.
+    /// Reads PEM files, with the content that [`ServerTls::from_pem`] describes.
     ///
     /// # Errors
-    /// [`TlsError::File`] or [`TlsError::Content`], which name the file. Of a
-    /// certificate and a key that do not belong together, the certificate's.
+    /// [`TlsError::File`] or [`TlsError::Content`], with the file: the certificate's, if
+    /// certificate and key do not belong together.
     pub fn read(
         disk: &dyn Disk,
         client_authorities: &Path,
@@ -111,8 +111,8 @@ impl ServerTls {
         .map_err(named)
     }
 
-    /// Takes PEM texts: certificates of the authorities that sign clients; the
-    /// server's certificate, followed by any between it and its root; its key.
+    /// Parses PEM texts: the certificates of the authorities that sign clients, the server's
+    /// certificate with those between it and its root, and its key.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -136,7 +136,7 @@ impl ServerTls {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
             .build()
             .map_err(TlsError::Verifier)?;
-        // TLS 1.2 stays for clients with an older GnuTLS.
+        // Clients with an older GnuTLS have only TLS 1.2.
         let config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(TlsError::Server)?
@@ -155,7 +155,7 @@ pub(super) fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Read)?;
     let length = file.length()?;
     if length > PEM_BYTES_MAX {
-        let message = format!("{length} bytes are more than a PEM file has");
+        let message = format!("the file has {length} bytes; the maximum is {PEM_BYTES_MAX}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     let mut bytes = vec![0; length as usize];

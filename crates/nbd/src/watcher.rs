@@ -1,33 +1,35 @@
-//! File descriptors of a device, watched by the thread that owns it.
+//! [`Watcher`]: watches the file descriptors of a device in the thread that owns it.
 //!
-//! A device that waits for another process has a socket to it. [`Watcher::watch`] lets the
-//! poller of the export's thread watch that beside the sockets of its clients: the thread
-//! wakes up, notes what was seen, and polls the device as in every turn. So an answer costs
-//! no other thread and no second epoll.
+//! A device that waits for another process has a socket to it. The poller of the export's thread
+//! watches that socket together with those of its clients. When it becomes ready, the thread wakes
+//! up, records that, and polls the device as in every turn. So a reply costs neither another
+//! thread nor a second epoll.
 //!
-//! Invariant: what was seen and not taken yet ([`Watched::take_seen`]) is kept, so a device
-//! need not try a socket to find out that nothing is there.
+//! Invariant: readiness stays recorded until [`WatchedSource::take_readiness`], so a device calls
+//! a socket only when it is ready.
 
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use world::real::Poller;
 use world::{Interest, Ready};
 
 use super::slab::{Key, Slab};
 
-/// Marks the keys of devices' descriptors; those of connections are below 2^56.
+/// A bit of the poller's keys that is set for devices' descriptors. Keys of connections are below
+/// 2^56.
 const DEVICE: Key = 1 << 63;
 
-/// A source is taken out with its watch's end.
-const THERE: &str = "what is watched is there";
+/// Why a watched source is always present: it is taken out only when watching ends.
+const PRESENT: &str = "a watched source is present";
 
-/// What a poller saw of a source since it was asked last.
+/// The recorded readiness of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct Readiness {
     /// Receiving will not block.
     pub readable: bool,
     /// Sending will not block.
@@ -36,11 +38,11 @@ pub struct Seen {
 
 struct Shared {
     poller: Poller,
-    /// By key, without [`DEVICE`]. Never held across a call.
-    seen: Mutex<Slab<Seen>>,
+    /// By key without [`DEVICE`]. The lock is never held across a call.
+    readiness: Mutex<Slab<Readiness>>,
 }
 
-/// A thread's poller, for those who have descriptors to be watched by it. Cheap to clone.
+/// A thread's poller, for devices whose descriptors it watches. Cheap to clone.
 #[derive(Clone)]
 pub struct Watcher(Arc<Shared>);
 
@@ -51,28 +53,28 @@ impl fmt::Debug for Watcher {
 }
 
 impl Watcher {
-    /// A watcher of its own, for who polls a device by hand.
+    /// A watcher with its own poller, for a caller that polls a device itself.
     ///
     /// # Errors
-    /// If the process has no file descriptor left.
+    /// The operating system's, for example without free file descriptors.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(Shared {
             poller: Poller::new()?,
-            seen: Mutex::default(),
+            readiness: Mutex::default(),
         })))
     }
 
-    /// Watches `source` until what is returned is dropped.
+    /// Watches `source` until the returned value is dropped.
     ///
     /// # Errors
-    /// As the operating system says.
-    pub fn watch<S: AsFd>(&self, source: S, interest: Interest) -> io::Result<Watched<S>> {
-        let key = self.seen().insert(Seen::default());
+    /// The operating system's.
+    pub fn watch<S: AsFd>(&self, source: S, interest: Interest) -> io::Result<WatchedSource<S>> {
+        let key = self.readiness().insert(Readiness::default());
         if let Err(error) = self.0.poller.add(&source, key | DEVICE, interest) {
-            self.seen().remove(key);
+            self.readiness().remove(key);
             return Err(error);
         }
-        Ok(Watched {
+        Ok(WatchedSource {
             source: Some(source),
             key,
             interest,
@@ -80,100 +82,100 @@ impl Watcher {
         })
     }
 
-    /// Waits until something that is watched is ready, or that long. Only for who polls a
-    /// device by hand, or before it is served.
+    /// Waits until a source is ready, or for `timeout`. Only a caller that polls a device itself
+    /// may call this.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
         let mut ready = Vec::new();
         self.0.poller.wait(timeout, &mut ready)?;
         for ready in ready {
-            self.note(ready);
+            self.record(ready);
         }
         Ok(())
     }
 
-    /// The poller itself, for its thread.
+    /// The poller, for its thread.
     pub(super) fn poller(&self) -> &Poller {
         &self.0.poller
     }
 
-    /// Notes what the poller saw, if it is of a device's descriptor.
-    pub(super) fn note(&self, ready: Ready) -> bool {
+    /// Records the readiness of a device's descriptor. Returns whether `ready` is of one.
+    pub(super) fn record(&self, ready: Ready) -> bool {
         let is_device = ready.key & DEVICE != 0;
-        if is_device && let Some(seen) = self.seen().get_mut(ready.key & !DEVICE) {
+        if is_device && let Some(seen) = self.readiness().get_mut(ready.key & !DEVICE) {
             seen.readable |= ready.readable;
             seen.writable |= ready.writable;
         }
         is_device
     }
 
-    fn seen(&self) -> MutexGuard<'_, Slab<Seen>> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn readiness(&self) -> MutexGuard<'_, Slab<Readiness>> {
+        self.0.readiness.lock()
     }
 }
 
-/// Something that is watched. Dropping it ends that, and closes it.
+/// A source that is watched. Dropping it ends watching and closes the source.
 #[derive(Debug)]
-pub struct Watched<S: AsFd> {
-    /// Until it is dropped, or taken out.
+pub struct WatchedSource<S: AsFd> {
+    /// `None` only after it was taken out.
     source: Option<S>,
     key: Key,
     interest: Interest,
     watcher: Watcher,
 }
 
-impl<S: AsFd> Watched<S> {
-    /// What is watched.
+impl<S: AsFd> WatchedSource<S> {
+    /// The source.
     pub fn source(&mut self) -> &mut S {
-        self.source.as_mut().expect(THERE)
+        self.source.as_mut().expect(PRESENT)
     }
 
-    /// The same, to be looked at.
+    /// The source.
     pub fn get(&self) -> &S {
-        self.source.as_ref().expect(THERE)
+        self.source.as_ref().expect(PRESENT)
     }
 
-    /// It is not watched any more.
+    /// Ends watching, and returns the source.
     pub fn into_source(mut self) -> S {
         self.unwatch();
-        self.source.take().expect(THERE)
+        self.source.take().expect(PRESENT)
     }
 
-    /// What was seen since this was asked last.
-    pub fn take_seen(&self) -> Seen {
-        let mut seen = self.watcher.seen();
+    /// The readiness that was recorded since the last call.
+    pub fn take_readiness(&self) -> Readiness {
+        let mut seen = self.watcher.readiness();
         seen.get_mut(self.key)
             .map(std::mem::take)
             .unwrap_or_default()
     }
 
-    /// Changes what is waited for.
+    /// Changes the readiness that the poller reports.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn wait_for(&mut self, interest: Interest) -> io::Result<()> {
         if interest == self.interest {
             return Ok(());
         }
         let key = self.key | DEVICE;
         let poller = &self.watcher.0.poller;
-        poller.modify(self.source.as_ref().expect(THERE), key, interest)?;
+        poller.modify(self.source.as_ref().expect(PRESENT), key, interest)?;
         self.interest = interest;
         Ok(())
     }
 
     fn unwatch(&self) {
         if let Some(source) = &self.source {
-            // It may be open elsewhere too, and would be reported for ever.
+            // The descriptor may be open elsewhere, and the poller would report it forever.
             let _ = self.watcher.0.poller.remove(source);
-            self.watcher.seen().remove(self.key);
+            self.watcher.readiness().remove(self.key);
         }
     }
 }
 
-impl<S: AsFd> Drop for Watched<S> {
+impl<S: AsFd> Drop for WatchedSource<S> {
     fn drop(&mut self) {
         self.unwatch();
     }

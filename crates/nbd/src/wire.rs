@@ -1,13 +1,13 @@
-//! NBD's numbers, as the protocol document names them, and what an error is
-//! called on the wire. All numbers on the wire are big-endian.
+//! The numbers of the NBD protocol, with the names of its specification. All numbers are
+//! big-endian in messages.
 //!
-//! Knows no socket, no device and no state of a conversation.
+//! Must not know sockets, devices, or the state of a connection.
 
 use base::IoError;
 
-/// First eight bytes of a server: "NBDMAGIC".
+/// The first eight bytes of a server: "NBDMAGIC".
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second eight bytes of a server, and first of each option: "IHAVEOPT".
+/// The second eight bytes of a server, and the first of each option: "IHAVEOPT".
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// Begins each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -18,20 +18,19 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Begins each chunk of a structured reply.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// The longest payload of a read or write, in bytes: what the protocol calls
-/// the default maximum, and what QEMU, libnbd and Linux stay within.
+/// The maximal payload of a read or write, in bytes: the default maximum of the protocol, which
+/// QEMU, libnbd and Linux do not exceed.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// The longest name or description, in bytes.
+/// The maximal length of a name or description, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// As much of a message as the protocol lets a string have, in whole
-/// characters.
+/// The beginning of a message that fits into a string of the protocol, in whole characters.
 pub fn string_of(message: &str) -> &[u8] {
     let end = message.floor_char_boundary(STRING_BYTES_MAX);
     &message.as_bytes()[..end]
 }
 
-/// The one metadata context there is.
+/// The only metadata context of this server.
 pub const BASE_ALLOCATION: &[u8] = b"base:allocation";
 /// The number by which replies refer to [`BASE_ALLOCATION`].
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -48,11 +47,11 @@ pub mod handshake_flags {
 pub mod option {
     /// Choose an export; the connection closes if that fails.
     pub const EXPORT_NAME: u32 = 1;
-    /// Leave.
+    /// End the handshake.
     pub const ABORT: u32 = 2;
-    /// Name all exports.
+    /// List all exports.
     pub const LIST: u32 = 3;
-    /// Change to TLS.
+    /// Begin TLS.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
@@ -60,15 +59,15 @@ pub mod option {
     pub const GO: u32 = 7;
     /// Use structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name the metadata contexts of an export.
+    /// List the metadata contexts of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose metadata contexts of an export.
+    /// Select metadata contexts of an export.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Replies to options.
 pub mod option_reply {
-    /// Done.
+    /// Success.
     pub const ACK: u32 = 1;
     /// One export of a list.
     pub const SERVER: u32 = 2;
@@ -76,13 +75,13 @@ pub mod option_reply {
     pub const INFO: u32 = 3;
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// Replies from here on say that the option failed.
+    /// The bit of replies that report an error.
     pub const ERROR: u32 = 1 << 31;
     /// The server does not know, or does not offer, the option.
     pub const ERR_UNSUP: u32 = ERROR | 1;
     /// The server's configuration forbids it.
     pub const ERR_POLICY: u32 = ERROR | 2;
-    /// The option's data are malformed, or it does not fit here.
+    /// The option's data are malformed, or the option is not allowed now.
     pub const ERR_INVALID: u32 = ERROR | 3;
     /// TLS must come first.
     pub const ERR_TLS_REQD: u32 = ERROR | 5;
@@ -98,17 +97,17 @@ pub mod option_reply {
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
-    /// Its proper name.
+    /// Its canonical name.
     pub const NAME: u16 = 1;
     /// Its description.
     pub const DESCRIPTION: u16 = 2;
-    /// Least, preferred and greatest request.
+    /// The minimal block size, the preferred one, and the maximal payload.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
 /// Transmission flags: what a client may send to an export.
 pub mod transmission_flags {
-    /// The flags mean something.
+    /// The other flags are valid.
     pub const HAS_FLAGS: u16 = 1 << 0;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
@@ -136,17 +135,17 @@ pub mod command {
     pub const READ: u16 = 0;
     /// Write; the payload follows the header.
     pub const WRITE: u16 = 1;
-    /// Finish what was sent, and close. Has no reply.
+    /// Complete the outstanding requests and close the connection; has no reply.
     pub const DISC: u16 = 2;
-    /// Make writes durable.
+    /// Make completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// Give a range up.
+    /// Discard a range.
     pub const TRIM: u16 = 4;
-    /// A range will be read soon.
+    /// Prefetch a range.
     pub const CACHE: u16 = 5;
     /// Make a range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Ask what a range holds.
+    /// List the extents of a range.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -168,7 +167,7 @@ pub mod command_flags {
 pub mod chunk {
     /// Flag: the last chunk of a reply.
     pub const DONE: u16 = 1;
-    /// Nothing.
+    /// No content.
     pub const NONE: u16 = 0;
     /// An offset and data.
     pub const OFFSET_DATA: u16 = 1;
@@ -178,7 +177,7 @@ pub mod chunk {
     pub const BLOCK_STATUS: u16 = 5;
     /// An error number and a message.
     pub const ERROR: u16 = (1 << 15) | 1;
-    /// Kinds from here on say that the request failed.
+    /// The bit of kinds that report an error.
     pub const ERRORS: u16 = 1 << 15;
 }
 
@@ -188,11 +187,11 @@ pub mod allocation {
     pub const DATA: u32 = 0;
     /// A hole, which reads as zeroes.
     pub const HOLE_ZERO: u32 = 3;
-    /// It reads as zeroes.
+    /// The bit of extents that read as zeroes.
     pub const ZERO: u32 = 2;
 }
 
-/// The error numbers there are on the wire.
+/// The error numbers of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -200,7 +199,7 @@ pub enum Errno {
     Perm = 1,
     /// The device failed.
     Io = 5,
-    /// The request makes no sense.
+    /// The request is invalid.
     Inval = 22,
     /// No space, or a write past the end.
     NoSpace = 28,
@@ -217,20 +216,19 @@ impl From<&IoError> for Errno {
             IoError::ReadOnly => Self::Perm,
             IoError::NotSupported => Self::NotSup,
             IoError::NoSpace(_) => Self::NoSpace,
-            // The wire has no word for "try again": to a guest both are EIO.
+            // The protocol has no error for "try again", so both are EIO for a guest.
             IoError::Damaged(_) | IoError::Unavailable(_) => Self::Io,
             IoError::Stopped(_) => Self::Shutdown,
         }
     }
 }
 
-/// A request or part of one that failed: a number for the client's code and
-/// words for its log.
+/// The error of a request or piece, for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What the client's program sees.
+    /// The error number.
     pub errno: Errno,
-    /// What its user sees, if the client shows it.
+    /// The message, which some clients show or log.
     pub message: String,
 }
 

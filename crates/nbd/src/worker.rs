@@ -1,7 +1,6 @@
-//! The thread of an export: a loop around its [`Service`].
+//! [`Worker`]: the thread of an export, a loop around its [`Service`].
 
 use std::io::{self, IoSlice};
-use std::sync::PoisonError;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -9,34 +8,34 @@ use base::{BlockDevice, IoError};
 use world::real::Waker;
 use world::{Interest, Ready};
 
-use super::desk::Failures;
-use super::export::{Arrival, Command, ExportOptions, Seat, Shared, Stopped};
+use super::export::{Command, ConnectionPermit, ExportOptions, NewConnection, Shared, Stopped};
+use super::export_state::Failures;
 use super::service::Service;
 use super::spin::Spinner;
 use super::watcher::Watcher;
 use net::Channel;
 use net::{Pipe, Sent};
 
-/// The poller's key for the thread's waker.
+/// The poller's key of the thread's waker.
 const WAKER: u64 = u64::MAX;
 
-/// How often a stopping export looks whether it may go.
+/// The maximal time between two checks whether a stopping export has ended.
 const STOP_TICK: Duration = Duration::from_millis(5);
 
-/// How long replies may take to leave when an export stops: a client that does
-/// not read has no claim to hold a detach up.
+/// The maximal time to send replies when an export stops, so that a client that does not read
+/// cannot delay a detach.
 const STOP_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often, at most, it is logged that requests failed.
-const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
+/// The minimal time between two logs of failed requests.
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A channel with the places it takes.
-struct Line {
+/// A channel with its connection permits.
+struct PermittedChannel {
     channel: Channel,
-    _seats: [Seat; 2],
+    _permits: [ConnectionPermit; 2],
 }
 
-impl Pipe for Line {
+impl Pipe for PermittedChannel {
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.channel.receive(into)
     }
@@ -54,7 +53,7 @@ impl Pipe for Line {
     }
 }
 
-/// The thread's own things.
+/// The thread of an export, before and while it serves a device.
 pub(super) struct Worker<D> {
     watcher: Watcher,
     waker: Waker,
@@ -62,12 +61,13 @@ pub(super) struct Worker<D> {
     options: ExportOptions,
 }
 
-/// What was logged of failed requests.
+/// Which failed requests have been logged.
 #[derive(Default)]
-struct Told {
+struct FailureLog {
+    /// The number of failed requests that the logs cover.
     count: u64,
-    /// When more may be said.
-    next: Option<Duration>,
+    /// When the next log is allowed.
+    next_at: Option<Duration>,
 }
 
 type Finish<D> = Box<dyn FnOnce(D, Stopped) + Send>;
@@ -88,28 +88,28 @@ impl<D: BlockDevice> Worker<D> {
         })
     }
 
-    /// Lets the device have descriptors of its own watched.
+    /// A watcher for the sockets of the device.
     pub(super) fn watcher(&self) -> Watcher {
         self.watcher.clone()
     }
 
-    /// Serves `device` until it is told to stop.
+    /// Serves `device` until a command stops the export.
     pub(super) fn serve(self, device: D, shared: &Shared) {
         let mut service = Service::new(device, self.options.limits);
         let mut ready = Vec::new();
         let mut spinner = Spinner::default();
         let mut answered = 0;
-        let mut told = Told::default();
+        let mut failure_log = FailureLog::default();
         loop {
-            let sleep = service.sleep();
-            let served = service.desk().answered != answered;
-            answered = service.desk().answered;
+            let sleep = service.next_timer();
+            let served = service.state().answered != answered;
+            answered = service.state().answered;
             let may_spin = !self.options.spin.is_zero() && sleep != Some(Duration::ZERO);
             if may_spin && spinner.should_spin(served) {
                 spinner.spun(self.spin(&mut ready));
             }
             let finish = self.turn(&mut service, shared, sleep, &mut ready);
-            self.tell_failures(&service.desk().failures, &mut told);
+            self.log_failures(&service.state().failures, &mut failure_log);
             if let Some(finish) = finish {
                 let flushed = self.finish(&mut service, shared, &mut ready);
                 finish(service.into_device(), Stopped { flushed });
@@ -118,26 +118,26 @@ impl<D: BlockDevice> Worker<D> {
         }
     }
 
-    fn tell_failures(&self, failures: &Failures, told: &mut Told) {
+    fn log_failures(&self, failures: &Failures, log: &mut FailureLog) {
         let Some(error) = failures
             .last
             .as_ref()
-            .filter(|_| failures.count > told.count)
+            .filter(|_| failures.count > log.count)
         else {
             return;
         };
         let now = self.options.clock.monotonic();
-        if told.next.is_none_or(|next| now >= next) {
-            let (export, more) = (&self.options.name, failures.count - told.count);
-            tracing::warn!(export, more, %error, "requests ended with I/O errors");
-            *told = Told {
+        if log.next_at.is_none_or(|next| now >= next) {
+            let (export, more) = (&self.options.name, failures.count - log.count);
+            tracing::warn!(export, more, %error, "device failed requests of NBD clients");
+            *log = FailureLog {
                 count: failures.count,
-                next: Some(now + FAILURES_TOLD_EVERY),
+                next_at: Some(now + FAILURE_LOG_INTERVAL),
             };
         }
     }
 
-    /// Looks for a moment whether something becomes ready.
+    /// Polls for a short time whether something becomes ready.
     fn spin(&self, ready: &mut Vec<Ready>) -> bool {
         let clock = &self.options.clock;
         let until = clock.monotonic() + self.options.spin;
@@ -156,7 +156,7 @@ impl<D: BlockDevice> Worker<D> {
 
     fn turn(
         &self,
-        service: &mut Service<D, Line>,
+        service: &mut Service<D, PermittedChannel>,
         shared: &Shared,
         sleep: Option<Duration>,
         ready: &mut Vec<Ready>,
@@ -169,40 +169,46 @@ impl<D: BlockDevice> Worker<D> {
         for ready in ready.drain(..) {
             if ready.key == WAKER {
                 self.waker.clear();
-                stop = self.obey(service, shared);
-            } else if !self.watcher.note(ready) {
+                stop = self.run_commands(service, shared);
+            } else if !self.watcher.record(ready) {
                 service.ready(ready);
             }
         }
         service.turn();
-        while let Some((key, line, interest)) = service.next_changed() {
-            if let Err(error) = self.watcher.poller().modify(&line.channel, key, interest) {
-                tracing::error!(%error, "a connection cannot be watched any more");
+        while let Some((key, channel, interest)) = service.next_changed() {
+            if let Err(error) = self
+                .watcher
+                .poller()
+                .modify(&channel.channel, key, interest)
+            {
+                tracing::error!(%error, "NBD server cannot watch connection");
             }
         }
         let had_failure = service.failure().is_some();
-        shared.publish(service.desk().geometry);
+        shared.publish(service.state().geometry);
         if had_failure {
-            let mut failure = shared
-                .failure
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut failure = shared.failure.lock();
             *failure = service.failure().map(ToString::to_string);
         }
         service.hang_up();
         stop
     }
 
-    fn obey(&self, service: &mut Service<D, Line>, shared: &Shared) -> Option<Finish<D>> {
+    /// Runs the commands that have arrived. Returns the closure of one that stops the export.
+    fn run_commands(
+        &self,
+        service: &mut Service<D, PermittedChannel>,
+        shared: &Shared,
+    ) -> Option<Finish<D>> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Arrive(arrival) => self.welcome(service, *arrival),
+                Command::AddConnection(connection) => self.add_connection(service, *connection),
                 Command::Run(action) => {
-                    let desk = service.desk();
-                    let then = action(&mut desk.device);
-                    shared.publish_all(&desk.device);
+                    let state = service.state();
+                    let after_publish = action(&mut state.device);
+                    shared.publish_all(&state.device);
                     service.device_was_used();
-                    then();
+                    after_publish();
                 }
                 Command::Stop(finish) => return Some(finish),
             }
@@ -210,31 +216,31 @@ impl<D: BlockDevice> Worker<D> {
         None
     }
 
-    fn welcome(&self, service: &mut Service<D, Line>, arrival: Arrival) {
-        let line = Line {
-            channel: arrival.channel,
-            _seats: arrival.seats,
+    fn add_connection(&self, service: &mut Service<D, PermittedChannel>, new: NewConnection) {
+        let channel = PermittedChannel {
+            channel: new.channel,
+            _permits: new.permits,
         };
         let key = service.next_key();
         match self
             .watcher
             .poller()
-            .add(&line.channel, key, Interest::READABLE)
+            .add(&channel.channel, key, Interest::READABLE)
         {
             Ok(()) => {
-                let mut settings = arrival.settings;
+                let mut settings = new.settings;
                 settings.read_only |= self.options.read_only;
-                let opened = service.open(line, settings, &arrival.replies, &arrival.received);
+                let opened = service.open(channel, settings, &new.replies, &new.received);
                 debug_assert_eq!(opened, key);
             }
-            Err(error) => tracing::error!(%error, "a connection cannot be watched"),
+            Err(error) => tracing::error!(%error, "NBD server cannot watch connection"),
         }
     }
 
-    /// Steps 1 to 5 of an export's end.
+    /// Steps 1 to 5 of the end of an export; see the head of `export`.
     fn finish(
         &self,
-        service: &mut Service<D, Line>,
+        service: &mut Service<D, PermittedChannel>,
         shared: &Shared,
         ready: &mut Vec<Ready>,
     ) -> Result<(), IoError> {
@@ -246,18 +252,18 @@ impl<D: BlockDevice> Worker<D> {
                 break flushed;
             }
             if clock.monotonic() >= deadline {
-                let message = "the device did not finish in time".into();
+                let message = "the device did not complete its requests in time".into();
                 break Err(IoError::Unavailable(message));
             }
             let sleep = service
-                .sleep()
+                .next_timer()
                 .map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
             let _ = self.turn(service, shared, Some(sleep), ready);
         };
         let deadline = clock.monotonic() + STOP_SEND_TIMEOUT;
         while !service.all_sent() && clock.monotonic() < deadline {
             let sleep = service
-                .sleep()
+                .next_timer()
                 .map_or(STOP_TICK, |sleep| sleep.min(STOP_TICK));
             let _ = self.turn(service, shared, Some(sleep), ready);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, IoError, Request, Started};
 use chain::{LinkState, PendingQueue, Program, RemoteDisk};
 use nbd::client::{ClientOptions, NbdClient, Reconnect, State, Target};
-use nbd::{ExportOptions, Leg, Watched, Watcher};
+use nbd::{EmbeddedServer, ExportOptions, WatchedSource, Watcher};
 use net::Channel;
 use world::real::{Listener, Stream};
 use world::{Clock, Endpoint, Interest};
@@ -68,7 +68,7 @@ enum Life {
     /// The filter runs.
     Running {
         process: Option<FilterProcess>,
-        listener: Option<Watched<Listener>>,
+        listener: Option<WatchedSource<Listener>>,
         /// `Some` while the filter has not created its socket.
         connect: Option<PendingConnect>,
     },
@@ -79,7 +79,7 @@ enum Life {
 /// An out-of-process filter as its chain uses it.
 pub(crate) struct FilterConnection {
     client: NbdClient,
-    leg: Leg<PendingQueue>,
+    server: EmbeddedServer<PendingQueue>,
     life: Life,
     launcher: Box<dyn Launcher>,
     watcher: Watcher,
@@ -97,7 +97,7 @@ impl FilterConnection {
         let mut options = ClientOptions::new(export, Arc::clone(&clock));
         // The client keeps acknowledged changes only if it reconnects. It has no target: each
         // launch gives it a channel.
-        options.reconnect = Reconnect::Again {
+        options.reconnect = Reconnect::Backoff {
             min: CONNECT_INTERVAL,
             max: CONNECT_INTERVAL,
         };
@@ -106,7 +106,7 @@ impl FilterConnection {
         let export = ExportOptions::new(EXPORT, Arc::clone(&clock));
         Self {
             client,
-            leg: Leg::new(queue, export, watcher.clone()),
+            server: EmbeddedServer::new(queue, export, watcher.clone()),
             life: Life::Stopped("the filter was not started".to_owned()),
             launcher,
             watcher,
@@ -117,14 +117,14 @@ impl FilterConnection {
     /// Stops the filter.
     fn stop(&mut self, why: &str) {
         self.life = Life::Stopped(why.to_owned());
-        self.leg.close_all();
+        self.server.close_all();
     }
 
     /// Connects to a filter that was started.
     fn attach(&mut self, launched: LaunchedFilter) -> io::Result<()> {
         let listener = match launched.below {
             BelowConnection::Open(channel) => {
-                self.leg.welcome(channel)?;
+                self.server.add_connection(channel)?;
                 None
             }
             BelowConnection::Listening(listener) => {
@@ -178,10 +178,10 @@ impl FilterConnection {
                     return Err(io::Error::other(format!("its process exited: {status}")));
                 }
                 if let Some(listener) = listener
-                    && listener.take_seen().readable
+                    && listener.take_readiness().readable
                 {
                     while let Some(stream) = listener.source().accept()? {
-                        self.leg.welcome(Channel::new(stream))?;
+                        self.server.add_connection(Channel::new(stream))?;
                     }
                 }
                 let now = self.clock.monotonic();
@@ -214,7 +214,7 @@ impl Program for FilterConnection {
     fn bypass(&mut self) {
         self.stop("the filter was stopped");
         let joined = socket_pair().and_then(|(one, other)| {
-            self.leg.welcome(Channel::new(other))?;
+            self.server.add_connection(Channel::new(other))?;
             self.client.connect_over(Channel::new(one));
             Ok(())
         });
@@ -244,7 +244,7 @@ impl RemoteDisk for FilterConnection {
             ) => LinkState::Connecting,
             (_, State::Connecting) => LinkState::Connecting,
             (_, State::Ready) => LinkState::Ready,
-            (_, State::Broken { why }) => LinkState::Broken(why.to_string()),
+            (_, State::Disconnected { error }) => LinkState::Broken(error.to_string()),
         }
     }
 }
@@ -271,7 +271,7 @@ impl BlockDevice for FilterConnection {
             self.stop(&error.to_string());
         }
         self.client.poll(completions);
-        self.leg.turn();
+        self.server.turn();
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -282,7 +282,7 @@ impl BlockDevice for FilterConnection {
             } => Some(pending.at.saturating_sub(self.clock.monotonic())),
             _ => None,
         };
-        let timers = [connect, self.client.next_timer(), self.leg.sleep()];
+        let timers = [connect, self.client.next_timer(), self.server.next_timer()];
         timers.into_iter().flatten().min()
     }
 }

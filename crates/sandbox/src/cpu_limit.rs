@@ -89,8 +89,8 @@ impl CpuThrottle {
     fn run(&self, poller: &Poller, waker: Waker) {
         let mut share = CpuShare::new(self.percent, self.clock.monotonic());
         let mut is_stopped = false;
-        let mut rung = Vec::new();
-        while rung.is_empty() {
+        let mut ready = Vec::new();
+        while ready.is_empty() {
             let Some(used) = cpu_time(self.pid) else {
                 return;
             };
@@ -106,7 +106,7 @@ impl CpuThrottle {
                     return;
                 }
             }
-            if poller.wait(Some(CHECK_INTERVAL), &mut rung).is_err() {
+            if poller.wait(Some(CHECK_INTERVAL), &mut ready).is_err() {
                 return;
             }
         }

@@ -9,13 +9,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::with_causes;
 use chain::{Attribution, Filter};
 use nbd::Watcher;
 use net::{Channel, Pipe as _};
+use parking_lot::{Mutex, MutexGuard};
 use rustls::{ServerConfig, ServerConnection};
 use world::real::{Listener, Poller, Stream};
 use world::{Interest, Wake, World};
@@ -117,10 +118,7 @@ impl FilterServer {
     /// The sessions that wait for their second connection, without those that timed out.
     fn half_sessions(&self) -> MutexGuard<'_, HashMap<String, HalfSession>> {
         let now = self.world.clock.monotonic();
-        let mut halves = self
-            .half_sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut halves = self.half_sessions.lock();
         halves.retain(|_, half| {
             let is_waiting = half.since + GREETING_TIMEOUT > now;
             if !is_waiting {

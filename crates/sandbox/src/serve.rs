@@ -11,8 +11,8 @@ use chain::{
     UnlimitedLease, build_filters,
 };
 use chain_policy::{Policy, PolicyError};
-use nbd::client::{Broken, ClientOptions, NbdClient, Target};
-use nbd::{ExportOptions, Leg, Watcher};
+use nbd::client::{ClientOptions, ConnectionError, NbdClient, Target};
+use nbd::{EmbeddedServer, ExportOptions, Watcher};
 use net::Channel;
 use world::real::{Stream, Waker};
 use world::{Interest, Wake, World};
@@ -36,7 +36,7 @@ pub enum ServeError {
     Policy(#[from] PolicyError),
     /// The disk below cannot be used.
     #[error("cannot use the disk below: {0}")]
-    Below(#[from] Broken),
+    Below(#[from] ConnectionError),
     /// The filters cannot be made.
     #[error("{0}")]
     Filters(String),
@@ -116,7 +116,7 @@ pub(crate) fn serve_filters(
 ) -> Result<(), ServeError> {
     let watcher = Watcher::new()?;
     let waker = Waker::new()?;
-    let rung = watcher.watch(waker.clone(), Interest::READABLE)?;
+    let wakeups = watcher.watch(waker.clone(), Interest::READABLE)?;
     let options = ClientOptions::new(EXPORT, Arc::clone(&world.clock));
     let below = NbdClient::new(Target::Connected(below), options, watcher.clone()).opened()?;
     let mut chain = Chain::new(below, Arc::clone(&world.clock), waker.handle());
@@ -134,20 +134,20 @@ pub(crate) fn serve_filters(
             break;
         }
         watcher.wait(chain.next_timer())?;
-        if rung.take_seen().readable {
+        if wakeups.take_readiness().readable {
             waker.clear();
         }
     }
     let export = ExportOptions::new(EXPORT, Arc::clone(&world.clock));
-    let mut leg = Leg::new(chain, export, watcher.clone());
-    leg.welcome(requests)?;
+    let mut server = EmbeddedServer::new(chain, export, watcher.clone());
+    server.add_connection(requests)?;
     loop {
-        leg.turn();
-        if leg.connections() == 0 {
+        server.turn();
+        if server.connections() == 0 {
             return Ok(());
         }
-        watcher.wait(leg.sleep())?;
-        if rung.take_seen().readable {
+        watcher.wait(server.next_timer())?;
+        if wakeups.take_readiness().readable {
             waker.clear();
         }
     }

@@ -1,7 +1,9 @@
 //! [`parallel`]: runs several tasks that wait, at once, and waits for their results.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Pool;
 
@@ -38,7 +40,7 @@ impl<T> Group<T> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Runs tasks until all have begun.
@@ -95,10 +97,7 @@ pub fn parallel<T: Send + 'static>(pool: &dyn Pool, width: usize, tasks: Vec<Tas
     group.work();
     let mut state = group.state();
     while state.unfinished > 0 {
-        state = group
-            .changed
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner);
+        group.changed.wait(&mut state);
     }
     let results = std::mem::take(&mut state.results);
     results
@@ -133,12 +132,8 @@ pub fn parallel_with_timeout<T: Send + 'static>(
     while state.unfinished > 0 {
         let before = state.unfinished;
         let is_same = |state: &mut State<T>| state.unfinished == before;
-        let (now, waited) = group
-            .changed
-            .wait_timeout_while(state, timeout, is_same)
-            .unwrap_or_else(PoisonError::into_inner);
-        state = now;
-        if waited.timed_out() {
+        let waited = group.changed.wait_while_for(&mut state, is_same, timeout);
+        if waited.timed_out() && state.unfinished == before {
             break;
         }
     }
@@ -171,7 +166,7 @@ mod tests {
         let blocked = Mutex::new(blocked);
         let mut tasks = squares();
         tasks[7] = Box::new(move || {
-            let blocked = blocked.lock().expect("no panic");
+            let blocked = blocked.lock();
             // Hangs until the test drops the sender.
             blocked.recv().map_or(0, |()| 1)
         });

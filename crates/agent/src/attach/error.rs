@@ -3,7 +3,7 @@
 use api::words::MessageCode;
 use base::with_causes;
 use catalog::CatalogError;
-use nbd::{ExportGone, SpawnError};
+use nbd::{ExportEnded, SpawnError};
 use volume::OpenError;
 use volume::seal::KeyError;
 
@@ -109,8 +109,8 @@ impl AttachError {
     }
 }
 
-impl From<ExportGone> for AttachError {
-    fn from(error: ExportGone) -> Self {
+impl From<ExportEnded> for AttachError {
+    fn from(error: ExportEnded) -> Self {
         Self::Volume(error.into())
     }
 }

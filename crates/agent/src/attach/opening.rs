@@ -11,7 +11,7 @@ use api::host::{Assignment, Encryption};
 use base::{KeyId, Lineage, VolumeId, with_causes};
 use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Lease, WrappedKey};
 use chain::Chain;
-use nbd::{ExportGone, ExportOptions, ExportThread};
+use nbd::{ExportEnded, ExportOptions, ExportThread};
 use volume::journal::{JournalLocation, SharedFolder};
 use volume::scatter::CacheView;
 use volume::seal::DataKey;
@@ -134,7 +134,7 @@ pub(super) fn serve(
         let clock = Arc::clone(&parts.context.world.clock);
         Ok::<_, AttachError>(Chain::new(volume, clock, wake))
     })?;
-    let watcher = receive.recv().map_err(|_| ExportGone)?;
+    let watcher = receive.recv().map_err(|_| ExportEnded)?;
     Ok(Served::Writable {
         thread,
         closer,
@@ -179,7 +179,7 @@ pub(super) fn serve_read_only(
         });
         Ok::<_, AttachError>(Chain::new(opened?, clock, wake))
     })?;
-    let watcher = receive.recv().map_err(|_| ExportGone)?;
+    let watcher = receive.recv().map_err(|_| ExportEnded)?;
     Ok(Opened {
         served: Served::ReadOnly { thread, watcher },
         cache,

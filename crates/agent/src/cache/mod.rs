@@ -164,7 +164,7 @@ impl Caching {
             text.trim().parse().ok()
         });
         if noted != Some(desired) {
-            if file.is_ill() {
+            if file.is_unusable() {
                 return;
             }
             file.unpin_all();

@@ -264,7 +264,7 @@ fn lost(statistics: &Statistics) -> u64 {
 /// Number of blocks of an image, of 4 KiB, that were read from units because the cache did not have
 /// them.
 fn missed(view: &CacheView) -> u64 {
-    view.counts().areas[AreaKind::Image as usize].missed
+    view.counts().areas[AreaKind::Image as usize].misses
 }
 
 /// Runs step 2: the written pieces, as offset and length in bytes, in order.
@@ -354,7 +354,7 @@ fn read_pieces(
             done(under_way.remove(&token).unwrap_or_default());
         }
         let is_held_up = is_idle && next.is_some() && under_way.len() < PIECES;
-        if !(is_held_up && file.is_ill()) {
+        if !(is_held_up && file.is_unusable()) {
             ill_ticks = 0;
         } else if ill_ticks < ILL_TICKS_MAX {
             ill_ticks += 1;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use api::host::{BaseImage, DesiredChain};
 use base::{AttachmentId, VolumeId};
 use chain::{Chain, HotSwap};
-use nbd::{Export, ExportGone, ExportThread, Watcher};
+use nbd::{Export, ExportEnded, ExportThread, Watcher};
 use parking_lot::{Mutex, RwLock};
 use volume::{ReadOnlyVolume, Volume, VolumeStatus};
 use world::{Clock, Wake};
@@ -160,17 +160,17 @@ impl Attached {
 
     fn with<T>(
         &self,
-        action: impl FnOnce(&Served) -> Result<T, ExportGone>,
-    ) -> Result<T, ExportGone> {
+        action: impl FnOnce(&Served) -> Result<T, ExportEnded>,
+    ) -> Result<T, ExportEnded> {
         let served = self.served.read();
-        action(served.as_ref().ok_or(ExportGone)?)
+        action(served.as_ref().ok_or(ExportEnded)?)
     }
 
     /// Begins a hot swap of its filters, in its thread. Waits for the begin, not for the end.
     pub(crate) fn hot_swap(
         &self,
         swap: impl FnOnce(Wake) -> HotSwap + Send + 'static,
-    ) -> Result<(), ExportGone> {
+    ) -> Result<(), ExportEnded> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => {
                 thread.call(|chain| chain.hot_swap(swap(chain.wake())))
@@ -182,7 +182,7 @@ impl Attached {
     }
 
     /// The watcher of file descriptors for its filters, in its thread.
-    pub(crate) fn watcher(&self) -> Result<Watcher, ExportGone> {
+    pub(crate) fn watcher(&self) -> Result<Watcher, ExportEnded> {
         self.with(|served| match served {
             Served::Writable { watcher, .. } | Served::ReadOnly { watcher, .. } => {
                 Ok(watcher.clone())
@@ -191,15 +191,15 @@ impl Attached {
     }
 
     /// Publishes the geometry of the disk to new clients after a hot swap. Blocks.
-    pub(crate) fn publish(&self) -> Result<(), ExportGone> {
+    pub(crate) fn publish(&self) -> Result<(), ExportEnded> {
         self.with(|served| match served {
             Served::Writable { thread, .. } => thread.call(|_| ()),
             Served::ReadOnly { thread, .. } => thread.call(|_| ()),
         })
     }
 
-    fn take(&self) -> Result<Served, ExportGone> {
-        self.served.write().take().ok_or(ExportGone)
+    fn take(&self) -> Result<Served, ExportEnded> {
+        self.served.write().take().ok_or(ExportEnded)
     }
 
     /// The writes of its filters that the volume is missing, as a sentence; `None` if it has all.
@@ -222,7 +222,7 @@ impl Attached {
         self.blocking(|attached| {
             attached.with(|served| match served {
                 Served::Writable { thread, .. } => thread.call(|chain| action(chain.bottom())),
-                Served::ReadOnly { .. } => Err(ExportGone),
+                Served::ReadOnly { .. } => Err(ExportEnded),
             })
         })
         .await
@@ -252,7 +252,7 @@ impl Attached {
 
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        action: impl FnOnce(&Self) -> Result<T, ExportGone> + Send + 'static,
+        action: impl FnOnce(&Self) -> Result<T, ExportEnded> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let attached = Arc::clone(self);
         Ok(blocking(move || action(&attached)).await??)

@@ -1,7 +1,7 @@
 //! Errors of open volumes.
 
 use base::IoError;
-use nbd::ExportGone;
+use nbd::ExportEnded;
 
 use crate::context::TaskFailed;
 
@@ -23,7 +23,7 @@ pub enum VolumeError {
     Unresponsive(u64),
     /// The thread of the volume has ended.
     #[error(transparent)]
-    Ended(#[from] ExportGone),
+    Ended(#[from] ExportEnded),
     /// A background task failed.
     #[error(transparent)]
     Task(#[from] TaskFailed),

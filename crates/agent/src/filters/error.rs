@@ -2,7 +2,7 @@
 
 use chain::HotSwapError;
 use chain_policy::PolicyError;
-use nbd::ExportGone;
+use nbd::ExportEnded;
 
 use crate::context::TaskFailed;
 
@@ -25,7 +25,7 @@ pub enum ChainError {
     Folder(#[from] std::io::Error),
     /// The volume's thread has ended.
     #[error(transparent)]
-    Ended(#[from] ExportGone),
+    Ended(#[from] ExportEnded),
     /// A background task failed.
     #[error(transparent)]
     Task(#[from] TaskFailed),

@@ -28,8 +28,8 @@ use chain::{
     UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
-use nbd::client::Departed;
-use nbd::{ExportGone, Watcher};
+use nbd::client::OrphanedConnections;
+use nbd::{ExportEnded, Watcher};
 use parking_lot::Mutex;
 use sandbox::{HostIdentity, OutOfProcessFilters, OutOfProcessOptions};
 use tokio::sync::oneshot;
@@ -79,7 +79,7 @@ pub(crate) struct Filters {
     /// Derives the keys of tenants' filters.
     key_derivations: Arc<KeyDerivations>,
     /// The orphaned connections of filters, by tenant.
-    orphaned: Mutex<HashMap<String, Arc<Departed>>>,
+    orphaned: Mutex<HashMap<String, Arc<OrphanedConnections>>>,
 }
 
 /// The lease of a volume, as its filters see it.
@@ -219,7 +219,7 @@ impl Filters {
         blocking(move || served.hot_swap(swap)).await??;
         match ended.await {
             Ok(ended) => ended?,
-            Err(_) => return Err(ExportGone.into()),
+            Err(_) => return Err(ExportEnded.into()),
         }
         attached.set_chain_turn(turn);
         if attached.epoch().is_some() {
@@ -314,7 +314,7 @@ impl Filters {
             networks: Arc::clone(&self.settings.networks),
             volumes: self.other_volumes(chain),
             watcher,
-            departed: self.orphaned(&chain.tenant),
+            orphaned: self.orphaned(&chain.tenant),
             clock: Arc::clone(&self.context.world.clock),
         })
     }

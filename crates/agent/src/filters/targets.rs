@@ -26,7 +26,7 @@ use base::{
 use chain::{LinkState, RemoteDisk, Targets};
 use chain_policy::ReplicaLocation;
 use nbd::Watcher;
-use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, State, Target};
+use nbd::client::{ClientOptions, ClientTls, NbdClient, OrphanedConnections, State, Target};
 use world::{Clock, Disk, Endpoint};
 
 /// A network: an address, and the number of its leading bits that count.
@@ -116,7 +116,7 @@ pub(super) struct FilterTargets {
     networks: Arc<[Network]>,
     volumes: OtherVolumes,
     watcher: Watcher,
-    departed: Arc<Departed>,
+    orphaned: Arc<OrphanedConnections>,
     clock: Arc<dyn Clock>,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct TargetOptions<'a> {
     pub networks: Arc<[Network]>,
     pub volumes: OtherVolumes,
     pub watcher: Watcher,
-    pub departed: Arc<Departed>,
+    pub orphaned: Arc<OrphanedConnections>,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -146,7 +146,7 @@ impl FilterTargets {
             networks: options.networks,
             volumes: options.volumes,
             watcher: options.watcher,
-            departed: options.departed,
+            orphaned: options.orphaned,
             clock: options.clock,
         }
     }
@@ -173,7 +173,7 @@ impl FilterTargets {
 
     fn client_of(&self, found: NbdUri) -> Result<NbdClient, String> {
         let mut options = ClientOptions::new(found.export, Arc::clone(&self.clock));
-        options.departed = Arc::clone(&self.departed);
+        options.orphaned = Arc::clone(&self.orphaned);
         if let Some(tls) = found.tls {
             let read = ClientTls::read(&*self.disk, &tls.certificates, &tls.server);
             options.tls = Some(read.map_err(|error| with_causes(&error))?);
@@ -226,7 +226,7 @@ impl RemoteDisk for Connected {
         match self.0.state() {
             State::Connecting => LinkState::Connecting,
             State::Ready => LinkState::Ready,
-            State::Broken { why } => LinkState::Broken(why.to_string()),
+            State::Disconnected { error } => LinkState::Broken(error.to_string()),
         }
     }
 }
@@ -300,7 +300,7 @@ mod tests {
             networks: networks.collect(),
             volumes: others(),
             watcher,
-            departed: Arc::default(),
+            orphaned: Arc::default(),
             clock,
         });
         let found = targets.find(uri);

@@ -173,7 +173,7 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     reads(&scree, "clone", 0, 7).await;
     reads(&scree, "clone", 100, 8).await;
     let after = scree.agent.parts.caching.cache().counts();
-    let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].missed;
+    let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].misses;
     assert_eq!(missed(after), missed(before));
     end(scree).await;
 }

@@ -1,5 +1,5 @@
-//! What every policy promises, checked by random operations. The tests of the laboratory include
-//! this file, too, since it has policies of its own.
+//! A conformance suite for policies, with random operations. The tests of `lab` include this file,
+//! since `lab` has policies of its own.
 
 use std::collections::HashSet;
 
@@ -7,37 +7,40 @@ use proptest::prelude::*;
 
 use super::Policy;
 
+/// One operation on a policy.
 #[derive(Debug, Clone)]
-pub enum Act {
-    Ask(u64),
+pub enum PolicyOp {
+    /// A read of a key, which is inserted if it is not resident.
+    Read(u64),
     Remove(u64),
     Resize(usize),
 }
 
-/// Mostly asks, of few keys, so that they meet again; a cache of at most `capacity`.
-pub fn acts(keys: u64, capacity: usize) -> impl Strategy<Value = Vec<Act>> {
+/// Operations, mostly reads of few keys, so that keys are read again. The capacity is at most
+/// `capacity`.
+pub fn ops(keys: u64, capacity: usize) -> impl Strategy<Value = Vec<PolicyOp>> {
     let one = prop_oneof![
-        60 => (0..keys).prop_map(Act::Ask),
-        20 => (0..keys / 4).prop_map(Act::Ask),
-        4 => (0..keys).prop_map(Act::Remove),
-        1 => (1..=capacity).prop_map(Act::Resize),
+        60 => (0..keys).prop_map(PolicyOp::Read),
+        20 => (0..keys / 4).prop_map(PolicyOp::Read),
+        4 => (0..keys).prop_map(PolicyOp::Remove),
+        1 => (1..=capacity).prop_map(PolicyOp::Resize),
     ];
     prop::collection::vec(one, 0..400)
 }
 
-/// Does it, and compares what is told with what is resident.
-pub fn check(policy: &mut dyn Policy<u64>, acts: &[Act]) {
+/// Applies the operations, and compares the reported residents with a model.
+pub fn check(policy: &mut dyn Policy<u64>, ops: &[PolicyOp]) {
     let mut resident = HashSet::new();
     let mut evicted = Vec::new();
-    for act in acts {
-        match *act {
-            Act::Ask(key) => {
+    for op in ops {
+        match *op {
+            PolicyOp::Read(key) => {
                 assert_eq!(policy.get(key), resident.contains(&key), "{key}");
                 policy.insert(key, &mut evicted);
                 resident.insert(key);
             }
-            Act::Remove(key) => assert_eq!(policy.remove(key), resident.remove(&key)),
-            Act::Resize(capacity) => policy.resize(capacity, &mut evicted),
+            PolicyOp::Remove(key) => assert_eq!(policy.remove(key), resident.remove(&key)),
+            PolicyOp::Resize(capacity) => policy.resize(capacity, &mut evicted),
         }
         for key in evicted.drain(..) {
             assert!(resident.remove(&key), "{key} was not resident");
@@ -45,8 +48,11 @@ pub fn check(policy: &mut dyn Policy<u64>, acts: &[Act]) {
         assert_eq!(policy.len(), resident.len());
         assert!(policy.len() <= policy.capacity());
         assert!(resident.iter().all(|key| policy.contains(*key)));
-        if let Act::Ask(key) = act {
-            assert!(policy.contains(*key), "what was just brought is there");
+        if let PolicyOp::Read(key) = op {
+            assert!(
+                policy.contains(*key),
+                "a key that was just inserted is resident"
+            );
         }
     }
 }

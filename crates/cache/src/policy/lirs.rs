@@ -62,7 +62,7 @@ impl<K: Key> Lirs<K> {
     }
 
     /// Evicts one key, as if another one needed room.
-    pub fn let_go(&mut self) -> Option<K> {
+    pub fn evict_one(&mut self) -> Option<K> {
         if self.queue.is_empty() {
             self.demote();
         }

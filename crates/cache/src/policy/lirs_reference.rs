@@ -1,5 +1,5 @@
-//! LIRS word for word as its paper has it, over plain lists that are searched from end to end:
-//! what [`Lirs`](super::Lirs) is compared with.
+//! LIRS as its paper describes it, with lists that are searched completely. [`Lirs`](super::Lirs)
+//! is compared with it.
 
 /// A key's entry in the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub struct Reference {
     pub capacity: usize,
     /// The top first.
     stack: Vec<(u64, State)>,
-    /// The front first, which goes next.
+    /// The front first, which is evicted next.
     queue: Vec<u64>,
-    /// Keys of the stack that are not resident, the one that went first in front.
+    /// Keys of the stack that are not resident, in the order of their eviction.
     went: Vec<u64>,
 }
 

@@ -72,7 +72,7 @@ impl<K: Key> S3Fifo<K> {
         }
     }
 
-    fn take_out(&mut self, id: u32) {
+    fn remove_one(&mut self, id: u32) {
         match self.nodes.get(id).queue {
             Queue::Small => self.small.remove(&mut self.nodes, id),
             Queue::Main => self.main.remove(&mut self.nodes, id),
@@ -141,7 +141,7 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
         // A ghost that is inserted again must not be evicted to make room for it.
         let ghost = self.keys.get(&key).copied();
         if let Some(id) = ghost {
-            self.take_out(id);
+            self.remove_one(id);
         }
         while self.len() >= self.capacity {
             self.evict(evicted);
@@ -165,7 +165,7 @@ impl<K: Key> Policy<K> for S3Fifo<K> {
             return false;
         };
         let was_resident = self.nodes.get(id).queue != Queue::Ghost;
-        self.take_out(id);
+        self.remove_one(id);
         self.forget(id);
         was_resident
     }

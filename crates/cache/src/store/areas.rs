@@ -51,16 +51,16 @@ pub enum Sharer {
 /// The division of a cache into areas, in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Division {
-    /// For map pages.
+    /// The part for map pages.
     pub metadata: u8,
-    /// For base images.
+    /// The part for base images.
     pub image: u8,
-    /// For other blocks that volumes read.
+    /// The part for other blocks that volumes read.
     pub active: u8,
 }
 
 impl Default for Division {
-    /// The paper's (§III-C).
+    /// The division of HVSTO (§III-C).
     fn default() -> Self {
         Self {
             metadata: 25,
@@ -71,7 +71,7 @@ impl Default for Division {
 }
 
 impl Division {
-    /// Whether each area has something, and they add up to 100 %.
+    /// Whether each area has at least 1 %, and they add up to 100 %.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let parts = [self.metadata, self.image, self.active];
@@ -118,9 +118,9 @@ impl Areas {
         }
     }
 
-    /// Whether a block must be moved when it is read for `area`: it belongs to an image by now,
-    /// or is to be pinned.
-    pub fn is_to_move(&self, kind: AreaKind, is_pinned: bool, area: Area) -> bool {
+    /// Whether a block has to move when it is read for `area`: it belongs to an image now, or has
+    /// to be pinned.
+    pub fn needs_move(&self, kind: AreaKind, is_pinned: bool, area: Area) -> bool {
         match (kind, area) {
             (AreaKind::Active, Area::Image { .. }) => true,
             (AreaKind::Image, Area::Image { pinned: true, .. }) => {
@@ -140,7 +140,7 @@ impl Areas {
         false
     }
 
-    /// Adds a block that was in the file when it was opened: its volume is not known.
+    /// Adds a block that was in the file when it was opened. Its volume is unknown.
     pub fn find(&mut self, kind: AreaKind, is_pinned: bool, id: Id, evicted: &mut Vec<Id>) -> bool {
         match kind {
             AreaKind::Metadata => self.metadata.insert(id, None, evicted),
@@ -235,7 +235,7 @@ mod tests {
         }
         assert!(evicted.iter().all(|gone| gone.location.bits() >= 1000));
         assert_eq!(areas.sizes()[2], (100, 100));
-        // And it has what the other one does not use.
+        // It also uses what the other one does not need.
         assert_eq!(evicted.len(), 50 + 4000 - 100);
         evicted.clear();
         for number in 50..100 {
@@ -245,7 +245,7 @@ mod tests {
         assert!(of_quiet.count() <= 50 && areas.sizes()[2].0 == 100);
     }
 
-    /// If they took blocks from each other, each would keep what came last, and have nothing.
+    /// If they evicted each other's blocks, neither would have a hit.
     #[test]
     fn volumes_that_loop_over_more_than_the_area_keep_most_of_their_loops() {
         let mut areas = Areas::new(&Division::default(), 404);
@@ -290,7 +290,7 @@ mod tests {
         areas.shrink_share(bound, 10, &mut evicted);
         areas.shrink_share(other, 10, &mut evicted);
         assert_eq!((evicted.len(), areas.sizes()[2].0), (15, 55));
-        // Without a bound it has what others do not use.
+        // Without a limit it uses what others do not need.
         areas.bound_share(bound, None);
         evicted.clear();
         for number in 100..145 {
@@ -306,9 +306,10 @@ mod tests {
         }
     }
 
-    /// A tenant marked a volume without clones, read it, and nothing of others' images was left.
+    /// A tenant once marked a volume without clones as an image and read it, which evicted all
+    /// other images.
     #[test]
-    fn an_image_leaves_another_its_share() {
+    fn an_image_does_not_evict_the_share_of_another() {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         for number in 0..150 {
@@ -319,7 +320,7 @@ mod tests {
         }
         let of_first = evicted.iter().filter(|gone| gone.location.bits() < 1000);
         assert_eq!((of_first.count(), areas.sizes()[1]), (50, (200, 200)));
-        // What stays takes from whoever has most.
+        // Pinned blocks evict those of the largest share.
         let pinned = Area::Image {
             of: Some(Lineage::from_u128(3)),
             pinned: true,
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!((areas.pinned(), areas.sizes()[1]), (100, (200, 200)));
     }
 
-    /// Volumes that were detached kept their share for ever.
+    /// Volumes that were detached once kept their share forever.
     #[test]
     fn unused_blocks_make_room_for_used_ones() {
         let volumes = [1, 2, 3].map(VolumeId::from_u128);
@@ -353,7 +354,7 @@ mod tests {
         fill(&mut areas, 0, 50);
         assert_eq!(fill(&mut areas, 1, 50), ([0, 0, 0], (100, 100)));
         areas.end_use(Sharer::Volume(volumes[0]));
-        // The first one is gone: all that it has is the third one's, and nothing of the second's.
+        // The first volume is not in use, so the third evicts its blocks, and none of the second.
         assert_eq!(fill(&mut areas, 2, 50), ([50, 0, 0], (100, 100)));
         // A block of a detached volume belongs to the next volume that reads it.
         areas.end_use(Sharer::Volume(volumes[1]));
@@ -361,14 +362,14 @@ mod tests {
             let area = Area::Active(volumes[2]);
             areas.get(AreaKind::Active, area, id(1000 + number));
         }
-        // So all is the third one's, and it gives half of it to the next: what it has asked
-        // for last it keeps.
+        // So the third volume owns all blocks, and shares with the next one. It keeps the blocks
+        // that it has read last.
         let next = fill(&mut areas, 0, 60);
         assert_eq!(next, ([10, 0, 50], (100, 100)));
     }
 
     #[test]
-    fn areas_do_not_take_from_each_other() {
+    fn areas_do_not_evict_blocks_of_each_other() {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         for number in 0..100 {
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_blocks_stay_and_leave_a_tenth_to_the_others() {
+    fn pinned_blocks_stay_and_leave_a_tenth_for_other_blocks() {
         let mut areas = Areas::new(&Division::default(), 400);
         let mut evicted = Vec::new();
         let [pinned, other] = [true, false].map(|pinned| Area::Image { of: None, pinned });
@@ -404,7 +405,7 @@ mod tests {
         }
         assert!(evicted.iter().all(|gone| gone.location.bits() >= 180));
         assert_eq!((areas.pinned(), areas.sizes()[1]), (180, (200, 200)));
-        // What they leave is the others' again.
+        // Other blocks use the space that they leave.
         for number in 0..100 {
             areas.remove(AreaKind::Image, id(number));
         }
@@ -413,7 +414,7 @@ mod tests {
             areas.insert(other, id(number), &mut evicted);
         }
         assert_eq!((evicted.len(), areas.sizes()[1]), (0, (200, 200)));
-        // Where there is room for one only, nothing stays.
+        // An area of one block has no pinned one.
         let mut smallest = Areas::new(&Division::default(), 3);
         assert!(!smallest.insert(pinned, id(1), &mut evicted));
     }

@@ -122,7 +122,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_head_has_format_1_and_a_newer_one_is_not_taken_for_a_cache() {
+    fn a_head_has_format_1_and_one_of_a_newer_format_is_refused() {
         let head = Head {
             cluster: [7; 16],
             slots: 250,
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn a_head_is_read_from_either_page_and_every_flipped_byte_is_detected() {
-        let head = Head::of_size([7; 16], 10 << 30).expect("it is long enough");
+        let head = Head::of_size([7; 16], 10 << 30).expect("a slot fits");
         let pages = head.encode();
         assert_eq!(pages.len(), 2 * SLOT_BYTES);
         assert_eq!(Head::decode(&pages), Some(head));
         for at in 0..HEAD_BYTES {
             let mut one = pages.clone();
             one[at] ^= 1;
-            assert_eq!(Head::decode(&one), Some(head), "the other one is whole");
+            assert_eq!(Head::decode(&one), Some(head), "the other page is intact");
             one[SLOT_BYTES + at] ^= 1;
             assert_eq!(Head::decode(&one), None, "byte {at}");
         }
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn a_file_is_within_its_size_and_wastes_little_of_it() {
         for bytes in [20 << 10, 1 << 20, 123_456_789, 10 << 30] {
-            let head = Head::of_size([0; 16], bytes).expect("it is long enough");
+            let head = Head::of_size([0; 16], bytes).expect("a slot fits");
             assert!(head.file_bytes() <= bytes, "{bytes}");
             assert!(head.file_bytes() + 3 * SLOT_BYTES as u64 > bytes, "{bytes}");
         }
         // The directory costs 0.8 % of the space.
-        let head = Head::of_size([0; 16], 10 << 30).expect("it is long enough");
+        let head = Head::of_size([0; 16], 10 << 30).expect("a slot fits");
         assert!(u64::from(head.slots) * 4096 > (10 << 30) / 1000 * 991);
         assert_eq!(Head::of_size([0; 16], 12 << 10), None);
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::entry::Id;
 use crate::policy::{Policy, TwoStage};
 
-/// An attachment that protects map pages. Each attachment in a process has another one: the end
-/// of an attachment does not affect the next one of the same volume.
+/// An attachment that protects map pages. Each attachment in a process has its own, so that the end
+/// of one does not affect the next one of the same volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protector(u64);
 
@@ -74,7 +74,7 @@ impl Maps {
     /// Ends the protection of a page for `protector`.
     pub fn release(&mut self, protector: Protector, id: Id) {
         let protectors = self.newest.get_mut(&id);
-        if protectors.is_some_and(|protectors| protectors.take_out(protector)) {
+        if protectors.is_some_and(|protectors| protectors.remove(protector)) {
             self.newest.remove(&id);
             self.pages.release(id);
         }
@@ -97,11 +97,11 @@ impl Protectors {
     }
 
     /// Removes a protector. Returns whether none is left.
-    fn take_out(&mut self, gone: Protector) -> bool {
+    fn remove(&mut self, protector: Protector) -> bool {
         match self {
-            Self::One(one) => *one == gone,
+            Self::One(one) => *one == protector,
             Self::Several(all) => {
-                all.retain(|one| *one != gone);
+                all.retain(|one| *one != protector);
                 if let [one] = **all {
                     *self = Self::One(one);
                 }
@@ -116,7 +116,7 @@ mod tests {
     use super::super::entry::id;
     use super::*;
 
-    /// A clone's checkpoint, or its end, took the protection of its origin's pages.
+    /// A checkpoint or the end of a clone once ended the protection of its origin's pages.
     #[test]
     fn a_shared_page_is_protected_until_its_last_protector_releases_it() {
         let [one, two, three] = [(); 3].map(|()| Protector::another());
@@ -130,7 +130,7 @@ mod tests {
         maps.release(two, id(1));
         maps.release(one, id(1));
         assert_eq!(maps.pages.protected_len(), 1);
-        // It stays although it was asked for longer ago than the others.
+        // It stays although it was read longer ago than the others.
         for number in 2..5 {
             maps.insert(id(number), None, &mut evicted);
         }

@@ -21,12 +21,12 @@ mod entry;
 mod head;
 mod images;
 mod maps;
-mod opening;
+mod opener;
+mod outstanding;
 mod shares;
 mod slots;
 #[cfg(test)]
 mod tests;
-mod under_way;
 mod writes;
 
 use std::io;
@@ -46,10 +46,10 @@ pub use entry::{AreaKind, Id};
 pub use head::SLOT_BYTES;
 use head::{DIRECTORY_AT, Head, PAGE_ENTRIES};
 pub use maps::Protector;
-use opening::Opening;
+use opener::CacheOpener;
+pub use outstanding::HANG_TIMEOUT;
+use outstanding::OutstandingOperations;
 use slots::Slots;
-pub use under_way::HANGS_AFTER;
-use under_way::UnderWay;
 use writes::Queue;
 
 /// Slots that are visited while the lock is held.
@@ -62,7 +62,7 @@ const BLOCKS_AT_ONCE: usize = 256;
 const PAGES_READ_AT_ONCE: usize = 256;
 
 /// How long a file is not used after an error.
-const FAILS_FOR: Duration = Duration::from_secs(10);
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The configuration of a cache's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct CacheConfig {
     pub path: PathBuf,
     /// Size in bytes, at least [`CacheConfig::BYTES_MIN`]. `None` for all of a device.
     pub bytes: Option<u64>,
-    /// How it is divided into areas.
+    /// Its division into areas.
     pub division: Division,
     /// The cluster whose blocks it holds.
     pub cluster: [u8; 16],
@@ -105,7 +105,7 @@ pub enum CacheError {
     /// The device is smaller than the configured size.
     #[error("the device {path} is too small: it has only {bytes} bytes")]
     ShortDevice {
-        /// Which.
+        /// The path.
         path: String,
         /// Its size in bytes.
         bytes: u64,
@@ -113,7 +113,7 @@ pub enum CacheError {
     /// The file cannot be created or used.
     #[error("the cache {path} cannot be {what}: {error}")]
     File {
-        /// Which.
+        /// The path.
         path: String,
         /// The participle of the failed operation.
         what: &'static str,
@@ -141,17 +141,17 @@ pub struct AreaStatistics {
 pub struct Statistics {
     /// By [`AreaKind`].
     pub areas: [AreaStatistics; 3],
-    /// Protected map pages.
+    /// The number of protected map pages.
     pub protected: usize,
-    /// Pinned blocks of images.
+    /// The number of pinned blocks of images.
     pub pinned: usize,
-    /// Blocks that were found damaged: they count as misses.
+    /// The number of blocks that were damaged, which count as misses.
     pub damaged: u64,
-    /// Blocks that were refused because too many were being written.
+    /// The number of blocks that were refused because too many were being written.
     pub refused: u64,
-    /// How often the file has failed.
+    /// The number of failures of the file.
     pub failures: u64,
-    /// How often the file did not respond for a while.
+    /// The number of times that the file did not respond.
     pub hangs: u64,
 }
 
@@ -171,11 +171,11 @@ struct State {
     slots: Slots,
     statistics: Statistics,
     queue: Queue,
-    /// The file is not used until then.
+    /// The time until which the file is not used after a failure.
     fails_until: Option<Duration>,
     /// The last error.
     failure: Option<String>,
-    under_way: UnderWay,
+    outstanding: OutstandingOperations,
     /// Since when the directory in the file is out of date.
     dirty_since: Option<Duration>,
 }
@@ -192,15 +192,15 @@ impl Cache {
         if !config.division.is_whole() {
             return Err(CacheError::Division);
         }
-        let opening = Opening {
+        let opener = CacheOpener {
             disk: &*world.disk,
             config,
         };
-        let (file, head, is_new) = opening.open()?;
+        let (file, head, is_new) = opener.open()?;
         let mut slots = Slots::new(head.slots, &config.division);
         if !is_new {
             let read = read_directory(&*file, &head, &mut slots);
-            read.map_err(opening.failed("read"))?;
+            read.map_err(opener.failed("read"))?;
         }
         let cache = Self {
             path: config.path.clone(),
@@ -214,7 +214,7 @@ impl Cache {
                 queue: Queue::default(),
                 fails_until: None,
                 failure: None,
-                under_way: UnderWay::default(),
+                outstanding: OutstandingOperations::default(),
                 dirty_since: None,
             }),
             flushing: Mutex::default(),
@@ -232,18 +232,18 @@ impl Cache {
         let (slot, entry, number) = {
             let mut state = self.state();
             let (slot, entry) = self.find(&mut state, area, id)?;
-            (slot, entry, state.under_way.begin(self.clock.monotonic()))
+            (slot, entry, state.outstanding.begin(self.clock.monotonic()))
         };
         let read = self.file.read_at(sealed, self.head.slot_at(slot));
-        self.state().under_way.end(number);
-        self.given(slot, &entry, sealed, read.map(|()| true))
+        self.state().outstanding.end(number);
+        self.verified_tag(slot, &entry, sealed, read.map(|()| true))
     }
 
     /// As [`Cache::get`], if that needs no waiting for a device.
     pub fn get_now(&self, area: Area, id: Id, sealed: &mut [u8]) -> Option<[u8; 16]> {
         let (slot, entry) = self.find(&mut self.state(), area, id)?;
         let read = self.file.read_now(sealed, self.head.slot_at(slot));
-        self.given(slot, &entry, sealed, read)
+        self.verified_tag(slot, &entry, sealed, read)
     }
 
     /// Marks a block as used without reading it. Returns whether it is here.
@@ -260,24 +260,24 @@ impl Cache {
     /// Whether the file is not used because it failed recently or does not respond: until it
     /// recovers, the cache is empty and keeps nothing.
     #[must_use]
-    pub fn is_ill(&self) -> bool {
-        self.is_left_alone(&mut self.state())
+    pub fn is_unusable(&self) -> bool {
+        self.is_suspended(&mut self.state())
     }
 
-    /// Why the file is not used, if it is not.
+    /// Why the file is not used; `None` if it is used.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let mut state = self.state();
-        if self.look_at_file(&mut state) {
+        if self.check_file(&mut state) {
             return Some("its file does not respond".to_owned());
         }
-        let is_ill = self.is_left_alone(&mut state);
-        let error = state.failure.as_ref().filter(|_| is_ill)?;
+        let is_suspended = self.is_suspended(&mut state);
+        let error = state.failure.as_ref().filter(|_| is_suspended)?;
         Some(format!("its file has failed: {error}"))
     }
 
     fn find(&self, state: &mut State, area: Area, id: Id) -> Option<(u32, Entry)> {
-        match self.is_left_alone(state) {
+        match self.is_suspended(state) {
             true => None,
             false => self.find_in(state, area, id),
         }
@@ -292,7 +292,7 @@ impl Cache {
     }
 
     /// The tag of a slot that was read, if its content matches its entry.
-    fn given(
+    fn verified_tag(
         &self,
         slot: u32,
         entry: &Entry,
@@ -304,14 +304,14 @@ impl Cache {
             Ok(true) if entry.is_of(sealed) => return Some(entry.tag),
             Ok(true) => {
                 let mut state = self.state();
-                // Unless it was evicted meanwhile, and another block has its slot.
+                // The block may have been evicted meanwhile, and the slot has another one.
                 if state.slots.drop_if(slot, entry) {
                     state.statistics.damaged += 1;
                     self.note_change(&mut state);
                 }
             }
             Ok(false) => {}
-            Err(error) => self.fails(&mut self.state(), &error),
+            Err(error) => self.record_failure(&mut self.state(), &error),
         }
         None
     }
@@ -329,7 +329,7 @@ impl Cache {
     #[must_use]
     pub fn has(&self, id: Id) -> bool {
         let mut state = self.state();
-        !self.is_left_alone(&mut state) && state.slots.has(id)
+        !self.is_suspended(&mut state) && state.slots.has(id)
     }
 
     /// Adds a use of `sharer`: blocks that are not in use make room for its blocks.
@@ -352,7 +352,7 @@ impl Cache {
     pub fn release_all(self: &Arc<Self>, protector: Protector) {
         let cache = Arc::clone(self);
         self.pool.run(Box::new(move || {
-            cache.by_steps(SLOTS_AT_ONCE, |slots, first| {
+            cache.for_all_slots(SLOTS_AT_ONCE, |slots, first| {
                 slots.release_protected(protector, first, SLOTS_AT_ONCE)
             });
         }));
@@ -360,7 +360,7 @@ impl Cache {
 
     /// Applies `step` to all slots, `count` at a time. `step` gets the first slot's number, and
     /// returns the number of slots from there on.
-    fn by_steps(&self, count: usize, step: impl Fn(&mut Slots, usize) -> usize) {
+    fn for_all_slots(&self, count: usize, step: impl Fn(&mut Slots, usize) -> usize) {
         let mut first = 0;
         while step(&mut self.state().slots, first) > count {
             first += count;
@@ -376,7 +376,7 @@ impl Cache {
     /// Unpins all blocks. A block that is still to be pinned is pinned again by its next read.
     pub fn unpin_all(&self) {
         self.note_change(&mut self.state());
-        self.by_steps(BLOCKS_AT_ONCE, |slots, first| {
+        self.for_all_slots(BLOCKS_AT_ONCE, |slots, first| {
             slots.unpin(first, BLOCKS_AT_ONCE)
         });
         self.note_change(&mut self.state());
@@ -404,7 +404,7 @@ impl Cache {
         for (kind, (blocks, capacity)) in sizes.into_iter().enumerate() {
             statistics.areas[kind] = AreaStatistics {
                 brought: state.slots.brought[kind],
-                evicted: state.slots.pushed_out[kind],
+                evicted: state.slots.evicted_to_make_room[kind],
                 blocks,
                 capacity,
             };
@@ -422,8 +422,8 @@ impl Cache {
     }
 
     /// Whether the file is not used because it failed recently or does not respond.
-    fn is_left_alone(&self, state: &mut State) -> bool {
-        if self.look_at_file(state) {
+    fn is_suspended(&self, state: &mut State) -> bool {
+        if self.check_file(state) {
             return true;
         }
         let Some(until) = state.fails_until else {
@@ -437,12 +437,12 @@ impl Cache {
     }
 
     /// Checks whether the file responds; returns `true` if it does not.
-    fn look_at_file(&self, state: &mut State) -> bool {
-        if state.under_way.is_idle() {
+    fn check_file(&self, state: &mut State) -> bool {
+        if state.outstanding.is_idle() {
             return false;
         }
-        let (hangs, is_news) = state.under_way.look(self.clock.monotonic());
-        if is_news {
+        let (hangs, is_new) = state.outstanding.check(self.clock.monotonic());
+        if is_new {
             let path = self.path.display();
             tracing::warn!(%path, "cache file does not respond; it is not used until it does");
             state.statistics.hangs += 1;
@@ -450,13 +450,13 @@ impl Cache {
         hangs
     }
 
-    fn fails(&self, state: &mut State, error: &io::Error) {
+    fn record_failure(&self, state: &mut State, error: &io::Error) {
         if state.fails_until.is_none() {
             let path = self.path.display();
             tracing::warn!(%path, %error, "cache file failed; it is not used for a while");
             state.statistics.failures += 1;
         }
-        state.fails_until = Some(self.clock.monotonic() + FAILS_FOR);
+        state.fails_until = Some(self.clock.monotonic() + FAILURE_PAUSE);
         state.failure = Some(error.to_string());
     }
 }

@@ -66,7 +66,7 @@ impl<O: Copy + Ord> Shares<O> {
         while self.len > capacity
             && let Some(number) = self.largest_unused(None).or_else(|| self.largest())
         {
-            self.let_go(number, evicted);
+            self.evict_one(number, evicted);
         }
     }
 
@@ -102,7 +102,7 @@ impl<O: Copy + Ord> Shares<O> {
         };
         let excess = self.len_of(number).saturating_sub(max);
         for _ in 0..excess.min(count) {
-            self.let_go(number, evicted);
+            self.evict_one(number, evicted);
         }
     }
 
@@ -186,7 +186,7 @@ impl<O: Copy + Ord> Shares<O> {
         let Some(share) = &mut self.shares[number as usize] else {
             return;
         };
-        // There is room for it: nothing is evicted.
+        // The policy has room for it, so nothing is evicted.
         share.blocks.resize(share.blocks.len() + 1, &mut Vec::new());
         share.blocks.insert(id, &mut Vec::new());
         self.owners.insert(id, number);
@@ -194,24 +194,24 @@ impl<O: Copy + Ord> Shares<O> {
     }
 
     /// Evicts one of a share's blocks.
-    fn let_go(&mut self, number: u32, evicted: &mut Vec<Id>) {
+    fn evict_one(&mut self, number: u32, evicted: &mut Vec<Id>) {
         let share = self.shares[number as usize].as_mut();
-        if let Some(gone) = share.and_then(|share| share.blocks.let_go()) {
-            self.has_gone(number, gone);
-            evicted.push(gone);
+        if let Some(evicted_id) = share.and_then(|share| share.blocks.evict_one()) {
+            self.record_removal(number, evicted_id);
+            evicted.push(evicted_id);
         }
     }
 
     /// Records that a block has left its share.
-    fn has_gone(&mut self, number: u32, id: Id) {
+    fn record_removal(&mut self, number: u32, id: Id) {
         self.owners.remove(&id);
         self.len -= 1;
-        let place = &mut self.shares[number as usize];
-        let Some(share) = place else { return };
+        let slot = &mut self.shares[number as usize];
+        let Some(share) = slot else { return };
         match share.blocks.len() {
             0 => {
                 self.numbers.remove(&share.owner);
-                *place = None;
+                *slot = None;
             }
             len => share.blocks.resize(len, &mut Vec::new()),
         }
@@ -228,15 +228,15 @@ impl<O: Copy + Ord> Shares<O> {
             false => None,
         };
         if let Some(number) = unused {
-            self.let_go(number, evicted);
+            self.evict_one(number, evicted);
             return self.put(owner, id);
         }
         let has = self.len_owned(owner);
         let largest = self.largest().map(|number| (number, self.len_of(number)));
         match largest {
-            // A share with one block more keeps it, or the two would take it from each other
+            // A share with one more block keeps it; otherwise the two would exchange it forever.
             Some((number, most)) if !is_bound && (has == 0 || most > has + 1) => {
-                self.let_go(number, evicted);
+                self.evict_one(number, evicted);
                 self.put(owner, id);
             }
             _ => {
@@ -261,6 +261,6 @@ impl<O: Copy + Ord> Shares<O> {
         if let Some(share) = &mut self.shares[number as usize] {
             share.blocks.remove(id);
         }
-        self.has_gone(number, id);
+        self.record_removal(number, id);
     }
 }

@@ -45,9 +45,10 @@ pub struct Slots {
     /// No page before this one is out of date.
     dirty_from: usize,
     evicted: Vec<Id>,
-    /// Blocks added to each area so far, and evicted to make room.
+    /// The number of blocks added to each area so far.
     pub brought: [u64; 3],
-    pub pushed_out: [u64; 3],
+    /// The number of blocks evicted from each area so far, to make room.
+    pub evicted_to_make_room: [u64; 3],
 }
 
 /// The number of spare slots, which belong to no area: a new block gets one while the slots of
@@ -73,7 +74,7 @@ impl Slots {
             dirty_from: pages,
             evicted: Vec::new(),
             brought: [0; 3],
-            pushed_out: [0; 3],
+            evicted_to_make_room: [0; 3],
         }
     }
 
@@ -120,7 +121,7 @@ impl Slots {
         let slot = *self.index.get(&id)?;
         let Slot { state, entry } = self.slots[slot as usize];
         let entry = entry.filter(|_| state == State::Ready)?;
-        if self.areas.is_to_move(entry.area, entry.is_pinned, area) {
+        if self.areas.needs_move(entry.area, entry.is_pinned, area) {
             return Some((slot, self.move_to(area, slot, entry), true));
         }
         self.areas.get(entry.area, area, id);
@@ -135,7 +136,7 @@ impl Slots {
         self.slots[slot as usize].entry = Some(moved);
         self.mark_dirty(slot);
         if moved.area != entry.area {
-            self.pushed_out[entry.area as usize] += 1;
+            self.evicted_to_make_room[entry.area as usize] += 1;
             self.brought[moved.area as usize] += 1;
         }
         moved
@@ -148,7 +149,7 @@ impl Slots {
         self.areas.shrink_share(volume, count, &mut evicted);
         for id in &evicted {
             if let Some(kind) = self.free_slot_of(*id) {
-                self.pushed_out[kind as usize] += 1;
+                self.evicted_to_make_room[kind as usize] += 1;
             }
         }
         evicted.len()
@@ -160,7 +161,7 @@ impl Slots {
         let stays = self.areas.insert(area, id, &mut evicted);
         for id in evicted.drain(..) {
             if let Some(kind) = self.free_slot_of(id) {
-                self.pushed_out[kind as usize] += 1;
+                self.evicted_to_make_room[kind as usize] += 1;
             }
         }
         self.evicted = evicted;
@@ -222,9 +223,9 @@ impl Slots {
     /// Frees a block's slot. Returns the block's area.
     fn free_slot_of(&mut self, id: Id) -> Option<AreaKind> {
         let slot = self.index.remove(&id)?;
-        let place = &mut self.slots[slot as usize];
-        let kind = place.entry.take().map(|entry| entry.area);
-        place.state = match place.state {
+        let record = &mut self.slots[slot as usize];
+        let kind = record.entry.take().map(|entry| entry.area);
+        record.state = match record.state {
             State::Written => State::Doomed,
             _ => {
                 self.free.push(slot);
@@ -237,17 +238,17 @@ impl Slots {
 
     /// Records the end of a slot's write.
     pub fn end_write(&mut self, slot: u32, is_done: bool) {
-        let place = &mut self.slots[slot as usize];
-        match (place.state, place.entry) {
+        let record = &mut self.slots[slot as usize];
+        match (record.state, record.entry) {
             (State::Written, Some(entry)) => {
-                place.state = State::Ready;
+                record.state = State::Ready;
                 self.mark_dirty(slot);
                 if !is_done {
                     self.drop_if(slot, &entry);
                 }
             }
             _ => {
-                place.state = State::Free;
+                record.state = State::Free;
                 self.free.push(slot);
             }
         }

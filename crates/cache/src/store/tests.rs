@@ -1,4 +1,4 @@
-//! A cache whose process dies, whose power fails, and whose file is made to lie.
+//! The cache when its process dies, the power fails, and its file fails or is damaged.
 
 use base::VolumeId;
 use world::simulated::{Fault, SimulatedRandom, Simulation};
@@ -28,7 +28,7 @@ fn config(bytes: u64) -> CacheConfig {
     }
 }
 
-/// What lies at a place, for ever.
+/// The content and tag of block `number`.
 fn content(number: u64) -> (Vec<u8>, [u8; 16]) {
     let random = SimulatedRandom::new(number);
     let mut bytes = vec![0; SLOT_BYTES];
@@ -38,12 +38,13 @@ fn content(number: u64) -> (Vec<u8>, [u8; 16]) {
     (bytes, [number as u8; 16])
 }
 
-struct Rig {
+/// A cache on a simulated disk.
+struct TestCache {
     simulation: Simulation,
     cache: Arc<Cache>,
 }
 
-impl Rig {
+impl TestCache {
     fn new(seed: u64, bytes: u64) -> Self {
         let simulation = Simulation::new(seed);
         let disk = simulation.world().disk;
@@ -66,20 +67,20 @@ impl Rig {
         self.cache.offer(area, id(number), tag, &bytes);
     }
 
-    fn settle(&self) {
+    fn run_jobs(&self) {
         self.simulation.pool.run_all(&self.simulation.random);
     }
 
-    /// Whether it is there; what is given is right.
+    /// Whether a block is cached. Checks its content and tag.
     fn has(&self, area: Area, number: u64) -> bool {
         let mut read = vec![0; SLOT_BYTES];
-        let given = self.cache.get(area, id(number), &mut read);
+        let found = self.cache.get(area, id(number), &mut read);
         let (bytes, tag) = content(number);
         assert!(
-            given.is_none_or(|given| given == tag && read == bytes),
+            found.is_none_or(|found| found == tag && read == bytes),
             "{number}"
         );
-        given.is_some()
+        found.is_some()
     }
 
     fn count(&self, area: Area, numbers: std::ops::Range<u64>) -> usize {
@@ -92,29 +93,29 @@ fn active(volume: u64) -> Area {
 }
 
 #[test]
-fn what_was_offered_is_given_also_to_the_next_process() {
-    let mut rig = Rig::new(1, 4 << 20);
+fn offered_blocks_are_found_also_by_the_next_process() {
+    let mut test = TestCache::new(1, 4 << 20);
     for number in 0..100 {
-        rig.offer(METADATA, number);
-        rig.offer(IMAGE, number + 1000);
-        rig.offer(active(1), number + 2000);
-        rig.settle();
+        test.offer(METADATA, number);
+        test.offer(IMAGE, number + 1000);
+        test.offer(active(1), number + 2000);
+        test.run_jobs();
     }
-    let all = |rig: &Rig| {
+    let all = |test: &TestCache| {
         [
-            rig.count(METADATA, 0..100),
-            rig.count(IMAGE, 1000..1100),
-            rig.count(active(1), 2000..2100),
+            test.count(METADATA, 0..100),
+            test.count(IMAGE, 1000..1100),
+            test.count(active(1), 2000..2100),
         ]
     };
-    assert_eq!(all(&rig), [100; 3]);
-    assert!(!rig.has(IMAGE, 5000));
-    rig.cache.flush();
-    assert!(!rig.open(&config(4 << 20)), "it is the same");
-    assert_eq!(all(&rig), [100; 3]);
-    let statistics = rig.cache.statistics();
+    assert_eq!(all(&test), [100; 3]);
+    assert!(!test.has(IMAGE, 5000));
+    test.cache.flush();
+    assert!(!test.open(&config(4 << 20)), "an existing cache");
+    assert_eq!(all(&test), [100; 3]);
+    let statistics = test.cache.statistics();
     assert_eq!(statistics.areas.map(|area| area.blocks), [100; 3]);
-    // Divided otherwise it keeps what there is room for.
+    // With another division, as many blocks stay as fit.
     let other = CacheConfig {
         division: Division {
             metadata: 5,
@@ -123,26 +124,26 @@ fn what_was_offered_is_given_also_to_the_next_process() {
         },
         ..config(4 << 20)
     };
-    assert!(!rig.open(&other));
-    let [metadata, image, active] = all(&rig);
+    assert!(!test.open(&other));
+    let [metadata, image, active] = all(&test);
     assert!(
         (40..60).contains(&metadata) && (40..60).contains(&active),
         "{metadata} {active}"
     );
     assert_eq!(image, 100);
-    // Of another cluster there is nothing.
-    let anothers = CacheConfig {
+    // A cache of another cluster is discarded.
+    let other_cluster = CacheConfig {
         cluster: [8; 16],
         ..config(4 << 20)
     };
-    assert!(rig.open(&anothers));
-    assert_eq!(all(&rig), [0; 3]);
+    assert!(test.open(&other_cluster));
+    assert_eq!(all(&test), [0; 3]);
 }
 
 #[test]
-fn a_cache_is_no_larger_than_it_may_be_and_its_slots_are_used_again() {
-    let rig = Rig::new(2, 1 << 20);
-    let capacity: usize = rig
+fn a_cache_stays_within_its_size_and_reuses_slots() {
+    let test = TestCache::new(2, 1 << 20);
+    let capacity: usize = test
         .cache
         .statistics()
         .areas
@@ -152,31 +153,32 @@ fn a_cache_is_no_larger_than_it_may_be_and_its_slots_are_used_again() {
     assert!((240..250).contains(&capacity), "{capacity}");
     for round in 0..20 {
         for number in 0..200 {
-            rig.offer(active(round % 3), round * 1000 + number);
-            // What comes once goes soon, and a slot that is being written is given to nobody.
-            rig.settle();
+            test.offer(active(round % 3), round * 1000 + number);
+            // Blocks that are read once are evicted soon, and slots that are being written are not
+            // reused.
+            test.run_jobs();
         }
-        assert!(rig.has(active(round % 3), round * 1000 + 199));
+        assert!(test.has(active(round % 3), round * 1000 + 199));
     }
-    let statistics = rig.cache.statistics().areas[AreaKind::Active as usize];
+    let statistics = test.cache.statistics().areas[AreaKind::Active as usize];
     assert_eq!(statistics.blocks, statistics.capacity);
     assert_eq!(
         statistics.brought,
         statistics.evicted + statistics.blocks as u64
     );
-    let length = rig.simulation.disk.files_under(Path::new(PATH))[0].1;
+    let length = test.simulation.disk.files_under(Path::new(PATH))[0].1;
     assert!(length <= 1 << 20, "{length}");
 }
 
-/// Nobody has to sync anything: whatever a crash leaves, what is given is right.
+/// The cache is never synced: whatever a crash leaves, a block that is found is right.
 #[test]
-fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
+fn after_crashes_and_bit_flips_a_block_is_right_or_missing() {
     let mut kept = 0;
     for seed in 0..60 {
-        let mut rig = Rig::new(seed, 1 << 20);
+        let mut test = TestCache::new(seed, 1 << 20);
         for life in 0..4 {
             for _ in 0..150 {
-                let number = rig.simulation.random.below(400);
+                let number = test.simulation.random.below(400);
                 let area = match number % 3 {
                     0 => METADATA,
                     1 => Area::Image {
@@ -185,285 +187,291 @@ fn whatever_a_crash_or_a_flipped_bit_leaves_is_right_or_not_there() {
                     },
                     _ => active(number % 2),
                 };
-                if !rig.has(area, number) {
-                    rig.offer(area, number);
+                if !test.has(area, number) {
+                    test.offer(area, number);
                 }
-                if rig.simulation.random.one_in(3) {
-                    rig.simulation.pool.run_one(&rig.simulation.random);
+                if test.simulation.random.one_in(3) {
+                    test.simulation.pool.run_one(&test.simulation.random);
                 }
-                if rig.simulation.random.one_in(40) {
-                    rig.cache.flush();
+                if test.simulation.random.one_in(40) {
+                    test.cache.flush();
                 }
-                if rig.simulation.random.one_in(60) {
-                    rig.cache.unpin_all();
+                if test.simulation.random.one_in(60) {
+                    test.cache.unpin_all();
                 }
             }
             match life % 3 {
-                0 => rig.simulation.crash(),
-                1 => rig.simulation.kill(),
+                0 => test.simulation.crash(),
+                1 => test.simulation.kill(),
                 _ => {}
             }
-            for _ in 0..rig.simulation.random.below(20) {
-                let at = rig.simulation.random.below(1 << 20);
-                let bit = rig.simulation.random.below(8) as u8;
-                // It may lie beyond what is left of the file.
-                let _ = rig.simulation.disk.flip_bit(Path::new(PATH), at, bit);
+            for _ in 0..test.simulation.random.below(20) {
+                let at = test.simulation.random.below(1 << 20);
+                let bit = test.simulation.random.below(8) as u8;
+                // The offset may be after the end of the file.
+                let _ = test.simulation.disk.flip_bit(Path::new(PATH), at, bit);
             }
-            rig.open(&config(1 << 20));
+            test.open(&config(1 << 20));
             for number in 0..400 {
-                kept += usize::from(rig.has(IMAGE, number));
+                kept += usize::from(test.has(IMAGE, number));
             }
         }
     }
-    assert!(kept > 5000, "only {kept}: it keeps nothing");
+    assert!(kept > 5000, "only {kept} blocks were found");
 }
 
 #[test]
-fn a_file_that_fails_is_no_cache_for_a_while() {
-    let rig = Rig::new(3, 1 << 20);
-    rig.offer(IMAGE, 1);
-    rig.settle();
-    rig.simulation.disk.inject(Path::new("/ssd"), Fault::Broken);
-    assert!(!rig.has(IMAGE, 1));
-    rig.offer(IMAGE, 2);
-    rig.settle();
-    assert!(!rig.has(IMAGE, 2));
-    assert_eq!(rig.cache.statistics().failures, 1);
-    let problem = rig.cache.problem().expect("it is said");
+fn a_file_that_fails_is_not_used_for_a_while() {
+    let test = TestCache::new(3, 1 << 20);
+    test.offer(IMAGE, 1);
+    test.run_jobs();
+    test.simulation
+        .disk
+        .inject(Path::new("/ssd"), Fault::Broken);
+    assert!(!test.has(IMAGE, 1));
+    test.offer(IMAGE, 2);
+    test.run_jobs();
+    assert!(!test.has(IMAGE, 2));
+    assert_eq!(test.cache.statistics().failures, 1);
+    let problem = test.cache.problem().expect("a problem");
     assert!(problem.contains("has failed"), "{problem}");
-    rig.simulation.disk.heal(Path::new("/ssd"));
-    assert!(!rig.has(IMAGE, 1), "it is left alone");
-    rig.simulation.clock.advance(FAILS_FOR);
-    assert!(rig.has(IMAGE, 1));
-    rig.offer(IMAGE, 2);
-    rig.settle();
-    assert!(rig.has(IMAGE, 2));
+    test.simulation.disk.heal(Path::new("/ssd"));
+    assert!(!test.has(IMAGE, 1), "the file is not used");
+    test.simulation.clock.advance(FAILURE_PAUSE);
+    assert!(test.has(IMAGE, 1));
+    test.offer(IMAGE, 2);
+    test.run_jobs();
+    assert!(test.has(IMAGE, 2));
 }
 
-/// All that was in the file was asked of it, one after another, whoever had it too.
+/// Once each read of a cached block waited for a file that hung, although units have the blocks.
 #[test]
-fn a_file_that_hangs_is_not_asked_until_it_answers() {
-    let rig = Rig::new(12, 1 << 20);
-    rig.offer(IMAGE, 1);
-    rig.settle();
-    let (disk, clock) = (&rig.simulation.disk, &rig.simulation.clock);
+fn a_file_that_hangs_is_not_used_until_it_responds() {
+    let test = TestCache::new(12, 1 << 20);
+    test.offer(IMAGE, 1);
+    test.run_jobs();
+    let (disk, clock) = (&test.simulation.disk, &test.simulation.clock);
     disk.inject(Path::new("/ssd"), Fault::Hangs);
     std::thread::scope(|scope| {
-        let read = scope.spawn(|| rig.has(IMAGE, 1));
+        let read = scope.spawn(|| test.has(IMAGE, 1));
         disk.wait_until_one_hangs();
-        let may_be_slow = rig.cache.has(id(1)) && !rig.cache.is_ill();
+        let may_be_slow = test.cache.has(id(1)) && !test.cache.is_unusable();
         assert!(may_be_slow);
-        clock.advance(HANGS_AFTER);
-        assert!(rig.cache.is_ill() && !rig.cache.has(id(1)));
-        let problem = rig.cache.problem().expect("it is said");
+        clock.advance(HANG_TIMEOUT);
+        assert!(test.cache.is_unusable() && !test.cache.has(id(1)));
+        let problem = test.cache.problem().expect("a problem");
         assert!(problem.contains("does not respond"), "{problem}");
-        assert!(!rig.has(IMAGE, 1));
-        rig.offer(IMAGE, 2);
+        assert!(!test.has(IMAGE, 1));
+        test.offer(IMAGE, 2);
         disk.heal(Path::new("/ssd"));
-        assert!(read.join().expect("it answers"));
+        assert!(read.join().expect("the file responds"));
     });
-    assert!(!rig.cache.is_ill() && rig.has(IMAGE, 1));
-    assert!(!rig.cache.has(id(2)), "it was not kept");
-    let statistics = rig.cache.statistics();
+    assert!(!test.cache.is_unusable() && test.has(IMAGE, 1));
+    assert!(!test.cache.has(id(2)), "the block was refused");
+    let statistics = test.cache.statistics();
     assert_eq!((statistics.hangs, statistics.refused), (1, 1));
-    // The same of what is written: it is not in the file before that has answered.
-    rig.offer(IMAGE, 3);
+    // A block is not found before its write has ended.
+    test.offer(IMAGE, 3);
     disk.inject(Path::new("/ssd"), Fault::Hangs);
     std::thread::scope(|scope| {
-        let write = scope.spawn(|| rig.settle());
+        let write = scope.spawn(|| test.run_jobs());
         disk.wait_until_one_hangs();
-        clock.advance(HANGS_AFTER);
-        assert!(rig.cache.is_ill());
+        clock.advance(HANG_TIMEOUT);
+        assert!(test.cache.is_unusable());
         disk.heal(Path::new("/ssd"));
-        write.join().expect("it answers");
+        write.join().expect("the file responds");
     });
-    assert!(rig.has(IMAGE, 3));
+    assert!(test.has(IMAGE, 3));
 }
 
-/// What came into a slot while it was written for another block would be overwritten by that.
+/// Otherwise the write of the evicted block would overwrite the new one.
 #[test]
-fn a_slot_that_is_being_written_is_nobody_elses_before_that_has_ended() {
-    let rig = Rig::new(13, 1 << 20);
-    // As many as the area has, none of which is written yet; then as many again.
-    let capacity = rig.cache.statistics().areas[AreaKind::Image as usize].capacity as u64;
+fn a_slot_is_not_reused_before_its_write_has_ended() {
+    let test = TestCache::new(13, 1 << 20);
+    // Twice as many blocks as fit, before any is written.
+    let capacity = test.cache.statistics().areas[AreaKind::Image as usize].capacity as u64;
     let count = 2 * capacity;
     assert!(count < WRITES_MAX as u64);
-    (0..count).for_each(|number| rig.offer(IMAGE, number));
-    let found = |rig: &Rig| rig.count(IMAGE, 0..count) as u64;
-    assert_eq!(found(&rig), 0, "none can be given yet");
-    rig.settle();
-    let kept = found(&rig);
+    (0..count).for_each(|number| test.offer(IMAGE, number));
+    let found = |test: &TestCache| test.count(IMAGE, 0..count) as u64;
+    assert_eq!(found(&test), 0, "no block is written yet");
+    test.run_jobs();
+    let kept = found(&test);
     assert!(kept > 0 && kept <= capacity, "{kept}");
-    // All slots are somebody's again.
+    // All slots are used again.
     (count..2 * count).for_each(|number| {
-        rig.offer(IMAGE, number);
-        rig.settle();
+        test.offer(IMAGE, number);
+        test.run_jobs();
     });
-    let areas = rig.cache.statistics().areas;
+    let areas = test.cache.statistics().areas;
     assert_eq!(areas[AreaKind::Image as usize].blocks as u64, capacity);
 }
 
 #[test]
-fn what_does_not_open_makes_room_for_what_units_have() {
-    let rig = Rig::new(10, 1 << 20);
-    // Somebody put it there, with an entry that fits.
+fn a_block_that_does_not_open_is_replaced() {
+    let test = TestCache::new(10, 1 << 20);
+    // A wrong block with a valid checksum.
     let (bytes, _) = content(1);
-    rig.cache.offer(IMAGE, id(1), [9; 16], &bytes);
-    rig.settle();
-    rig.offer(IMAGE, 1);
+    test.cache.offer(IMAGE, id(1), [9; 16], &bytes);
+    test.run_jobs();
+    test.offer(IMAGE, 1);
     let mut read = vec![0; SLOT_BYTES];
-    assert_eq!(rig.cache.get(IMAGE, id(1), &mut read), Some([9; 16]));
-    rig.cache.forget(id(1));
-    assert!(!rig.has(IMAGE, 1));
-    rig.offer(IMAGE, 1);
-    rig.settle();
-    assert!(rig.has(IMAGE, 1));
-    assert_eq!(rig.cache.statistics().damaged, 1);
+    assert_eq!(test.cache.get(IMAGE, id(1), &mut read), Some([9; 16]));
+    test.cache.forget(id(1));
+    assert!(!test.has(IMAGE, 1));
+    test.offer(IMAGE, 1);
+    test.run_jobs();
+    assert!(test.has(IMAGE, 1));
+    assert_eq!(test.cache.statistics().damaged, 1);
 }
 
 #[test]
-fn no_more_is_written_at_once_than_was_said() {
-    let rig = Rig::new(4, 16 << 20);
+fn queued_writes_are_bounded() {
+    let test = TestCache::new(4, 16 << 20);
     for number in 0..3000 {
-        rig.offer(IMAGE, number);
+        test.offer(IMAGE, number);
     }
-    let statistics = rig.cache.statistics();
+    let statistics = test.cache.statistics();
     assert_eq!(statistics.refused, 3000 - WRITES_MAX as u64);
-    rig.settle();
-    assert_eq!(rig.count(IMAGE, 0..3000), WRITES_MAX);
+    test.run_jobs();
+    assert_eq!(test.count(IMAGE, 0..3000), WRITES_MAX);
 }
 
 #[test]
-fn the_directory_is_written_behind_and_not_while_nothing_changes() {
-    let rig = Rig::new(5, 1 << 20);
-    let operations = || rig.simulation.disk.operations();
-    rig.offer(IMAGE, 1);
-    rig.settle();
+fn the_directory_is_written_after_a_delay_and_only_if_it_changed() {
+    let test = TestCache::new(5, 1 << 20);
+    let operations = || test.simulation.disk.operations();
+    test.offer(IMAGE, 1);
+    test.run_jobs();
     let before = operations();
-    rig.cache.write_behind();
-    assert_eq!(operations(), before, "more may come");
-    rig.simulation.clock.advance(WRITE_BEHIND);
-    rig.cache.write_behind();
+    test.cache.write_behind();
+    assert_eq!(operations(), before, "the delay is not over");
+    test.simulation.clock.advance(WRITE_BEHIND);
+    test.cache.write_behind();
     let written = operations();
     assert!(written > before);
-    rig.simulation.clock.advance(WRITE_BEHIND * 100);
-    rig.cache.write_behind();
+    test.simulation.clock.advance(WRITE_BEHIND * 100);
+    test.cache.write_behind();
     assert_eq!(operations(), written);
 }
 
 #[test]
-fn pages_of_newest_versions_stay_until_others_are_newer_or_their_volume_is_detached() {
-    let rig = Rig::new(6, 1 << 20);
+fn map_pages_of_newest_versions_stay_until_they_are_released() {
+    let test = TestCache::new(6, 1 << 20);
     let [one, other] = [(); 2].map(|()| Protector::another());
     let newest = |protector| Area::Metadata {
         newest_of: Some(protector),
     };
     for number in 0..10 {
-        rig.offer(newest(one), number);
-        rig.offer(newest(other), number + 100);
-        // One that is there is protected when it is asked for so.
-        rig.offer(METADATA, number + 200);
-        rig.settle();
-        assert!(rig.has(newest(one), number + 200));
-        // Or offered so.
-        rig.offer(METADATA, number + 300);
-        rig.settle();
-        rig.offer(newest(other), number + 300);
+        test.offer(newest(one), number);
+        test.offer(newest(other), number + 100);
+        // A cached page becomes protected when it is read as one of a newest version.
+        test.offer(METADATA, number + 200);
+        test.run_jobs();
+        assert!(test.has(newest(one), number + 200));
+        // Or when it is offered as one.
+        test.offer(METADATA, number + 300);
+        test.run_jobs();
+        test.offer(newest(other), number + 300);
     }
     let many = |from: u64| {
         for number in from..from + 500 {
-            rig.offer(METADATA, number);
-            rig.settle();
+            test.offer(METADATA, number);
+            test.run_jobs();
         }
     };
-    let left = || [0, 100, 200, 300].map(|from| rig.count(METADATA, from..from + 10));
-    let protected = || rig.cache.statistics().protected;
+    let left = || [0, 100, 200, 300].map(|from| test.count(METADATA, from..from + 10));
+    let protected = || test.cache.statistics().protected;
     many(1000);
     assert_eq!((left(), protected()), ([10; 4], 40));
     for number in 0..4 {
-        rig.cache.release(one, id(number));
+        test.cache.release(one, id(number));
     }
     many(2000);
     assert_eq!((left(), protected()), ([6, 10, 10, 10], 36));
-    rig.cache.release_all(one);
+    test.cache.release_all(one);
     many(3000);
     assert_eq!((left(), protected()), ([0, 10, 0, 10], 20));
-    assert!(!rig.cache.is_all_protected());
+    assert!(!test.cache.is_all_protected());
     for number in 5000..5500 {
-        rig.offer(newest(one), number);
-        rig.settle();
+        test.offer(newest(one), number);
+        test.run_jobs();
     }
-    assert!(rig.cache.is_all_protected());
+    assert!(test.cache.is_all_protected());
 }
 
 #[test]
-fn what_is_pinned_stays_also_for_the_next_process_until_all_is_unpinned() {
-    let mut rig = Rig::new(8, 1 << 20);
-    let capacity = rig.cache.statistics().areas[AreaKind::Image as usize].capacity;
-    let many = |rig: &Rig, from: u64| {
+fn pinned_blocks_stay_also_after_a_restart_until_they_are_unpinned() {
+    let mut test = TestCache::new(8, 1 << 20);
+    let capacity = test.cache.statistics().areas[AreaKind::Image as usize].capacity;
+    let many = |test: &TestCache, from: u64| {
         for number in from..from + 300 {
-            rig.offer(IMAGE, number);
-            rig.settle();
-            // What is asked for once only pushes out nothing that was there before.
-            rig.has(IMAGE, number);
+            test.offer(IMAGE, number);
+            test.run_jobs();
+            // A second read, since blocks that are read once evict no older ones.
+            test.has(IMAGE, number);
         }
     };
     for number in 0..10 {
-        rig.offer(PINNED, number);
+        test.offer(PINNED, number);
     }
-    // One that is there already is pinned when it is asked for as such.
-    rig.offer(IMAGE, 10);
-    rig.settle();
-    assert!(rig.has(PINNED, 10) && rig.has(IMAGE, 10));
-    many(&rig, 1000);
-    assert_eq!(rig.count(IMAGE, 0..11), 11);
-    assert_eq!(rig.cache.statistics().pinned, 11);
-    rig.cache.flush();
-    assert!(!rig.open(&config(1 << 20)));
-    assert_eq!(rig.cache.statistics().pinned, 11);
-    many(&rig, 2000);
-    assert_eq!(rig.count(IMAGE, 0..11), 11);
-    let image = rig.cache.statistics().areas[AreaKind::Image as usize];
+    // A cached block is pinned when it is read as a pinned one.
+    test.offer(IMAGE, 10);
+    test.run_jobs();
+    assert!(test.has(PINNED, 10) && test.has(IMAGE, 10));
+    many(&test, 1000);
+    assert_eq!(test.count(IMAGE, 0..11), 11);
+    assert_eq!(test.cache.statistics().pinned, 11);
+    test.cache.flush();
+    assert!(!test.open(&config(1 << 20)));
+    assert_eq!(test.cache.statistics().pinned, 11);
+    many(&test, 2000);
+    assert_eq!(test.count(IMAGE, 0..11), 11);
+    let image = test.cache.statistics().areas[AreaKind::Image as usize];
     assert_eq!((image.blocks, image.capacity), (capacity, capacity));
-    rig.cache.unpin_all();
-    assert_eq!(rig.cache.statistics().pinned, 0);
-    assert_eq!(rig.count(IMAGE, 0..11), 11, "it is there still");
-    // What is to stay is asked for again.
-    assert!(rig.has(PINNED, 3));
-    many(&rig, 3000);
-    many(&rig, 4000);
-    assert_eq!(rig.cache.statistics().pinned, 1);
-    assert!(rig.has(IMAGE, 3) && rig.count(IMAGE, 0..11) < 11);
-    rig.cache.unpin_all();
-    rig.cache.flush();
-    assert!(!rig.open(&config(1 << 20)));
-    assert_eq!(rig.cache.statistics().pinned, 0);
+    test.cache.unpin_all();
+    assert_eq!(test.cache.statistics().pinned, 0);
+    assert_eq!(test.count(IMAGE, 0..11), 11, "the blocks are still cached");
+    // A pinned read pins a block again.
+    assert!(test.has(PINNED, 3));
+    many(&test, 3000);
+    many(&test, 4000);
+    assert_eq!(test.cache.statistics().pinned, 1);
+    assert!(test.has(IMAGE, 3) && test.count(IMAGE, 0..11) < 11);
+    test.cache.unpin_all();
+    test.cache.flush();
+    assert!(!test.open(&config(1 << 20)));
+    assert_eq!(test.cache.statistics().pinned, 0);
 }
 
 #[test]
-fn what_is_an_images_by_now_moves_to_its_area_when_it_is_asked_for() {
-    let mut rig = Rig::new(9, 1 << 20);
+fn a_block_of_a_new_image_moves_to_the_image_area_when_it_is_read() {
+    let mut test = TestCache::new(9, 1 << 20);
     for number in 0..20 {
-        rig.offer(active(1), number);
+        test.offer(active(1), number);
     }
-    rig.settle();
-    assert_eq!(rig.count(IMAGE, 0..10), 10);
-    assert!(rig.has(PINNED, 10));
-    let blocks = |rig: &Rig| rig.cache.statistics().areas.map(|area| area.blocks);
-    assert_eq!(blocks(&rig), [0, 11, 9]);
+    test.run_jobs();
+    assert_eq!(test.count(IMAGE, 0..10), 10);
+    assert!(test.has(PINNED, 10));
+    let blocks = |test: &TestCache| test.cache.statistics().areas.map(|area| area.blocks);
+    assert_eq!(blocks(&test), [0, 11, 9]);
     for number in 1000..1200 {
-        rig.offer(active(2), number);
-        rig.settle();
+        test.offer(active(2), number);
+        test.run_jobs();
     }
-    assert_eq!(rig.count(active(1), 0..11), 11, "a volume finds it there");
-    rig.cache.flush();
-    assert!(!rig.open(&config(1 << 20)));
-    assert_eq!(rig.count(IMAGE, 0..11), 11);
-    assert_eq!((blocks(&rig)[1], rig.cache.statistics().pinned), (11, 1));
+    assert_eq!(
+        test.count(active(1), 0..11),
+        11,
+        "the volume finds them in the image area"
+    );
+    test.cache.flush();
+    assert!(!test.open(&config(1 << 20)));
+    assert_eq!(test.count(IMAGE, 0..11), 11);
+    assert_eq!((blocks(&test)[1], test.cache.statistics().pinned), (11, 1));
 }
 
 #[test]
-fn what_cannot_be_a_cache_is_refused() {
+fn a_file_that_is_not_a_cache_is_refused() {
     let simulation = Simulation::new(7);
     let disk = Arc::clone(&simulation.disk);
     let open = |config: &CacheConfig| {
@@ -476,14 +484,14 @@ fn what_cannot_be_a_cache_is_refused() {
         image: 50,
         active: 50,
     };
-    let lopsided = CacheConfig {
+    let invalid = CacheConfig {
         division,
         ..config(1 << 20)
     };
-    assert!(open(&lopsided).contains("100 % together"));
+    assert!(open(&invalid).contains("100 % together"));
     assert!(
         open(&config(1 << 20)).contains("/ssd/cache"),
-        "there is no folder"
+        "the folder does not exist"
     );
     world::Disk::create_directory(&*disk, Path::new("/ssd")).expect("made");
     disk.set_capacity(Path::new("/ssd"), 1 << 20);
@@ -497,25 +505,25 @@ fn what_cannot_be_a_cache_is_refused() {
         .expect("made")
         .write_at(b"letters", 0)
         .expect("written");
-    let others = CacheConfig {
+    let other_file = CacheConfig {
         path: "/ssd/other".into(),
         ..config(1 << 20)
     };
-    assert!(open(&others).contains("is not a cache"));
-    // As btrfs begins: with 64 KiB of nothing.
+    assert!(open(&other_file).contains("is not a cache"));
+    // As btrfs: the first 64 KiB are zeroes.
     let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::Write);
     let other = other.expect("opened");
     other.write_at(&[0; 7], 0).expect("written");
     other.write_at(b"_BHRfS_M", 65_600).expect("written");
-    assert!(open(&others).contains("is not a cache"));
-    // A file is its owner's to its end, however it begins.
+    assert!(open(&other_file).contains("is not a cache"));
+    // A file is checked to its end.
     let other = world::Disk::open(&*disk, Path::new("/ssd/other"), world::OpenMode::Write);
     let other = other.expect("opened");
     other.set_length(0).expect("cut");
     other.write_at(b"letters", 3 << 20).expect("written");
-    assert!(open(&others).contains("is not a cache"));
+    assert!(open(&other_file).contains("is not a cache"));
     assert_eq!(other.length().expect("known"), (3 << 20) + 7);
-    world::Disk::remove(&*disk, Path::new("/ssd/other")).expect("it is there still");
+    world::Disk::remove(&*disk, Path::new("/ssd/other")).expect("the blocks are still cached");
     let full = open(&config(8 << 20));
     assert!(
         full.contains("cannot be made") && full.contains("No space"),
@@ -524,6 +532,6 @@ fn what_cannot_be_a_cache_is_refused() {
     assert_eq!(
         disk.files_under(Path::new("/ssd")),
         [],
-        "nothing is left of it"
+        "the new file is removed"
     );
 }

@@ -9,7 +9,7 @@ use super::entry::{Entry, Id};
 use super::head::{DIRECTORY_AT, SLOT_BYTES};
 use super::{Cache, State};
 
-/// Blocks that wait to be written, or are being written, at most: 4 MiB.
+/// The maximal number of blocks that wait to be written or are being written: 4 MiB.
 pub const WRITES_MAX: usize = 1024;
 
 /// The delay before a changed page of the directory is written.
@@ -18,7 +18,7 @@ pub const WRITE_BEHIND: Duration = Duration::from_secs(1);
 /// Pages of the directory written at once; the lock is held while they are encoded.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Blocks on their way into the file.
+/// The blocks that wait to be written.
 #[derive(Default)]
 pub struct Queue {
     /// The slot and content of each block.
@@ -30,19 +30,19 @@ pub struct Queue {
 }
 
 impl Cache {
-    /// Offers a block: it is kept unless too many blocks are being written.
+    /// Offers a block. It is stored unless too many blocks are being written.
     pub fn offer(self: &Arc<Self>, area: Area, id: Id, tag: [u8; 16], sealed: &[u8]) {
         if sealed.len() != SLOT_BYTES {
             return;
         }
         let entry = Entry::of(id, tag, area.kind(), sealed);
         let mut state = self.state();
-        let is_ill = self.is_left_alone(&mut state);
-        // The offer may move a block that is there to another area.
-        if !is_ill && (self.find_in(&mut state, area, id).is_some() || state.slots.has(id)) {
+        let is_suspended = self.is_suspended(&mut state);
+        // The offer may move an existing block to another area.
+        if !is_suspended && (self.find_in(&mut state, area, id).is_some() || state.slots.has(id)) {
             return;
         }
-        if is_ill || state.queue.count >= WRITES_MAX {
+        if is_suspended || state.queue.count >= WRITES_MAX {
             state.statistics.refused += 1;
             return;
         }
@@ -83,7 +83,7 @@ impl Cache {
                 }
                 self.note_change(&mut state);
                 if let Err(error) = written {
-                    self.fails(&mut state, &error);
+                    self.record_failure(&mut state, &error);
                 }
             }
         }
@@ -92,9 +92,9 @@ impl Cache {
 
     /// Writes to the file, as an outstanding operation.
     fn put(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        let number = self.state().under_way.begin(self.clock.monotonic());
+        let number = self.state().outstanding.begin(self.clock.monotonic());
         let written = self.file.write_at(bytes, at);
-        self.state().under_way.end(number);
+        self.state().outstanding.end(number);
         written
     }
 
@@ -121,7 +121,7 @@ impl Cache {
         loop {
             let (first, bytes) = {
                 let mut state = self.state();
-                if self.is_left_alone(&mut state) {
+                if self.is_suspended(&mut state) {
                     return false;
                 }
                 match state.slots.take_dirty(PAGES_AT_ONCE) {
@@ -135,15 +135,15 @@ impl Cache {
             let at = DIRECTORY_AT + (first * SLOT_BYTES) as u64;
             if let Err(error) = self.put(&bytes, at) {
                 let mut state = self.state();
-                self.take_back(&mut state, first, bytes.len() / SLOT_BYTES);
-                self.fails(&mut state, &error);
+                self.mark_unwritten(&mut state, first, bytes.len() / SLOT_BYTES);
+                self.record_failure(&mut state, &error);
                 return false;
             }
         }
     }
 
     /// Marks pages of the directory as not written.
-    fn take_back(&self, state: &mut State, first: usize, count: usize) {
+    fn mark_unwritten(&self, state: &mut State, first: usize, count: usize) {
         state.slots.mark_unwritten(first, count);
         self.note_change(state);
     }
@@ -154,7 +154,7 @@ impl Cache {
             && match self.file.sync_data() {
                 Ok(()) => true,
                 Err(error) => {
-                    self.fails(&mut self.state(), &error);
+                    self.record_failure(&mut self.state(), &error);
                     false
                 }
             }

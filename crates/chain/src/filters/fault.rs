@@ -247,7 +247,7 @@ impl Filter for Fault {
 #[cfg(test)]
 mod tests {
     use base::Durability;
-    use nbd::memory::{Manners, MemoryDevice};
+    use nbd::memory::{MemoryDevice, Misbehavior};
     use world::simulated::SimulatedClock;
     use world::{Millis, Wake};
 
@@ -308,12 +308,12 @@ mod tests {
         };
         let fates = |busy_one_in: u64| {
             let (mut fault, _) = with(config.clone());
-            let manners = Manners {
+            let misbehavior = Misbehavior {
                 busy_one_in,
                 seed: 5,
-                ..Manners::default()
+                ..Misbehavior::default()
             };
-            let mut below = MemoryDevice::new(4096 * 500).with(manners, Wake::noop());
+            let mut below = MemoryDevice::new(4096 * 500).with(misbehavior, Wake::noop());
             let mut offers = 0;
             let mut fails = Vec::new();
             for number in 0..500 {
@@ -357,11 +357,11 @@ mod tests {
                 delay_ms: 30,
                 ..FaultConfig::default()
             });
-            let manners = Manners {
+            let misbehavior = Misbehavior {
                 pending_one_in,
-                ..Manners::default()
+                ..Misbehavior::default()
             };
-            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
+            let mut below = MemoryDevice::new(1 << 20).with(misbehavior, Wake::noop());
             assert_eq!(write(&mut fault, &mut below, 3, 9), Started::Pending);
             let read = fault.start(&mut below, Request::read(4, 4096 * 3, &mut [0; 512]));
             assert_eq!(read, Started::Pending);
@@ -388,12 +388,12 @@ mod tests {
                 seed,
                 ..FaultConfig::default()
             });
-            let manners = Manners {
+            let misbehavior = Misbehavior {
                 pending_one_in: 2,
                 seed,
-                ..Manners::default()
+                ..Misbehavior::default()
             };
-            let mut below = MemoryDevice::new(1 << 20).with(manners, Wake::noop());
+            let mut below = MemoryDevice::new(1 << 20).with(misbehavior, Wake::noop());
             let torn = write(&mut fault, &mut below, 0, 5);
             assert!(matches!(torn, Started::Failed(_)), "{torn:?}");
             let written = below.bytes().iter().filter(|byte| **byte == 5).count();

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trace::{OpKind, Record};
 
-use super::conformance::{acts, check};
+use super::conformance::{check, ops};
 use super::*;
 
 /// The most hits that any choice of evicted keys has.
@@ -134,9 +134,9 @@ fn a_trace_without_requests_has_no_hits() {
 
 proptest! {
     #[test]
-    fn each_policy_reports_which_keys_are_resident(acts in acts(40, 20), capacity in 1_usize..20) {
+    fn each_policy_reports_its_residents(ops in ops(40, 20), capacity in 1_usize..20) {
         for kind in PolicyKind::ALL {
-            check(&mut *kind.build(capacity), &acts);
+            check(&mut *kind.build(capacity), &ops);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Entry points for fuzzers, as those of [`super::super::fuzz`]: what a server says.
+//! Entry points for fuzzers of the client: a server's bytes. See [`super::super::fuzz`].
 
 use std::time::Duration;
 
@@ -6,11 +6,13 @@ use base::IoError;
 
 use super::super::request::Header;
 use super::super::wire::command;
-use super::log::{Entry, Log, Owner};
-use super::{Broken, Greeting, Replies, Step};
+use super::entry::{Entry, Requester};
+use super::{ConnectionError, Greeting, Replies, RequestLog, Step};
 
-/// Plays a server that says `data` in the handshake: all at once, and byte by byte. Both
-/// must be understood alike.
+/// Handles `data` as a server's handshake, at once and byte by byte.
+///
+/// # Panics
+/// If the two results differ.
 pub fn fuzz_greeting(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else {
         return;
@@ -19,40 +21,54 @@ pub fn fuzz_greeting(data: &[u8]) {
     let at_once = shake_hands(data, data.len(), wants_tls);
     if !matches!(
         at_once.0,
-        Err(Broken::Nonsense(super::Nonsense::PlainBytes(_)))
+        Err(ConnectionError::ProtocolViolation(
+            super::ProtocolViolation::PlainBytes(_)
+        ))
     ) {
         assert_eq!(at_once, shake_hands(data, 1, wants_tls));
     }
 }
 
-fn shake_hands(data: &[u8], piece: usize, wants_tls: bool) -> (Result<Step, Broken>, Vec<u8>) {
+fn shake_hands(
+    data: &[u8],
+    piece: usize,
+    wants_tls: bool,
+) -> (Result<Step, ConnectionError>, Vec<u8>) {
     let mut greeting = Greeting::new("disk", wants_tls);
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     let (mut arrived, mut used) = (0, 0);
     loop {
-        match greeting.advance(&data[used..arrived], &mut said) {
-            Err(broken) => return (Err(broken), said),
+        match greeting.advance(&data[used..arrived], &mut sent) {
+            Err(error) => return (Err(error), sent),
             Ok((count, Step::StartTls)) => {
                 used += count;
-                greeting.tls_started(&mut said);
+                greeting.tls_started(&mut sent);
             }
             Ok((count, Step::Wait)) => {
                 used += count;
                 if arrived == data.len() {
-                    return (Ok(Step::Wait), said);
+                    return (Ok(Step::Wait), sent);
                 }
                 arrived = data.len().min(arrived + piece.max(1));
             }
-            Ok((_, agreed)) => return (Ok(agreed), said),
+            Ok((_, step)) => return (Ok(step), sent),
         }
     }
 }
 
-/// What came of the requests that were under way.
-type Told = Vec<(u64, Vec<u8>, usize, Option<IoError>)>;
+/// The result of a request.
+#[derive(Debug, PartialEq)]
+struct ReceivedResult {
+    cookie: u64,
+    data: Vec<u8>,
+    extents: usize,
+    error: Option<IoError>,
+}
 
-/// Plays a server that answers some requests with `data`: all at once, and in pieces, of
-/// which those with many data are received where they stay. Both must be understood alike.
+/// Handles `data` as a server's replies to some requests, at once and in pieces.
+///
+/// # Panics
+/// If the two results differ.
 pub fn fuzz_replies(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else {
         return;
@@ -63,8 +79,12 @@ pub fn fuzz_replies(data: &[u8]) {
     assert_eq!(at_once, in_pieces);
 }
 
-fn answers(data: &[u8], piece: usize, structured: bool) -> (Option<Broken>, Told) {
-    let mut log = Log::default();
+fn answers(
+    data: &[u8],
+    piece: usize,
+    structured: bool,
+) -> (Option<ConnectionError>, Vec<ReceivedResult>) {
+    let mut log = RequestLog::default();
     log.resume(Duration::ZERO);
     for number in 0..16_u64 {
         let header = Header {
@@ -77,37 +97,41 @@ fn answers(data: &[u8], piece: usize, structured: bool) -> (Option<Broken>, Told
         log.push(Entry::new(
             header,
             Vec::new(),
-            Owner::Client,
+            Requester::Client,
             Duration::ZERO,
         ));
         log.sent(Header::BYTES, Duration::ZERO);
     }
     let mut replies = Replies::new(structured, structured.then_some(7));
-    let (mut done, mut told) = (Vec::new(), Vec::new());
+    let (mut completed, mut results) = (Vec::new(), Vec::new());
     let mut input = Vec::new();
     for mut piece in data.chunks(piece.max(1)) {
         if input.is_empty()
-            && let Some(room) = replies.room(&mut log)
+            && let Some(space) = replies.data_space(&mut log)
         {
-            let count = room.len().min(piece.len());
-            room[..count].copy_from_slice(&piece[..count]);
-            replies.came(count, &mut log, &mut done);
+            let count = space.len().min(piece.len());
+            space[..count].copy_from_slice(&piece[..count]);
+            replies.data_received(count, &mut log, &mut completed);
             piece = &piece[count..];
         }
         input.extend_from_slice(piece);
-        let advanced = replies.advance(&input, &mut log, &mut done);
-        for cookie in done.drain(..) {
-            let answered = log.answered(cookie, Duration::ZERO);
-            let answered = answered.expect("it was answered");
-            let extents = answered.extents.len();
-            told.push((cookie, answered.data, extents, answered.error));
+        let advanced = replies.advance(&input, &mut log, &mut completed);
+        for cookie in completed.drain(..) {
+            let answered = log.take_result(cookie, Duration::ZERO);
+            let answered = answered.expect("its reply has arrived");
+            results.push(ReceivedResult {
+                cookie,
+                data: answered.data,
+                extents: answered.extents.len(),
+                error: answered.error,
+            });
         }
         match advanced {
             Ok(used) => drop(input.drain(..used)),
-            Err(broken) => return (Some(broken), told),
+            Err(error) => return (Some(error), results),
         }
     }
-    (None, told)
+    (None, results)
 }
 
 #[cfg(test)]
@@ -116,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that a fuzzer would soon find: whole chunks with odd fields.
+    /// Bytes that a fuzzer would soon find: whole chunks with violation fields.
     fn chunks(random: &SimulatedRandom) -> Vec<u8> {
         let mut data = vec![random.index(256) as u8];
         for _ in 0..random.index(24) {
@@ -151,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn any_replies_are_survived_and_split_bytes_change_nothing() {
+    fn random_replies_never_panic_and_are_decoded_alike_however_they_are_split() {
         for seed in 0..3000 {
             let random = SimulatedRandom::new(seed);
             let mut data = chunks(&random);
@@ -167,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn any_greeting_is_survived_and_split_bytes_change_nothing() {
+    fn random_greetings_never_panic_and_are_decoded_alike_however_they_are_split() {
         for seed in 0..3000 {
             let random = SimulatedRandom::new(seed);
             let mut data = vec![random.index(2) as u8];

@@ -1,11 +1,12 @@
-//! The handshake, as a client: bytes in, bytes out, no socket.
+//! [`Greeting`]: the client's side of the handshake, over bytes. It knows no socket.
 //!
 //! ```text
 //!  greeting ─▶ flags ─▶ [STARTTLS ─▶ TLS] ─▶ STRUCTURED_REPLY ─▶ [SET_META_CONTEXT] ─▶ GO
 //!                                                   an old server ─▶ EXPORT_NAME ◀────┘
 //! ```
 //!
-//! What a server does not know is done without. Each step is one question and its answer.
+//! The client does without options that the server does not know. It sends one option at a time
+//! and waits for the reply.
 
 use base::codec::{OutOfBytes, Reader, Writer};
 
@@ -14,58 +15,59 @@ use super::super::wire::{
     BASE_ALLOCATION, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX,
     handshake_flags, info, option, option_reply as reply, transmission_flags,
 };
-use super::Broken;
-use super::nonsense::{Nonsense, refusal};
+use super::ConnectionError;
+use super::protocol_violation::{ProtocolViolation, refusal};
 
-/// The longest reply to an option that is looked at, in bytes.
+/// The maximal length of a reply to an option, in bytes.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 
-/// Replies that one option may have: contexts or facts, of which there are few.
+/// The maximal number of replies to one option.
 const REPLIES_MAX: u32 = 256;
 
-/// What an EXPORT_NAME is answered with, but for zeroes.
-const OLD_EXPORT_BYTES: usize = 10;
-const OLD_ZEROES: usize = 124;
+/// The length of the reply to EXPORT_NAME without padding, in bytes.
+const EXPORT_NAME_REPLY_BYTES: usize = 10;
+/// The length of the padding of that reply, in bytes.
+const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
-/// The largest block that is taken for a hint; a larger one would only mislead.
+/// The maximal preferred block size, in bytes; a larger hint of the server is reduced to it.
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
 
-/// What both sides have agreed upon.
+/// What both sides have parameters upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Agreed {
+pub struct ExportParameters {
     /// The export's size, in bytes.
     pub size_bytes: u64,
     /// See [`transmission_flags`].
     pub flags: u16,
-    /// Requests are multiples of this, in bytes.
+    /// The minimal block size, in bytes: offsets and lengths are multiples of it.
     pub block_min: u32,
-    /// What the server likes best, in bytes.
+    /// The preferred block size, in bytes.
     pub block_preferred: u32,
-    /// The longest payload, in bytes.
+    /// The maximal payload of a request, in bytes.
     pub payload_max: u32,
-    /// Replies are structured.
+    /// Whether replies are structured.
     pub structured: bool,
-    /// The number of `base:allocation`, if the server tells it.
+    /// The number of the context `base:allocation`, if the server supports it.
     pub allocation: Option<u32>,
 }
 
-impl Agreed {
-    /// Whether the server says that it can do this.
+impl ExportParameters {
+    /// Whether the server set a transmission flag.
     #[must_use]
     pub fn can(&self, flag: u16) -> bool {
         self.flags & transmission_flags::HAS_FLAGS != 0 && self.flags & flag != 0
     }
 }
 
-/// What the owner of the bytes is to do.
+/// What the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Receive more.
+    /// It receives more bytes.
     Wait,
-    /// Begin TLS, and then go on.
+    /// It begins TLS and calls [`Greeting::tls_started`].
     StartTls,
-    /// Requests may follow.
-    Agreed(Agreed),
+    /// The handshake has ended, and requests may follow.
+    Done(ExportParameters),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,10 +77,10 @@ enum Stage {
     Structured,
     Context,
     Go,
-    OldExport,
+    ExportName,
 }
 
-/// A client's side of a handshake.
+/// The client's side of a handshake.
 #[derive(Debug)]
 pub struct Greeting {
     export: String,
@@ -87,11 +89,11 @@ pub struct Greeting {
     no_zeroes: bool,
     replies: u32,
     size: Option<(u64, u16)>,
-    agreed: Agreed,
+    parameters: ExportParameters,
 }
 
 impl Greeting {
-    /// Asks for `export`.
+    /// A handshake for the export `export`, over TLS if `wants_tls`.
     #[must_use]
     pub fn new(export: &str, wants_tls: bool) -> Self {
         Self {
@@ -101,7 +103,7 @@ impl Greeting {
             no_zeroes: false,
             replies: 0,
             size: None,
-            agreed: Agreed {
+            parameters: ExportParameters {
                 size_bytes: 0,
                 flags: 0,
                 block_min: 1,
@@ -113,30 +115,34 @@ impl Greeting {
         }
     }
 
-    /// Takes what has come, and says how much of it is done with. What is to be sent goes
-    /// to `output`.
+    /// Handles received bytes. Returns how many of them were consumed, and appends the bytes to
+    /// send to `output`.
     ///
     /// # Errors
-    /// [`Broken`]: this server is no use.
-    pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<(usize, Step), Broken> {
+    /// The server refused, or violated the protocol.
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        output: &mut Vec<u8>,
+    ) -> Result<(usize, Step), ConnectionError> {
         let mut used = 0;
         loop {
             let mut reader = Reader::new(&input[used..]);
             let before = reader.remaining();
             let step = match self.stage {
                 Stage::Greeting => self.greeting(&mut reader, output),
-                Stage::OldExport => self.old_export(&mut reader),
+                Stage::ExportName => self.export_name_reply(&mut reader),
                 _ => self.option_reply(&mut reader, output),
             };
             match step {
                 Err(Stop::Short(_)) => return Ok((used, Step::Wait)),
-                Err(Stop::Broken(broken)) => return Err(broken),
+                Err(Stop::Failed(error)) => return Err(error),
                 Ok(step) => {
                     used += before - reader.remaining();
                     match step {
                         Step::Wait => {}
                         Step::StartTls if used < input.len() => {
-                            return Err(Nonsense::PlainBytes(input.len() - used).into());
+                            return Err(ProtocolViolation::PlainBytes(input.len() - used).into());
                         }
                         step => return Ok((used, step)),
                     }
@@ -145,22 +151,22 @@ impl Greeting {
         }
     }
 
-    /// TLS has begun: what follows is asked in it.
+    /// Continues the handshake after TLS has begun.
     pub fn tls_started(&mut self, output: &mut Vec<u8>) {
-        self.ask(Stage::Structured, output);
+        self.send_option(Stage::Structured, output);
     }
 
     fn greeting(&mut self, reader: &mut Reader<'_>, output: &mut Vec<u8>) -> Result<Step, Stop> {
         let magic = u64::from_be_bytes(reader.array()?);
         if magic != GREETING_MAGIC {
-            return Err(Nonsense::Greeting(magic).into());
+            return Err(ProtocolViolation::Greeting(magic).into());
         }
         if u64::from_be_bytes(reader.array()?) != OPTION_MAGIC {
-            return Err(Nonsense::OldStyle.into());
+            return Err(ProtocolViolation::OldStyle.into());
         }
         let flags = u16::from_be_bytes(reader.array()?);
         if flags & handshake_flags::FIXED_NEWSTYLE == 0 {
-            return Err(Nonsense::OldStyle.into());
+            return Err(ProtocolViolation::OldStyle.into());
         }
         self.no_zeroes = flags & handshake_flags::NO_ZEROES != 0;
         let mut own = handshake_flags::FIXED_NEWSTYLE;
@@ -173,11 +179,11 @@ impl Greeting {
         } else {
             Stage::Structured
         };
-        self.ask(next, output);
+        self.send_option(next, output);
         Ok(Step::Wait)
     }
 
-    fn ask(&mut self, stage: Stage, output: &mut Vec<u8>) {
+    fn send_option(&mut self, stage: Stage, output: &mut Vec<u8>) {
         self.stage = stage;
         self.replies = 0;
         let name = self.export.as_bytes();
@@ -186,14 +192,14 @@ impl Greeting {
             Stage::Greeting | Stage::Tls | Stage::Structured => Vec::new(),
             Stage::Context => {
                 let length = (BASE_ALLOCATION.len() as u32).to_be_bytes();
-                let one = 1_u32.to_be_bytes();
-                [&name_length, name, &one, &length, BASE_ALLOCATION].concat()
+                let count = 1_u32.to_be_bytes();
+                [&name_length, name, &count, &length, BASE_ALLOCATION].concat()
             }
             Stage::Go => {
                 let facts = [1_u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
                 [&name_length, name, &facts].concat()
             }
-            Stage::OldExport => name.to_vec(),
+            Stage::ExportName => name.to_vec(),
         };
         let header = OptionHeader {
             option: option_of(stage),
@@ -210,51 +216,55 @@ impl Greeting {
     ) -> Result<Step, Stop> {
         let magic = u64::from_be_bytes(reader.array()?);
         if magic != OPTION_REPLY_MAGIC {
-            return Err(Nonsense::OptionMagic(magic).into());
+            return Err(ProtocolViolation::OptionMagic(magic).into());
         }
         let answered = u32::from_be_bytes(reader.array()?);
         let kind = u32::from_be_bytes(reader.array()?);
         let length = u32::from_be_bytes(reader.array()?);
-        let asked = option_of(self.stage);
-        if answered != asked {
-            return Err(Nonsense::OtherOption { asked, answered }.into());
+        let requested = option_of(self.stage);
+        if answered != requested {
+            return Err(ProtocolViolation::OtherOption {
+                requested,
+                answered,
+            }
+            .into());
         }
-        let odd = Nonsense::OptionReply {
-            option: asked,
+        let violation = ProtocolViolation::OptionReply {
+            option: requested,
             kind,
             length,
         };
         if length > REPLY_BYTES_MAX {
-            return Err(odd.into());
+            return Err(violation.into());
         }
         let data = reader.bytes(length as usize)?;
         self.replies += 1;
         if self.replies > REPLIES_MAX {
-            return Err(Nonsense::OptionReplies(asked).into());
+            return Err(ProtocolViolation::OptionReplies(requested).into());
         }
         match (kind, self.stage) {
-            (reply::INFO, Stage::Go) => self.fact(data, odd)?,
+            (reply::INFO, Stage::Go) => self.info_reply(data, violation)?,
             (reply::META_CONTEXT, Stage::Context) => {
                 let mut data = Reader::new(data);
-                let id = data.array().map_err(|_| odd)?;
+                let id = data.array().map_err(|_| violation)?;
                 if data.bytes(data.remaining())? == BASE_ALLOCATION {
-                    self.agreed.allocation = Some(u32::from_be_bytes(id));
+                    self.parameters.allocation = Some(u32::from_be_bytes(id));
                 }
             }
             (reply::ACK, Stage::Tls) => return Ok(Step::StartTls),
             (reply::ACK, Stage::Structured) => {
-                self.agreed.structured = true;
-                self.ask(Stage::Context, output);
+                self.parameters.structured = true;
+                self.send_option(Stage::Context, output);
             }
-            (reply::ACK, Stage::Context) => self.ask(Stage::Go, output),
-            (reply::ACK, Stage::Go) => return self.agree(),
+            (reply::ACK, Stage::Context) => self.send_option(Stage::Go, output),
+            (reply::ACK, Stage::Go) => return self.finish(),
             (kind, stage) if kind & reply::ERROR != 0 => self.refused(stage, kind, data, output)?,
-            _ => return Err(odd.into()),
+            _ => return Err(violation.into()),
         }
         Ok(Step::Wait)
     }
 
-    /// The server does not do what was asked.
+    /// Handles a refusal of an option: the client does without it, or ends the connection.
     fn refused(
         &mut self,
         stage: Stage,
@@ -262,20 +272,26 @@ impl Greeting {
         message: &[u8],
         output: &mut Vec<u8>,
     ) -> Result<(), Stop> {
-        let old = matches!(kind, reply::ERR_UNSUP | reply::ERR_POLICY);
+        let is_unsupported = matches!(kind, reply::ERR_UNSUP | reply::ERR_POLICY);
         match stage {
-            Stage::Structured if old || kind == reply::ERR_INVALID => self.ask(Stage::Go, output),
-            Stage::Context => {
-                self.agreed.allocation = None;
-                self.ask(Stage::Go, output);
+            Stage::Structured if is_unsupported || kind == reply::ERR_INVALID => {
+                self.send_option(Stage::Go, output)
             }
-            Stage::Go if kind == reply::ERR_UNSUP => self.ask(Stage::OldExport, output),
-            _ => return Err(Stop::Broken(Broken::Refused(refusal(kind, message)))),
+            Stage::Context => {
+                self.parameters.allocation = None;
+                self.send_option(Stage::Go, output);
+            }
+            Stage::Go if kind == reply::ERR_UNSUP => self.send_option(Stage::ExportName, output),
+            _ => {
+                return Err(Stop::Failed(ConnectionError::Refused(refusal(
+                    kind, message,
+                ))));
+            }
         }
         Ok(())
     }
 
-    fn fact(&mut self, data: &[u8], odd: Nonsense) -> Result<(), Stop> {
+    fn info_reply(&mut self, data: &[u8], violation: ProtocolViolation) -> Result<(), Stop> {
         let mut reader = Reader::new(data);
         let mut read = || -> Result<(), OutOfBytes> {
             match u16::from_be_bytes(reader.array()?) {
@@ -284,51 +300,51 @@ impl Greeting {
                     self.size = Some((size, u16::from_be_bytes(reader.array()?)));
                 }
                 info::BLOCK_SIZE => {
-                    self.agreed.block_min = u32::from_be_bytes(reader.array()?);
-                    self.agreed.block_preferred = u32::from_be_bytes(reader.array()?);
-                    self.agreed.payload_max = u32::from_be_bytes(reader.array()?);
+                    self.parameters.block_min = u32::from_be_bytes(reader.array()?);
+                    self.parameters.block_preferred = u32::from_be_bytes(reader.array()?);
+                    self.parameters.payload_max = u32::from_be_bytes(reader.array()?);
                 }
                 _ => {}
             }
             Ok(())
         };
-        read().map_err(|_| odd.into())
+        read().map_err(|_| violation.into())
     }
 
-    fn old_export(&mut self, reader: &mut Reader<'_>) -> Result<Step, Stop> {
-        let mut fixed = Reader::new(reader.bytes(OLD_EXPORT_BYTES)?);
+    fn export_name_reply(&mut self, reader: &mut Reader<'_>) -> Result<Step, Stop> {
+        let mut fixed = Reader::new(reader.bytes(EXPORT_NAME_REPLY_BYTES)?);
         let size = u64::from_be_bytes(fixed.array()?);
         self.size = Some((size, u16::from_be_bytes(fixed.array()?)));
         if !self.no_zeroes {
-            reader.bytes(OLD_ZEROES)?;
+            reader.bytes(EXPORT_NAME_PADDING_BYTES)?;
         }
-        self.agree()
+        self.finish()
     }
 
-    fn agree(&mut self) -> Result<Step, Stop> {
-        let (size_bytes, flags) = self.size.ok_or(Nonsense::NoSize)?;
-        let agreed = &mut self.agreed;
-        let (minimum, preferred) = (agreed.block_min, agreed.block_preferred);
-        let is_odd = !minimum.is_power_of_two()
+    fn finish(&mut self) -> Result<Step, Stop> {
+        let (size_bytes, flags) = self.size.ok_or(ProtocolViolation::NoSize)?;
+        let parameters = &mut self.parameters;
+        let (minimum, preferred) = (parameters.block_min, parameters.block_preferred);
+        let is_invalid = !minimum.is_power_of_two()
             || minimum > 64 << 10
             || !preferred.is_power_of_two()
             || preferred < minimum
-            || agreed.payload_max < minimum;
-        if is_odd {
-            return Err(Nonsense::BlockSizes {
+            || parameters.payload_max < minimum;
+        if is_invalid {
+            return Err(ProtocolViolation::BlockSizes {
                 minimum,
                 preferred,
-                maximum: agreed.payload_max,
+                maximum: parameters.payload_max,
             }
             .into());
         }
-        agreed.size_bytes = size_bytes;
-        agreed.flags = flags;
-        // Payloads of whole smallest blocks.
-        let payload_max = agreed.payload_max.min(PAYLOAD_BYTES_MAX);
-        agreed.payload_max = payload_max / minimum * minimum;
-        agreed.block_preferred = preferred.clamp(512, BLOCK_BYTES_MAX);
-        Ok(Step::Agreed(*agreed))
+        parameters.size_bytes = size_bytes;
+        parameters.flags = flags;
+        // Payloads consist of whole blocks.
+        let payload_max = parameters.payload_max.min(PAYLOAD_BYTES_MAX);
+        parameters.payload_max = payload_max / minimum * minimum;
+        parameters.block_preferred = preferred.clamp(512, BLOCK_BYTES_MAX);
+        Ok(Step::Done(*parameters))
     }
 }
 
@@ -339,15 +355,15 @@ fn option_of(stage: Stage) -> u32 {
         Stage::Structured => option::STRUCTURED_REPLY,
         Stage::Context => option::SET_META_CONTEXT,
         Stage::Go => option::GO,
-        Stage::OldExport => option::EXPORT_NAME,
+        Stage::ExportName => option::EXPORT_NAME,
     }
 }
 
-/// Why a step goes no further.
+/// Why a step does not end.
 enum Stop {
-    /// More has to come.
-    Short(#[expect(dead_code, reason = "what is missing comes")] OutOfBytes),
-    Broken(Broken),
+    /// Not all of its bytes have arrived.
+    Short(#[expect(dead_code, reason = "the missing bytes arrive later")] OutOfBytes),
+    Failed(ConnectionError),
 }
 
 impl From<OutOfBytes> for Stop {
@@ -356,8 +372,8 @@ impl From<OutOfBytes> for Stop {
     }
 }
 
-impl From<Nonsense> for Stop {
-    fn from(nonsense: Nonsense) -> Self {
-        Self::Broken(nonsense.into())
+impl From<ProtocolViolation> for Stop {
+    fn from(violation: ProtocolViolation) -> Self {
+        Self::Failed(violation.into())
     }
 }

@@ -1,44 +1,54 @@
-//! An NBD client that is a [`base::BlockDevice`]: any NBD server's export, for whoever uses
-//! devices. `docs/internals/nbd.md` says what it asks of a server.
+//! An NBD client that is a [`base::BlockDevice`]: the export of any NBD server, as a disk.
+//! `docs/internals/nbd.md` says what the client requires of a server.
 //!
 //! ```text
-//!   verbs ─▶ log ─▶ line ─▶ server         greeting: the handshake
-//!   poll  ◀─ replies ◀──┘                  log: what is not answered, and what is not flushed
+//!   block_device ─▶ request_log ─▶ connection ─▶ transport ─▶ server
+//!   poll         ◀─ replies ◀──────────────────────┘
 //! ```
 //!
-//! Nothing waits. Connecting, TLS and the handshake go on in [`base::BlockDevice::poll`];
-//! requests leave together in `commit` and `poll`, in one system call for many; the socket
-//! is watched by the thread that owns the device ([`super::Watcher`]).
+//! * `nbd_client`: [`NbdClient`], which ties the parts together. `block_device`: requests to the
+//!   device as NBD requests. `split`: requests that are too long for one NBD request.
+//! * `request_log`, `entry`: requests without a reply, and changes that no flush has covered.
+//! * `connection`: connects, and connects again. It knows no requests. `greeting`: the handshake.
+//!   `transport`: the socket. `replies`: the server's bytes as replies.
+//! * `orphaned`: connections that were given up while the server may still carry out requests.
 //!
-//! Lifecycle of a request: 1. logged (taken, in memory), 2. sent, 3. answered, 4. *kept*,
-//! if it is a change that no flush has covered and the client may connect again, 5. gone.
+//! Nothing here blocks. Connecting, TLS and the handshake proceed in
+//! [`base::BlockDevice::poll`]. Requests are sent in `commit` and `poll`, many in one system
+//! call. The thread that owns the device watches the socket ([`super::Watcher`]).
+//!
+//! Life of a request: 1. logged, 2. sent, 3. answered, 4. *unflushed*, if it is a change that no
+//! flush has covered and the client may reconnect, 5. removed.
 //!
 //! Invariants:
 //!
-//! * `unanswered <= requests_max`, `unanswered bytes + kept bytes <= bytes_max + kept_max`:
-//!   beyond it the device is `Busy`.
-//! * Nothing that a server says is believed before it is checked against the request that
-//!   it answers. What makes no sense ends the connection ([`Nonsense`]).
-//! * With [`Reconnect::Again`] a connection that is lost loses nothing: on the new one kept
-//!   changes are made once more, those that overlap in their order, and only when they are
-//!   answered the rest is sent. A request may so be carried out twice, and a write that was
-//!   under way together with another one may come after it.
-//! * Nothing is made once more, nor anything new asked of the same export, while what was
-//!   sent over an earlier connection may still be carried out (`leaving`).
-//! * After a flush that has failed none counts before all that is kept was made once more.
-//! * A kept change that a server refuses to make once more for `refused_for` is a lost write:
-//!   the device is stopped for good.
+//! * `unanswered <= requests_max`, `unanswered bytes + unflushed bytes <= bytes_max +
+//!   unflushed_bytes_max`. Beyond that the device is `Busy`.
+//! * Every reply is checked against its request. One that does not fit ends the connection
+//!   ([`ProtocolViolation`]).
+//! * With [`Reconnect::Backoff`] a lost connection loses no data. Over the next connection the
+//!   client first replays unflushed changes, in order where they overlap, and then sends the
+//!   requests without a reply. So the server may carry out a request twice, and a write may take
+//!   effect after another one that was outstanding at the same time.
+//! * The client neither replays nor sends anything to an export while the server may still carry
+//!   out changes that it received over an earlier connection (`orphaned`).
+//! * After a failed flush, no later flush counts until all unflushed changes have been replayed.
+//! * If a server refuses to replay an unflushed change for `replay_timeout`, an acknowledged
+//!   write is lost, and the device stops for good.
 
-mod device;
+mod block_device;
+mod connection;
+mod entry;
 pub mod fuzz;
 mod greeting;
-mod leaving;
-mod line;
-mod log;
-mod nonsense;
+mod nbd_client;
+mod orphaned;
+mod protocol_violation;
 mod replies;
+mod request_log;
+mod split;
 mod tls;
-mod verbs;
+mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,74 +56,72 @@ use std::time::Duration;
 use net::Channel;
 use world::{Clock, Endpoint};
 
-pub(super) use greeting::{Agreed, Greeting, Step};
-pub(super) use log::Log;
+pub(super) use greeting::{ExportParameters, Greeting, Step};
 pub(super) use replies::Replies;
+pub(super) use request_log::RequestLog;
 
-pub use device::NbdClient;
-pub use leaving::Departed;
-pub use nonsense::Nonsense;
+pub use nbd_client::NbdClient;
+pub use orphaned::OrphanedConnections;
+pub use protocol_violation::ProtocolViolation;
 pub use tls::{ClientTls, ClientTlsError};
 
-/// Where a server is.
+/// How a client reaches its server.
 #[derive(Debug)]
 pub enum Target {
-    /// At an address.
+    /// The client connects to this address.
     Endpoint(Endpoint),
-    /// At the other end of this, which does not block, and may not be connected yet. If
-    /// that ends only the owner can say where to go on ([`NbdClient::connect_over`]).
+    /// The server is at the other end of this channel, which does not block and may still be
+    /// connecting. When it ends, the owner provides another one ([`NbdClient::connect_over`]).
     Connected(Channel),
-    /// The owner says later ([`NbdClient::connect_over`]).
+    /// The owner provides the channel later ([`NbdClient::connect_over`]).
     Later,
 }
 
-/// What becomes of a connection that is lost.
+/// What the client does when it loses its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconnect {
-    /// It is over: what is unanswered fails, and all that comes.
+    /// It fails all requests, those without a reply and later ones.
     Never,
-    /// It is tried again after pauses that double. Requests wait for it.
-    Again {
+    /// It connects again after pauses that double. Requests wait meanwhile.
+    Backoff {
         /// The first pause.
         min: Duration,
-        /// The longest one.
+        /// The longest pause.
         max: Duration,
     },
 }
 
-/// How a server is used.
+/// How a client uses its server.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// The export's name there.
+    /// The name of the export on the server.
     pub export: String,
-    /// With it, all but the greeting is TLS.
+    /// With TLS, everything but the greeting is encrypted; `None` for plain bytes.
     pub tls: Option<ClientTls>,
-    /// What becomes of a connection that is lost.
+    /// What the client does when it loses its connection.
     pub reconnect: Reconnect,
-    /// Connecting and the handshake take no longer.
+    /// The longest time for connecting and the handshake together.
     pub connect_timeout: Duration,
-    /// If nothing of the oldest request goes on for so long the connection counts as lost.
+    /// When the oldest request makes no progress for this long, the connection counts as lost.
     pub request_timeout: Duration,
-    /// A server that refuses for so long to make once more what it had acknowledged has lost
-    /// it. Until then it is tried again after the pauses of `reconnect`.
-    pub refused_for: Duration,
-    /// Requests that are not answered.
+    /// How long a server may refuse to replay unflushed changes before they count as lost. Until
+    /// then the client tries again after the pauses of `reconnect`.
+    pub replay_timeout: Duration,
+    /// The maximal number of requests without a reply.
     pub requests_max: usize,
-    /// Bytes to be read or written by them. One request may be larger.
+    /// The maximal number of bytes that these read or write. One longer request is accepted alone.
     pub bytes_max: usize,
-    /// Bytes of acknowledged changes that are kept until a flush; at half of it the client
-    /// asks for a flush itself.
-    pub kept_bytes_max: usize,
-    /// Connections that were left and may not be over: those of other clients, too, if they
-    /// have the same.
-    pub departed: Arc<Departed>,
-    /// Where time comes from.
+    /// The maximal number of bytes in unflushed changes. At half of it the client flushes.
+    pub unflushed_bytes_max: usize,
+    /// Connections that were given up. Clients of the same export have to share them.
+    pub orphaned: Arc<OrphanedConnections>,
+    /// The clock for timeouts and pauses.
     pub clock: Arc<dyn Clock>,
 }
 
 impl ClientOptions {
-    /// Usual values: connections are never made again, 10 s for each step, 1024 requests of
-    /// 64 MiB, and 64 MiB that are kept.
+    /// The defaults: the client never reconnects, waits 10 s for each step, and has at most 1024
+    /// requests of 64 MiB, and 64 MiB of unflushed changes.
     pub fn new(export: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
         Self {
             export: export.into(),
@@ -121,79 +129,78 @@ impl ClientOptions {
             reconnect: Reconnect::Never,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
-            refused_for: Duration::from_secs(60),
+            replay_timeout: Duration::from_secs(60),
             requests_max: 1024,
             bytes_max: 64 << 20,
-            kept_bytes_max: 64 << 20,
-            departed: Arc::default(),
+            unflushed_bytes_max: 64 << 20,
+            orphaned: Arc::default(),
             clock,
         }
     }
 }
 
-/// Why there is no connection.
+/// Why a client has no connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    /// The operating system says so.
+pub enum ConnectionError {
+    /// The operating system reported an error.
     #[error("{0}")]
     Socket(String),
-    /// The server has closed it.
-    #[error("the server has closed the connection")]
+    /// The server closed the connection.
+    #[error("the server closed the connection")]
     Closed,
-    /// The server does not serve what was asked for.
-    #[error("the server refuses: {0}")]
+    /// The server refused an option of the handshake.
+    #[error("the server refused: {0}")]
     Refused(String),
-    /// The server says what none may say.
-    #[error("the server makes no sense: {0}")]
-    Nonsense(#[from] Nonsense),
-    /// It took too long.
+    /// The server broke the protocol.
+    #[error("the server violated the NBD protocol: {0}")]
+    ProtocolViolation(#[from] ProtocolViolation),
+    /// A step took too long.
     #[error("{what} within {} s", within.as_secs_f64())]
-    Late {
+    TimedOut {
         /// What did not happen.
         what: &'static str,
-        /// How long it was waited for.
+        /// The timeout.
         within: Duration,
     },
-    /// It is not the export that it was.
-    #[error("the export is another one now: {what} was {was}, and is {is}")]
-    Changed {
-        /// What is different.
+    /// The export differs from that of the first connection.
+    #[error("the export changed: {what} was {was}, and is {is}")]
+    ExportChanged {
+        /// The property that differs.
         what: &'static str,
-        /// As it was.
+        /// Its value in the first connection.
         was: u64,
-        /// As it is.
+        /// Its value now.
         is: u64,
     },
-    /// An older connection to it is not over.
+    /// An orphaned connection to the export has not ended.
     #[error(
-        "what was asked of it over an earlier connection is not answered, and may still be \
-         carried out"
+        "requests of an earlier connection have no reply, and the server may still carry them out"
     )]
-    Unheard,
-    /// It does not make an acknowledged change once more.
-    #[error("the server refuses to make once more what it had acknowledged: {0}")]
-    Unmade(String),
-    /// It could not bring to stable storage what it has acknowledged.
+    OrphanPending,
+    /// The server refused to replay an unflushed change.
+    #[error("the server refused to replay an acknowledged write: {0}")]
+    ReplayRefused(String),
+    /// The server could not flush acknowledged changes to stable storage.
     #[error("the server failed to flush: {0}")]
-    Unflushed(String),
-    /// The server says that it is stopping.
-    #[error("the server is stopping")]
-    Stopping,
-    /// The owner has ended it.
-    #[error("it was ended")]
+    FlushFailed(String),
+    /// The server is shutting down.
+    #[error("the server is shutting down")]
+    ServerStopping,
+    /// The owner closed the connection.
+    #[error("the client closed the connection")]
     Ended,
 }
 
-/// How a client's connection is.
+/// The state of a client's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It is being made.
+    /// The client connects, or performs the handshake.
     Connecting,
-    /// Requests are answered.
+    /// The server answers requests.
     Ready,
-    /// There is none.
-    Broken {
+    /// There is no connection.
+    Disconnected {
         /// Why.
-        why: Broken,
+        error: ConnectionError,
     },
 }

@@ -1,39 +1,41 @@
-//! What a server answers: bytes become answers of requests in the [`Log`], however they are
-//! cut. Data of reads go from where they were received to where they stay, in one copy.
+//! [`Replies`]: decodes a server's replies, and checks each against its request in the
+//! [`RequestLog`]. The bytes may arrive in any pieces. The data of reads are copied once, or
+//! received where they stay.
 
 use base::{Extent, ExtentKind, IoError};
 
 use super::super::reply::{CHUNK_BYTES, SIMPLE_BYTES};
 use super::super::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, allocation, chunk, command};
-use super::Broken;
-use super::log::{Entry, Log};
-use super::nonsense::Nonsense;
+use super::ConnectionError;
+use super::entry::Entry;
+use super::protocol_violation::ProtocolViolation;
+use super::request_log::RequestLog;
 
-/// The longest error chunk: a number, an offset, and the longest message there is.
+/// The maximal length of an error chunk: an error number, an offset and a message.
 const ERROR_BYTES_MAX: u32 = 4 + 2 + u16::MAX as u32 + 8;
 
-/// The longest block status that is looked at, in bytes. QEMU's and nbdkit's are shorter.
+/// The maximal length of a block status, in bytes. QEMU's and nbdkit's are shorter.
 const STATUS_BYTES_MAX: u32 = 4 + (1 << 20);
 
-/// Length and state.
+/// The length of an extent: its length and state, 4 bytes each.
 const EXTENT_BYTES: u32 = 8;
 
-/// Error numbers of the wire beyond those that this server uses.
+/// Error numbers of the protocol.
 const EPERM: u32 = 1;
 const ENOSPC: u32 = 28;
 const ENOTSUP: u32 = 95;
 const ESHUTDOWN: u32 = 108;
 
-/// Where the next byte belongs.
+/// What the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Header,
-    /// The body of a chunk, which is short enough to be looked at whole; or its head.
+    /// The body of a chunk, or for data and extents only its fixed part.
     Body(Chunk),
     /// Data of a read.
     Data {
         cookie: u64,
-        at: usize,
+        offset: usize,
         left: usize,
         is_last: bool,
     },
@@ -41,7 +43,7 @@ enum Stage {
     Extents {
         cookie: u64,
         left: u32,
-        /// So many bytes of the disk are told of.
+        /// The bytes of the disk that earlier extents cover.
         covered: u64,
         is_last: bool,
     },
@@ -55,7 +57,7 @@ struct Chunk {
     length: u32,
 }
 
-/// A server's side of the conversation, as far as it has come.
+/// A decoder of a server's replies.
 #[derive(Debug)]
 pub struct Replies {
     stage: Stage,
@@ -70,7 +72,7 @@ fn word<const N: usize>(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Replies {
-    /// What has been agreed upon.
+    /// A decoder for a connection with this negotiated form of replies and `base:allocation`.
     pub fn new(structured: bool, allocation: Option<u32>) -> Self {
         Self {
             stage: Stage::Header,
@@ -79,32 +81,35 @@ impl Replies {
         }
     }
 
-    /// Takes the bytes in order as far as they make something whole; returns how many, and
-    /// adds the cookies of what is answered.
+    /// Decodes received bytes. Returns how many of them were consumed, and adds the cookies of
+    /// the requests that they complete to `completed`.
     ///
     /// # Errors
-    /// The connection is over.
+    /// Why the connection ends.
     pub fn advance(
         &mut self,
         input: &[u8],
-        log: &mut Log,
-        done: &mut Vec<u64>,
-    ) -> Result<usize, Broken> {
+        log: &mut RequestLog,
+        completed: &mut Vec<u64>,
+    ) -> Result<usize, ConnectionError> {
         let mut used = 0;
         loop {
             let rest = &input[used..];
             let step = match self.stage {
-                Stage::Header => self.header(rest, log, done)?,
-                Stage::Body(chunk) => self.body(chunk, rest, log, done)?,
+                Stage::Header => self.header(rest, log, completed)?,
+                Stage::Body(chunk) => self.body(chunk, rest, log, completed)?,
                 Stage::Data {
-                    cookie, at, left, ..
+                    cookie,
+                    offset,
+                    left,
+                    ..
                 } => {
                     let count = left.min(rest.len());
                     if count > 0 {
-                        let entry = log.sent_one(cookie)?;
-                        entry.data[at..at + count].copy_from_slice(&rest[..count]);
+                        let entry = log.sent_entry(cookie)?;
+                        entry.data[offset..offset + count].copy_from_slice(&rest[..count]);
                     }
-                    self.came(count, log, done);
+                    self.data_received(count, log, completed);
                     (count > 0).then_some(count)
                 }
                 Stage::Extents {
@@ -122,7 +127,7 @@ impl Replies {
                             is_last,
                         };
                         if left == EXTENT_BYTES {
-                            self.end(cookie, is_last, log, done);
+                            self.end(cookie, is_last, log, completed);
                         }
                         Some(EXTENT_BYTES as usize)
                     }
@@ -135,39 +140,42 @@ impl Replies {
         }
     }
 
-    /// Where data that are expected can be received, if they are many.
-    pub fn room<'a>(&self, log: &'a mut Log) -> Option<&'a mut [u8]> {
+    /// The space for the data of a read that arrive next.
+    pub fn data_space<'a>(&self, log: &'a mut RequestLog) -> Option<&'a mut [u8]> {
         match self.stage {
             Stage::Data {
-                cookie, at, left, ..
+                cookie,
+                offset,
+                left,
+                ..
             } => {
-                let entry = log.sent_one(cookie).ok()?;
-                entry.data.get_mut(at..at + left)
+                let entry = log.sent_entry(cookie).ok()?;
+                entry.data.get_mut(offset..offset + left)
             }
             _ => None,
         }
     }
 
-    /// So many bytes were received there.
-    pub fn came(&mut self, count: usize, log: &mut Log, done: &mut Vec<u64>) {
+    /// Records that `count` bytes were received into that space.
+    pub fn data_received(&mut self, count: usize, log: &mut RequestLog, completed: &mut Vec<u64>) {
         if let Stage::Data {
             cookie,
-            at,
+            offset,
             left,
             is_last,
         } = &mut self.stage
         {
-            *at += count;
+            *offset += count;
             *left -= count;
             if *left == 0 {
                 let (cookie, is_last) = (*cookie, *is_last);
-                self.end(cookie, is_last, log, done);
+                self.end(cookie, is_last, log, completed);
             }
         }
     }
 
-    /// The request whose reply is being received.
-    pub fn underway(&self) -> Option<u64> {
+    /// The cookie of the request whose reply is arriving.
+    pub fn current(&self) -> Option<u64> {
         match self.stage {
             Stage::Header => None,
             Stage::Body(Chunk { cookie, .. })
@@ -176,20 +184,20 @@ impl Replies {
         }
     }
 
-    fn end(&mut self, cookie: u64, is_last: bool, log: &mut Log, done: &mut Vec<u64>) {
+    fn end(&mut self, cookie: u64, is_last: bool, log: &mut RequestLog, completed: &mut Vec<u64>) {
         self.stage = Stage::Header;
         if is_last {
             log.end(cookie);
-            done.push(cookie);
+            completed.push(cookie);
         }
     }
 
     fn header(
         &mut self,
         input: &[u8],
-        log: &mut Log,
-        done: &mut Vec<u64>,
-    ) -> Result<Option<usize>, Broken> {
+        log: &mut RequestLog,
+        completed: &mut Vec<u64>,
+    ) -> Result<Option<usize>, ConnectionError> {
         let Some(magic) = word::<4>(input) else {
             return Ok(None);
         };
@@ -197,10 +205,12 @@ impl Replies {
             SIMPLE_REPLY_MAGIC if input.len() >= SIMPLE_BYTES => {
                 let errno = word::<4>(&input[4..]).unwrap_or_default() as u32;
                 let cookie = word::<8>(&input[8..]).unwrap_or_default();
-                self.simple(cookie, errno, log, done)?;
+                self.simple(cookie, errno, log, completed)?;
                 Ok(Some(SIMPLE_BYTES))
             }
-            CHUNK_MAGIC if !self.structured => Err(Nonsense::ReplyMagic(CHUNK_MAGIC).into()),
+            CHUNK_MAGIC if !self.structured => {
+                Err(ProtocolViolation::ReplyMagic(CHUNK_MAGIC).into())
+            }
             CHUNK_MAGIC if input.len() >= CHUNK_BYTES => {
                 let flags = word::<2>(&input[4..]).unwrap_or_default() as u16;
                 let chunk = Chunk {
@@ -209,15 +219,15 @@ impl Replies {
                     is_last: flags & chunk::DONE != 0,
                     length: word::<4>(&input[16..]).unwrap_or_default() as u32,
                 };
-                let entry = log.sent_one(chunk.cookie)?;
+                let entry = log.sent_entry(chunk.cookie)?;
                 if !fits(&chunk, entry) {
-                    return Err(odd(&chunk).into());
+                    return Err(violation(&chunk).into());
                 }
                 self.stage = Stage::Body(chunk);
                 Ok(Some(CHUNK_BYTES))
             }
             SIMPLE_REPLY_MAGIC | CHUNK_MAGIC => Ok(None),
-            other => Err(Nonsense::ReplyMagic(other).into()),
+            other => Err(ProtocolViolation::ReplyMagic(other).into()),
         }
     }
 
@@ -225,29 +235,29 @@ impl Replies {
         &mut self,
         cookie: u64,
         errno: u32,
-        log: &mut Log,
-        done: &mut Vec<u64>,
-    ) -> Result<(), Broken> {
-        let entry = log.sent_one(cookie)?;
+        log: &mut RequestLog,
+        completed: &mut Vec<u64>,
+    ) -> Result<(), ConnectionError> {
+        let entry = log.sent_entry(cookie)?;
         let is_read = entry.header.command == command::READ;
         let is_status = entry.header.command == command::BLOCK_STATUS;
         if is_status || is_read && self.structured {
-            return Err(Nonsense::Form { cookie }.into());
+            return Err(ProtocolViolation::Form { cookie }.into());
         }
         if errno != 0 {
-            entry.error = Some(error_of(errno, &[])?);
+            entry.error = Some(io_error(errno, &[])?);
         } else if is_read {
             let length = u64::from(entry.header.length);
             entry.take_range(entry.header.offset, length)?;
             self.stage = Stage::Data {
                 cookie,
-                at: 0,
+                offset: 0,
                 left: length as usize,
                 is_last: true,
             };
             return Ok(());
         }
-        self.end(cookie, true, log, done);
+        self.end(cookie, true, log, completed);
         Ok(())
     }
 
@@ -255,9 +265,9 @@ impl Replies {
         &mut self,
         chunk: Chunk,
         input: &[u8],
-        log: &mut Log,
-        done: &mut Vec<u64>,
-    ) -> Result<Option<usize>, Broken> {
+        log: &mut RequestLog,
+        completed: &mut Vec<u64>,
+    ) -> Result<Option<usize>, ConnectionError> {
         let needed = match chunk.kind {
             chunk::OFFSET_DATA => 8,
             chunk::BLOCK_STATUS => 4,
@@ -266,15 +276,14 @@ impl Replies {
         let Some(body) = input.get(..needed) else {
             return Ok(None);
         };
-        let entry = log.sent_one(chunk.cookie)?;
+        let entry = log.sent_entry(chunk.cookie)?;
         match chunk.kind {
             chunk::OFFSET_DATA => {
-                let offset = word::<8>(body).unwrap_or_default();
+                let disk_offset = word::<8>(body).unwrap_or_default();
                 let left = chunk.length - 8;
-                let at = entry.take_range(offset, left.into())?;
                 self.stage = Stage::Data {
                     cookie: chunk.cookie,
-                    at,
+                    offset: entry.take_range(disk_offset, left.into())?,
                     left: left as usize,
                     is_last: false,
                 };
@@ -286,7 +295,7 @@ impl Replies {
             }
             chunk::BLOCK_STATUS => {
                 if word::<4>(body) != self.allocation.map(u64::from) || !entry.extents.is_empty() {
-                    return Err(Nonsense::Extents(chunk.cookie).into());
+                    return Err(ProtocolViolation::Extents(chunk.cookie).into());
                 }
                 self.stage = Stage::Extents {
                     cookie: chunk.cookie,
@@ -301,52 +310,45 @@ impl Replies {
             kind if kind & chunk::ERRORS != 0 => {
                 let errno = word::<4>(body).unwrap_or_default() as u32;
                 let length = word::<2>(&body[4..]).unwrap_or_default() as usize;
-                let message = body.get(6..6 + length).ok_or(odd(&chunk))?;
-                entry.error = Some(error_of(errno, message)?);
+                let message = body.get(6..6 + length).ok_or(violation(&chunk))?;
+                entry.error = Some(io_error(errno, message)?);
             }
             _ => {}
         }
-        // A read is whole when its last chunk has come, unless it failed.
         if chunk.is_last {
-            let missing = entry.missing();
-            let is_read = entry.header.command == command::READ;
-            if is_read && entry.error.is_none() && missing > 0 {
-                return Err(Nonsense::Missing {
-                    cookie: chunk.cookie,
-                    missing,
-                }
-                .into());
-            }
-            let is_status = entry.header.command == command::BLOCK_STATUS;
-            if is_status && entry.error.is_none() && entry.extents.is_empty() {
-                return Err(Nonsense::Extents(chunk.cookie).into());
-            }
+            check_complete(entry)?;
         }
         match &mut self.stage {
             Stage::Data { is_last, .. } => *is_last = chunk.is_last,
             Stage::Extents { .. } => {}
-            _ => self.end(chunk.cookie, chunk.is_last, log, done),
+            _ => self.end(chunk.cookie, chunk.is_last, log, completed),
         }
         Ok(Some(needed))
     }
 }
 
-/// One extent of a block status that has told of `covered` bytes; returns how many it adds.
-fn extent(cookie: u64, covered: u64, input: &[u8], log: &mut Log) -> Result<Option<u64>, Broken> {
+/// Decodes the next extent of a block status, whose extents cover `covered` bytes so far. Returns
+/// how many bytes it adds; `None` if it has not arrived.
+fn extent(
+    cookie: u64,
+    covered: u64,
+    input: &[u8],
+    log: &mut RequestLog,
+) -> Result<Option<u64>, ConnectionError> {
     let (Some(length), Some(state)) = (word::<4>(input), input.get(4..).and_then(word::<4>)) else {
         return Ok(None);
     };
-    let entry = log.sent_one(cookie)?;
-    let asked = u64::from(entry.header.length);
-    if length == 0 || covered >= asked {
-        return Err(Nonsense::Extents(cookie).into());
+    let entry = log.sent_entry(cookie)?;
+    let requested = u64::from(entry.header.length);
+    if length == 0 || covered >= requested {
+        return Err(ProtocolViolation::Extents(cookie).into());
     }
     let kind = match state & u64::from(allocation::ZERO) {
         0 => ExtentKind::Data,
         _ => ExtentKind::Hole,
     };
-    // The last one may go further than was asked for.
-    let length = length.min(asked - covered);
+    // The last extent may end behind the requested range.
+    let length = length.min(requested - covered);
     match entry.extents.last_mut() {
         Some(last) if last.kind == kind => last.length += length,
         _ => entry.extents.push(Extent { length, kind }),
@@ -354,49 +356,67 @@ fn extent(cookie: u64, covered: u64, input: &[u8], log: &mut Log) -> Result<Opti
     Ok(Some(length))
 }
 
-fn odd(chunk: &Chunk) -> Nonsense {
-    Nonsense::Chunk {
+/// Checks after the last chunk of a reply that a read has all its data, and a block status its
+/// extents, unless the request failed.
+fn check_complete(entry: &Entry) -> Result<(), ProtocolViolation> {
+    let (cookie, missing) = (entry.header.cookie, entry.missing());
+    match entry.header.command {
+        _ if entry.error.is_some() => Ok(()),
+        command::READ if missing > 0 => Err(ProtocolViolation::Missing { cookie, missing }),
+        command::BLOCK_STATUS if entry.extents.is_empty() => {
+            Err(ProtocolViolation::Extents(cookie))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn violation(chunk: &Chunk) -> ProtocolViolation {
+    ProtocolViolation::Chunk {
         cookie: chunk.cookie,
         kind: chunk.kind,
         length: chunk.length,
     }
 }
 
-/// Whether such a chunk may answer such a request.
+/// Whether a chunk may be part of the reply to a request.
 fn fits(chunk: &Chunk, entry: &Entry) -> bool {
-    let (asked, length) = (entry.header.command, chunk.length);
+    let (requested, length) = (entry.header.command, chunk.length);
     match chunk.kind {
         chunk::NONE => length == 0 && chunk.is_last,
         chunk::OFFSET_DATA => {
             let most = u64::from(entry.header.length) + 8;
-            asked == command::READ && length > 8 && u64::from(length) <= most
+            requested == command::READ && length > 8 && u64::from(length) <= most
         }
-        chunk::OFFSET_HOLE => asked == command::READ && length == 12,
+        chunk::OFFSET_HOLE => requested == command::READ && length == 12,
         chunk::BLOCK_STATUS => {
             let is_whole = length >= 12 && (length - 4).is_multiple_of(8);
-            asked == command::BLOCK_STATUS && is_whole && length <= STATUS_BYTES_MAX
+            requested == command::BLOCK_STATUS && is_whole && length <= STATUS_BYTES_MAX
         }
         kind => kind & chunk::ERRORS != 0 && (6..=ERROR_BYTES_MAX).contains(&length),
     }
 }
 
-/// What an error number means to whoever asked.
+/// The device's error for an error number of the protocol.
 ///
 /// # Errors
-/// [`Broken::Stopping`]: the server is about to go, and what it did not do is asked again.
-fn error_of(errno: u32, message: &[u8]) -> Result<IoError, Broken> {
-    // What is logged is short, whatever the server says.
+/// [`ConnectionError::ServerStopping`], after which the client sends the request again over
+/// another connection.
+fn io_error(errno: u32, message: &[u8]) -> Result<IoError, ConnectionError> {
+    // The message may have any length; the log gets its beginning.
     let message = String::from_utf8_lossy(&message[..message.len().min(200)]);
     let words = match message.is_empty() {
-        true => format!("the server says error {errno}"),
-        false => format!("the server says error {errno}, {}", message.escape_debug()),
+        true => format!("the server reported error {errno}"),
+        false => format!(
+            "the server reported error {errno}, {}",
+            message.escape_debug()
+        ),
     };
     Ok(match errno {
-        ESHUTDOWN => return Err(Broken::Stopping),
+        ESHUTDOWN => return Err(ConnectionError::ServerStopping),
         EPERM => IoError::ReadOnly,
         ENOSPC => IoError::NoSpace(words),
         ENOTSUP => IoError::NotSupported,
-        // EIO, and what has no word of its own: the wire says no more.
+        // EIO, and numbers that have no error of their own.
         _ => IoError::Damaged(words),
     })
 }

@@ -1,4 +1,4 @@
-//! TLS for the client's side: a certificate of its own, and an authority for the server's.
+//! [`ClientTls`]: a client's certificate, and the authority that signs its servers.
 
 use std::fmt;
 use std::path::Path;
@@ -31,14 +31,14 @@ pub enum ClientTlsError {
     /// A file cannot be read.
     #[error("cannot read {0}")]
     File(std::path::PathBuf, #[source] std::io::Error),
-    /// A file is no PEM of the kind it should be.
+    /// A file is not valid PEM.
     #[error("the {0} is not valid PEM")]
     Pem(&'static str, #[source] pem::Error),
-    /// What the files have cannot be used.
+    /// A certificate or key cannot be used.
     #[error("the {0} cannot be used")]
     Unusable(&'static str, #[source] rustls::Error),
-    /// The server's name is none.
-    #[error("{0:?} is no name of a server")]
+    /// The server's name is invalid.
+    #[error("{0:?} is not a valid server name")]
     Name(String, #[source] InvalidDnsNameError),
 }
 
@@ -62,8 +62,8 @@ impl ClientTls {
         )
     }
 
-    /// Takes PEM texts: the authorities that sign servers; the client's certificate and
-    /// those between it and its root; its key.
+    /// Parses PEM texts: the authorities that sign servers, the client's certificate with those
+    /// between it and its root, and its key.
     ///
     /// # Errors
     /// [`ClientTlsError`].
@@ -86,7 +86,7 @@ impl ClientTls {
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|error| ClientTlsError::Pem("client's key", error))?;
         let unusable = |error| ClientTlsError::Unusable("client's certificate and key", error);
-        // TLS 1.2 stays for servers with an older GnuTLS.
+        // Servers with an older GnuTLS have only TLS 1.2.
         let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(unusable)?
@@ -100,7 +100,7 @@ impl ClientTls {
         })
     }
 
-    /// One connection's TLS.
+    /// The TLS state of a new connection.
     pub(super) fn begin(&self) -> Result<Connection, rustls::Error> {
         let config = Arc::clone(&self.config);
         Ok(ClientConnection::new(config, self.server.clone())?.into())

@@ -1,18 +1,18 @@
-//! Requests longer than a piece, and payloads that nobody wants.
+//! Requests that are started in pieces, and payloads that are discarded.
 
 use std::ops::ControlFlow::{Break, Continue};
 
 use base::{BlockDevice, Durability, Started};
 
-use super::pending::{Kind, Request};
-use super::{Connection, Long, Pause, Stage, Step};
+use super::pending::{ReplyKind, Request};
+use super::{Connection, LongRequest, Pause, Stage, Step};
 use crate::buffers::PIECE_BYTES;
-use crate::desk::Desk;
+use crate::export_state::ExportState;
 use crate::request::Range;
 use crate::slab::Key;
 
-impl Long {
-    /// The next piece: to the range's end, or to a block boundary before it.
+impl LongRequest {
+    /// The next piece. It ends at the end of the range or at a block boundary.
     fn piece(&self, block_bytes: u32) -> Range {
         let far = self.next + PIECE_BYTES as u64;
         let aligned = far - far % u64::from(block_bytes.max(1));
@@ -31,21 +31,22 @@ impl Long {
 }
 
 impl Connection {
-    /// A long request that has been given no piece yet.
-    pub(super) fn long(&mut self, cookie: u64, kind: Kind, range: Range) -> Long {
+    /// Adds a long request of which no piece has started.
+    pub(super) fn long(&mut self, cookie: u64, kind: ReplyKind, range: Range) -> LongRequest {
         let mut request = Request::new(cookie, kind);
         request.unissued = true;
-        Long {
+        LongRequest {
             request: self.requests.insert(request),
             next: range.offset,
             end: range.end(),
         }
     }
 
+    /// Starts the next piece of a long write.
     pub(super) fn next_write_piece<D: BlockDevice>(
         &mut self,
-        desk: &mut Desk<D>,
-        long: Long,
+        state: &mut ExportState<D>,
+        long: LongRequest,
         durability: Durability,
     ) -> Step {
         let failed = self
@@ -57,50 +58,52 @@ impl Connection {
                 0 => Stage::Header,
                 left => Stage::Drain(left),
             };
-            self.all_issued(long.request, desk);
+            self.all_issued(long.request, state);
             return Continue(());
         }
-        let piece = long.piece(desk.geometry.block_bytes);
+        let piece = long.piece(state.geometry.block_bytes);
         let length = piece.length as usize;
         let Some(data) = self.input.bytes().get(..length) else {
             return Break(Pause::Input);
         };
-        let token = desk.operations.next_key();
+        let token = state.operations.next_key();
         let started =
-            desk.device
+            state
+                .device
                 .start(base::Request::write(token, piece.offset, data, durability));
-        self.issued(desk, long.request, piece, started)?;
+        self.issued(state, long.request, piece, started)?;
         self.input.consume(length);
         let next = piece.end();
-        self.stage = Stage::Write(Long { next, ..long }, durability);
+        self.stage = Stage::Write(LongRequest { next, ..long }, durability);
         Continue(())
     }
 
+    /// Starts the next piece of a long read.
     pub(super) fn next_read_piece<D: BlockDevice>(
         &mut self,
-        desk: &mut Desk<D>,
-        long: Long,
+        state: &mut ExportState<D>,
+        long: LongRequest,
     ) -> Step {
         let others = self.requests.len() > 1;
         let Some(request) = self.requests.get_mut(long.request) else {
             self.stage = Stage::Header;
             return Continue(());
         };
-        // Nothing may come between the pieces of one run of bytes.
-        if matches!(request.kind, Kind::ReadWhole(_)) && (others || request.outstanding > 0) {
+        // No other reply may be staged between the pieces of a contiguous reply.
+        if matches!(request.kind, ReplyKind::ReadWhole(_)) && (others || request.outstanding > 0) {
             return Break(Pause::Full);
         }
         if long.next == long.end || request.fault.is_some() {
             self.stage = Stage::Header;
-            self.all_issued(long.request, desk);
+            self.all_issued(long.request, state);
             return Continue(());
         }
-        let piece = long.piece(desk.geometry.block_bytes);
+        let piece = long.piece(state.geometry.block_bytes);
         let head = request.head(self.settings.structured, piece);
         let length = piece.length as usize;
-        let (head_space, space) = self.output.space(head.len(), length, &mut desk.pool);
-        let token = desk.operations.next_key();
-        let started = desk
+        let (head_space, space) = self.output.space(head.len(), length, &mut state.pool);
+        let token = state.operations.next_key();
+        let started = state
             .device
             .start(base::Request::read(token, piece.offset, space));
         if started == Started::Done {
@@ -108,18 +111,18 @@ impl Connection {
             request.begun = true;
             self.output.staged(head.len() + length);
         } else {
-            self.output.release(&mut desk.pool);
+            self.output.release(&mut state.pool);
         }
-        self.issued(desk, long.request, piece, started)?;
+        self.issued(state, long.request, piece, started)?;
         let next = piece.end();
-        self.stage = Stage::Read(Long { next, ..long });
+        self.stage = Stage::Read(LongRequest { next, ..long });
         Continue(())
     }
 
     /// Handles the device's answer to a piece.
     fn issued<D>(
         &mut self,
-        desk: &mut Desk<D>,
+        state: &mut ExportState<D>,
         request: Key,
         piece: Range,
         started: Started,
@@ -127,29 +130,30 @@ impl Connection {
         if started == Started::Busy {
             return Break(Pause::Stalled);
         }
-        desk.uncommitted = true;
+        state.uncommitted = true;
         if let Some(entry) = self.requests.get_mut(request) {
             match started {
                 Started::Pending => {
                     entry.outstanding += 1;
-                    self.wait(desk, request, piece.offset, piece.length as usize);
+                    self.add_operation(state, request, piece.offset, piece.length as usize);
                 }
-                Started::Failed(error) => entry.fault = Some(desk.fault(error)),
+                Started::Failed(error) => entry.fault = Some(state.fault(error)),
                 Started::Done | Started::Busy => {}
             }
         }
         Continue(())
     }
 
-    /// A long request gets no more pieces: it ends with the last of those it
-    /// has.
-    pub(super) fn all_issued<D>(&mut self, request: Key, desk: &mut Desk<D>) {
+    /// Records that no further piece of a long request starts, so that it ends with the last
+    /// pending one.
+    pub(super) fn all_issued<D>(&mut self, request: Key, state: &mut ExportState<D>) {
         if let Some(entry) = self.requests.get_mut(request) {
             entry.unissued = false;
-            self.end_if_over(request, desk);
+            self.end_if_over(request, state);
         }
     }
 
+    /// Discards `left` bytes of a refused payload.
     pub(super) fn drain(&mut self, left: usize) -> Step {
         let here = self.input.len().min(left);
         if here == 0 {

@@ -1,23 +1,22 @@
-//! One client after the handshake: bytes in, calls to the device, bytes out.
-//! Knows no socket.
+//! [`Connection`]: one client after the handshake. Received bytes become requests to the device,
+//! and results become bytes to send. It knows no socket.
 //!
-//! A request's life:
+//! Life of a request:
 //!
 //! ```text
-//!  1. decode   its header is here, and is checked
-//!  2. offer    to the device; if it is Busy, stay at 1
+//!  1. decode   the header, and check it
+//!  2. start    it on the device; if that is Busy, stay at 1
 //!  3. wait     if it is Pending, as an entry in `requests`
-//!  4. reply    staged in `output`, sent after the device's commit
+//!  4. reply    stage the reply in `output`; it is sent after the device's commit
 //! ```
 //!
-//! Requests longer than [`PIECE_BYTES`] go to the device in pieces. A write's
-//! pieces go as its payload arrives; a structured read's pieces are chunks of
-//! their own, in any order. A read whose answer must be one run of bytes (a
-//! simple reply, or DF) has the connection to itself while it lasts, and an
-//! error after its first piece can only end the connection.
+//! Requests longer than [`PIECE_BYTES`] are started in pieces (`long`). The pieces of a write
+//! start as its payload arrives. The pieces of a structured read are chunks of their own, in any
+//! order. A read whose data must be contiguous (a simple reply, or DF) excludes other requests of
+//! the connection meanwhile, and an error after its first piece can only end the connection.
 //!
-//! Invariants: memory ≤ one input buffer + `bytes_max` + one piece and its
-//! buffer; requests ≤ `requests_max`.
+//! Invariants: memory ≤ one input buffer + `bytes_max` + one piece and its buffer; requests ≤
+//! `requests_max`.
 
 mod long;
 mod pending;
@@ -27,45 +26,45 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use base::{BlockDevice, Durability, Started};
 
 use super::buffers::{Input, Output, PIECE_BYTES};
-use super::desk::{Desk, Operation};
-use super::request::{Command, Header, NotARequest, Range};
+use super::export_state::{ExportState, Operation};
+use super::request::{Command, Header, MalformedRequest, Range};
 use super::slab::{Key, Slab};
 use super::wire::{Errno, Fault, PAYLOAD_BYTES_MAX};
 
-use pending::{Kind, Request};
+use pending::{ReplyKind, Request};
 
-/// A connection that staged this much sends before it goes on: its client can
-/// begin to read, others have their turn, and the next large reply finds the
-/// same buffer, still in the CPU's cache.
+/// The number of staged bytes after which a connection sends before it decodes further requests.
+/// So its client can begin to read, other connections get their turn, and the next large reply
+/// uses the same buffer, which is still in the CPU's cache.
 const TURN_BYTES: usize = 128 << 10;
 
-/// A payload that is refused is read and forgotten up to this length. Who
-/// sends more is not out by a little.
+/// The maximal length of a refused payload that is received and discarded, in bytes. A longer one
+/// ends the connection.
 const DRAIN_BYTES_MAX: u32 = 2 * PAYLOAD_BYTES_MAX;
 
-/// What a client and the server agreed on.
+/// What a client and the server have negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// Replies may be structured.
+    /// Whether replies may be structured.
     pub structured: bool,
-    /// The client chose `base:allocation`.
+    /// Whether the client selected `base:allocation`.
     pub allocation: bool,
-    /// The client may not write.
+    /// Whether the client may not write.
     pub read_only: bool,
 }
 
-/// Why a connection cannot go on.
+/// Why a connection has to end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The two sides disagree where requests begin.
+    /// A request has the wrong magic number.
     #[error(transparent)]
-    Garbage(#[from] NotARequest),
-    /// More payload than anyone should read to forget it.
-    #[error("a write announces {0} bytes")]
-    EndlessPayload(u32),
-    /// A reply was begun that cannot be finished.
+    Malformed(#[from] MalformedRequest),
+    /// A refused payload is too long to be discarded.
+    #[error("a write has a payload of {0} bytes")]
+    LongPayload(u32),
+    /// A read failed after part of its reply had been staged.
     #[error("a read failed after its reply had begun: {0}")]
-    HalfAReply(String),
+    PartialReply(String),
 }
 
 /// Why a connection stopped decoding.
@@ -73,56 +72,56 @@ pub enum Violation {
 pub enum Pause {
     /// The rest of a request has not arrived.
     Input,
-    /// It staged enough for one turn.
+    /// It has staged enough for one turn.
     Turn,
-    /// Replies must leave, or requests end, before it may go on.
+    /// Its limits are reached until replies are sent or requests end.
     Full,
-    /// The device takes nothing now: try again after its next poll.
+    /// The device is busy until its next poll.
     Stalled,
-    /// The client has left.
+    /// The client disconnected.
     Ended,
-    /// It cannot go on.
+    /// The connection has to end.
     Broken(Violation),
 }
 
-/// A request that is handed to the device in pieces.
+/// A request that is started in pieces.
 #[derive(Debug, Clone, Copy)]
-struct Long {
-    /// Its entry in `requests`.
+struct LongRequest {
+    /// Its key in `requests`.
     request: Key,
-    /// Where the next piece begins.
+    /// The offset of the next piece on the device.
     next: u64,
-    /// Where the last one ends.
+    /// The offset of the end of the last piece.
     end: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// A header comes next.
+    /// A header arrives next.
     Header,
-    /// The rest of a long write's payload comes next.
-    Write(Long, Durability),
-    /// A long read is being handed to the device.
-    Read(Long),
-    /// So much payload of a write that was refused comes next.
+    /// The rest of a long write's payload arrives next.
+    Write(LongRequest, Durability),
+    /// The pieces of a long read are started.
+    Read(LongRequest),
+    /// This number of bytes of a refused payload is discarded.
     Drain(usize),
-    /// Nothing comes.
+    /// No further request arrives.
     Ended,
 }
 
-/// See the module's head.
+/// One client's connection after the handshake.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its link's key: where completions are sent.
+    /// The key of its link, to which completions are passed.
     link: Key,
     settings: Settings,
-    /// What was received.
+    /// Received bytes.
     pub input: Input,
-    /// What is to be sent.
+    /// Staged replies.
     pub output: Output,
     stage: Stage,
     requests: Slab<Request>,
-    /// Memory that operations hold in the device on this connection's behalf.
+    /// The memory that this connection's pending operations hold, in bytes.
     operation_bytes: usize,
     input_ended: bool,
     broken: Option<Violation>,
@@ -131,7 +130,7 @@ pub struct Connection {
 type Step = ControlFlow<Pause>;
 
 impl Connection {
-    /// A connection whose handshake is over.
+    /// A connection whose handshake has ended.
     #[must_use]
     pub fn new(link: Key, settings: Settings) -> Self {
         Self {
@@ -147,25 +146,25 @@ impl Connection {
         }
     }
 
-    /// How many requests were not answered yet.
+    /// The number of requests without a reply.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.len()
     }
 
-    /// Memory for replies, and for what the device was given, in bytes.
+    /// The memory of staged replies and pending operations, in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.output.memory() + self.operation_bytes
     }
 
-    /// The client will send nothing more.
+    /// Records that the client sends nothing more.
     pub fn end_input(&mut self) {
         self.input_ended = true;
     }
 
-    /// Decodes and begins what it can.
-    pub fn advance<D: BlockDevice>(&mut self, desk: &mut Desk<D>) -> Pause {
+    /// Decodes and starts requests until it has to pause.
+    pub fn advance<D: BlockDevice>(&mut self, state: &mut ExportState<D>) -> Pause {
         let staged_before = self.output.len();
         loop {
             if let Some(violation) = &self.broken {
@@ -174,29 +173,29 @@ impl Connection {
             if self.output.len() >= staged_before + TURN_BYTES {
                 return Pause::Turn;
             }
-            if self.held_bytes() >= desk.limits.bytes_max {
+            if self.held_bytes() >= state.limits.bytes_max {
                 return Pause::Full;
             }
-            if desk.operations.len() >= desk.limits.operations_max {
+            if state.operations.len() >= state.limits.operations_max {
                 return Pause::Stalled;
             }
             let step = match self.stage {
-                Stage::Header => self.next_request(desk),
-                Stage::Write(long, durability) => self.next_write_piece(desk, long, durability),
-                Stage::Read(long) => self.next_read_piece(desk, long),
+                Stage::Header => self.next_request(state),
+                Stage::Write(long, durability) => self.next_write_piece(state, long, durability),
+                Stage::Read(long) => self.next_read_piece(state, long),
                 Stage::Drain(left) => self.drain(left),
                 Stage::Ended => Break(Pause::Ended),
             };
             match step {
                 Continue(()) => {}
-                Break(Pause::Input) if self.input_ended => self.cut_off(desk),
+                Break(Pause::Input) if self.input_ended => self.cut_off(state),
                 Break(pause) => return pause,
             }
         }
     }
 
-    /// The rest of a request, if one was begun, will never come.
-    fn cut_off<D>(&mut self, desk: &mut Desk<D>) {
+    /// Handles the end of the input: the rest of a request never arrives.
+    fn cut_off<D>(&mut self, state: &mut ExportState<D>) {
         self.input.consume(self.input.len());
         if let Stage::Write(long, _) = self.stage {
             if let Some(request) = self.requests.get_mut(long.request) {
@@ -205,13 +204,13 @@ impl Connection {
                     message: "the payload ends before its length".into(),
                 });
             }
-            self.all_issued(long.request, desk);
+            self.all_issued(long.request, state);
         }
         self.stage = Stage::Ended;
     }
 
-    fn next_request<D: BlockDevice>(&mut self, desk: &mut Desk<D>) -> Step {
-        if self.requests.len() >= desk.limits.requests_max {
+    fn next_request<D: BlockDevice>(&mut self, state: &mut ExportState<D>) -> Step {
+        if self.requests.len() >= state.limits.requests_max {
             return Break(Pause::Full);
         }
         let Some(header) = self.input.bytes().first_chunk() else {
@@ -219,29 +218,34 @@ impl Connection {
         };
         let header = match Header::decode(header) {
             Ok(header) => header,
-            Err(garbage) => return Break(Pause::Broken(garbage.into())),
+            Err(malformed) => return Break(Pause::Broken(malformed.into())),
         };
-        match Command::check(&header, &desk.rules(self.settings)) {
-            Ok(command) => self.offer(desk, header.cookie, command),
+        match Command::check(&header, &state.rules(self.settings)) {
+            Ok(command) => self.start(state, header.cookie, command),
             Err(refusal) => {
                 let payload = header.payload();
                 if payload > DRAIN_BYTES_MAX {
-                    return Break(Pause::Broken(Violation::EndlessPayload(payload)));
+                    return Break(Pause::Broken(Violation::LongPayload(payload)));
                 }
                 self.input.consume(Header::BYTES);
                 if payload > 0 {
                     self.stage = Stage::Drain(payload as usize);
                 }
-                let mut request = Request::new(header.cookie, Kind::Plain);
+                let mut request = Request::new(header.cookie, ReplyKind::Plain);
                 request.fault = Some(refusal.into());
-                self.answer(request, desk);
+                self.answer(request, state);
                 Continue(())
             }
         }
     }
 
-    fn offer<D: BlockDevice>(&mut self, desk: &mut Desk<D>, cookie: u64, command: Command) -> Step {
-        let token = desk.operations.next_key();
+    fn start<D: BlockDevice>(
+        &mut self,
+        state: &mut ExportState<D>,
+        cookie: u64,
+        command: Command,
+    ) -> Step {
+        let token = state.operations.next_key();
         let (kind, started) = match command {
             Command::Disconnect => {
                 self.input.consume(self.input.len());
@@ -249,32 +253,32 @@ impl Connection {
                 return Continue(());
             }
             Command::Read { range, fragments } => {
-                return self.read(desk, cookie, range, fragments);
+                return self.read(state, cookie, range, fragments);
             }
             Command::Write { range, durability } => {
-                return self.write(desk, cookie, range, durability);
+                return self.write(state, cookie, range, durability);
             }
             Command::Plain(op) => {
-                let started = desk.device.start(base::Request { token, op });
-                (Kind::Plain, started)
+                let started = state.device.start(base::Request { token, op });
+                (ReplyKind::Plain, started)
             }
             Command::BlockStatus { range, one } => {
                 let length = range.length;
-                desk.runs.clear();
-                let runs = &mut desk.runs;
+                state.runs.clear();
+                let runs = &mut state.runs;
                 let request = base::Request::extents(token, range.offset, length.into(), runs);
-                let started = desk.device.start(request);
-                (Kind::Extents { length, one }, started)
+                let started = state.device.start(request);
+                (ReplyKind::Extents { length, one }, started)
             }
         };
-        self.begin(desk, Request::new(cookie, kind), started, Header::BYTES)
+        self.begin(state, Request::new(cookie, kind), started, Header::BYTES)
     }
 
-    /// Handles the device's answer to a request that was offered whole, and
-    /// takes its `consumed` bytes from the input unless it was Busy.
+    /// Handles the device's answer to a whole request, and removes its `consumed` bytes from the
+    /// input unless the device is busy.
     fn begin<D>(
         &mut self,
-        desk: &mut Desk<D>,
+        state: &mut ExportState<D>,
         mut request: Request,
         started: Started,
         consumed: usize,
@@ -283,35 +287,41 @@ impl Connection {
             return Break(Pause::Stalled);
         }
         self.input.consume(consumed);
-        desk.uncommitted = true;
+        state.uncommitted = true;
         match started {
             Started::Pending => {
                 let (offset, bytes) = match request.kind {
-                    Kind::Read(range) => (range.offset, range.length as usize),
+                    ReplyKind::Read(range) => (range.offset, range.length as usize),
                     _ => (0, consumed - Header::BYTES),
                 };
                 request.outstanding = 1;
                 let request = self.requests.insert(request);
-                self.wait(desk, request, offset, bytes);
+                self.add_operation(state, request, offset, bytes);
                 return Continue(());
             }
-            Started::Failed(error) => request.fault = Some(desk.fault(error)),
+            Started::Failed(error) => request.fault = Some(state.fault(error)),
             Started::Done | Started::Busy => {
-                if let Kind::Extents { length, one } = request.kind {
-                    let runs = std::mem::take(&mut desk.runs);
-                    self.stage_extents(desk, &mut request, &runs, length, one);
-                    desk.runs = runs;
+                if let ReplyKind::Extents { length, one } = request.kind {
+                    let runs = std::mem::take(&mut state.runs);
+                    self.stage_extents(state, &mut request, &runs, length, one);
+                    state.runs = runs;
                 }
             }
         }
-        self.answer(request, desk);
+        self.answer(request, state);
         Continue(())
     }
 
-    /// A piece of `request` waits for the device.
-    fn wait<D>(&mut self, desk: &mut Desk<D>, request: Key, offset: u64, bytes: usize) {
+    /// Records that a piece of `request` is pending in the device.
+    fn add_operation<D>(
+        &mut self,
+        state: &mut ExportState<D>,
+        request: Key,
+        offset: u64,
+        bytes: usize,
+    ) {
         self.operation_bytes += bytes;
-        desk.operations.insert(Operation {
+        state.operations.insert(Operation {
             link: self.link,
             request,
             offset,
@@ -321,7 +331,7 @@ impl Connection {
 
     fn read<D: BlockDevice>(
         &mut self,
-        desk: &mut Desk<D>,
+        state: &mut ExportState<D>,
         cookie: u64,
         range: Range,
         fragments: bool,
@@ -330,46 +340,46 @@ impl Connection {
         if length > PIECE_BYTES {
             self.input.consume(Header::BYTES);
             let kind = if fragments {
-                Kind::ReadFragments
+                ReplyKind::ReadFragments
             } else {
-                Kind::ReadWhole(range)
+                ReplyKind::ReadWhole(range)
             };
             self.stage = Stage::Read(self.long(cookie, kind, range));
             return Continue(());
         }
         if length == 0 {
-            // A chunk of data is never empty; the last chunk alone is.
+            // A chunk of data is never empty, so the reply is only the last chunk.
             let kind = if self.settings.structured {
-                Kind::ReadFragments
+                ReplyKind::ReadFragments
             } else {
-                Kind::Plain
+                ReplyKind::Plain
             };
             return self.begin(
-                desk,
+                state,
                 Request::new(cookie, kind),
                 Started::Done,
                 Header::BYTES,
             );
         }
-        let request = Request::new(cookie, Kind::Read(range));
+        let request = Request::new(cookie, ReplyKind::Read(range));
         let head = request.head(self.settings.structured, range);
-        let (head_space, space) = self.output.space(head.len(), length, &mut desk.pool);
-        let token = desk.operations.next_key();
-        let started = desk
+        let (head_space, space) = self.output.space(head.len(), length, &mut state.pool);
+        let token = state.operations.next_key();
+        let started = state
             .device
             .start(base::Request::read(token, range.offset, space));
         if started == Started::Done {
             head_space.copy_from_slice(&head);
             self.output.staged(head.len() + length);
         } else {
-            self.output.release(&mut desk.pool);
+            self.output.release(&mut state.pool);
         }
-        self.begin(desk, request, started, Header::BYTES)
+        self.begin(state, request, started, Header::BYTES)
     }
 
     fn write<D: BlockDevice>(
         &mut self,
-        desk: &mut Desk<D>,
+        state: &mut ExportState<D>,
         cookie: u64,
         range: Range,
         durability: Durability,
@@ -377,29 +387,35 @@ impl Connection {
         let length = range.length as usize;
         if length > PIECE_BYTES {
             self.input.consume(Header::BYTES);
-            self.stage = Stage::Write(self.long(cookie, Kind::Plain, range), durability);
+            self.stage = Stage::Write(self.long(cookie, ReplyKind::Plain, range), durability);
             return Continue(());
         }
         let consumed = Header::BYTES + length;
         let Some(data) = self.input.bytes().get(Header::BYTES..consumed) else {
             return Break(Pause::Input);
         };
-        let token = desk.operations.next_key();
+        let token = state.operations.next_key();
         let started =
-            desk.device
+            state
+                .device
                 .start(base::Request::write(token, range.offset, data, durability));
-        self.begin(desk, Request::new(cookie, Kind::Plain), started, consumed)
+        self.begin(
+            state,
+            Request::new(cookie, ReplyKind::Plain),
+            started,
+            consumed,
+        )
     }
 
-    /// Gives back what is not in use.
-    pub fn release<D>(&mut self, desk: &mut Desk<D>) {
-        self.input.release(&mut desk.pool);
+    /// Returns unused buffers to the pool.
+    pub fn release<D>(&mut self, state: &mut ExportState<D>) {
+        self.input.release(&mut state.pool);
     }
 
-    /// Gives everything back: the connection is over.
-    pub fn clear<D>(&mut self, desk: &mut Desk<D>) {
+    /// Returns all buffers to the pool, when the connection is closed.
+    pub fn clear<D>(&mut self, state: &mut ExportState<D>) {
         self.input.consume(self.input.len());
-        self.input.release(&mut desk.pool);
-        self.output.clear(&mut desk.pool);
+        self.input.release(&mut state.pool);
+        self.output.clear(&mut state.pool);
     }
 }

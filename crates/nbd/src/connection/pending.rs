@@ -1,57 +1,58 @@
-//! Requests between their start and their reply.
+//! Requests that have started and have no reply, and how their replies are staged.
 
 use std::ops::Deref;
 
 use base::{Extent, IoError, Outcome};
 
 use super::Connection;
-use crate::desk::{Desk, Operation};
+use crate::export_state::{ExportState, Operation};
 use crate::reply::{self, DATA_CHUNK_BYTES};
 use crate::request::Range;
 use crate::slab::Key;
 use crate::wire::{Errno, Fault, chunk};
 
-/// How a request is answered.
+/// The form of a reply.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
-    /// Done or failed.
+pub(super) enum ReplyKind {
+    /// Success or an error, without data.
     Plain,
-    /// A read in one piece.
+    /// The data of a read in one piece.
     Read(Range),
-    /// A long read whose pieces are chunks.
+    /// The data of a long read, a chunk for each piece.
     ReadFragments,
-    /// A long read whose pieces follow one header.
+    /// The data of a long read, after one header.
     ReadWhole(Range),
-    /// A block status.
+    /// The extents of a block status.
     Extents {
-        /// Of how many bytes.
+        /// The length of the range, in bytes.
         length: u32,
-        /// Only the first extent is wanted.
+        /// Whether the client wants only the first extent.
         one: bool,
     },
 }
 
+/// A request without a reply.
 #[derive(Debug)]
 pub(super) struct Request {
     cookie: u64,
-    pub(super) kind: Kind,
-    /// Pieces that the device has not answered.
+    pub(super) kind: ReplyKind,
+    /// The number of its pieces that are pending in the device.
     pub(super) outstanding: usize,
-    /// There are pieces that it was not given yet.
+    /// Whether further pieces will start.
     pub(super) unissued: bool,
-    /// Some of its data are staged.
+    /// Whether part of its data is staged.
     pub(super) begun: bool,
-    /// The first failure.
+    /// The first error of a piece.
     pub(super) fault: Option<Fault>,
 }
 
-/// What stands before data: at most [`DATA_CHUNK_BYTES`].
-pub(super) struct Head {
+/// The bytes of a reply before its data, at most [`DATA_CHUNK_BYTES`].
+pub(super) struct ReplyHeader {
     bytes: [u8; DATA_CHUNK_BYTES],
     length: usize,
 }
 
-impl Head {
+impl ReplyHeader {
     fn new(header: &[u8]) -> Self {
         let mut bytes = [0; DATA_CHUNK_BYTES];
         bytes[..header.len()].copy_from_slice(header);
@@ -62,7 +63,7 @@ impl Head {
     }
 }
 
-impl Deref for Head {
+impl Deref for ReplyHeader {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -71,7 +72,7 @@ impl Deref for Head {
 }
 
 impl Request {
-    pub(super) fn new(cookie: u64, kind: Kind) -> Self {
+    pub(super) fn new(cookie: u64, kind: ReplyKind) -> Self {
         Self {
             cookie,
             kind,
@@ -82,16 +83,16 @@ impl Request {
         }
     }
 
-    /// What stands before the data of `piece`.
-    pub(super) fn head(&self, structured: bool, piece: Range) -> Head {
+    /// The bytes before the data of `piece`.
+    pub(super) fn head(&self, structured: bool, piece: Range) -> ReplyHeader {
         let (flags, range) = match self.kind {
-            Kind::ReadWhole(_) if self.begun => return Head::new(&[]),
-            _ if !structured => return Head::new(&reply::simple(self.cookie, 0)),
-            Kind::ReadWhole(range) => (chunk::DONE, range),
-            Kind::Read(range) => (chunk::DONE, range),
+            ReplyKind::ReadWhole(_) if self.begun => return ReplyHeader::new(&[]),
+            _ if !structured => return ReplyHeader::new(&reply::simple(self.cookie, 0)),
+            ReplyKind::ReadWhole(range) => (chunk::DONE, range),
+            ReplyKind::Read(range) => (chunk::DONE, range),
             _ => (0, piece),
         };
-        Head::new(&reply::data_header(
+        ReplyHeader::new(&reply::data_header(
             self.cookie,
             flags,
             range.offset,
@@ -101,10 +102,10 @@ impl Request {
 }
 
 impl Connection {
-    /// The device has ended something that was pending.
+    /// Handles the completion of a pending operation.
     pub fn complete<D>(
         &mut self,
-        desk: &mut Desk<D>,
+        state: &mut ExportState<D>,
         operation: &Operation,
         result: Result<Outcome, IoError>,
     ) {
@@ -115,67 +116,68 @@ impl Connection {
         request.outstanding -= 1;
         match (request.kind, result) {
             (_, Err(error)) => {
-                let fault = desk.fault(error);
+                let fault = state.fault(error);
                 request.fault.get_or_insert(fault);
             }
-            (Kind::Plain, Ok(Outcome::Done)) => {}
-            (Kind::Extents { length, one }, Ok(Outcome::Extents(runs))) => {
+            (ReplyKind::Plain, Ok(Outcome::Done)) => {}
+            (ReplyKind::Extents { length, one }, Ok(Outcome::Extents(runs))) => {
                 if let Some(mut request) = self.requests.remove(operation.request) {
-                    self.stage_extents(desk, &mut request, &runs, length, one);
-                    self.answer(request, desk);
+                    self.stage_extents(state, &mut request, &runs, length, one);
+                    self.answer(request, state);
                 }
                 return;
             }
-            (Kind::Read(_) | Kind::ReadFragments | Kind::ReadWhole(_), Ok(Outcome::Data(data)))
-                if data.len() == operation.bytes =>
-            {
+            (
+                ReplyKind::Read(_) | ReplyKind::ReadFragments | ReplyKind::ReadWhole(_),
+                Ok(Outcome::Data(data)),
+            ) if data.len() == operation.bytes => {
                 let piece = Range {
                     offset: operation.offset,
                     length: operation.bytes as u32,
                 };
                 let head = request.head(self.settings.structured, piece);
                 request.begun = true;
-                self.output.put(&head, &mut desk.pool);
-                self.output.put(&data, &mut desk.pool);
+                self.output.put(&head, &mut state.pool);
+                self.output.put(&data, &mut state.pool);
             }
             (_, Ok(_)) => {
-                request.fault.get_or_insert_with(odd_answer);
+                request.fault.get_or_insert_with(invalid_result);
             }
         }
-        self.end_if_over(operation.request, desk);
+        self.end_if_over(operation.request, state);
     }
 
-    /// Answers a request if nothing of it is left to be done.
-    pub(super) fn end_if_over<D>(&mut self, request: Key, desk: &mut Desk<D>) {
+    /// Stages the reply to a request if all its pieces have ended.
+    pub(super) fn end_if_over<D>(&mut self, request: Key, state: &mut ExportState<D>) {
         let over = |entry: &Request| entry.outstanding == 0 && !entry.unissued;
         if self.requests.get(request).is_some_and(over)
             && let Some(entry) = self.requests.remove(request)
         {
-            self.answer(entry, desk);
+            self.answer(entry, state);
         }
     }
 
     pub(super) fn stage_extents<D>(
         &mut self,
-        desk: &mut Desk<D>,
+        state: &mut ExportState<D>,
         request: &mut Request,
         runs: &[Extent],
         length: u32,
         one: bool,
     ) {
         match reply::block_status(request.cookie, runs, length, one) {
-            Some(status) => self.output.put(&status, &mut desk.pool),
-            None => request.fault = Some(odd_answer()),
+            Some(status) => self.output.put(&status, &mut state.pool),
+            None => request.fault = Some(invalid_result()),
         }
     }
 
-    /// Stages what ends the reply to a request that is over.
-    pub(super) fn answer<D>(&mut self, request: Request, desk: &mut Desk<D>) {
-        desk.answered += 1;
-        let (cookie, pool) = (request.cookie, &mut desk.pool);
+    /// Stages the end of the reply to a request.
+    pub(super) fn answer<D>(&mut self, request: Request, state: &mut ExportState<D>) {
+        state.answered += 1;
+        let (cookie, pool) = (request.cookie, &mut state.pool);
         match (request.fault, request.kind) {
-            (Some(fault), Kind::ReadWhole(_)) if request.begun => {
-                self.broken = Some(super::Violation::HalfAReply(fault.message));
+            (Some(fault), ReplyKind::ReadWhole(_)) if request.begun => {
+                self.broken = Some(super::Violation::PartialReply(fault.message));
             }
             (Some(fault), _) if self.settings.structured => {
                 self.output.put(&reply::error_chunk(cookie, &fault), pool);
@@ -184,21 +186,21 @@ impl Connection {
                 self.output
                     .put(&reply::simple(cookie, fault.errno as u32), pool);
             }
-            (None, Kind::Plain) => self.output.put(&reply::simple(cookie, 0), pool),
-            (None, Kind::ReadFragments) => {
+            (None, ReplyKind::Plain) => self.output.put(&reply::simple(cookie, 0), pool),
+            (None, ReplyKind::ReadFragments) => {
                 let last = reply::chunk_header(cookie, chunk::DONE, chunk::NONE, 0);
                 self.output.put(&last, pool);
             }
-            (None, Kind::Read(_) | Kind::ReadWhole(_) | Kind::Extents { .. }) => {}
+            (None, ReplyKind::Read(_) | ReplyKind::ReadWhole(_) | ReplyKind::Extents { .. }) => {}
         }
     }
 }
 
-/// A device's answer that does not belong to its question.
-fn odd_answer() -> Fault {
-    debug_assert!(false, "the device's answer does not fit the request");
+/// The error for a result that does not fit its request.
+fn invalid_result() -> Fault {
+    debug_assert!(false, "the device's result does not fit the request");
     Fault {
         errno: Errno::Io,
-        message: "the device's answer does not fit the request".into(),
+        message: "the device's result does not fit the request".into(),
     }
 }

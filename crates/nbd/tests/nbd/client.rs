@@ -1,4 +1,4 @@
-//! A small NBD client that can also do what no client should.
+//! A small NBD client that can also violate the protocol.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -37,14 +37,14 @@ pub const REP_ERR_UNKNOWN: u32 = 1 << 31 | 6;
 pub const REP_ERR_SHUTDOWN: u32 = 1 << 31 | 7;
 pub const REP_ERR_TOO_BIG: u32 = 1 << 31 | 9;
 
-/// What came back for one request.
+/// The reply to one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reply {
     pub cookie: u64,
     pub errno: u32,
     pub message: String,
     pub data: Vec<u8>,
-    /// Length and state.
+    /// The length and state of each extent.
     pub extents: Vec<(u32, u32)>,
 }
 
@@ -79,7 +79,7 @@ pub fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) 
 }
 
 impl Client {
-    /// Connects, and answers the greeting.
+    /// Connects and answers the greeting.
     pub fn connect(socket: &Path) -> Self {
         let mut client = Self::connect_unresponsive(socket);
         let greeting = client.take(18);
@@ -89,10 +89,10 @@ impl Client {
         client
     }
 
-    /// Connects, and says nothing.
+    /// Connects and sends nothing.
     pub fn connect_unresponsive(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the server listens");
-        // A test that waits for what never comes ends.
+        // A test that waits in vain fails after a while.
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .expect("a timeout");
@@ -123,7 +123,7 @@ impl Client {
             .fold(0, |number, &byte| number << 8 | u64::from(byte))
     }
 
-    /// The server closes the connection; returns what it said before.
+    /// Waits until the server closes the connection, and returns the bytes before that.
     pub fn closed(mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// One reply to an option: its kind and data.
+    /// Receives one reply to an option: its kind and data.
     pub fn option_reply(&mut self, number: u32) -> (u32, Vec<u8>) {
         assert_eq!(self.number::<8>(), 0x0003_e889_0455_65a9);
         assert_eq!(self.number::<4>(), u64::from(number));
@@ -142,38 +142,41 @@ impl Client {
         (kind, self.take(length))
     }
 
-    /// All replies to an option, up to the one that ends them.
-    pub fn ask(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    /// Sends an option and receives all its replies.
+    pub fn send_option(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send(&option(number, data));
         let mut replies = Vec::new();
         loop {
             let reply = self.option_reply(number);
-            let last = reply.0 == REP_ACK || reply.0 >= 1 << 31;
+            let is_last = reply.0 == REP_ACK || reply.0 >= 1 << 31;
             replies.push(reply);
-            if last {
+            if is_last {
                 return replies;
             }
         }
     }
 
-    /// The kind of the last reply.
-    pub fn ask_kind(&mut self, number: u32, data: &[u8]) -> u32 {
-        self.ask(number, data).last().expect("a last reply").0
+    /// Sends an option and returns the kind of its last reply.
+    pub fn send_option_kind(&mut self, number: u32, data: &[u8]) -> u32 {
+        self.send_option(number, data)
+            .last()
+            .expect("a last reply")
+            .0
     }
 
     pub fn structured(&mut self) {
-        assert_eq!(self.ask_kind(OPT_STRUCTURED_REPLY, &[]), REP_ACK);
+        assert_eq!(self.send_option_kind(OPT_STRUCTURED_REPLY, &[]), REP_ACK);
     }
 
     pub fn set_base_allocation(&mut self, export: &str) {
         let query = [&[0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat();
-        let replies = self.ask(OPT_SET_META_CONTEXT, &named(export, &query));
+        let replies = self.send_option(OPT_SET_META_CONTEXT, &named(export, &query));
         assert_eq!(replies[0].0, REP_META_CONTEXT);
     }
 
-    /// Opens an export; returns its size and flags.
+    /// Opens an export and returns its size and flags.
     pub fn go(&mut self, export: &str) -> (u64, u16) {
-        let replies = self.ask(OPT_GO, &named(export, &[0, 0]));
+        let replies = self.send_option(OPT_GO, &named(export, &[0, 0]));
         let (kind, fact) = &replies[0];
         assert_eq!(*kind, REP_INFO, "{replies:?}");
         let size = u64::from_be_bytes(fact[2..10].try_into().expect("8 bytes"));
@@ -183,7 +186,7 @@ impl Client {
         )
     }
 
-    /// Sends a request and does not wait.
+    /// Sends a request without waiting, and returns its cookie.
     pub fn start(
         &mut self,
         command: u16,
@@ -200,7 +203,7 @@ impl Client {
         cookie
     }
 
-    /// The next reply. Replies to reads must be structured.
+    /// Receives the next reply. Replies to reads have to be structured.
     pub fn reply(&mut self) -> Reply {
         let mut reply = Reply::default();
         loop {

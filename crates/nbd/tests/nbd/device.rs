@@ -4,8 +4,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use base::{BlockDevice, Durability, ExtentKind, IoError, Outcome, Request, Started};
-use nbd::client::{Broken, NbdClient, State, Target};
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::client::{ConnectionError, NbdClient, State, Target};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use nbd::{ExportThread, Limits};
 use world::Endpoint;
 use world::simulated::SimulatedRandom;
@@ -13,7 +13,8 @@ use world::simulated::SimulatedRandom;
 use crate::requester::{Requester, connected, options};
 use crate::support::{Fixture, MIB, eventually};
 
-/// Requests under way together do not overlap, so the model knows every answer.
+/// Checks a disk against an array with random requests. Outstanding requests do not overlap, so
+/// the expected results are known.
 pub fn same_as_an_array(requester: &mut Requester, size: usize, seed: u64, rounds: usize) {
     let random = SimulatedRandom::new(seed);
     let mut model = requester.read(0, size).expect("readable");
@@ -87,18 +88,18 @@ pub fn same_as_an_array(requester: &mut Requester, size: usize, seed: u64, round
 }
 
 #[test]
-fn a_client_is_the_disk_that_the_server_has() {
+fn a_client_reads_and_writes_the_disk_of_its_server() {
     for seed in 0..6 {
         let fixture = Fixture::new();
-        let manners = Manners {
+        let misbehavior = Misbehavior {
             pending_one_in: seed % 3,
             busy_one_in: 7,
             seed,
-            ..Manners::default()
+            ..Misbehavior::default()
         };
-        let _export = fixture.export_with(fixture.options("disk"), MIB, manners);
+        let _export = fixture.export_with(fixture.options("disk"), MIB, misbehavior);
         let mut requester =
-            Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+            Requester::at(&fixture.socket(), options("disk")).expect("a connection");
         assert_eq!(requester.device.geometry().size_bytes, MIB as u64);
         same_as_an_array(&mut requester, MIB, seed, 40);
     }
@@ -120,22 +121,22 @@ fn a_client_over_a_client_over_a_client_is_the_same_disk() {
     };
     let _first = relay("first", "lowest");
     let _second = relay("second", "first");
-    let mut requester = Requester::at(&fixture.socket(), options("second")).expect("it is served");
+    let mut requester = Requester::at(&fixture.socket(), options("second")).expect("a connection");
     same_as_an_array(&mut requester, MIB, 9, 60);
-    let runs = requester.extents(0, MIB as u64).expect("told");
+    let runs = requester.extents(0, MIB as u64).expect("extents");
     assert_eq!(runs.iter().map(|run| run.length).sum::<u64>(), MIB as u64);
 }
 
 #[test]
-fn what_is_larger_than_a_payload_may_be_is_cut() {
+fn requests_longer_than_the_maximal_payload_are_split() {
     let fixture = Fixture::new();
     let size = 80 * MIB;
     let _export = fixture.export("disk", size);
-    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("a connection");
     let data: Vec<u8> = (0..size).map(|at| (at / 4096) as u8 ^ at as u8).collect();
     let written = requester.write(0, &data, Durability::Durable);
     assert_eq!(written, Ok(Outcome::Done));
-    assert!(requester.read(0, size) == Ok(data), "it is another disk");
+    assert!(requester.read(0, size) == Ok(data), "the data differ");
     let past = requester.read(size as u64 - 10, 11);
     assert!(matches!(past, Err(IoError::OutOfRange { .. })), "{past:?}");
     assert_eq!(
@@ -145,31 +146,31 @@ fn what_is_larger_than_a_payload_may_be_is_cut() {
 }
 
 #[test]
-fn a_client_over_a_connected_socket_says_what_the_server_can_do() {
+fn a_client_has_the_capabilities_of_its_server() {
     let fixture = Fixture::new();
-    let can = base::Capabilities {
+    let capabilities = base::Capabilities {
         can_trim: false,
         can_write_zeroes: false,
         ..base::Capabilities::ALL
     };
-    let make = move |_| MemoryDevice::new(MIB).with_capabilities(can).ok();
+    let make = move |_| MemoryDevice::new(MIB).with_capabilities(capabilities).ok();
     let export = ExportThread::spawn(fixture.options("disk"), make).expect("a thread");
     fixture.table.add(export.export());
-    let stream = UnixStream::connect(fixture.socket()).expect("it listens");
+    let stream = UnixStream::connect(fixture.socket()).expect("a server");
     let mut requester = Requester::over(connected(stream), options("disk"));
     assert_eq!(requester.device.state(), State::Connecting);
     assert_eq!(
         requester.device.start(Request::read(1, 0, &mut [0; 1])),
         Started::Busy
     );
-    requester.device = requester.device.opened().expect("it is served");
-    assert_eq!(requester.device.capabilities(), can);
+    requester.device = requester.device.opened().expect("a connection");
+    assert_eq!(requester.device.capabilities(), capabilities);
     assert_eq!(requester.trim(0, 4096), Err(IoError::NotSupported));
     assert_eq!(requester.zero(0, 4096), Err(IoError::NotSupported));
     requester
         .write(8192, &[1; 4096], Durability::Volatile)
         .expect("written");
-    let runs = requester.extents(0, MIB as u64).expect("told");
+    let runs = requester.extents(0, MIB as u64).expect("extents");
     let kinds: Vec<_> = runs.iter().map(|run| (run.length, run.kind)).collect();
     let rest = MIB as u64 - 12288;
     assert_eq!(
@@ -183,26 +184,26 @@ fn a_client_over_a_connected_socket_says_what_the_server_can_do() {
 }
 
 #[test]
-fn what_the_server_refuses_is_told_and_the_rest_goes_on() {
+fn an_error_of_the_server_fails_only_its_request() {
     let fixture = Fixture::new();
-    let manners = Manners {
+    let misbehavior = Misbehavior {
         damaged: 4096..4097,
-        ..Manners::default()
+        ..Misbehavior::default()
     };
-    let _export = fixture.export_with(fixture.options("disk"), MIB, manners);
-    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+    let _export = fixture.export_with(fixture.options("disk"), MIB, misbehavior);
+    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("a connection");
     let Err(IoError::Damaged(words)) = requester.read(0, 8192) else {
         panic!("damaged");
     };
     assert!(words.contains("on purpose"), "{words}");
     assert_eq!(requester.read(8192, 10), Ok(vec![0; 10]));
     let missing = Requester::at(&fixture.socket(), options("none")).err();
-    let said = missing.expect("it is refused").to_string();
-    assert!(said.contains("no such export"), "{said}");
+    let error = missing.expect("a refusal").to_string();
+    assert!(error.contains("no such export"), "{error}");
 }
 
 #[test]
-fn requests_and_bytes_under_way_are_bounded() {
+fn outstanding_requests_and_bytes_are_bounded() {
     let fixture = Fixture::new();
     let mut export_options = fixture.options("disk");
     export_options.limits = Limits {
@@ -210,58 +211,60 @@ fn requests_and_bytes_under_way_are_bounded() {
         ..Limits::default()
     };
     let export = fixture.export_with(export_options, MIB, crate::support::holding());
-    let mut few = options("disk");
-    few.requests_max = 10;
-    few.bytes_max = 100_000;
-    let mut requester = Requester::at(&fixture.socket(), few).expect("it is served");
+    let mut limited = options("disk");
+    limited.requests_max = 10;
+    limited.bytes_max = 100_000;
+    let mut requester = Requester::at(&fixture.socket(), limited).expect("a connection");
     let mut begin = |length: usize| {
         requester.begin(|device, token| device.start(Request::read(token, 0, &mut vec![0; length])))
     };
-    let one = begin(300_000).expect("one may be larger");
-    assert_eq!(begin(1), None, "and none beside it");
-    let release = |device: &mut MemoryDevice| device.manners.holds_answers = false;
-    export.call(release).expect("it serves");
+    let one = begin(300_000).expect("one may be longer");
+    assert_eq!(begin(1), None, "no other one meanwhile");
+    let release = |device: &mut MemoryDevice| device.misbehavior.holds_completions = false;
+    export.call(release).expect("a result");
     assert!(requester.wait(one).is_ok());
-    let hold = |device: &mut MemoryDevice| device.manners.holds_answers = true;
-    export.call(hold).expect("it serves");
+    let hold = |device: &mut MemoryDevice| device.misbehavior.holds_completions = true;
+    export.call(hold).expect("a result");
     let begun: Vec<_> = (0..20)
         .filter_map(|_| {
             requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 100])))
         })
         .collect();
     assert_eq!(begun.len(), 10);
-    export.call(release).expect("it serves");
+    export.call(release).expect("a result");
     for token in begun {
         assert!(requester.wait(token).is_ok());
     }
 }
 
 #[test]
-fn when_the_server_goes_all_fails_and_goes_on_failing() {
+fn requests_fail_after_the_server_is_gone() {
     let fixture = Fixture::new();
     let mut short = fixture.options("disk");
     short.stop_timeout = Duration::from_millis(50);
     let export = fixture.export_with(short, MIB, crate::support::holding());
-    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("it is served");
+    let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("a connection");
     let token =
         requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 100])));
     requester.device.commit().expect("sent");
-    let entrance = export.export();
-    let unanswered = || {
-        export
-            .call(|device| device.unanswered())
-            .expect("it serves")
-    };
+    let handle = export.export();
+    let unanswered = || export.call(|device| device.unanswered()).expect("a result");
     eventually("the request arrives", || unanswered() == 1);
     drop(export);
-    eventually("it ends", || entrance.connections() == 0);
+    eventually("the export ends", || handle.connections() == 0);
     let answer = requester.wait(token.expect("begun"));
     assert!(matches!(answer, Err(IoError::Unavailable(_))), "{answer:?}");
     let later = requester.flush();
     assert!(matches!(later, Err(IoError::Unavailable(_))), "{later:?}");
-    assert!(matches!(requester.device.state(), State::Broken { .. }));
-    // Nobody listens at another address.
+    assert!(matches!(
+        requester.device.state(),
+        State::Disconnected { .. }
+    ));
+    // There is no server at another address.
     let nowhere = fixture.folder.path().join("nowhere");
     let refused = Requester::at(&nowhere, options("disk")).err();
-    assert!(matches!(refused, Some(Broken::Socket(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Some(ConnectionError::Socket(_))),
+        "{refused:?}"
+    );
 }

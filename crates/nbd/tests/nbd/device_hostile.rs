@@ -1,4 +1,4 @@
-//! Servers that say what no server may say, or nothing.
+//! Servers that violate the protocol or do not answer.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, IoError, Request, Started};
-use nbd::client::{Broken, ClientOptions, Nonsense, State};
+use nbd::client::{ClientOptions, ConnectionError, ProtocolViolation, State};
 use world::simulated::SimulatedClock;
 
 use crate::requester::{Requester, connected, options};
@@ -17,8 +17,7 @@ const SIZE: u64 = 1 << 20;
 /// HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, CACHE.
 const FLAGS: u16 = 1 | 4 | 8 | 32 | 64 | 1024;
 
-/// The server's side of a handshake with structured replies, size and flags, and what
-/// begins to come afterwards.
+/// The server's side of a handshake with structured replies, `base:allocation`, size and flags.
 pub fn welcome(size: u64) -> Vec<u8> {
     let reply = |option: u32, kind: u32, data: &[u8]| {
         let words = [option, kind, data.len() as u32].map(u32::to_be_bytes);
@@ -69,26 +68,26 @@ fn simple(cookie: u64, errno: u32) -> Vec<u8> {
     [&words[..], &cookie.to_be_bytes()].concat()
 }
 
-/// A client of somebody who has said `said`, and says no more.
-fn client_of(said: &[u8], options: ClientOptions) -> (Requester, UnixStream) {
+/// A client of a server that has sent `sent` and nothing more.
+fn client_of(sent: &[u8], options: ClientOptions) -> (Requester, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let mut requester = Requester::over(connected(theirs), options);
     let mut server = ours;
-    server.write_all(said).expect("there is room");
+    server.write_all(sent).expect("the socket has room");
     requester.turn(Duration::ZERO);
     (requester, server)
 }
 
-fn why(requester: &Requester) -> Broken {
+fn connection_error(requester: &Requester) -> ConnectionError {
     match requester.device.state() {
-        State::Broken { why } => why,
+        State::Disconnected { error } => error,
         state => panic!("{state:?}"),
     }
 }
 
-/// Requests 0 (a read of 100 bytes at 1000), 1 (a write) and 2 (a block status of 64 KiB)
-/// are under way. What comes of an answer.
-fn answered_by(said: &[u8], piece: usize) -> (Requester, [u64; 3]) {
+/// A client with the outstanding requests 0 (a read of 100 bytes at 1000), 1 (a write) and 2 (a
+/// block status of 64 KiB), after the server has sent `sent` in pieces.
+fn answered_by(sent: &[u8], piece: usize) -> (Requester, [u64; 3]) {
     let (mut requester, mut server) = client_of(&welcome(SIZE), options("disk"));
     assert_eq!(requester.device.state(), State::Ready);
     let tokens = [
@@ -106,61 +105,86 @@ fn answered_by(said: &[u8], piece: usize) -> (Requester, [u64; 3]) {
         }),
     ];
     requester.turn(Duration::ZERO);
-    for piece in said.chunks(piece) {
-        // It may have hung up.
+    for piece in sent.chunks(piece) {
+        // The client may have closed the connection.
         let _ = server.write_all(piece);
         requester.turn(Duration::ZERO);
     }
     (requester, tokens.map(|token| token.expect("begun")))
 }
 
-#[test]
-fn nonsense_ends_the_connection_and_is_named() {
-    let extents = |words: &[u32]| {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-        chunk(1, 5, 2, &bytes)
-    };
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+/// A name, the bytes that the server sends, and a part of the client's error.
+type ViolationCase = (&'static str, Vec<u8>, &'static str);
+
+/// Invalid cookies, and invalid data of reads.
+fn data_violations() -> Vec<ViolationCase> {
+    vec![
         ("an unknown cookie", simple(99, 0), "request 99"),
         (
-            "one that is answered",
+            "a second reply",
             [simple(1, 0), simple(1, 0)].concat(),
             "request 1,",
         ),
         ("no magic", vec![1; 16], "begins with 0x01010101"),
-        ("a simple reply to a read", simple(0, 0), "wrong form"),
+        (
+            "a simple reply to a read",
+            simple(0, 0),
+            "has to be structured",
+        ),
         (
             "data for a write",
             data(1, 1, 5000, 500),
             "kind 0x1 with 508",
         ),
-        ("data before it", data(1, 0, 999, 100), "100 bytes at 999"),
-        ("data behind it", data(1, 0, 1001, 100), "100 bytes at 1001"),
+        (
+            "data before the range",
+            data(1, 0, 999, 100),
+            "100 unexpected bytes at offset 999",
+        ),
+        (
+            "data after the range",
+            data(1, 0, 1001, 100),
+            "100 unexpected bytes at offset 1001",
+        ),
         (
             "data far away",
             data(1, 0, u64::MAX - 3, 100),
-            "at 18446744073709551612",
+            "at offset 18446744073709551612",
         ),
         ("too many data", data(1, 0, 1000, 101), "kind 0x1 with 109"),
         ("no data", data(1, 0, 1000, 0), "kind 0x1 with 8"),
+        ("too few data", data(1, 0, 1000, 99), "is missing 1 bytes"),
         (
-            "too few data",
-            data(1, 0, 1000, 99),
-            "ends 1 bytes too soon",
-        ),
-        (
-            "nothing at all",
+            "an empty reply",
             chunk(1, 0, 0, &[]),
-            "ends 100 bytes too soon",
+            "is missing 100 bytes",
         ),
         (
             "data twice",
             [data(0, 0, 1000, 50), data(1, 0, 1049, 51)].concat(),
-            "51 bytes at 1049",
+            "51 unexpected bytes at offset 1049",
         ),
-        ("a hole of nothing", hole(1, 0, 1000, 0), "0 bytes at 1000"),
-        ("a large hole", hole(1, 0, 1000, 101), "101 bytes at 1000"),
-        ("nothing, not the end", chunk(0, 0, 0, &[]), "kind 0x0"),
+    ]
+}
+
+/// Invalid holes and errors.
+fn chunk_violations() -> Vec<ViolationCase> {
+    vec![
+        (
+            "an empty hole",
+            hole(1, 0, 1000, 0),
+            "0 unexpected bytes at offset 1000",
+        ),
+        (
+            "a large hole",
+            hole(1, 0, 1000, 101),
+            "101 unexpected bytes at offset 1000",
+        ),
+        (
+            "an empty chunk that is not the last",
+            chunk(0, 0, 0, &[]),
+            "kind 0x0",
+        ),
         ("an unknown kind", chunk(1, 77, 0, &[]), "kind 0x4d"),
         (
             "a short error",
@@ -168,10 +192,20 @@ fn nonsense_ends_the_connection_and_is_named() {
             "kind 0x8001",
         ),
         (
-            "an error whose words are missing",
+            "an error without its message",
             chunk(1, 0x8001, 0, &[0, 0, 0, 5, 0, 9, b'x']),
             "kind 0x8001",
         ),
+    ]
+}
+
+/// Invalid extents, and chunks that are too long.
+fn extent_violations() -> Vec<ViolationCase> {
+    let extents = |words: &[u32]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        chunk(1, 5, 2, &bytes)
+    };
+    vec![
         ("extents of a read", chunk(1, 5, 0, &[0; 12]), "kind 0x5"),
         (
             "extents of another context",
@@ -200,13 +234,21 @@ fn nonsense_ends_the_connection_and_is_named() {
             [&chunk(1, 1, 0, &[])[..16], &[0xff; 4]].concat(),
             "kind 0x1 with 4294967295",
         ),
-    ];
-    for (what, said, named) in cases {
+    ]
+}
+
+#[test]
+fn a_protocol_violation_ends_the_connection_and_is_named() {
+    let cases = [data_violations(), chunk_violations(), extent_violations()];
+    for (what, sent, expected) in cases.concat() {
         for piece in [1, 7, usize::MAX] {
-            let (mut requester, tokens) = answered_by(&said, piece.min(said.len()));
-            let why = why(&requester);
-            assert!(matches!(why, Broken::Nonsense(_)), "{what}: {why}");
-            assert!(why.to_string().contains(named), "{what}: {why}");
+            let (mut requester, tokens) = answered_by(&sent, piece.min(sent.len()));
+            let error = connection_error(&requester);
+            assert!(
+                matches!(error, ConnectionError::ProtocolViolation(_)),
+                "{what}: {error}"
+            );
+            assert!(error.to_string().contains(expected), "{what}: {error}");
             let failed = requester.wait(tokens[0]).expect_err(what);
             assert!(
                 matches!(failed, IoError::Unavailable(_)),
@@ -217,9 +259,9 @@ fn nonsense_ends_the_connection_and_is_named() {
 }
 
 #[test]
-fn what_is_odd_and_allowed_is_understood() {
+fn unusual_replies_that_the_protocol_allows_are_accepted() {
     let words = [7_u32, 4096, 0, 1 << 30, 3].map(u32::to_be_bytes).concat();
-    let said = [
+    let sent = [
         hole(0, 0, 1050, 10),
         data(0, 0, 1060, 40),
         simple(1, 28),
@@ -228,8 +270,8 @@ fn what_is_odd_and_allowed_is_understood() {
         chunk(1, 0, 0, &[]),
     ]
     .concat();
-    for piece in [1, 11, said.len()] {
-        let (mut requester, [read, write, status]) = answered_by(&said, piece);
+    for piece in [1, 11, sent.len()] {
+        let (mut requester, [read, write, status]) = answered_by(&sent, piece);
         let expected = [vec![7; 50], vec![0; 10], vec![7; 40]].concat();
         assert_eq!(requester.wait(read), Ok(base::Outcome::Data(expected)));
         assert!(matches!(requester.wait(write), Err(IoError::NoSpace(_))));
@@ -237,22 +279,22 @@ fn what_is_odd_and_allowed_is_understood() {
             panic!("no extents");
         };
         let lengths: Vec<_> = runs.iter().map(|run| run.length).collect();
-        assert_eq!(lengths, [4096, 65536 - 4096], "no more than was asked for");
+        assert_eq!(lengths, [4096, 65536 - 4096], "no more than the range");
     }
 }
 
 #[test]
-fn an_error_among_data_fails_the_read_and_nothing_else() {
+fn an_error_chunk_fails_only_its_read() {
     let message = [&5_u32.to_be_bytes()[..], &[0, 4], b"bad\n"].concat();
     let at = 1004_u64.to_be_bytes();
-    let said = [
+    let sent = [
         data(0, 0, 1000, 4),
         chunk(0, 0x8002, 0, &[&message[..], &at].concat()),
         chunk(1, 0, 0, &[]),
         simple(1, 0),
     ]
     .concat();
-    let (mut requester, [read, write, _]) = answered_by(&said, 5);
+    let (mut requester, [read, write, _]) = answered_by(&sent, 5);
     let Err(IoError::Damaged(words)) = requester.wait(read) else {
         panic!("it failed");
     };
@@ -262,12 +304,12 @@ fn an_error_among_data_fails_the_read_and_nothing_else() {
 }
 
 #[test]
-fn a_handshake_that_makes_no_sense_is_named() {
+fn a_protocol_violation_in_the_handshake_is_named() {
     let whole = welcome(SIZE);
     let changed = |at: usize, to: &[u8]| {
-        let mut said = whole.clone();
-        said[at..at + to.len()].copy_from_slice(to);
-        said
+        let mut sent = whole.clone();
+        sent[at..at + to.len()].copy_from_slice(to);
+        sent
     };
     let old = [
         &b"NBDMAGIC"[..],
@@ -276,15 +318,11 @@ fn a_handshake_that_makes_no_sense_is_named() {
     ]
     .concat();
     let cases = [
-        (
-            "no NBD",
-            b"SSH-2.0-OpenSSH_9".to_vec(),
-            "as no NBD server does",
-        ),
-        ("the old protocol", old, "old protocol"),
-        ("no fixed newstyle", changed(16, &[0, 2]), "old protocol"),
+        ("no NBD", b"SSH-2.0-OpenSSH_9".to_vec(), "which is not NBD"),
+        ("the oldstyle handshake", old, "oldstyle"),
+        ("no fixed newstyle", changed(16, &[0, 2]), "oldstyle"),
         ("no magic", changed(18, &[9]), "begins with 0x09"),
-        ("another option", changed(29, &[9]), "as if it were 9"),
+        ("another option", changed(29, &[9]), "is for option 9"),
         (
             "a long reply",
             changed(34, &[9]),
@@ -292,32 +330,32 @@ fn a_handshake_that_makes_no_sense_is_named() {
         ),
         ("a reply of no known kind", changed(33, &[9]), "kind 0x9"),
     ];
-    for (what, said, named) in cases {
-        let (requester, _server) = client_of(&said, options("disk"));
-        let said = why(&requester).to_string();
-        assert!(said.contains(named), "{what}: {said}");
+    for (what, sent, expected) in cases {
+        let (requester, _server) = client_of(&sent, options("disk"));
+        let error = connection_error(&requester).to_string();
+        assert!(error.contains(expected), "{what}: {error}");
     }
     let (requester, server) = client_of(&whole[..100], options("disk"));
     assert_eq!(requester.device.state(), State::Connecting);
     server.shutdown(Shutdown::Write).expect("a socket");
     let mut requester = requester;
     requester.turn(Duration::ZERO);
-    assert_eq!(why(&requester), Broken::Closed);
+    assert_eq!(connection_error(&requester), ConnectionError::Closed);
 }
 
 #[test]
-fn a_server_that_never_ends_its_options_is_left() {
+fn the_client_disconnects_from_a_server_with_endless_option_replies() {
     let option = &welcome(SIZE)[38..];
-    // Contexts, and no end of them.
+    // Contexts without an end.
     let one = &option[..20 + 19];
-    let said = [&welcome(SIZE)[..38], &one.repeat(1000)].concat();
-    let (requester, _server) = client_of(&said, options("disk"));
-    let expected = Broken::Nonsense(Nonsense::OptionReplies(10));
-    assert_eq!(why(&requester), expected);
+    let sent = [&welcome(SIZE)[..38], &one.repeat(1000)].concat();
+    let (requester, _server) = client_of(&sent, options("disk"));
+    let expected = ConnectionError::ProtocolViolation(ProtocolViolation::OptionReplies(10));
+    assert_eq!(connection_error(&requester), expected);
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
+fn the_client_disconnects_from_a_server_after_its_timeouts_and_not_before() {
     let clock = Arc::new(SimulatedClock::default());
     let with = || ClientOptions::new("disk", clock.clone());
     // In the handshake.
@@ -331,10 +369,17 @@ fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
     );
     clock.advance(Duration::from_millis(1));
     requester.poll();
-    assert!(matches!(why(&requester), Broken::Late { .. }));
-    // A request, of which something goes on.
+    assert!(matches!(
+        connection_error(&requester),
+        ConnectionError::TimedOut { .. }
+    ));
+    // A request that makes progress.
     let (mut requester, mut server) = client_of(&welcome(SIZE), with());
-    assert_eq!(requester.device.next_timer(), None, "nothing is waited for");
+    assert_eq!(
+        requester.device.next_timer(),
+        None,
+        "nothing is outstanding"
+    );
     clock.advance(Duration::from_secs(100));
     requester.poll();
     let read =
@@ -349,7 +394,10 @@ fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
     }
     clock.advance(Duration::from_secs(10));
     requester.poll();
-    assert!(matches!(why(&requester), Broken::Late { .. }));
+    assert!(matches!(
+        connection_error(&requester),
+        ConnectionError::TimedOut { .. }
+    ));
     assert!(
         requester
             .take(read.expect("begun"))
@@ -357,7 +405,7 @@ fn a_server_that_does_not_answer_is_left_in_time_and_not_before() {
     );
     let late = requester.device.start(Request::flush(1));
     assert!(matches!(late, Started::Failed(IoError::Unavailable(_))));
-    // It was told nothing twice.
+    // The client has sent everything once.
     let mut sent = Vec::new();
     drop(requester);
     server.read_to_end(&mut sent).expect("a socket");

@@ -1,9 +1,9 @@
-//! Exports: several at once, read-only ones, growing ones, stopping ones.
+//! Exports: several at once, and read-only, growing and stopping ones.
 
 use std::sync::Arc;
 
 use base::{Capabilities, IoError};
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use nbd::{ExportTable, ExportThread, ListenOptions, SpawnError};
 use world::Endpoint;
 
@@ -11,7 +11,7 @@ use crate::client::*;
 use crate::support::{Fixture, MIB, eventually, holding};
 
 #[test]
-fn several_exports_are_served_at_once_and_keep_their_bytes_apart() {
+fn several_exports_at_once_have_their_own_data() {
     let fixture = Fixture::new();
     let exports: Vec<_> = (0..5)
         .map(|number| fixture.export(&format!("disk{number}"), MIB))
@@ -29,13 +29,15 @@ fn several_exports_are_served_at_once_and_keep_their_bytes_apart() {
     }
     for export in exports {
         assert_eq!(export.export().connections(), 4);
-        let device = export.stop(|device, _| device).expect("it ran");
+        let device = export
+            .stop(|device, _| device)
+            .expect("the export's thread");
         assert_eq!(device.calls.writes, 4);
         assert_eq!(device.bytes()[4 * 4096], 0);
     }
 }
 
-/// What makes multi-conn honest: one device, one owner.
+/// Otherwise CAN_MULTI_CONN would be wrong.
 #[test]
 fn a_flush_on_one_connection_covers_writes_on_another() {
     let fixture = Fixture::new();
@@ -50,33 +52,37 @@ fn a_flush_on_one_connection_covers_writes_on_another() {
         assert_eq!(
             c.read(8192, 5000).data,
             [round; 5000],
-            "seen before any flush"
+            "visible before a flush"
         );
         assert_eq!(b.call(FLUSH, 0, 0, 0, &[]).errno, 0);
         assert_eq!(c.read(8192, 5000).data, [round; 5000]);
-        let calls = export.call(|device| device.calls).expect("it runs");
+        let calls = export
+            .call(|device| device.calls)
+            .expect("the export's thread");
         assert_eq!(calls.flushes, u64::from(round));
     }
 }
 
 #[test]
-fn a_new_connection_is_told_the_new_size_and_an_old_one_may_use_it() {
+fn after_growth_new_connections_get_the_new_size_and_old_ones_may_use_it() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", MIB);
     let mut old = fixture.client("disk");
     assert_eq!(old.read(MIB as u64, 512).errno, 22);
-    export.call(|device| device.grow(2 * MIB)).expect("it runs");
+    export
+        .call(|device| device.grow(2 * MIB))
+        .expect("the export's thread");
     let mut new = Client::connect(&fixture.socket());
     assert_eq!(new.go("disk").0, 2 * MIB as u64);
     assert_eq!(old.read(MIB as u64, 512).errno, 0);
 }
 
 #[test]
-fn a_read_only_export_refuses_every_change_and_goes_on() {
+fn a_read_only_export_refuses_every_change() {
     let fixture = Fixture::new();
     let mut options = fixture.options("disk");
     options.read_only = true;
-    let _export = fixture.export_with(options, MIB, Manners::default());
+    let _export = fixture.export_with(options, MIB, Misbehavior::default());
     let mut client = Client::connect(&fixture.socket());
     client.structured();
     let (_, flags) = client.go("disk");
@@ -90,7 +96,7 @@ fn a_read_only_export_refuses_every_change_and_goes_on() {
     assert_eq!(
         client.write(0, &vec![1; 600_000]).errno,
         1,
-        "a long payload is passed over"
+        "a long payload is discarded"
     );
     assert_eq!(client.call(TRIM, 0, 0, 4096, &[]).errno, 1);
     assert_eq!(client.call(WRITE_ZEROES, 0, 0, 4096, &[]).errno, 1);
@@ -98,33 +104,33 @@ fn a_read_only_export_refuses_every_change_and_goes_on() {
 }
 
 #[test]
-fn one_device_can_be_writable_for_some_and_read_only_for_others() {
+fn a_device_can_be_writable_and_read_only_on_different_sockets() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", MIB);
-    let guests = Arc::new(ExportTable::new());
-    guests.add(export.export().read_only());
-    let path = fixture.folder.path().join("guests");
+    let read_only = Arc::new(ExportTable::new());
+    read_only.add(export.export().read_only());
+    let path = fixture.folder.path().join("read_only");
     fixture
         .server
-        .listen(&Endpoint::Unix(path.clone()), ListenOptions::new(guests))
+        .listen(&Endpoint::Unix(path.clone()), ListenOptions::new(read_only))
         .expect("a free name");
-    let mut guest = Client::connect(&path);
-    guest.structured();
-    guest.go("");
+    let mut reader = Client::connect(&path);
+    reader.structured();
+    reader.go("");
     assert_eq!(fixture.client("disk").write(0, &[7; 512]).errno, 0);
-    assert_eq!(guest.read(0, 512).data, [7; 512]);
-    assert_eq!(guest.write(0, &[8; 512]).errno, 1);
+    assert_eq!(reader.read(0, 512).data, [7; 512]);
+    assert_eq!(reader.write(0, &[8; 512]).errno, 1);
     drop(fixture.server);
     assert!(!path.exists());
     assert_eq!(
-        guest.read(0, 512).data,
+        reader.read(0, 512).data,
         [7; 512],
-        "an open connection goes on"
+        "an open connection continues"
     );
 }
 
 #[test]
-fn flags_say_what_the_device_can_do() {
+fn transmission_flags_are_the_capabilities_of_the_device() {
     let fixture = Fixture::new();
     let capabilities = Capabilities {
         read_only: false,
@@ -139,8 +145,8 @@ fn flags_say_what_the_device_can_do() {
     fixture.table.add(thread.export());
     let mut client = Client::connect(&fixture.socket());
     client.structured();
-    let contexts = client.ask(OPT_LIST_META_CONTEXT, &named("disk", &[0; 4]));
-    assert_eq!(contexts.len(), 1, "no context, only the end");
+    let contexts = client.send_option(OPT_LIST_META_CONTEXT, &named("disk", &[0; 4]));
+    assert_eq!(contexts.len(), 1, "only the last reply");
     let (_, flags) = client.go("disk");
     let expected = 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 11;
     assert_eq!(flags, expected, "{flags:#b}");
@@ -149,7 +155,7 @@ fn flags_say_what_the_device_can_do() {
 }
 
 #[test]
-fn fua_reaches_the_device_on_every_command_that_changes_something() {
+fn fua_reaches_the_device_with_every_change() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", 4 * MIB);
     let mut client = fixture.client("disk");
@@ -159,19 +165,23 @@ fn fua_reaches_the_device_on_every_command_that_changes_something() {
     assert_eq!(
         client.call(READ, FUA, 0, 512, &[]).errno,
         0,
-        "allowed, and means nothing"
+        "allowed without effect"
     );
     assert_eq!(client.call(CACHE, 0, 0, 4096, &[]).errno, 0);
-    let calls = export.call(|device| device.calls).expect("it runs");
+    let calls = export
+        .call(|device| device.calls)
+        .expect("the export's thread");
     assert_eq!((calls.durable, calls.prefetches), (3, 1));
     let long = vec![3; 700_000];
     assert_eq!(client.call(WRITE, FUA, 0, 700_000, &long).errno, 0);
-    let calls = export.call(|device| device.calls).expect("it runs");
+    let calls = export
+        .call(|device| device.calls)
+        .expect("the export's thread");
     assert_eq!(calls.durable, 6, "each of the three pieces");
 }
 
 #[test]
-fn block_status_tells_holes_from_data() {
+fn block_status_distinguishes_holes_and_data() {
     let fixture = Fixture::new();
     let _export = fixture.export("disk", MIB);
     let mut client = Client::connect(&fixture.socket());
@@ -186,7 +196,7 @@ fn block_status_tells_holes_from_data() {
 }
 
 #[test]
-fn a_choice_of_context_for_another_export_does_not_count() {
+fn a_context_that_was_selected_for_another_export_does_not_count() {
     let fixture = Fixture::new();
     let _exports = [fixture.export("one", MIB), fixture.export("two", MIB)];
     let mut client = Client::connect(&fixture.socket());
@@ -197,15 +207,15 @@ fn a_choice_of_context_for_another_export_does_not_count() {
     assert_eq!(status.errno, 22, "{}", status.message);
 }
 
-/// The name in the message made it longer than the protocol lets a string be.
+/// A long name once made the message longer than the protocol allows.
 #[test]
-fn a_refusal_of_the_longest_name_is_no_longer_than_a_string_may_be() {
+fn the_refusal_of_a_long_name_fits_into_a_string() {
     let fixture = Fixture::new();
     let _exports = [fixture.export("one", MIB), fixture.export("two", MIB)];
     let mut client = Client::connect(&fixture.socket());
     for name in ["x".repeat(4096), "ä".repeat(2048), "\n".repeat(4096)] {
         for number in [OPT_GO, OPT_INFO] {
-            let replies = client.ask(number, &named(&name, &[0, 0]));
+            let replies = client.send_option(number, &named(&name, &[0, 0]));
             let (kind, message) = &replies[0];
             assert_eq!(*kind, REP_ERR_UNKNOWN);
             assert!(message.len() <= 4096, "{} bytes", message.len());
@@ -216,39 +226,42 @@ fn a_refusal_of_the_longest_name_is_no_longer_than_a_string_may_be() {
 }
 
 #[test]
-fn options_get_the_answers_the_protocol_has_for_them() {
+fn options_get_the_replies_of_the_protocol() {
     let fixture = Fixture::new();
     let _exports = [fixture.export("one", MIB), fixture.export("two", MIB)];
     let mut client = Client::connect(&fixture.socket());
-    assert_eq!(client.ask_kind(99, b"anything"), REP_ERR_UNSUP);
-    assert_eq!(client.ask_kind(OPT_LIST, b"x"), REP_ERR_INVALID);
-    assert_eq!(client.ask_kind(OPT_STARTTLS, &[]), REP_ERR_POLICY);
+    assert_eq!(client.send_option_kind(99, b"anything"), REP_ERR_UNSUP);
+    assert_eq!(client.send_option_kind(OPT_LIST, b"x"), REP_ERR_INVALID);
+    assert_eq!(client.send_option_kind(OPT_STARTTLS, &[]), REP_ERR_POLICY);
     let query = named("one", &[0; 4]);
     assert_eq!(
-        client.ask_kind(OPT_LIST_META_CONTEXT, &query),
+        client.send_option_kind(OPT_LIST_META_CONTEXT, &query),
         REP_ERR_INVALID
     );
     assert_eq!(
-        client.ask_kind(OPT_GO, &named("three", &[0, 0])),
+        client.send_option_kind(OPT_GO, &named("three", &[0, 0])),
         REP_ERR_UNKNOWN
     );
     assert_eq!(
-        client.ask_kind(OPT_GO, &named("", &[0, 0])),
+        client.send_option_kind(OPT_GO, &named("", &[0, 0])),
         REP_ERR_UNKNOWN,
-        "there are two"
+        "there are two exports"
     );
     assert_eq!(
-        client.ask_kind(OPT_GO, &named("one", &[0, 9])),
+        client.send_option_kind(OPT_GO, &named("one", &[0, 9])),
         REP_ERR_INVALID
     );
-    assert_eq!(client.ask_kind(OPT_GO, &[0; 20_000]), REP_ERR_TOO_BIG);
-    let listed = client.ask(OPT_LIST, &[]);
+    assert_eq!(
+        client.send_option_kind(OPT_GO, &[0; 20_000]),
+        REP_ERR_TOO_BIG
+    );
+    let listed = client.send_option(OPT_LIST, &[]);
     assert_eq!(listed[0], (REP_SERVER, named("one", b"")));
     assert_eq!(listed[1], (REP_SERVER, named("two", b"")));
-    let facts = client.ask(OPT_INFO, &named("one", &[0, 2, 0, 1, 0, 3]));
+    let facts = client.send_option(OPT_INFO, &named("one", &[0, 2, 0, 1, 0, 3]));
     assert_eq!(facts[1].1, [&[0, 1][..], b"one"].concat());
     assert_eq!(facts[2].1, [0, 3, 0, 0, 0, 1, 0, 0, 16, 0, 2, 0, 0, 0]);
-    assert_eq!(client.ask_kind(OPT_ABORT, &[]), REP_ACK);
+    assert_eq!(client.send_option_kind(OPT_ABORT, &[]), REP_ACK);
     assert_eq!(client.closed(), []);
 }
 
@@ -257,12 +270,12 @@ fn a_list_can_be_forbidden() {
     let fixture = Fixture::with(|_| {}, |listen| listen.list = false);
     let _export = fixture.export("secret", MIB);
     let mut client = Client::connect(&fixture.socket());
-    assert_eq!(client.ask_kind(OPT_LIST, &[]), REP_ERR_POLICY);
+    assert_eq!(client.send_option_kind(OPT_LIST, &[]), REP_ERR_POLICY);
     client.go("secret");
 }
 
 #[test]
-fn the_old_way_to_choose_an_export_works_too() {
+fn export_name_opens_an_export() {
     let fixture = Fixture::new();
     let _export = fixture.export("disk", MIB);
     let mut client = Client::connect(&fixture.socket());
@@ -281,13 +294,13 @@ fn the_old_way_to_choose_an_export_works_too() {
 }
 
 #[test]
-fn a_request_that_fails_says_why_and_the_connection_goes_on() {
+fn an_error_reply_has_a_message_and_the_connection_continues() {
     let fixture = Fixture::new();
-    let manners = Manners {
+    let misbehavior = Misbehavior {
         damaged: 8192..8193,
-        ..Manners::default()
+        ..Misbehavior::default()
     };
-    let _export = fixture.export_with(fixture.options("disk"), 4 * MIB, manners);
+    let _export = fixture.export_with(fixture.options("disk"), 4 * MIB, misbehavior);
     let mut client = fixture.client("disk");
     let reply = client.read(0, 1 << 20);
     assert_eq!(
@@ -297,7 +310,7 @@ fn a_request_that_fails_says_why_and_the_connection_goes_on() {
     let reply = client.read(4 * MIB as u64 - 1, 2);
     assert_eq!(reply.errno, 22);
     assert!(
-        reply.message.contains("do not lie within an export"),
+        reply.message.contains("exceed the export"),
         "{}",
         reply.message
     );
@@ -310,12 +323,12 @@ fn a_request_that_fails_says_why_and_the_connection_goes_on() {
     );
     let long = vec![9; 33 << 20];
     let reply = client.write(0, &long);
-    assert_eq!(reply.errno, 22, "33 MiB are passed over: {}", reply.message);
+    assert_eq!(reply.errno, 22, "33 MiB are discarded: {}", reply.message);
     assert_eq!(client.read(4096, 4096).data, [0; 4096]);
 }
 
 #[test]
-fn a_stopping_export_finishes_and_flushes_what_it_has() {
+fn a_stopping_export_completes_its_requests_and_flushes() {
     let fixture = Fixture::new();
     let export = fixture.export_with(fixture.options("disk"), MIB, holding());
     let mut client = fixture.client("disk");
@@ -323,14 +336,14 @@ fn a_stopping_export_finishes_and_flushes_what_it_has() {
     eventually("the write is in the device", || {
         export.call(|device| device.unanswered()) == Ok(1)
     });
-    let door = export.export();
+    let handle = export.export();
     let stopper = std::thread::spawn(move || {
         export
-            .call(|device| device.manners.holds_answers = false)
-            .expect("it runs");
+            .call(|device| device.misbehavior.holds_completions = false)
+            .expect("the export's thread");
         export
             .stop(|device, stopped| (device, stopped))
-            .expect("it ran")
+            .expect("the export's thread")
     });
     let reply = client.reply();
     assert_eq!((reply.cookie, reply.errno), (written, 0));
@@ -339,30 +352,30 @@ fn a_stopping_export_finishes_and_flushes_what_it_has() {
     assert_eq!(device.calls.flushes, 1);
     assert_eq!(device.bytes()[..512], [5; 512]);
     assert_eq!(client.closed(), []);
-    assert_eq!(door.connections(), 0);
+    assert_eq!(handle.connections(), 0);
     let mut late = Client::connect(&fixture.socket());
     assert_eq!(
-        late.ask_kind(OPT_GO, &named("disk", &[0, 0])),
+        late.send_option_kind(OPT_GO, &named("disk", &[0, 0])),
         REP_ERR_SHUTDOWN
     );
 }
 
-/// What waits for something that is away would keep the export from its last flush until
-/// that is given up, half a minute later.
+/// Otherwise requests that wait for something unavailable would delay the last flush until the
+/// stop timeout of 30 s.
 #[test]
-fn a_stopping_export_waits_for_nothing_that_is_away() {
+fn a_stopping_export_fails_requests_that_wait_for_something_unavailable() {
     let fixture = Fixture::new();
-    let mut away = holding();
-    away.holds_answers = false;
-    away.is_away = true;
-    let export = fixture.export_with(fixture.options("disk"), MIB, away);
+    let mut unavailable = holding();
+    unavailable.holds_completions = false;
+    unavailable.is_unavailable = true;
+    let export = fixture.export_with(fixture.options("disk"), MIB, unavailable);
     let mut client = fixture.client("disk");
     let read = client.start(READ, 0, 0, 512, &[]);
     eventually("the read is in the device", || {
         export.call(|device| device.unanswered()) == Ok(1)
     });
     let stopped = export.stop(|device, stopped| (device.calls.flushes, stopped.flushed));
-    assert_eq!(stopped.expect("it ran"), (1, Ok(())));
+    assert_eq!(stopped.expect("the export's thread"), (1, Ok(())));
     let reply = client.reply();
     assert_eq!((reply.cookie, reply.errno), (read, 5));
 }
@@ -379,7 +392,7 @@ fn requests_to_a_stopping_export_are_refused() {
         export.call(|device| device.unanswered()) == Ok(1)
     });
     let stopper = std::thread::spawn(move || export.stop(|_, stopped| stopped));
-    // Whichever comes first, the stop or the request: refused, or left behind.
+    // A request before the stop stays without a reply; one after it is refused.
     let mut refused = None;
     for _ in 0..1000 {
         client.start(READ, 0, 0, 512, &[]);
@@ -398,7 +411,10 @@ fn requests_to_a_stopping_export_are_refused() {
         Some(0x668e_33ef_u32.to_be_bytes()),
         "an error chunk"
     );
-    let stopped = stopper.join().expect("no panic").expect("it ran");
+    let stopped = stopper
+        .join()
+        .expect("no panic")
+        .expect("the export's thread");
     assert!(
         matches!(stopped.flushed, Err(IoError::Unavailable(_))),
         "the write never ended"
@@ -412,17 +428,17 @@ fn after_a_failed_commit_no_reply_leaves_and_the_export_is_closed() {
     let mut client = fixture.client("disk");
     let bystander = fixture.client("disk");
     export
-        .call(|device| device.manners.stops_at_commit = true)
-        .expect("it runs");
+        .call(|device| device.misbehavior.fails_commit = true)
+        .expect("the export's thread");
     client.start(WRITE, 0, 0, 512, &[5; 512]);
     assert_eq!(client.closed(), [], "the write is not acknowledged");
     assert_eq!(bystander.closed(), []);
     let mut late = Client::connect(&fixture.socket());
-    let replies = late.ask(OPT_GO, &named("disk", &[0, 0]));
+    let replies = late.send_option(OPT_GO, &named("disk", &[0, 0]));
     let (kind, message) = replies.last().expect("a reply");
     assert_eq!(*kind, REP_ERR_SHUTDOWN);
     assert!(
-        String::from_utf8_lossy(message).contains("it was told to"),
+        String::from_utf8_lossy(message).contains("on purpose"),
         "{message:?}"
     );
 }
@@ -439,12 +455,12 @@ fn connections_to_an_export_are_limited_and_places_become_free() {
     let fixture = Fixture::new();
     let mut options = fixture.options("disk");
     options.connections_max = 2;
-    let export = fixture.export_with(options, MIB, Manners::default());
+    let export = fixture.export_with(options, MIB, Misbehavior::default());
     let first = fixture.client("disk");
     let mut second = fixture.client("disk");
     let mut third = Client::connect(&fixture.socket());
     assert_eq!(
-        third.ask_kind(OPT_GO, &named("disk", &[0, 0])),
+        third.send_option_kind(OPT_GO, &named("disk", &[0, 0])),
         REP_ERR_POLICY
     );
     drop(first);

@@ -1,22 +1,22 @@
-//! Foreign clients judge the server: libnbd's tools, QEMU's, and fio.
+//! The server with foreign clients: libnbd, QEMU and fio.
 
 use std::fs;
 use std::io::{Read, Write};
 
 use crate::support::{Fixture, MIB, must_run, run};
-use nbd::memory::Manners;
+use nbd::memory::Misbehavior;
 
-/// Late, busy, and otherwise right.
-fn difficult() -> Manners {
-    Manners {
+/// A device that is often pending or busy.
+fn difficult() -> Misbehavior {
+    Misbehavior {
         pending_one_in: 3,
         busy_one_in: 5,
         seed: 11,
-        ..Manners::default()
+        ..Misbehavior::default()
     }
 }
 
-/// A file of which some is data and some is hole.
+/// A file with data and a hole.
 fn image(fixture: &Fixture, bytes: usize) -> String {
     let path = fixture.folder.path().join("image");
     let mut file = fs::File::create(&path).expect("a new file");
@@ -27,7 +27,7 @@ fn image(fixture: &Fixture, bytes: usize) -> String {
 }
 
 #[test]
-fn nbdinfo_sees_what_is_offered() {
+fn nbdinfo_shows_the_capabilities() {
     let fixture = Fixture::new();
     let _export = fixture.export("disk", 8 * MIB);
     let info = must_run("nbdinfo", &[&fixture.uri("disk")]);
@@ -55,7 +55,7 @@ fn nbdinfo_sees_what_is_offered() {
 }
 
 #[test]
-fn nbdcopy_brings_back_what_it_took_there() {
+fn nbdcopy_reads_back_what_it_has_written() {
     let fixture = Fixture::new();
     let _plain = fixture.export("plain", 40 * MIB);
     let _hard = fixture.export_with(fixture.options("hard"), 40 * MIB, difficult());
@@ -76,7 +76,7 @@ fn nbdcopy_brings_back_what_it_took_there() {
             let mut file = fs::OpenOptions::new()
                 .read(true)
                 .open(path)
-                .expect("it is there");
+                .expect("the file");
             file.read_to_end(&mut bytes).expect("readable");
             bytes
         };
@@ -90,7 +90,7 @@ fn nbdcopy_brings_back_what_it_took_there() {
 }
 
 #[test]
-fn nbdsh_finds_every_command_as_it_should_be() {
+fn every_command_works_with_nbdsh() {
     let fixture = Fixture::new();
     let _plain = fixture.export("plain", 16 * MIB);
     let _hard = fixture.export_with(fixture.options("hard"), 16 * MIB, difficult());
@@ -101,7 +101,7 @@ assert size == 16 << 20
 assert h.get_structured_replies_negotiated()
 assert h.can_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
 h.set_strict_mode(0)
-# Every alignment, up to what has to be cut in pieces.
+# Every alignment, and lengths of several pieces.
 for offset, length in [(0, 1), (511, 513), (4095, 2), (4096, 262145), (1, (3 << 20) + 7)]:
     data = os.urandom(length)
     h.pwrite(data, offset, nbd.CMD_FLAG_FUA)
@@ -129,7 +129,7 @@ def fails(expected, call, *args):
     except nbd.Error as error:
         assert error.errno == expected, (error.errno, expected)
     else:
-        raise AssertionError("it should fail with " + expected)
+        raise AssertionError("no error, expected " + expected)
 fails("EINVAL", h.pread, 1, size)
 fails("ENOSPC", h.pwrite, b"x", size)
 fails("ENOSPC", h.zero, 2, size - 1)
@@ -147,7 +147,7 @@ assert h.pread(5, 0) == whole[:5]
 }
 
 #[test]
-fn nbdsh_without_structured_replies_gets_simple_ones() {
+fn reads_work_with_simple_replies() {
     let fixture = Fixture::new();
     let _hard = fixture.export_with(fixture.options("hard"), 16 * MIB, difficult());
     let connect = format!(
@@ -159,7 +159,7 @@ import os
 assert not h.get_structured_replies_negotiated()
 data = os.urandom(5 << 20)
 h.pwrite(data, 777)
-# Several at once: a long simple reply must not be mixed with others.
+# Several at once: a long simple reply must be contiguous.
 buffers = []
 for at in range(777, 777 + (5 << 20), 1 << 20):
     buffers.append((nbd.Buffer(1 << 20), at))
@@ -177,7 +177,7 @@ for buffer, at in buffers:
 }
 
 #[test]
-fn qemu_writes_reads_and_maps() {
+fn qemu_io_and_qemu_img_map_work() {
     let fixture = Fixture::new();
     let _hard = fixture.export_with(fixture.options("disk"), 16 * MIB, difficult());
     let uri = fixture.uri("disk");
@@ -216,7 +216,7 @@ fn qemu_writes_reads_and_maps() {
 }
 
 #[test]
-fn qemu_img_converts_there_and_finds_no_difference() {
+fn qemu_img_compare_finds_no_difference_after_convert() {
     let fixture = Fixture::new();
     let _hard = fixture.export_with(fixture.options("disk"), 40 * MIB, difficult());
     let image = image(&fixture, 40 * MIB);
@@ -234,7 +234,7 @@ fn qemu_img_converts_there_and_finds_no_difference() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_its_writes() {
     let fixture = Fixture::new();
     let _hard = fixture.export_with(fixture.options("disk"), 16 * MIB, difficult());
     let uri = format!("--uri={}", fixture.uri("disk"));

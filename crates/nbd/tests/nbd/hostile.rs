@@ -1,24 +1,24 @@
-//! Clients that are wrong, slow, greedy or gone: each gets its error or its
-//! end, and everyone else goes on.
+//! Clients that violate the protocol, are slow, send too much or disconnect. The server answers with
+//! an error or closes the connection, and other clients are not affected.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use nbd::ExportThread;
-use nbd::memory::Manners;
+use nbd::memory::Misbehavior;
 
 use crate::client::*;
 use crate::support::{Fixture, MIB, eventually, holding, small_limits};
 
-/// Another client is served as if nothing had happened.
-fn others_go_on(fixture: &Fixture) {
+/// Checks that the server serves another client.
+fn check_other_client(fixture: &Fixture) {
     let mut client = fixture.client("disk");
     assert_eq!(client.write(0, &[1; 512]).errno, 0);
     assert_eq!(client.read(0, 512).data, [1; 512]);
 }
 
 #[test]
-fn garbage_ends_only_the_connection_it_came_on() {
+fn a_protocol_violation_ends_only_its_connection() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", MIB);
     let mut client = Client::connect_unresponsive(&fixture.socket());
@@ -27,23 +27,23 @@ fn garbage_ends_only_the_connection_it_came_on() {
     assert_eq!(client.closed(), [], "unknown client flags");
     let mut client = Client::connect(&fixture.socket());
     client.send(b"GET / HTTP/1.1\r\n\r\n");
-    assert_eq!(client.closed(), [], "no option");
+    assert_eq!(client.closed(), [], "an invalid option");
     let mut client = Client::connect(&fixture.socket());
     client.send(&option(OPT_GO, &[])[..12]);
     client.send(&u32::MAX.to_be_bytes());
-    assert_eq!(client.closed(), [], "an endless option");
+    assert_eq!(client.closed(), [], "an option that is too long");
     let mut client = fixture.client("disk");
     client.send(&[0x17; 28]);
-    assert_eq!(client.closed(), [], "no request");
+    assert_eq!(client.closed(), [], "an invalid request");
     let mut client = fixture.client("disk");
     client.send(&request(WRITE, 0, 1, 0, u32::MAX));
-    assert_eq!(client.closed(), [], "an endless payload");
-    others_go_on(&fixture);
+    assert_eq!(client.closed(), [], "a payload that is too long");
+    check_other_client(&fixture);
     drop(export);
 }
 
 #[test]
-fn half_a_handshake_is_ended_in_time_however_slowly_it_goes_on() {
+fn a_handshake_times_out_however_slowly_it_proceeds() {
     let fixture = Fixture::with(
         |server| server.handshake_timeout = Duration::from_millis(300),
         |_| {},
@@ -53,37 +53,37 @@ fn half_a_handshake_is_ended_in_time_however_slowly_it_goes_on() {
     let mut slow = Client::connect(&fixture.socket());
     let go = option(OPT_GO, &named(&"x".repeat(4000), &[0, 0]));
     for byte in go.iter().cycle() {
-        // One byte at a time, until the server has had enough.
+        // One byte at a time, until the server closes the connection.
         if slow.stream.write_all(&[*byte]).is_err() {
             break;
         }
         let mut client = fixture.client("disk");
-        assert_eq!(client.read(0, 512).errno, 0, "others go on meanwhile");
+        assert_eq!(client.read(0, 512).errno, 0, "another client is served");
     }
     assert_eq!(unresponsive.closed().len(), 18, "only the greeting");
 }
 
 #[test]
-fn a_flood_of_handshakes_makes_the_oldest_leave_and_not_the_newest() {
+fn too_many_handshakes_end_the_oldest_ones() {
     let fixture = Fixture::with(|server| server.handshakes_max = 8, |_| {});
     let _export = fixture.export("disk", MIB);
     let mut flood: Vec<_> = (0..100)
         .map(|_| Client::connect_unresponsive(&fixture.socket()))
         .collect();
-    others_go_on(&fixture);
+    check_other_client(&fixture);
     let oldest = flood.remove(0);
     oldest.closed();
 }
 
 #[test]
-fn sockets_are_limited_and_one_that_closes_makes_room() {
+fn connections_are_limited_and_a_closed_one_makes_room() {
     let fixture = Fixture::with(|server| server.connections_max = 4, |_| {});
     let _export = fixture.export("disk", MIB);
     let mut clients: Vec<_> = (0..4).map(|_| fixture.client("disk")).collect();
     let fifth = Client::connect_unresponsive(&fixture.socket());
     assert_eq!(fifth.closed(), [], "not even a greeting");
     drop(clients.pop());
-    eventually("the place is free", || {
+    eventually("a connection is possible", || {
         let mut client = Client::connect_unresponsive(&fixture.socket());
         matches!(client.stream.read(&mut [0; 18]), Ok(18))
     });
@@ -91,7 +91,7 @@ fn sockets_are_limited_and_one_that_closes_makes_room() {
 }
 
 #[test]
-fn a_flood_of_options_is_ended() {
+fn a_client_that_sends_too_many_options_is_disconnected() {
     let fixture = Fixture::new();
     let _export = fixture.export("disk", MIB);
     let mut client = Client::connect(&fixture.socket());
@@ -109,12 +109,12 @@ fn a_flood_of_options_is_ended() {
     }
     assert_eq!(replies, 4096);
     sender.join().expect("no panic");
-    others_go_on(&fixture);
+    check_other_client(&fixture);
 }
 
-/// Options whose replies nobody reads: the server stops reading, too.
+/// The server stops receiving when the client does not read its replies.
 #[test]
-fn unread_replies_in_the_handshake_stop_the_client_and_nobody_else() {
+fn unread_replies_in_the_handshake_stop_only_their_client() {
     let fixture = Fixture::new();
     let _export = fixture.export("disk", MIB);
     let _more: Vec<_> = (0..30)
@@ -124,26 +124,25 @@ fn unread_replies_in_the_handshake_stop_the_client_and_nobody_else() {
     client.stream.set_nonblocking(true).expect("set");
     let lists = option(OPT_LIST, &[]).repeat(1000);
     let mut sent = 0;
-    // Until the socket has been full for some time in which others were
-    // served.
+    // Until the socket has been full for some time, while other clients are served.
     for _ in 0..200 {
         match client.stream.write(&lists) {
             Ok(count) => sent += count,
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
-        others_go_on(&fixture);
+        check_other_client(&fixture);
     }
-    // What the sockets hold, and not the 3 MB that were offered.
-    assert!(sent < MIB, "{sent} bytes of options were taken");
+    // The sockets hold much less than the 3 MB that were offered.
+    assert!(sent < MIB, "the server accepted {sent} bytes of options");
 }
 
-/// And the replies come when they are read after all.
+/// The replies arrive when the client reads them later.
 #[test]
-fn a_request_flood_with_unread_replies_stays_bounded() {
+fn unread_replies_are_bounded() {
     let fixture = Fixture::new();
     let mut options = fixture.options("disk");
     options.limits = small_limits();
-    let export = fixture.export_with(options, 4 * MIB, Manners::default());
+    let export = fixture.export_with(options, 4 * MIB, Misbehavior::default());
     let mut client = fixture.client("disk");
     client.stream.set_nonblocking(true).expect("set");
     let flood = request(READ, 0, 1, 0, 65_536).repeat(1000);
@@ -158,11 +157,13 @@ fn a_request_flood_with_unread_replies_stays_bounded() {
         }
     }
     for _ in 0..50 {
-        others_go_on(&fixture);
+        check_other_client(&fixture);
     }
     let bound = small_limits().bytes_max + 2 * MIB;
-    // What was read from the device is in the server or in the socket.
-    let calls = export.call(|device| device.calls).expect("it runs");
+    // The data that were read from the device are in the server or in the socket.
+    let calls = export
+        .call(|device| device.calls)
+        .expect("the export's thread");
     let staged = calls.read_bytes as usize;
     let socket = 8 * MIB;
     assert!(staged < bound + socket, "{staged} bytes were staged");
@@ -173,7 +174,7 @@ fn a_request_flood_with_unread_replies_stays_bounded() {
 }
 
 #[test]
-fn more_requests_than_allowed_wait_and_are_answered() {
+fn requests_beyond_the_limit_wait_and_are_answered() {
     let fixture = Fixture::new();
     let mut options = fixture.options("disk");
     options.limits = small_limits();
@@ -183,20 +184,20 @@ fn more_requests_than_allowed_wait_and_are_answered() {
         client.start(READ, 0, 0, 512, &[]);
     }
     let limit = small_limits().requests_max;
-    eventually("as many as allowed are in the device", || {
+    eventually("the limit is reached", || {
         export.call(|device| device.unanswered()) == Ok(limit)
     });
     export
-        .call(|device| device.manners.holds_answers = false)
-        .expect("it runs");
+        .call(|device| device.misbehavior.holds_completions = false)
+        .expect("the export's thread");
     for _ in 0..100 {
         assert_eq!(client.reply().errno, 0);
     }
 }
 
-/// Connections that go away while the device works for them, again and again.
+/// Clients disconnect repeatedly while their requests are pending.
 #[test]
-fn what_a_dead_connection_asked_for_hurts_nobody() {
+fn pending_requests_of_closed_connections_affect_no_other_client() {
     let fixture = Fixture::new();
     let export = fixture.export_with(fixture.options("disk"), MIB, holding());
     let unanswered = |export: &ExportThread<_>| {
@@ -211,19 +212,19 @@ fn what_a_dead_connection_asked_for_hurts_nobody() {
             unanswered(&export) == Ok(5 * round)
         });
         drop(client);
-        eventually("the connection is gone", || {
+        eventually("the connection is closed", || {
             export.export().connections() == 0
         });
     }
     export
-        .call(|device| device.manners = Manners::default())
-        .expect("it runs");
-    others_go_on(&fixture);
+        .call(|device| device.misbehavior = Misbehavior::default())
+        .expect("the export's thread");
+    check_other_client(&fixture);
     assert_eq!(unanswered(&export), Ok(0));
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_payload_changes_only_what_it_sent() {
+fn a_client_that_disconnects_within_a_payload_changes_only_the_bytes_it_sent() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", 4 * MIB);
     let mut client = fixture.client("disk");
@@ -231,12 +232,12 @@ fn a_client_that_leaves_in_the_middle_of_a_payload_changes_only_what_it_sent() {
     bytes.extend(vec![9; 600_000]);
     client.send(&bytes);
     drop(client);
-    eventually("the connection is gone", || {
+    eventually("the connection is closed", || {
         export.export().connections() == 0
     });
     let untouched = |device: &mut nbd::memory::MemoryDevice| {
         device.bytes()[600_000..].iter().all(|&byte| byte == 0)
     };
     assert_eq!(export.call(untouched), Ok(true));
-    others_go_on(&fixture);
+    check_other_client(&fixture);
 }

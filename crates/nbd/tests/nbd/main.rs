@@ -1,14 +1,12 @@
-//! The NBD server from outside: over sockets, with its own small client and
-//! with foreign ones (libnbd, QEMU, fio); and the client that is a device, against this
-//! server, foreign ones (nbdkit, QEMU) and hostile ones. The foreign tools must be installed:
-//! without one its test fails and says so.
+//! Tests of the NBD server over sockets, with a small client of their own and with libnbd, QEMU and
+//! fio; and of the client that is a device, against this server, nbdkit, QEMU and hostile servers.
+//! The foreign tools have to be installed: without one its test fails and names it.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "these tests are clients of a real machine"
 )]
 
-mod again;
 mod client;
 mod device;
 mod device_foreign;
@@ -16,6 +14,7 @@ mod device_hostile;
 mod exports;
 mod foreign;
 mod hostile;
+mod reconnect;
 mod requester;
 mod support;
 mod tls;

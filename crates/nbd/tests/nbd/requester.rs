@@ -1,4 +1,4 @@
-//! A device that is asked by hand, and waited for.
+//! [`Requester`]: an NBD client as a device, whose requests and results tests handle one by one.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use base::{
     ZeroMode,
 };
 use nbd::Watcher;
-use nbd::client::{Broken, ClientOptions, NbdClient, Target};
+use nbd::client::{ClientOptions, ConnectionError, NbdClient, Target};
 use net::Channel;
 use world::real::{RealClock, Stream};
 use world::{Clock, Endpoint};
@@ -30,7 +30,7 @@ pub fn options(export: &str) -> ClientOptions {
     ClientOptions::new(export, Arc::new(RealClock::new()))
 }
 
-/// The end of `stream` that a device gets.
+/// The target of a client that uses `stream`.
 pub fn connected(stream: UnixStream) -> Target {
     stream.set_nonblocking(true).expect("a socket");
     Target::Connected(Channel::new(Stream::from(OwnedFd::from(stream))))
@@ -47,17 +47,17 @@ impl Requester {
         }
     }
 
-    /// Connected to what listens at `socket`.
-    pub fn at(socket: &Path, options: ClientOptions) -> Result<Self, Broken> {
+    /// A client that is connected to the server at `socket`.
+    pub fn at(socket: &Path, options: ClientOptions) -> Result<Self, ConnectionError> {
         let target = Target::Endpoint(Endpoint::Unix(socket.to_owned()));
         let mut requester = Self::over(target, options);
         requester.device = requester.device.opened()?;
         Ok(requester)
     }
 
-    /// Polls once, and sleeps before if there is nothing to do.
+    /// Waits until the device needs a turn, at most for `most`, and polls it once.
     pub fn turn(&mut self, most: Duration) {
-        self.device.commit().expect("it has not stopped");
+        self.device.commit().expect("the device works");
         let timer = self.device.next_timer().unwrap_or(most).min(most);
         self.watcher.wait(Some(timer)).expect("an epoll");
         self.poll();
@@ -68,15 +68,15 @@ impl Requester {
         self.device.poll(&mut completions);
         for Completion { token, result } in completions {
             let twice = self.answers.insert(token, result);
-            assert_eq!(twice, None, "an answer comes once");
+            assert_eq!(twice, None, "a request completes once");
         }
     }
 
-    /// Begins something; its answer may be there already.
-    pub fn begin(&mut self, ask: impl FnOnce(&mut NbdClient, Token) -> Started) -> Option<Token> {
+    /// Starts a request, whose result may be there already; `None` if the device is busy.
+    pub fn begin(&mut self, start: impl FnOnce(&mut NbdClient, Token) -> Started) -> Option<Token> {
         self.last += 1;
         let token = self.last;
-        let answer = match ask(&mut self.device, token) {
+        let answer = match start(&mut self.device, token) {
             Started::Pending => return Some(token),
             Started::Busy => return None,
             Started::Done => Ok(Outcome::Done),
@@ -97,14 +97,18 @@ impl Requester {
                 return answer;
             }
             let late = clock.monotonic() > Duration::from_secs(30);
-            assert!(!late, "no answer: {:?}", self.device.state());
+            assert!(
+                !late,
+                "the request does not complete: {:?}",
+                self.device.state()
+            );
             self.turn(Duration::from_secs(1));
         }
     }
 
-    pub fn ask(&mut self, mut ask: impl FnMut(&mut NbdClient, Token) -> Started) -> Answer {
+    pub fn request(&mut self, mut start: impl FnMut(&mut NbdClient, Token) -> Started) -> Answer {
         loop {
-            if let Some(token) = self.begin(&mut ask) {
+            if let Some(token) = self.begin(&mut start) {
                 return self.wait(token);
             }
             self.turn(Duration::from_millis(10));
@@ -113,7 +117,7 @@ impl Requester {
 
     pub fn read(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, IoError> {
         let mut data = vec![0; length];
-        match self.ask(|device, token| device.start(Request::read(token, offset, &mut data)))? {
+        match self.request(|device, token| device.start(Request::read(token, offset, &mut data)))? {
             Outcome::Data(data) => Ok(data),
             Outcome::Done => Ok(Vec::new()),
             Outcome::Extents(_) => panic!("a read has no extents"),
@@ -121,15 +125,15 @@ impl Requester {
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8], durability: Durability) -> Answer {
-        self.ask(|device, token| device.start(Request::write(token, offset, data, durability)))
+        self.request(|device, token| device.start(Request::write(token, offset, data, durability)))
     }
 
     pub fn flush(&mut self) -> Answer {
-        self.ask(|device, token| device.start(Request::flush(token)))
+        self.request(|device, token| device.start(Request::flush(token)))
     }
 
     pub fn trim(&mut self, offset: u64, length: u64) -> Answer {
-        self.ask(|device, token| {
+        self.request(|device, token| {
             device.start(Request::trim(token, offset, length, Durability::Volatile))
         })
     }
@@ -140,14 +144,16 @@ impl Requester {
             may_punch: false,
             fast_only: false,
         };
-        self.ask(|device, token| device.start(Request::write_zeroes(token, offset, length, mode)))
+        self.request(|device, token| {
+            device.start(Request::write_zeroes(token, offset, length, mode))
+        })
     }
 
     pub fn extents(&mut self, offset: u64, length: u64) -> Result<Vec<Extent>, IoError> {
         let mut runs = Vec::new();
-        match self
-            .ask(|device, token| device.start(Request::extents(token, offset, length, &mut runs)))?
-        {
+        match self.request(|device, token| {
+            device.start(Request::extents(token, offset, length, &mut runs))
+        })? {
             Outcome::Extents(runs) => Ok(runs),
             other => panic!("{other:?} are no extents"),
         }

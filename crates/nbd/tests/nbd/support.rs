@@ -1,11 +1,11 @@
-//! A server to test, and how to run a tool against it.
+//! A server to test, and functions to run tools against it.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use nbd::{ExportOptions, ExportTable, ExportThread, Limits, ListenOptions, Server, ServerOptions};
 use tempfile::TempDir;
 use world::real::RealClock;
@@ -15,7 +15,7 @@ use crate::client::Client;
 
 pub const MIB: usize = 1 << 20;
 
-/// A server on a Unix socket in a folder of its own.
+/// A server on a Unix socket in its own folder.
 pub struct Fixture {
     pub server: Server,
     pub table: Arc<ExportTable>,
@@ -65,18 +65,18 @@ impl Fixture {
         ExportOptions::new(name, self.clock.clone())
     }
 
-    /// Serves a memory device of `size` bytes as `name`.
+    /// Serves a memory device of `size` bytes as the export `name`.
     pub fn export(&self, name: &str, size: usize) -> ExportThread<MemoryDevice> {
-        self.export_with(self.options(name), size, Manners::default())
+        self.export_with(self.options(name), size, Misbehavior::default())
     }
 
     pub fn export_with(
         &self,
         options: ExportOptions,
         size: usize,
-        manners: Manners,
+        misbehavior: Misbehavior,
     ) -> ExportThread<MemoryDevice> {
-        let make = move |wake| MemoryDevice::new(size).with(manners, wake).ok();
+        let make = move |wake| MemoryDevice::new(size).with(misbehavior, wake).ok();
         let thread = ExportThread::spawn(options, make).expect("a thread");
         self.table.add(thread.export());
         thread
@@ -91,12 +91,12 @@ impl Fixture {
     }
 }
 
-/// How a device behaves that takes every request and holds back the answers.
-pub fn holding() -> Manners {
-    Manners {
+/// Makes every request pending until completions are released.
+pub fn holding() -> Misbehavior {
+    Misbehavior {
         pending_one_in: 1,
-        holds_answers: true,
-        ..Manners::default()
+        holds_completions: true,
+        ..Misbehavior::default()
     }
 }
 
@@ -108,19 +108,19 @@ pub fn small_limits() -> Limits {
     }
 }
 
-/// Waits for `condition`, which another thread is about to make true.
+/// Waits until another thread makes `condition` true.
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let clock = RealClock::new();
     while !condition() {
         assert!(
             clock.monotonic() < Duration::from_secs(20),
-            "it never happens: {what}"
+            "timed out: {what}"
         );
         std::thread::yield_now();
     }
 }
 
-/// Runs a foreign tool; fails if it is not installed.
+/// Runs a foreign tool, which has to be installed.
 pub fn run(tool: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(tool);
     // Debian's nbdsh needs Debian's Python, whatever else is installed.
@@ -129,18 +129,18 @@ pub fn run(tool: &str, arguments: &[&str]) -> Output {
         .args(arguments);
     match command.output() {
         Ok(output) => output,
-        Err(error) => panic!("{tool} cannot be run ({error}): this test needs it installed"),
+        Err(error) => panic!("cannot run {tool}, which this test needs: {error}"),
     }
 }
 
-/// The same, and it must succeed. Returns what it printed.
+/// Runs a foreign tool, which has to succeed. Returns its standard output.
 pub fn must_run(tool: &str, arguments: &[&str]) -> String {
     let output = run(tool, arguments);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complained = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{tool} {arguments:?} fails: {}\n{printed}\n{complained}",
+        "{tool} {arguments:?} fails: {}\n{printed}\n{errors}",
         output.status
     );
     printed

@@ -1,15 +1,16 @@
-//! TLS: clients prove who they are, and nothing is said before.
+//! TLS: clients need a certificate, and no option is handled before.
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use base::Durability;
-use nbd::client::{Broken, ClientTls, Target};
+use nbd::client::{ClientTls, ConnectionError, Target};
 use nbd::{
     Client as Peer, Export, ExportTable, Exports, Listed, ListenOptions, ServerTls, TlsError,
     TlsPolicy,
 };
+use parking_lot::Mutex;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
@@ -22,7 +23,7 @@ use crate::device::same_as_an_array;
 use crate::requester::{Requester, options};
 use crate::support::{Fixture, MIB, must_run, run};
 
-/// An authority and what it signed, as PEM.
+/// A certificate authority.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -48,7 +49,7 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// Writes a folder as libnbd, QEMU and nbdkit want it.
+    /// Writes a folder of certificates in the form of libnbd, QEMU and nbdkit.
     fn write(&self, folder: &Path, trusted: &Authority) {
         fs::create_dir(folder).expect("a new folder");
         let put = |name: &str, text: &str| {
@@ -68,7 +69,7 @@ impl Authority {
     }
 }
 
-/// Reads what [`Authority::write`] wrote.
+/// Reads a folder that [`Authority::write`] has written.
 fn read_folder(folder: &Path) -> Result<ServerTls, TlsError> {
     let file = |name| folder.join(name);
     let (ca, certificate) = (file("ca-cert.pem"), file("server-cert.pem"));
@@ -90,7 +91,7 @@ impl Secure {
     fn serving(fixture: Fixture, exports: Arc<dyn Exports>, policy: TlsPolicy) -> Self {
         let authority = Authority::new("Scree test");
         authority.write(&fixture.folder.path().join("pki"), &authority);
-        let stranger = Authority::new("Somebody else");
+        let stranger = Authority::new("Another authority");
         stranger.write(&fixture.folder.path().join("stranger"), &authority);
         let tls = read_folder(&fixture.folder.path().join("pki"));
         let mut listen = ListenOptions::new(exports);
@@ -104,7 +105,7 @@ impl Secure {
         let plain = Endpoint::Unix(fixture.folder.path().join("secure"));
         fixture.server.listen(&plain, listen).expect("a free name");
         let Endpoint::Tcp(address) = tcp.endpoint else {
-            panic!("TCP was asked for");
+            panic!("a TCP endpoint");
         };
         Self {
             fixture,
@@ -162,7 +163,7 @@ fn libnbd_and_qemu_work_over_tls() {
 }
 
 #[test]
-fn a_device_speaks_tls_and_shows_who_it_is() {
+fn a_client_uses_tls_with_its_certificate() {
     let secure = Secure::new(TlsPolicy::Required);
     let _export = secure.fixture.export("disk", MIB);
     let open = |pki: &str, server: &str| {
@@ -173,28 +174,31 @@ fn a_device_speaks_tls_and_shows_who_it_is() {
         let target = Target::Endpoint(Endpoint::Tcp(address.parse().expect("an address")));
         let mut requester = Requester::over(target, options);
         requester.device = requester.device.opened()?;
-        Ok::<_, Broken>(requester)
+        Ok::<_, ConnectionError>(requester)
     };
-    let mut requester = open("pki", "localhost").expect("it is let in");
+    let mut requester = open("pki", "localhost").expect("a connection");
     same_as_an_array(&mut requester, MIB, 4, 20);
-    // Its data are longer than what TLS holds.
+    // More data than TLS buffers.
     let data: Vec<u8> = (0..MIB).map(|at| (at / 4096) as u8).collect();
     requester
         .write(0, &data, Durability::Durable)
-        .expect("it is let in");
+        .expect("a connection");
     assert!(requester.read(0, MIB) == Ok(data));
     for (pki, server) in [("stranger", "localhost"), ("pki", "elsewhere")] {
         let refused = open(pki, server).err();
         assert!(
-            matches!(refused, Some(Broken::Socket(_) | Broken::Closed)),
+            matches!(
+                refused,
+                Some(ConnectionError::Socket(_) | ConnectionError::Closed)
+            ),
             "{refused:?}"
         );
     }
     let plain = secure.fixture.folder.path().join("secure");
     let refused = Requester::at(&plain, options("disk"))
         .err()
-        .expect("it wants TLS");
-    assert!(refused.to_string().contains("wants TLS"), "{refused}");
+        .expect("a refusal");
+    assert!(refused.to_string().contains("TLS is required"), "{refused}");
 }
 
 #[test]
@@ -207,26 +211,26 @@ fn a_client_of_another_authority_is_refused() {
 }
 
 #[test]
-fn nothing_is_said_without_tls_where_it_is_required() {
+fn no_option_is_answered_without_tls_where_it_is_required() {
     let secure = Secure::new(TlsPolicy::Required);
     let _export = secure.fixture.export("disk", MIB);
     let mut client = secure.plain();
     for (number, data) in [
         (OPT_LIST, vec![]),
         (OPT_GO, named("disk", &[0, 0])),
-        (OPT_INFO, named("nonsense", &[0, 0])),
+        (OPT_INFO, named("unknown", &[0, 0])),
         (OPT_INFO, vec![1]),
         (OPT_STRUCTURED_REPLY, vec![]),
         (99, vec![]),
     ] {
-        assert_eq!(client.ask_kind(number, &data), REP_ERR_TLS_REQD);
+        assert_eq!(client.send_option_kind(number, &data), REP_ERR_TLS_REQD);
     }
     client.send(&option(OPT_EXPORT_NAME, b"disk"));
     assert_eq!(client.closed(), []);
 }
 
 #[test]
-fn both_ways_work_where_tls_is_allowed() {
+fn clients_may_use_tls_or_not_where_it_is_allowed() {
     let secure = Secure::new(TlsPolicy::Allowed);
     let _export = secure.fixture.export("disk", MIB);
     let mut client = secure.plain();
@@ -236,8 +240,8 @@ fn both_ways_work_where_tls_is_allowed() {
     assert!(must_run("nbdinfo", &[&secure.uri("pki")]).contains("with TLS"));
 }
 
-/// Bytes that somebody on the wire put behind STARTTLS must not be taken for
-/// the client's (CVE-2021-3716 was that in nbdkit).
+/// Bytes that an attacker on the network appends to STARTTLS must not count as the client's (in
+/// nbdkit this was CVE-2021-3716).
 #[test]
 fn plain_bytes_behind_starttls_end_the_connection() {
     let secure = Secure::new(TlsPolicy::Allowed);
@@ -245,26 +249,22 @@ fn plain_bytes_behind_starttls_end_the_connection() {
     let mut client = secure.plain();
     let injected = [option(OPT_STARTTLS, &[]), option(OPT_STRUCTURED_REPLY, &[])].concat();
     client.send(&injected);
-    let said = client.closed();
-    assert_eq!(
-        said.len(),
-        20,
-        "the answer to STARTTLS, and not one byte more"
-    );
+    let received = client.closed();
+    assert_eq!(received.len(), 20, "only the reply to STARTTLS");
 }
 
 #[test]
-fn garbage_instead_of_tls_ends_the_connection() {
+fn bytes_that_are_not_tls_end_the_connection() {
     let secure = Secure::new(TlsPolicy::Required);
     let _export = secure.fixture.export("disk", MIB);
     let mut client = secure.plain();
-    assert_eq!(client.ask_kind(OPT_STARTTLS, &[]), REP_ACK);
+    assert_eq!(client.send_option_kind(OPT_STARTTLS, &[]), REP_ACK);
     client.send(&[0x16; 200]);
     client.closed();
     assert!(must_run("nbdinfo", &[&secure.uri("pki")]).contains("with TLS"));
 }
 
-/// Shows its exports only to who has a certificate, and remembers which.
+/// Lists its exports only to clients with a certificate, and records the certificates.
 struct Private(Arc<ExportTable>, Mutex<Vec<Vec<u8>>>);
 
 impl Exports for Private {
@@ -278,7 +278,7 @@ impl Exports for Private {
 
     fn find(&self, peer: &Peer, name: &str) -> Option<Export> {
         let certificate = peer.certificate.clone()?;
-        self.1.lock().expect("no panic").push(certificate);
+        self.1.lock().push(certificate);
         self.0.find(peer, name)
     }
 }
@@ -291,24 +291,24 @@ fn exports_can_depend_on_the_clients_certificate() {
     let secure = Secure::serving(fixture, private.clone(), TlsPolicy::Allowed);
     let mut plain = secure.plain();
     assert_eq!(
-        plain.ask_kind(OPT_GO, &named("disk", &[0, 0])),
+        plain.send_option_kind(OPT_GO, &named("disk", &[0, 0])),
         REP_ERR_UNKNOWN
     );
     must_run("nbdinfo", &[&secure.uri("pki")]);
     let path = secure.fixture.folder.path().join("pki/client-cert.pem");
     let file = RealDisk
         .open(&path, world::OpenMode::Read)
-        .expect("it was written");
+        .expect("the file");
     let mut pem = vec![0; file.length().expect("a length") as usize];
-    file.read_at(&mut pem, 0).expect("its own length");
-    let seen = private.1.lock().expect("no panic");
+    file.read_at(&mut pem, 0).expect("the whole file");
+    let certificates = private.1.lock();
     let own = rustls_pki_types::pem::PemObject::from_pem_slice(&pem);
     let own: rustls_pki_types::CertificateDer<'_> = own.expect("a certificate");
-    assert_eq!(seen.first().map(Vec::as_slice), Some(own.as_ref()));
+    assert_eq!(certificates.first().map(Vec::as_slice), Some(own.as_ref()));
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_named() {
+fn an_error_names_the_certificate_that_cannot_be_used() {
     let authority = Authority::new("Scree test");
     let (certificate, key) = authority.sign("localhost", ExtendedKeyUsagePurpose::ServerAuth);
     let ca = authority.issuer.pem();
@@ -318,7 +318,7 @@ fn certificates_that_cannot_be_used_are_named() {
     };
     assert!(load(&ca, &certificate, &key).is_ok());
     let (_, other_key) = authority.sign("localhost", ExtendedKeyUsagePurpose::ServerAuth);
-    let error = load(&ca, &certificate, &other_key).expect_err("not its key");
+    let error = load(&ca, &certificate, &other_key).expect_err("another key");
     assert!(error.contains("certificate and key"), "{error}");
     let error = load("", &certificate, &key).expect_err("no authority");
     assert!(error.contains("authority"), "{error}");
@@ -331,17 +331,17 @@ fn certificates_that_cannot_be_used_are_named() {
     );
 }
 
-/// `scree up` once read the first megabyte of each file and went on with that.
+/// `scree up` once read only the first megabyte of each file.
 #[test]
-fn a_pem_file_that_is_far_too_long_is_refused_and_not_cut() {
+fn a_pem_file_that_is_too_long_is_refused() {
     let fixture = Fixture::new();
     let folder = fixture.folder.path().join("pki");
     let authority = Authority::new("Scree test");
     authority.write(&folder, &authority);
-    read_folder(&folder).expect("good ones");
+    read_folder(&folder).expect("valid files");
     let path = folder.join("ca-cert.pem");
-    let long = RealDisk.open(&path, OpenMode::Write).expect("there");
-    long.set_length(2 << 20).expect("sized");
+    let long = RealDisk.open(&path, OpenMode::Write).expect("the file");
+    long.set_length(2 << 20).expect("a longer file");
     let error = read_folder(&folder).expect_err("2 MiB");
     let TlsError::File {
         path: named,

@@ -18,7 +18,7 @@ use base::{BlockDevice as _, NbdUri};
 use chain::filters::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
 use chain::{Attribution, Chain, Filter, HotSwap, HotSwapError, SizeRule, build_filters};
 use chain_policy::{FilterKind, FilterPolicy, Policy};
-use nbd::client::{Broken, ClientOptions, ClientTls, NbdClient, Reconnect, Target};
+use nbd::client::{ClientOptions, ClientTls, ConnectionError, NbdClient, Reconnect, Target};
 use nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, Watcher,
 };
@@ -32,7 +32,7 @@ use crate::commands::Failure;
 use crate::signals::EndSignals;
 
 /// Pauses before a connection is reopened.
-const AGAIN: Reconnect = Reconnect::Again {
+const AGAIN: Reconnect = Reconnect::Backoff {
     min: Duration::from_millis(100),
     max: Duration::from_secs(5),
 };
@@ -59,7 +59,7 @@ type Relayed = Chain<NbdClient>;
 #[derive(Debug, thiserror::Error)]
 enum Unopened {
     #[error("the server cannot be used")]
-    Server(#[from] Broken),
+    Server(#[from] ConnectionError),
     #[error("the filters cannot be used")]
     Filters(#[from] HotSwapError),
     #[error("--journal {folder}: {why}{}", size_hint(why))]
@@ -194,7 +194,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     } = start(world, arguments, policy)?;
     let served = thread.export();
     let block_min = thread.call(|chain| chain.bottom().block_min());
-    served.tell_block_min(block_min.map_err(|error| Failure::of(&error))?);
+    served.set_block_min(block_min.map_err(|error| Failure::of(&error))?);
     let table = Arc::new(ExportTable::new());
     table.add(served.clone());
     let server = Server::start(ServerOptions::new(Arc::clone(&world.clock)))?;

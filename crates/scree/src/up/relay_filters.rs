@@ -20,7 +20,7 @@ use chain::{
 };
 use chain_policy::{Policy, ReplicaLocation};
 use nbd::Watcher;
-use nbd::client::{ClientOptions, ClientTls, Departed, NbdClient, Target};
+use nbd::client::{ClientOptions, ClientTls, NbdClient, OrphanedConnections, Target};
 use sandbox::{EventLines, OutOfProcessFilters, OutOfProcessOptions};
 use world::real::ThreadPool;
 use world::{Clock, Disk, Wake, World, host};
@@ -34,7 +34,7 @@ pub(super) struct Filters {
     state: Option<PathBuf>,
     attribution: Arc<Attribution>,
     events: Arc<EventLines>,
-    departed: Arc<Departed>,
+    orphaned: Arc<OrphanedConnections>,
     /// The executable of this process.
     program: PathBuf,
 }
@@ -58,7 +58,7 @@ impl Filters {
             folder: folder.map(Path::to_owned),
             attribution: Arc::new(attribution),
             events: Arc::new(EventLines::start(io::stdout())?),
-            departed: Arc::default(),
+            orphaned: Arc::default(),
             program: super::this_program()?,
         })
     }
@@ -92,7 +92,7 @@ impl Filters {
                 keys,
                 targets: Arc::new(Anywhere {
                     watcher: watcher.clone(),
-                    departed: Arc::clone(&self.departed),
+                    orphaned: Arc::clone(&self.orphaned),
                     clock: Arc::clone(&self.world.clock),
                     disk: Arc::clone(&self.world.disk),
                 }),
@@ -146,7 +146,7 @@ pub(super) fn policy_of(world: &World, path: &Path, volume: &str) -> Result<Poli
 /// A relay may connect to everything that its user can reach.
 struct Anywhere {
     watcher: Watcher,
-    departed: Arc<Departed>,
+    orphaned: Arc<OrphanedConnections>,
     clock: Arc<dyn Clock>,
     disk: Arc<dyn Disk>,
 }
@@ -160,7 +160,7 @@ impl Targets for Anywhere {
         };
         let NbdUri { at, export, tls } = uri.parse().map_err(|why| format!("{uri}: {why}"))?;
         let mut options = ClientOptions::new(export, Arc::clone(&self.clock));
-        options.departed = Arc::clone(&self.departed);
+        options.orphaned = Arc::clone(&self.orphaned);
         if let Some(UriTls {
             certificates,
             server,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::{SegmentId, Slot, UnitId};
-use cache::store::HANGS_AFTER;
+use cache::store::HANG_TIMEOUT;
 use unit::{Read, SlotRun, Tag, Unit, UnitError};
 use world::{parallel, parallel_with_timeout};
 
@@ -130,7 +130,7 @@ fn cached(
         Box::new(read) as Box<dyn FnOnce() -> Vec<_> + Send>
     });
     // If the cache's file does not respond, the units have the pieces as well.
-    let read = parallel_with_timeout(&**pool, PARALLEL, tasks.collect(), HANGS_AFTER);
+    let read = parallel_with_timeout(&**pool, PARALLEL, tasks.collect(), HANG_TIMEOUT);
     let chunks = read.into_iter().zip(pieces.chunks(CACHED_AT_ONCE));
     chunks
         .flat_map(|(read, pieces)| match read {

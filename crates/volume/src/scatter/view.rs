@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Lineage, VolumeId};
 use cache::host::{AreaCounts, Hit, HostCache, Principal, Tally, UseGuard};
-use cache::memory::AheadCounts;
+use cache::memory::ReadaheadCounts;
 use cache::store::{Area, Id, Protector, SLOT_BYTES, Sharer};
 use parking_lot::Mutex;
 use unit::Tag;
@@ -70,7 +70,7 @@ pub struct CacheCounts {
     /// By [`cache::store::AreaKind`].
     pub areas: [AreaCounts; 3],
     /// Blocks that were read ahead.
-    pub ahead: AheadCounts,
+    pub ahead: ReadaheadCounts,
 }
 
 /// The buffers of a read from the cache, both as long as the piece's slot.
@@ -316,7 +316,7 @@ impl CacheView {
             }
             Purpose::Ahead => {
                 for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
-                    self.cache.keep_ahead(&self.principal, id, *tag, bytes);
+                    self.cache.store_ahead(&self.principal, id, *tag, bytes);
                 }
             }
             Purpose::Filling => {}
@@ -328,7 +328,7 @@ impl CacheView {
         let area = self.area(piece);
         let ids = parts(piece.entry, sealed.len());
         for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
-            self.cache.keep(area, id, *tag, bytes);
+            self.cache.store(area, id, *tag, bytes);
         }
     }
 }

@@ -6,8 +6,9 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -45,7 +46,7 @@ impl RealFile {
 
     /// The descriptor that bypasses the page cache, if it can be opened now.
     fn direct(&self) -> Option<Arc<fs::File>> {
-        let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut direct = self.direct.lock();
         if matches!(*direct, Direct::Closed) {
             let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
@@ -217,7 +218,7 @@ impl File for RealFile {
     }
 
     fn end_bulk(&self) {
-        let mut direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut direct = self.direct.lock();
         if matches!(*direct, Direct::Open(_)) {
             *direct = Direct::Closed;
         }

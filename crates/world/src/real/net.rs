@@ -479,8 +479,8 @@ mod tests {
         let path = folder.path().join("socket");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("a free name"));
         let endpoint = Endpoint::Unix(path.clone());
-        let listener = Listener::bind(&endpoint, 0o600).expect("nobody listens");
-        let error = Listener::bind(&endpoint, 0o600).expect_err("somebody listens");
+        let listener = Listener::bind(&endpoint, 0o600).expect("no process listens");
+        let error = Listener::bind(&endpoint, 0o600).expect_err("a process listens");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(listener);
         fs::File::create(&path).expect("a file");
@@ -497,11 +497,12 @@ mod tests {
         let path = folder.path().join("socket");
         // A datagram socket answers a stream with EPROTOTYPE.
         let server = std::os::unix::net::UnixDatagram::bind(&path).expect("a free name");
-        let error = Listener::bind(&Endpoint::Unix(path.clone()), 0o600).expect_err("it is there");
+        let error =
+            Listener::bind(&Endpoint::Unix(path.clone()), 0o600).expect_err("the socket is taken");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(path.exists());
         drop(server);
-        Listener::bind(&Endpoint::Unix(path), 0o600).expect("nobody is there");
+        Listener::bind(&Endpoint::Unix(path), 0o600).expect("no process listens");
     }
 
     #[test]

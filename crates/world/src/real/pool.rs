@@ -1,8 +1,10 @@
 //! [`ThreadPool`]: threads that are started when a job waits and no thread is idle.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::{Job, Pool};
 
@@ -41,21 +43,18 @@ impl ThreadPool {
 
 impl Shared {
     fn work(&self) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
                 drop(queue);
                 job();
-                queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                queue = self.queue.lock();
             } else if queue.closed {
                 queue.threads -= 1;
                 return;
             } else {
                 queue.idle += 1;
-                queue = self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut queue);
                 queue.idle -= 1;
             }
         }
@@ -68,11 +67,7 @@ impl Pool for ThreadPool {
     }
 
     fn run(&self, job: Job) {
-        let mut queue = self
-            .shared
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.shared.queue.lock();
         if queue.closed {
             return;
         }
@@ -97,11 +92,7 @@ impl Pool for ThreadPool {
 impl Drop for ThreadPool {
     /// Drops the jobs that wait. Jobs that have begun still end.
     fn drop(&mut self) {
-        let mut queue = self
-            .shared
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.shared.queue.lock();
         queue.closed = true;
         let dropped = std::mem::take(&mut queue.jobs);
         drop(queue);

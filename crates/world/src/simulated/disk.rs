@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::content::{Change, FileContent, Survival};
 use super::fault::{Faults, Operation};
@@ -19,8 +21,8 @@ const CAPACITY_BYTES: u64 = 1 << 50;
 /// One process's view of a simulated disk. Views made by [`SimulatedDisk::spawn`] see the same
 /// files. [`SimulatedDisk::kill`] ends one process, and [`SimulatedDisk::crash`] all of them.
 ///
-/// Bytes that were written and not synced are live: every process reads them. Which of them
-/// survive a crash is random, within what [`Disk`] promises.
+/// Bytes that were written and not synced are live: every process reads them. A crash
+/// keeps a random part of them, within what [`Disk`] promises.
 ///
 /// ```text
 ///             write, punch …        sync_data
@@ -177,7 +179,7 @@ impl SimulatedDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     /// The same disk as a new process sees it.
@@ -457,7 +459,7 @@ struct SimulatedFile {
 
 impl SimulatedFile {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     /// Waits as long as the file hangs.

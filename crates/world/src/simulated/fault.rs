@@ -3,8 +3,10 @@
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// The classes of operations that faults distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +71,7 @@ pub(super) struct Gate {
 
 impl Gate {
     fn hanging(&self) -> MutexGuard<'_, usize> {
-        self.hanging.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hanging.lock()
     }
 
     /// Waits as long as `hangs` returns true.
@@ -78,8 +80,7 @@ impl Gate {
         while hangs() {
             *hanging += 1;
             self.one_hangs.notify_all();
-            let woken = self.healed.wait(hanging);
-            hanging = woken.unwrap_or_else(PoisonError::into_inner);
+            self.healed.wait(&mut hanging);
             *hanging -= 1;
         }
     }
@@ -93,7 +94,7 @@ impl Gate {
     /// Waits until a thread hangs.
     pub(super) fn wait_until_one_hangs(&self) {
         let none = |hanging: &mut usize| *hanging == 0;
-        drop(self.one_hangs.wait_while(self.hanging(), none));
+        self.one_hangs.wait_while(&mut self.hanging(), none);
     }
 }
 

@@ -1,6 +1,8 @@
 //! [`SimulatedPool`]: a pool whose jobs wait until the driver runs them.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
 
 use super::SimulatedRandom;
 use crate::{Job, Pool};
@@ -48,7 +50,7 @@ impl SimulatedPool {
     /// Runs one of the waiting jobs. Returns false if none waits.
     pub fn run_one(&self, random: &SimulatedRandom) -> bool {
         let job = {
-            let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut jobs = self.jobs.lock();
             match jobs.as_mut() {
                 Some(jobs) if !jobs.is_empty() => jobs.swap_remove(random.index(jobs.len())),
                 _ => return false,
@@ -66,17 +68,13 @@ impl SimulatedPool {
     /// The number of jobs that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = self.jobs.lock();
         jobs.as_ref().map_or(0, Vec::len)
     }
 
     /// Drops the waiting jobs and every later one, since the process is dead.
     pub fn close(&self) {
-        let jobs = self
-            .jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let jobs = self.jobs.lock().take();
         // Outside the lock, since dropping what a job owns may add a job.
         drop(jobs);
     }
@@ -90,7 +88,7 @@ impl Default for SimulatedPool {
 
 impl Pool for SimulatedPool {
     fn run(&self, job: Job) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         match jobs.as_mut() {
             Some(_) if self.is_immediate() => {
                 drop(jobs);

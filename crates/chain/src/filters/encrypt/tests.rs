@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom};
 use world::{Millis, Wake};
 use zeroize::Zeroizing;
@@ -174,9 +174,9 @@ pub(super) fn fresh() -> EncryptConfig {
     }
 }
 
-fn rig(manners: Manners) -> Rig<MemoryDevice> {
-    let seed = manners.seed;
-    let device = MemoryDevice::new(HEADER + SIZE).with(manners, Wake::noop());
+fn rig(misbehavior: Misbehavior) -> Rig<MemoryDevice> {
+    let seed = misbehavior.seed;
+    let device = MemoryDevice::new(HEADER + SIZE).with(misbehavior, Wake::noop());
     Rig::new(device, seed)
 }
 
@@ -210,13 +210,13 @@ fn an_encrypted_disk_is_a_disk() {
     for seed in 0..60 {
         let random = SimulatedRandom::new(seed);
         let sector_bytes = if seed % 3 == 0 { 4096 } else { 512 };
-        let manners = Manners {
+        let misbehavior = Misbehavior {
             pending_one_in: seed % 4,
             busy_one_in: 5,
             seed,
-            ..Manners::default()
+            ..Misbehavior::default()
         };
-        let device = formatted(sector_bytes, seed).with(manners, Wake::noop());
+        let device = formatted(sector_bytes, seed).with(misbehavior, Wake::noop());
         let mut rig = Rig::new(device, seed);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
         assert_eq!(rig.chain.geometry().size_bytes, SIZE as u64);
@@ -306,18 +306,18 @@ fn a_write_that_overlaps_a_pending_write_of_a_part_of_a_sector_waits() {
         let mut rig = Rig::new(formatted(512, 1), 1);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
         rig.write(0, &[1; 1024]);
-        let manners = &mut rig.chain.bottom().manners;
-        manners.pending_one_in = 1;
-        manners.holds_answers = true;
+        let misbehavior = &mut rig.chain.bottom().misbehavior;
+        misbehavior.pending_one_in = 1;
+        misbehavior.holds_completions = true;
         let part = rig
             .chain
             .start(Request::write(2, 10, &[2; 5], Durability::Volatile));
         assert_eq!(part, Started::Pending);
         if is_read {
             // Its sector was read, and the write of the sector is pending.
-            rig.chain.bottom().manners.holds_answers = false;
+            rig.chain.bottom().misbehavior.holds_completions = false;
             assert_eq!(rig.poll(), []);
-            rig.chain.bottom().manners.holds_answers = true;
+            rig.chain.bottom().misbehavior.holds_completions = true;
         }
         for data in [&[3; 512][..], &[3; 7]] {
             let meets = rig
@@ -334,12 +334,12 @@ fn a_write_that_overlaps_a_pending_write_of_a_part_of_a_sector_waits() {
             .chain
             .start(Request::write(4, 600, &[4; 5], Durability::Volatile));
         assert_eq!(part, Started::Busy);
-        rig.chain.bottom().manners.holds_answers = false;
+        rig.chain.bottom().misbehavior.holds_completions = false;
         let mut answered = Vec::new();
         while answered.len() < 2 {
             answered.extend(rig.poll().iter().map(|one| one.token));
         }
-        rig.chain.bottom().manners.pending_one_in = 0;
+        rig.chain.bottom().misbehavior.pending_one_in = 0;
         rig.write(0, &[3; 8]);
         let mut expected = [1; 1024];
         expected[10..15].fill(2);
@@ -374,9 +374,9 @@ impl BlockDevice for Batching {
         match op {
             Op::Read { .. } => self.disk.start(Request { token, op }),
             Op::Write { .. } => {
-                self.disk.manners.pending_one_in = 0;
+                self.disk.misbehavior.pending_one_in = 0;
                 let started = self.disk.start(Request { token, op });
-                self.disk.manners.pending_one_in = 1;
+                self.disk.misbehavior.pending_one_in = 1;
                 assert_eq!(started, Started::Done);
                 self.batch += 1;
                 if self.answers_late {
@@ -426,7 +426,7 @@ fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
         };
         let mut rig = Rig::new(device, 1);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");
-        rig.chain.bottom().disk.manners.pending_one_in = 1;
+        rig.chain.bottom().disk.misbehavior.pending_one_in = 1;
         rig.chain.bottom().answers_late = answers_late;
         let written = rig
             .chain
@@ -447,10 +447,10 @@ fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
 
 #[test]
 fn an_empty_disk_is_formatted_if_the_policy_allows_it() {
-    let mut rig = rig(Manners {
+    let mut rig = rig(Misbehavior {
         pending_one_in: 2,
         busy_one_in: 3,
-        ..Manners::default()
+        ..Misbehavior::default()
     });
     let refused = rig.attach(&EncryptConfig::new("disk"));
     let reason = refused.expect_err("it has no header");
@@ -475,7 +475,7 @@ fn interrupted_formatting_is_repeated() {
     let made = Header::format(512, 0, CHEAP, b"secret", &random);
     let steps = made.expect("made").2;
     for done in 0..steps.len() {
-        let mut rig = rig(Manners::default());
+        let mut rig = rig(Misbehavior::default());
         for (at, step) in steps[..=done].iter().enumerate() {
             if let Step::Write { offset, bytes } = step {
                 let half = match at == done {
@@ -501,7 +501,7 @@ fn interrupted_formatting_is_repeated() {
 #[test]
 fn a_disk_that_is_not_empty_is_not_formatted() {
     for at in [0, 4096, HEADER as u64 - 1] {
-        let mut rig = rig(Manners::default());
+        let mut rig = rig(Misbehavior::default());
         rig.chain
             .bottom()
             .start(Request::write(0, at, &[1], Durability::Volatile));
@@ -519,9 +519,9 @@ fn a_disk_that_is_not_empty_is_not_formatted() {
         "{reason}"
     );
     // Nor one that cannot be read.
-    let mut rig = rig(Manners {
+    let mut rig = rig(Misbehavior {
         damaged: 5000..5001,
-        ..Manners::default()
+        ..Misbehavior::default()
     });
     let reason = rig.attach(&fresh()).expect_err("damaged");
     assert!(reason.contains("its header cannot be read"), "{reason}");

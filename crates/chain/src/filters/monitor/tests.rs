@@ -9,7 +9,7 @@ use base::{
     BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, Token, ZeroMode,
 };
 use chain_policy::Policy;
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -86,13 +86,13 @@ impl Rig {
         let mut device = MemoryDevice::new(size);
         let written = device.start(Request::write(1, 0, content, Durability::Volatile));
         assert_eq!(written, Started::Done);
-        let manners = Manners {
+        let misbehavior = Misbehavior {
             pending_one_in: 3,
             damaged,
             seed: 1,
-            ..Manners::default()
+            ..Misbehavior::default()
         };
-        let device = device.with(manners, Wake::noop());
+        let device = device.with(misbehavior, Wake::noop());
         let events = Arc::<Events>::default();
         let simulated = FilterContext::simulated(Simulation::new(1).world());
         let context = FilterContext {
@@ -425,13 +425,13 @@ fn a_retried_write_is_recognized_by_its_range_and_content() {
     let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
     let run = view.runs(inode.expect("it is there"))[0];
     let offer = |rig: &mut Rig, token: u64, data: &[u8], busy: u64| {
-        rig.chain.bottom().manners.pending_one_in = 0;
-        rig.chain.bottom().manners.busy_one_in = busy;
+        rig.chain.bottom().misbehavior.pending_one_in = 0;
+        rig.chain.bottom().misbehavior.busy_one_in = busy;
         let at = run.block * 4096;
         let started = rig
             .chain
             .start(Request::write(token, at, data, Durability::Volatile));
-        rig.chain.bottom().manners.busy_one_in = 0;
+        rig.chain.bottom().misbehavior.busy_one_in = 0;
         started
     };
     let writes = |events: &[Value]| paths(events, "write").len();
@@ -510,10 +510,10 @@ fn a_followed_write_that_fails_is_undone() {
     let mut rig = Rig::new(&before.0, before.0.len(), rule);
     rig.events();
     let names = offset_of(&before, b"/bin");
-    rig.chain.bottom().manners.pending_one_in = 0;
-    rig.chain.bottom().manners.damaged = names..names + 4096;
+    rig.chain.bottom().misbehavior.pending_one_in = 0;
+    rig.chain.bottom().misbehavior.damaged = names..names + 4096;
     rig.write(names, &[0; 4096]).expect_err("it is damaged");
-    rig.chain.bottom().manners.damaged = 0..0;
+    rig.chain.bottom().misbehavior.damaged = 0..0;
     rig.events();
     assert!(
         rig.chain.next_timer().is_some(),

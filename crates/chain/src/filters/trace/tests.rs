@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::trace::{OpKind, Outcome, Trace as Recorded};
 use base::{BlockDevice as _, Completion, Durability, IoError, Request, Started, ZeroMode};
 use chain_policy::TraceConfig;
-use nbd::memory::{Manners, MemoryDevice};
+use nbd::memory::{MemoryDevice, Misbehavior};
 use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 
@@ -22,17 +22,17 @@ struct Rig {
 
 impl Rig {
     fn new(pending_one_in: u64) -> Self {
-        let manners = Manners {
+        let misbehavior = Misbehavior {
             pending_one_in,
             seed: 1,
-            ..Manners::default()
+            ..Misbehavior::default()
         };
         let simulation = Simulation::new(3);
         let disk = simulation.world().disk;
         disk.create_directory(Path::new("/state")).expect("made");
         let mut rig = Self {
             simulation,
-            below: MemoryDevice::new(1 << 20).with(manners, Wake::noop()),
+            below: MemoryDevice::new(1 << 20).with(misbehavior, Wake::noop()),
             trace: None,
         };
         rig.begin(8 << 20);

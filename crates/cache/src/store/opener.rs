@@ -1,4 +1,4 @@
-//! [`Opening`]: opens a cache's file with its content, or creates it. A file with any other
+//! [`CacheOpener`]: opens a cache's file with its content, or creates it. A file with any other
 //! content is not overwritten.
 
 use std::io;
@@ -11,18 +11,18 @@ use super::head::{DIRECTORY_AT, Head, SLOT_BYTES};
 use super::{CacheConfig, CacheError};
 
 /// Bytes of a device cleared at once.
-const CLEARED_AT_ONCE: usize = 256 * SLOT_BYTES;
+const CLEAR_STEP_BYTES: usize = 256 * SLOT_BYTES;
 
 /// Bytes of a device checked for other content: file systems may begin after 64 KiB.
-const LOOKED_AT_BYTES: u64 = 1 << 20;
+const CHECKED_BYTES: u64 = 1 << 20;
 
-/// The opening of a cache's file.
-pub struct Opening<'a> {
+/// The opener of a cache's file.
+pub struct CacheOpener<'a> {
     pub disk: &'a dyn Disk,
     pub config: &'a CacheConfig,
 }
 
-impl Opening<'_> {
+impl CacheOpener<'_> {
     fn path(&self) -> String {
         self.config.path.display().to_string()
     }
@@ -66,7 +66,7 @@ impl Opening<'_> {
         let is_free = Head::is_of_cache(&pages) || {
             // Of a device, the start is checked; of a file, all of it.
             let used = match file.is_device() {
-                true => head.slot_at(0).max(LOOKED_AT_BYTES).min(length),
+                true => head.slot_at(0).max(CHECKED_BYTES).min(length),
                 false => length,
             };
             is_zero(&*file, used).map_err(self.failed("read"))?
@@ -145,9 +145,9 @@ impl Opening<'_> {
 
 /// Whether the first `length` bytes are zero.
 fn is_zero(file: &dyn File, length: u64) -> io::Result<bool> {
-    let mut bytes = vec![0; CLEARED_AT_ONCE];
-    for at in (0..length).step_by(CLEARED_AT_ONCE) {
-        let bytes = &mut bytes[..(length - at).min(CLEARED_AT_ONCE as u64) as usize];
+    let mut bytes = vec![0; CLEAR_STEP_BYTES];
+    for at in (0..length).step_by(CLEAR_STEP_BYTES) {
+        let bytes = &mut bytes[..(length - at).min(CLEAR_STEP_BYTES as u64) as usize];
         file.read_at(bytes, at)?;
         if bytes.iter().any(|byte| *byte != 0) {
             return Ok(false);
@@ -158,10 +158,10 @@ fn is_zero(file: &dyn File, length: u64) -> io::Result<bool> {
 
 /// Makes an empty cache of a device; the head is written last.
 fn clear(file: &dyn File, head: &Head) -> io::Result<()> {
-    let zeroes = vec![0; CLEARED_AT_ONCE];
+    let zeroes = vec![0; CLEAR_STEP_BYTES];
     let (mut at, end) = (0, head.slot_at(0));
     while at < end {
-        let count = (end - at).min(CLEARED_AT_ONCE as u64);
+        let count = (end - at).min(CLEAR_STEP_BYTES as u64);
         file.write_at(&zeroes[..count as usize], at)?;
         at += count;
     }

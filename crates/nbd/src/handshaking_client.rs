@@ -1,59 +1,66 @@
-//! A client on its way through the handshake: its socket, and the bytes that
-//! wait on either side.
+//! [`HandshakingClient`]: a handshaking client, with its socket and buffers.
 
 use std::io::{self, ErrorKind, IoSlice};
 
 use world::Interest;
 
-use super::export::Seat;
-use super::handshake::{Goodbye, Handshake, Next, Offer, Opened};
+use super::export::ConnectionPermit;
+use super::handshake::{CloseReason, Handshake, HandshakeStep, Offer, Opened};
 use super::options::{OPTION_BYTES_MAX, OptionHeader};
 use super::tls::ServerTls;
 use net::Channel;
 use net::Pipe;
 
-/// The receive buffer: the longest option and a little more.
+/// The length of the receive buffer: the longest option and some more.
 const INPUT_BYTES: usize = OPTION_BYTES_MAX + OptionHeader::BYTES + 4096;
 
-/// A client in its handshake.
-pub(super) struct Guest {
+/// A client whose handshake has not ended.
+pub(super) struct HandshakingClient {
     pub(super) channel: Channel,
     handshake: Handshake,
     tls: Option<ServerTls>,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
-    pub(super) seat: Seat,
+    pub(super) permit: ConnectionPermit,
     pub(super) writable: bool,
     pub(super) interest: Interest,
-    /// What to do when the output has left.
-    then: Option<Then>,
+    /// What to do when the output has been sent.
+    after_send: Option<AfterSend>,
 }
 
-enum Then {
+enum AfterSend {
     StartTls,
-    Close(Goodbye),
+    Close(CloseReason),
 }
 
-/// How a guest's turn ended.
-pub(super) enum Fate {
-    Stays,
-    Leaves(String),
+/// The result of a turn.
+pub(super) enum HandshakeProgress {
+    /// The handshake continues.
+    Continues,
+    /// The client disconnected, or has to be disconnected, for this reason.
+    Ended(String),
+    /// The client has chosen an export.
     Opened(Box<Opened>),
 }
 
-impl Guest {
-    /// A client that is about to be greeted.
-    pub(super) fn new(channel: Channel, offer: Offer, tls: Option<ServerTls>, seat: Seat) -> Self {
+impl HandshakingClient {
+    /// A client that gets the greeting next.
+    pub(super) fn new(
+        channel: Channel,
+        offer: Offer,
+        tls: Option<ServerTls>,
+        permit: ConnectionPermit,
+    ) -> Self {
         Self {
             channel,
             handshake: Handshake::new(offer),
             tls,
             input: Vec::new(),
             output: Handshake::greeting(),
-            seat,
+            permit,
             writable: true,
             interest: Interest::READABLE,
-            then: None,
+            after_send: None,
         }
     }
 
@@ -61,29 +68,29 @@ impl Guest {
         !self.output.is_empty() || self.channel.holds_unsent()
     }
 
-    /// What it waits for.
-    pub(super) fn wanted(&self) -> Interest {
+    /// The readiness that the client waits for.
+    pub(super) fn needed_interest(&self) -> Interest {
         Interest {
-            // While replies wait to be read, nothing new is asked.
-            readable: self.output.is_empty() && self.then.is_none(),
+            // The client has to read replies before its next option is handled.
+            readable: self.output.is_empty() && self.after_send.is_none(),
             writable: self.has_unsent(),
         }
     }
 
-    /// Receives, answers and sends what it can.
-    pub(super) fn turn(&mut self, readable: bool) -> Fate {
+    /// Receives, replies and sends without waiting.
+    pub(super) fn turn(&mut self, readable: bool) -> HandshakeProgress {
         match self.try_turn(readable) {
             Ok(fate) => fate,
-            Err(error) => Fate::Leaves(error.to_string()),
+            Err(error) => HandshakeProgress::Ended(error.to_string()),
         }
     }
 
-    fn try_turn(&mut self, readable: bool) -> io::Result<Fate> {
-        let mut receive = readable && self.then.is_none();
+    fn try_turn(&mut self, readable: bool) -> io::Result<HandshakeProgress> {
+        let mut receive = readable && self.after_send.is_none();
         loop {
             if receive {
                 match self.receive() {
-                    Ok(0) => return Ok(Fate::Leaves("the client hung up".into())),
+                    Ok(0) => return Ok(HandshakeProgress::Ended("the client disconnected".into())),
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
@@ -95,18 +102,20 @@ impl Guest {
             }
             self.send()?;
             if self.has_unsent() {
-                return Ok(Fate::Stays);
+                return Ok(HandshakeProgress::Continues);
             }
-            match self.then.take() {
-                Some(Then::Close(reason)) => return Ok(Fate::Leaves(reason.to_string())),
-                Some(Then::StartTls) => self.start_tls()?,
+            match self.after_send.take() {
+                Some(AfterSend::Close(reason)) => {
+                    return Ok(HandshakeProgress::Ended(reason.to_string()));
+                }
+                Some(AfterSend::StartTls) => self.start_tls()?,
                 None => {}
             }
-            // Options may have waited for replies to leave.
+            // Options may have waited until replies were sent.
             let progress = self.input.len() < before;
             receive = self.channel.holds_received();
             if !receive && !progress {
-                return Ok(Fate::Stays);
+                return Ok(HandshakeProgress::Continues);
             }
         }
     }
@@ -120,8 +129,8 @@ impl Guest {
         received
     }
 
-    fn advance(&mut self) -> Option<Fate> {
-        if self.then.is_some() {
+    fn advance(&mut self) -> Option<HandshakeProgress> {
+        if self.after_send.is_some() {
             return None;
         }
         if self.handshake.client.certificate.is_none() {
@@ -131,16 +140,16 @@ impl Guest {
         let (used, next) = self.handshake.advance(&self.input, &mut self.output);
         self.input.drain(..used);
         match next {
-            Next::Wait => None,
-            Next::StartTls => {
-                self.then = Some(Then::StartTls);
+            HandshakeStep::Wait => None,
+            HandshakeStep::StartTls => {
+                self.after_send = Some(AfterSend::StartTls);
                 None
             }
-            Next::Close(goodbye) => {
-                self.then = Some(Then::Close(goodbye));
+            HandshakeStep::Close(reason) => {
+                self.after_send = Some(AfterSend::Close(reason));
                 None
             }
-            Next::Opened(opened) => Some(Fate::Opened(opened)),
+            HandshakeStep::Opened(opened) => Some(HandshakeProgress::Opened(opened)),
         }
     }
 
@@ -161,12 +170,12 @@ impl Guest {
 
     fn start_tls(&mut self) -> io::Result<()> {
         if !self.input.is_empty() {
-            // Sent before the client could know that TLS is on: not by it.
-            let message = "plain bytes were sent where TLS should begin";
+            // The client cannot have sent them: it did not know yet that TLS begins.
+            let message = "plain bytes followed STARTTLS";
             return Err(io::Error::new(ErrorKind::InvalidData, message));
         }
         let Some(tls) = &self.tls else {
-            return Err(io::Error::other("TLS has no certificates"));
+            return Err(io::Error::other("the server has no certificates for TLS"));
         };
         self.channel
             .start_tls(tls.config())

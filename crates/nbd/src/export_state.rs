@@ -1,5 +1,5 @@
-//! What all connections of one export share: the device, the requests that it
-//! has not answered yet, and the buffers not in use.
+//! [`ExportState`]: the export state, which all connections of one export share: the device, its
+//! outstanding operations, and unused buffers.
 
 use base::{BlockDevice, Capabilities, Completion, DeviceGeometry, Extent, IoError};
 
@@ -10,61 +10,61 @@ use super::request::Rules;
 use super::slab::{Key, Slab};
 use super::wire::Fault;
 
-/// A request, or a piece of one, that the device will answer. Its key in
-/// [`Desk::operations`] is the token.
+/// A request, or a piece of one, that is pending in the device. Its key in
+/// [`ExportState::operations`] is its token.
 #[derive(Debug)]
 pub struct Operation {
-    /// The link it belongs to; it may have gone.
+    /// The link whose client sent the request. The link may be closed already.
     pub link: Key,
-    /// The request, in that link's connection.
+    /// The request's key in the connection of that link.
     pub request: Key,
-    /// First byte it concerns.
+    /// The offset of its first byte on the device.
     pub offset: u64,
-    /// How many bytes it holds in memory until it ends.
+    /// The memory that it holds until it completes, in bytes.
     pub bytes: usize,
 }
 
-/// What a device could not do although it was asked properly: a guest may make little of
-/// its error, so whoever runs the host is told as well.
+/// The valid requests that the device failed. They are logged for the host's operator, since a
+/// guest may not show them.
 #[derive(Debug, Default)]
 pub struct Failures {
-    /// How many requests, and pieces of them.
+    /// The number of failed requests and pieces.
     pub count: u64,
-    /// Why the last of them failed.
+    /// The last error.
     pub last: Option<IoError>,
 }
 
-/// See the module's head.
-pub struct Desk<D> {
-    /// Keys are tokens. An entry stays until its completion comes, whether or
-    /// not its connection is still there, so no token is used twice.
+/// What all connections of one export share.
+pub struct ExportState<D> {
+    /// The pending operations. Keys are tokens. An operation stays until its completion, even if
+    /// its connection is closed, so no two operations have the same token.
     pub operations: Slab<Operation>,
-    /// Buffers not in use.
+    /// Unused buffers.
     pub pool: BufferPool,
-    /// Scratch for the answers of `extents`.
+    /// A buffer for the results of extents requests.
     pub runs: Vec<Extent>,
-    /// Scratch for `poll`.
+    /// A buffer for `poll`.
     pub completions: Vec<Completion>,
-    /// The device's size, as of the beginning of this turn.
+    /// The device's geometry at the beginning of this turn.
     pub geometry: DeviceGeometry,
-    /// The device's abilities, as of the beginning of this turn.
+    /// The device's capabilities at the beginning of this turn.
     pub capabilities: Capabilities,
-    /// What a connection may use.
+    /// The limits of connections.
     pub limits: Limits,
-    /// No new requests are taken.
+    /// Whether new requests are refused.
     pub stopping: bool,
-    /// The device was given something since the last commit.
+    /// Whether requests were started since the last commit.
     pub uncommitted: bool,
-    /// Requests answered so far, whatever the answer.
+    /// The number of requests that were answered or failed.
     pub answered: u64,
-    /// What the device could not do.
+    /// The requests that the device failed.
     pub failures: Failures,
     /// The device.
     pub device: D,
 }
 
-impl<D: BlockDevice> Desk<D> {
-    /// A desk with nothing on it.
+impl<D: BlockDevice> ExportState<D> {
+    /// The state of an export without connections.
     pub fn new(device: D, limits: Limits) -> Self {
         Self {
             operations: Slab::default(),
@@ -83,8 +83,8 @@ impl<D: BlockDevice> Desk<D> {
     }
 }
 
-impl<D> Desk<D> {
-    /// The device's error as a client is told of it.
+impl<D> ExportState<D> {
+    /// Counts a device's error and converts it for the client.
     pub fn fault(&mut self, error: IoError) -> Fault {
         if let IoError::Damaged(_) | IoError::Unavailable(_) | IoError::NoSpace(_) = error {
             self.failures.count += 1;
@@ -93,7 +93,7 @@ impl<D> Desk<D> {
         error.into()
     }
 
-    /// What a client's requests are held against.
+    /// The rules by which a client's requests are checked.
     pub fn rules(&self, settings: Settings) -> Rules {
         Rules {
             size_bytes: self.geometry.size_bytes,

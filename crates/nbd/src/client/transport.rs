@@ -1,4 +1,4 @@
-//! A connection to a server: a socket that is watched, and what has been received.
+//! [`Transport`]: a watched socket to a server, and the bytes received from it.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use net::{Channel, Outbox, Pipe};
 use world::Interest;
 
 use super::super::buffers::{BufferPool, Input};
-use super::super::watcher::{Watched, Watcher};
-use super::{Broken, Log, Replies};
+use super::super::watcher::{WatchedSource, Watcher};
+use super::{ConnectionError, Replies, RequestLog};
 
-/// Data that are expected are received where they stay if they are as many: below it a copy
-/// costs less than a system call.
+/// The minimal length of a read's outstanding data, in bytes, that is received directly into the
+/// data. Below it a copy costs less than a system call.
 const DIRECT_BYTES_MIN: usize = 32 << 10;
 
-/// So much is received in one turn at most, that what is sent does not wait for long.
+/// The maximal number of bytes received in one turn, so that requests are sent soon.
 const TURN_BYTES_MAX: usize = 4 << 20;
 
-/// See the module's head.
-pub struct Line {
-    socket: Watched<Channel>,
+/// A socket to a server.
+pub struct Transport {
+    socket: WatchedSource<Channel>,
     /// What the handshake sends.
     output: Outbox,
     input: Input,
@@ -27,15 +27,15 @@ pub struct Line {
     writable: bool,
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error.to_string())
     }
 }
 
-impl Line {
-    /// A channel that may not be connected yet.
-    pub fn new(channel: Channel, watcher: &Watcher) -> Result<Self, Broken> {
+impl Transport {
+    /// A transport over a channel that may still be connecting.
+    pub fn new(channel: Channel, watcher: &Watcher) -> Result<Self, ConnectionError> {
         let interest = Interest {
             readable: true,
             writable: true,
@@ -49,15 +49,15 @@ impl Line {
         })
     }
 
-    /// Takes notice of what was seen.
-    pub fn look(&mut self) {
-        let seen = self.socket.take_seen();
+    /// Takes what the poller has seen of the socket.
+    pub fn take_readiness(&mut self) {
+        let seen = self.socket.take_readiness();
         self.readable |= seen.readable;
         self.writable |= seen.writable;
     }
 
     /// Whether the socket is connected.
-    pub fn is_connected(&mut self) -> Result<bool, Broken> {
+    pub fn is_connected(&mut self) -> Result<bool, ConnectionError> {
         match self.socket.source().stream().connected() {
             Ok(()) => {
                 (self.readable, self.writable) = (true, true);
@@ -68,29 +68,29 @@ impl Line {
         }
     }
 
-    /// The socket, for TLS to begin.
+    /// The channel, on which TLS may begin.
     pub fn channel(&mut self) -> &mut Channel {
         self.socket.source()
     }
 
-    /// What has been received, and where the handshake puts what it says.
-    pub fn talk(&mut self) -> (&[u8], &mut Vec<u8>) {
+    /// The bytes that were received, and the buffer for those that the handshake sends.
+    pub fn handshake_buffers(&mut self) -> (&[u8], &mut Vec<u8>) {
         (self.input.bytes(), self.output.bytes())
     }
 
-    /// So much of it is done with.
+    /// Removes the first `count` received bytes.
     pub fn consume(&mut self, count: usize) {
         self.input.consume(count);
     }
 
-    /// Receives what there is for the handshake. Whether something came.
-    pub fn receive(&mut self, pool: &mut BufferPool) -> Result<bool, Broken> {
+    /// Receives bytes for the handshake. Returns whether some have arrived.
+    pub fn receive(&mut self, pool: &mut BufferPool) -> Result<bool, ConnectionError> {
         if !self.readable {
             return Ok(false);
         }
         let channel = self.socket.source();
         match channel.receive(self.input.space(pool)) {
-            Ok(0) => Err(Broken::Closed),
+            Ok(0) => Err(ConnectionError::Closed),
             Ok(count) => {
                 self.input.received(count);
                 Ok(true)
@@ -103,60 +103,60 @@ impl Line {
         }
     }
 
-    /// Sends the handshake's bytes, and those of TLS's.
-    pub fn send(&mut self) -> Result<(), Broken> {
+    /// Sends the bytes of the handshake and of TLS.
+    pub fn send(&mut self) -> Result<(), ConnectionError> {
         if self.writable {
             self.writable = !self.output.send(self.socket.source())?;
         }
         self.wait()
     }
 
-    /// Receives what there is, as answers, and marks the request that it belongs to. What
-    /// is answered is added to `done`.
+    /// Receives replies, and records the progress of the request whose reply is arriving. Adds
+    /// the cookies of completed requests to `completed`.
     pub fn receive_replies(
         &mut self,
         replies: &mut Replies,
-        log: &mut Log,
+        log: &mut RequestLog,
         pool: &mut BufferPool,
         now: Duration,
-        done: &mut Vec<u64>,
-    ) -> Result<(), Broken> {
+        completed: &mut Vec<u64>,
+    ) -> Result<(), ConnectionError> {
         let mut total = 0;
         let channel = self.socket.source();
-        // What came behind the handshake.
-        let used = replies.advance(self.input.bytes(), log, done)?;
+        // The handshake may have received the beginning.
+        let used = replies.advance(self.input.bytes(), log, completed)?;
         self.input.consume(used);
         while self.readable && total < TURN_BYTES_MAX {
             let direct = match self.input.len() {
-                0 => replies.room(log),
+                0 => replies.data_space(log),
                 _ => None,
             };
-            let (came, room) = match direct.filter(|room| room.len() >= DIRECT_BYTES_MIN) {
+            let (received, room) = match direct.filter(|room| room.len() >= DIRECT_BYTES_MIN) {
                 Some(room) => {
-                    let came = channel.receive(room);
+                    let received = channel.receive(room);
                     let room = room.len();
-                    if let Ok(count) = came {
-                        replies.came(count, log, done);
+                    if let Ok(count) = received {
+                        replies.data_received(count, log, completed);
                     }
-                    (came, room)
+                    (received, room)
                 }
                 None => {
                     let space = self.input.space(pool);
-                    let came = channel.receive(space);
+                    let received = channel.receive(space);
                     let room = space.len();
-                    if let Ok(count) = came {
+                    if let Ok(count) = received {
                         self.input.received(count);
-                        let used = replies.advance(self.input.bytes(), log, done)?;
+                        let used = replies.advance(self.input.bytes(), log, completed)?;
                         self.input.consume(used);
                     }
-                    (came, room)
+                    (received, room)
                 }
             };
-            match came {
-                Ok(0) => return Err(Broken::Closed),
+            match received {
+                Ok(0) => return Err(ConnectionError::Closed),
                 Ok(count) => {
                     total += count;
-                    // If there is more, the poller says so again.
+                    // The poller reports further bytes again.
                     self.readable = count == room || channel.holds_received();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
@@ -165,16 +165,20 @@ impl Line {
         }
         self.input.release(pool);
         if total > 0
-            && let Some(cookie) = replies.underway()
-            && let Ok(entry) = log.sent_one(cookie)
+            && let Some(cookie) = replies.current()
+            && let Ok(entry) = log.sent_entry(cookie)
         {
-            entry.since = now;
+            entry.progress_at = now;
         }
         Ok(())
     }
 
-    /// Sends requests, as far as the socket takes them.
-    pub fn send_requests(&mut self, log: &mut Log, now: Duration) -> Result<(), Broken> {
+    /// Sends requests until the socket is full.
+    pub fn send_requests(
+        &mut self,
+        log: &mut RequestLog,
+        now: Duration,
+    ) -> Result<(), ConnectionError> {
         let channel = self.socket.source();
         while self.writable && (log.has_outgoing() || channel.holds_unsent()) {
             let (slices, count) = log.slices();
@@ -185,8 +189,8 @@ impl Line {
         self.wait()
     }
 
-    /// Has the poller tell what this waits for.
-    fn wait(&mut self) -> Result<(), Broken> {
+    /// Tells the poller what the transport waits for.
+    fn wait(&mut self) -> Result<(), ConnectionError> {
         let interest = Interest {
             readable: true,
             writable: !self.writable,
@@ -194,17 +198,17 @@ impl Line {
         Ok(self.socket.wait_for(interest)?)
     }
 
-    /// Whether there is something to do without the poller having seen anything.
+    /// Whether the transport can receive or send without waiting for the poller.
     pub fn is_busy(&self, has_outgoing: bool) -> bool {
         self.readable || self.writable && has_outgoing
     }
 
-    /// The socket, which is not watched any more, and what was received and not looked at.
+    /// Ends watching, and returns the socket and the received bytes that were not consumed.
     pub fn into_parts(self) -> (Channel, Input) {
         (self.socket.into_source(), self.input)
     }
 
-    /// Gives buffers back.
+    /// Closes the socket and returns the buffer to the pool.
     pub fn close(mut self, pool: &mut BufferPool) {
         let rest = self.input.len();
         self.input.consume(rest);

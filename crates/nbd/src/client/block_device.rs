@@ -1,5 +1,5 @@
-//! Requests to the device as NBD requests: what the server cannot do is refused, and what one NBD
-//! request cannot carry is cut into several.
+//! Requests to the device as NBD requests. Requests that the server cannot carry out are refused,
+//! and requests that are too long for it are split.
 
 use std::time::Duration;
 
@@ -10,33 +10,34 @@ use base::{
 
 use super::super::request::Header;
 use super::super::wire::{command, command_flags, transmission_flags as flags};
-use super::device::{NbdClient, Phase, Whole};
-use super::log::{ENTRIES_MAX, Entry, Owner};
-use super::{Agreed, Reconnect};
+use super::ExportParameters;
+use super::entry::{Entry, Requester};
+use super::nbd_client::NbdClient;
+use super::request_log::ENTRIES_MAX;
 
-/// The longest request without a payload, in bytes: some servers count in signed numbers.
-const PIECE_BYTES: u64 = 1 << 30;
+/// The maximal length of a request without a payload, in bytes. Some servers use signed numbers.
+const PART_BYTES_MAX: u64 = 1 << 30;
 
-/// The most pieces that one request is cut into.
-const PIECES_MAX: u64 = 4096;
+/// The maximal number of parts of one request.
+const PARTS_MAX: u64 = 4096;
 
-/// A request as it goes to the server, before it is cut into pieces.
+/// A request as the server gets it, before it is split.
 struct WireRequest<'a> {
     kind: OpKind,
     flags: u16,
     offset: u64,
     length: u64,
     payload: Option<WriteBuffer<'a>>,
-    /// The server has no FUA: a flush follows before the caller is answered.
+    /// Whether a flush follows before the caller gets the result, since the server has no FUA.
     flush_after: bool,
 }
 
 impl<'a> WireRequest<'a> {
-    /// The request that carries out `op` on a server that can do what `agreed` says.
+    /// The request for `op` on a server with these parameters.
     ///
     /// # Errors
     /// The answer to a request that is not sent.
-    fn of(op: &'a Op<'_>, agreed: &Agreed) -> Result<Self, Started> {
+    fn new(op: &'a Op<'_>, parameters: &ExportParameters) -> Result<Self, Started> {
         let range = op.range();
         let mut new = Self {
             kind: op.kind(),
@@ -48,8 +49,8 @@ impl<'a> WireRequest<'a> {
         };
         match op {
             Op::Trim { .. } => {
-                // Parts of blocks at its ends may keep their content.
-                let block = u64::from(agreed.block_min);
+                // Only whole blocks are trimmed; the rest may keep its content.
+                let block = u64::from(parameters.block_min);
                 let from = range.offset.next_multiple_of(block);
                 let to = range.end() / block * block;
                 (new.offset, new.length) = match from < to {
@@ -59,7 +60,7 @@ impl<'a> WireRequest<'a> {
             }
             Op::WriteZeroes { mode, .. } => {
                 if mode.fast_only {
-                    if !agreed.can(flags::SEND_FAST_ZERO) {
+                    if !parameters.can(flags::SEND_FAST_ZERO) {
                         return Err(Started::Failed(IoError::NotSupported));
                     }
                     new.flags |= command_flags::FAST_ZERO;
@@ -68,27 +69,27 @@ impl<'a> WireRequest<'a> {
                     new.flags |= command_flags::NO_HOLE;
                 }
             }
-            // The answer may cover less.
-            Op::Extents { .. } => new.length = range.length.min(PIECE_BYTES),
-            // It is a hint.
+            // The reply may cover less.
+            Op::Extents { .. } => new.length = range.length.min(PART_BYTES_MAX),
+            // A prefetch is a hint.
             Op::Prefetch { .. }
-                if !agreed.can(flags::SEND_CACHE) || !new.is_aligned(agreed.block_min) =>
+                if !parameters.can(flags::SEND_CACHE) || !new.is_aligned(parameters.block_min) =>
             {
                 return Err(Started::Done);
             }
             Op::Read { .. } | Op::Write { .. } | Op::Flush | Op::Prefetch { .. } => {}
         }
         if op.durability() == Durability::Durable {
-            new.make_durable(agreed)?;
+            new.make_durable(parameters)?;
         }
         Ok(new)
     }
 
-    /// Makes the server answer when the change is durable: with a flag, or a flush behind it.
-    fn make_durable(&mut self, agreed: &Agreed) -> Result<(), Started> {
-        if agreed.can(flags::SEND_FUA) {
+    /// Requests durability: with the FUA flag, or with a flush after the change.
+    fn make_durable(&mut self, parameters: &ExportParameters) -> Result<(), Started> {
+        if parameters.can(flags::SEND_FUA) {
             self.flags |= command_flags::FUA;
-        } else if agreed.can(flags::SEND_FLUSH) {
+        } else if parameters.can(flags::SEND_FLUSH) {
             self.flush_after = true;
         } else {
             return Err(Started::Failed(IoError::NotSupported));
@@ -96,19 +97,19 @@ impl<'a> WireRequest<'a> {
         Ok(())
     }
 
-    /// Whether the server takes it if it takes multiples of `block_min` bytes only.
+    /// Whether offset and length are multiples of `block_min` bytes.
     fn is_aligned(&self, block_min: u32) -> bool {
         let block_min = u64::from(block_min);
         self.offset.is_multiple_of(block_min) && self.length.is_multiple_of(block_min)
     }
 
-    /// Whether it moves bytes of the disk over the connection.
+    /// Whether the request or its reply carries data.
     fn has_data(&self) -> bool {
         matches!(self.kind, OpKind::Read | OpKind::Write)
     }
 }
 
-/// The number of an operation's NBD command.
+/// The NBD command of an operation.
 const fn command_of(kind: OpKind) -> u16 {
     match kind {
         OpKind::Read => command::READ,
@@ -122,45 +123,46 @@ const fn command_of(kind: OpKind) -> u16 {
 }
 
 impl NbdClient {
-    /// What the server takes multiples of only, in bytes; 1 if that is not known yet.
+    /// The minimal block size, in bytes: offsets and lengths of requests have to be multiples of
+    /// it. It is 1 before the first connection is ready.
     #[must_use]
     pub fn block_min(&self) -> u32 {
-        self.agreed.map_or(1, |agreed| agreed.block_min)
+        self.connection
+            .parameters()
+            .map_or(1, |parameters| parameters.block_min)
     }
 
-    /// What the server can do, or why nothing can be asked now.
-    fn server(&self) -> Result<Agreed, Started> {
+    /// The export's parameters, or the answer to any request now.
+    fn server(&self) -> Result<ExportParameters, Started> {
         if let Some(lost) = &self.lost {
             return Err(Started::Failed(IoError::Stopped(lost.clone())));
         }
-        if let Phase::Broken { why, .. } = &self.phase
-            && self.options.reconnect == Reconnect::Never
-        {
-            return Err(Started::Failed(IoError::Unavailable(why.to_string())));
+        if let Some(error) = self.connection.final_error() {
+            return Err(Started::Failed(error));
         }
-        self.agreed.ok_or(Started::Busy)
+        self.connection.parameters().copied().ok_or(Started::Busy)
     }
 
-    /// What the server can do, if it has what `op` needs; otherwise the answer to `op`.
-    fn server_for(&self, op: &Op<'_>) -> Result<Agreed, Started> {
-        let agreed = self.server()?;
-        if op.is_change() && agreed.can(flags::READ_ONLY) {
+    /// The export's parameters if the server supports `op`; otherwise the answer to `op`.
+    fn server_for(&self, op: &Op<'_>) -> Result<ExportParameters, Started> {
+        let parameters = self.server()?;
+        if op.is_change() && parameters.can(flags::READ_ONLY) {
             return Err(Started::Failed(IoError::ReadOnly));
         }
         let can = match op.kind() {
-            OpKind::Flush => agreed.can(flags::SEND_FLUSH),
-            OpKind::Trim => agreed.can(flags::SEND_TRIM),
-            OpKind::WriteZeroes => agreed.can(flags::SEND_WRITE_ZEROES),
-            OpKind::Extents => agreed.allocation.is_some(),
+            OpKind::Flush => parameters.can(flags::SEND_FLUSH),
+            OpKind::Trim => parameters.can(flags::SEND_TRIM),
+            OpKind::WriteZeroes => parameters.can(flags::SEND_WRITE_ZEROES),
+            OpKind::Extents => parameters.allocation.is_some(),
             OpKind::Read | OpKind::Write | OpKind::Prefetch => true,
         };
         match can {
-            true => Ok(agreed),
+            true => Ok(parameters),
             false => Err(Started::Failed(IoError::NotSupported)),
         }
     }
 
-    /// Checks that there is room for a request.
+    /// Checks that the limits allow a request.
     fn check_room(&mut self, request: &WireRequest<'_>) -> Result<(), Started> {
         let (log, options) = (&self.log, &self.options);
         let bytes = match request.has_data() {
@@ -168,7 +170,7 @@ impl NbdClient {
             false => 0,
         };
         let is_full = log.unanswered() >= options.requests_max
-            // A flush makes room.
+            // A flush removes entries.
             || log.len() >= ENTRIES_MAX && request.kind != OpKind::Flush
             || bytes > 0
                 && log.unanswered_bytes() > 0
@@ -176,10 +178,10 @@ impl NbdClient {
         if is_full {
             return Err(Started::Busy);
         }
-        let is_kept = log.keeps && request.kind.is_change();
-        if is_kept && log.kept_bytes() >= options.kept_bytes_max {
-            // Without a flush no more may be acknowledged.
-            return Err(match self.flush_error.take() {
+        let stays = log.retains_unflushed && request.kind.is_change();
+        if stays && log.unflushed_bytes() >= options.unflushed_bytes_max {
+            // Only a flush makes room. If the last one failed, the caller gets its error.
+            return Err(match self.early_flush.error.take() {
                 None => Started::Busy,
                 Some(error) => {
                     self.flush_early();
@@ -190,42 +192,42 @@ impl NbdClient {
         Ok(())
     }
 
-    /// Puts a request into the log, in pieces that the server takes.
-    fn send_pieces(
+    /// Adds a request to the log, in parts that the server accepts.
+    fn push_parts(
         &mut self,
         token: Token,
-        agreed: Agreed,
+        parameters: ExportParameters,
         request: &WireRequest<'_>,
     ) -> Result<(), Started> {
         let range = ByteRange::new(request.offset, request.length);
-        range.check(agreed.size_bytes).map_err(Started::Failed)?;
-        if !request.is_aligned(agreed.block_min) {
+        range
+            .check(parameters.size_bytes)
+            .map_err(Started::Failed)?;
+        if !request.is_aligned(parameters.block_min) {
             return Err(Started::Failed(IoError::NotSupported));
         }
         if request.length == 0 && request.kind != OpKind::Flush {
             return Err(Started::Done);
         }
         self.check_room(request)?;
-        let piece = match request.has_data() {
-            true => u64::from(agreed.payload_max),
-            false => PIECE_BYTES,
+        let part_bytes = match request.has_data() {
+            true => u64::from(parameters.payload_max),
+            false => PART_BYTES_MAX,
         };
-        let count = request.length.div_ceil(piece).max(1);
-        if count > PIECES_MAX {
+        let count = request.length.div_ceil(part_bytes).max(1);
+        if count > PARTS_MAX {
             return Err(Started::Failed(IoError::NotSupported));
         }
-        let whole = (count > 1).then(|| {
-            let is_read = request.kind == OpKind::Read;
-            self.wholes.insert(Whole {
-                token,
-                left: count as usize,
-                data: vec![0; if is_read { request.length as usize } else { 0 }],
-                error: None,
-            })
+        let split = (count > 1).then(|| {
+            let read_bytes = match request.kind {
+                OpKind::Read => request.length as usize,
+                _ => 0,
+            };
+            self.split_requests.add(token, count as usize, read_bytes)
         });
         for number in 0..count {
-            let from = number * piece;
-            let length = piece.min(request.length - from);
+            let from = number * part_bytes;
+            let length = part_bytes.min(request.length - from);
             let data = match request.payload {
                 None => Vec::new(),
                 Some(payload) => payload
@@ -239,11 +241,11 @@ impl NbdClient {
                 offset: request.offset + from,
                 length: length as u32,
             };
-            let owner = match whole {
-                Some(key) => Owner::Part(key, from),
-                None => Owner::Caller(token),
+            let requester = match split {
+                Some(key) => Requester::Part(key, from),
+                None => Requester::Caller(token),
             };
-            let mut entry = Entry::new(header, data, owner, self.now);
+            let mut entry = Entry::new(header, data, requester, self.now);
             entry.flush_after = request.flush_after;
             self.log.push(entry);
         }
@@ -252,35 +254,35 @@ impl NbdClient {
 }
 
 impl BlockDevice for NbdClient {
-    /// Nothing is known before the first connection is ready.
+    /// The size is 0 before the first connection is ready.
     fn geometry(&self) -> DeviceGeometry {
+        let parameters = self.connection.parameters();
         DeviceGeometry {
-            size_bytes: self.agreed.map_or(0, |agreed| agreed.size_bytes),
-            block_bytes: self.agreed.map_or(4096, |agreed| agreed.block_preferred),
+            size_bytes: parameters.map_or(0, |parameters| parameters.size_bytes),
+            block_bytes: parameters.map_or(4096, |parameters| parameters.block_preferred),
         }
     }
 
     fn capabilities(&self) -> Capabilities {
-        let can = |flag| self.agreed.is_some_and(|agreed| agreed.can(flag));
+        let parameters = self.connection.parameters();
+        let can = |flag| parameters.is_some_and(|parameters| parameters.can(flag));
         let read_only = can(flags::READ_ONLY);
         Capabilities {
             read_only,
             can_flush: can(flags::SEND_FLUSH),
             can_trim: can(flags::SEND_TRIM) && !read_only,
             can_write_zeroes: can(flags::SEND_WRITE_ZEROES) && !read_only,
-            can_extents: self
-                .agreed
-                .is_some_and(|agreed| agreed.allocation.is_some()),
-            // All of them use the one connection of this client.
+            can_extents: parameters.is_some_and(|parameters| parameters.allocation.is_some()),
+            // All callers share the connection of this client.
             can_multi_conn: true,
         }
     }
 
     fn start(&mut self, request: Request<'_>) -> Started {
         let Request { token, op } = request;
-        let sent = self.server_for(&op).and_then(|agreed| {
-            let wire = WireRequest::of(&op, &agreed)?;
-            self.send_pieces(token, agreed, &wire)
+        let sent = self.server_for(&op).and_then(|parameters| {
+            let wire = WireRequest::new(&op, &parameters)?;
+            self.push_parts(token, parameters, &wire)
         });
         match sent {
             Ok(()) => Started::Pending,
@@ -299,7 +301,7 @@ impl BlockDevice for NbdClient {
     }
 
     fn stop_waiting(&mut self) {
-        self.wait_no_more();
+        self.stop_reconnecting();
     }
 
     fn next_timer(&self) -> Option<Duration> {
