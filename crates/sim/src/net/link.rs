@@ -2,8 +2,8 @@
 //! with the faults that the seed chooses.
 //!
 //! ```text
-//!   ask ──► queue ──┐            1. connect, greet, show capabilities
-//!   try_ask ────────┤ pump:      2. send the queued requests        ◄── faults
+//!   send ─► queue ──┐            1. connect, greet, show capabilities
+//!   try_send ───────┤ pump:      2. send the queued requests        ◄── faults
 //!        └─ a job ──┘            3. the daemon carries them out     ◄── faults
 //!                                4. complete them with the answers  ◄── faults
 //! ```
