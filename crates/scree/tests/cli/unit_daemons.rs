@@ -94,7 +94,7 @@ fn a_daemon_serves_without_a_controller_until_a_signal() {
     }
     let everywhere = scree(&["unit", "--dir", dir, "--listen", "0.0.0.0:0"]);
     assert_eq!(everywhere.code, 1);
-    let reason = "say with --address";
+    let reason = "with --address IP:PORT";
     assert!(everywhere.error.contains(reason), "{}", everywhere.error);
 }
 
