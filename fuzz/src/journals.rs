@@ -169,7 +169,12 @@ pub fn journal_replay(data: &[u8]) {
             let plain = vec![number as u8; block_size.bytes()];
             let block = BlockIndex(number % 7);
             let placed = journal
-                .append(keyring.own(), block, sequence(number), &plain)
+                .append(
+                    keyring.own(),
+                    block,
+                    sequence(number),
+                    plain.as_slice().into(),
+                )
                 .expect("there is room");
             written.push(ReplayedWrite::Data { block, placed });
         }

@@ -321,7 +321,7 @@ impl Filters {
 
     /// The orphaned connections of a tenant's filters. A connection that hangs affects no other
     /// tenant.
-    fn orphaned(&self, tenant: &str) -> Arc<Departed> {
+    fn orphaned(&self, tenant: &str) -> Arc<OrphanedConnections> {
         let mut all = self.orphaned.lock();
         // Drop tenants without a chain whose connections have all ended.
         all.retain(|_, one| Arc::strong_count(one) > 1 || !one.is_empty());
