@@ -30,7 +30,7 @@ pub fn check(file: &File, findings: &mut Vec<Finding>) {
 
 /// The name of the type that a line begins to define.
 pub fn defined_type(line: &str) -> Option<&str> {
-    let mut words = line.trim_start().split_whitespace();
+    let mut words = line.split_whitespace();
     let mut word = words.next()?;
     if word.starts_with("pub") {
         word = words.next()?;

@@ -170,16 +170,20 @@ mod tests {
 
     #[test]
     fn a_pass_checks_the_database_before_it_removes_or_frees() {
-        let mut observed = Observed::default();
-        observed.is_database_older = Some(false);
+        let observed = Observed {
+            is_database_older: Some(false),
+            ..Observed::default()
+        };
         assert_eq!(decide(&desired(Work::Remove), &observed), Action::Remove);
         assert_eq!(decide(&desired(Work::Free), &observed), Action::Free);
     }
 
     #[test]
     fn with_an_older_database_a_pass_is_skipped() {
-        let mut observed = Observed::default();
-        observed.is_database_older = Some(true);
+        let observed = Observed {
+            is_database_older: Some(true),
+            ..Observed::default()
+        };
         for work in [Work::Remove, Work::Free] {
             assert_eq!(decide(&desired(work), &observed), Action::Skip);
         }

@@ -36,6 +36,32 @@ fn sum(guest: &mut Guest, serial: &str) -> String {
     ))
 }
 
+/// Refuses what would give a volume two writers, or a writer beside readers.
+fn refuse_second_writers(host: &Host, at_one: &str, at_two: &str) {
+    host.refuses(
+        1,
+        &["attach", "first", "--vm", at_two],
+        &["read-write", "scree detach first"],
+    );
+    host.refuses(
+        1,
+        &["attach", "second", "--vm", at_one, "--read-only"],
+        &["read-write"],
+    );
+    host.refuses(1, &["attach", "motions", "--vm", at_two], &["read-only"]);
+    host.refuses(1, &["volume", "export", "motions"], &["read-only"]);
+    host.refuses(
+        1,
+        &["volume", "delete", "motions"],
+        &["scree detach motions"],
+    );
+    host.refuses(
+        1,
+        &["attach", "first", "--vm", "xen:one"],
+        &["is not the address of a VM"],
+    );
+}
+
 /// Two guests read one volume of input data, each writes a volume of its own, and then each
 /// continues with the volume of the other.
 #[test]
@@ -61,30 +87,7 @@ fn two_guests_share_a_read_only_volume_and_exchange_their_own() {
         Some(4)
     );
 
-    // Each guest can write only the volume that it alone has.
-    let (at_one, at_two) = (one.address(), two.address());
-    host.refuses(
-        1,
-        &["attach", "first", "--vm", &at_two],
-        &["read-write", "scree detach first"],
-    );
-    host.refuses(
-        1,
-        &["attach", "second", "--vm", &at_one, "--read-only"],
-        &["read-write"],
-    );
-    host.refuses(1, &["attach", "motions", "--vm", &at_two], &["read-only"]);
-    host.refuses(1, &["volume", "export", "motions"], &["read-only"]);
-    host.refuses(
-        1,
-        &["volume", "delete", "motions"],
-        &["scree detach motions"],
-    );
-    host.refuses(
-        1,
-        &["attach", "first", "--vm", "xen:one"],
-        &["is not the address of a VM"],
-    );
+    refuse_second_writers(&host, &one.address(), &two.address());
 
     for guest in [&mut *one, &mut *two] {
         assert_eq!(

@@ -245,15 +245,13 @@ impl Volume {
             }
             Err(error) => {
                 tracing::warn!(volume = %self.env.volume, error = with_causes(&error), "destage failed; it will be retried");
-                match &end.placement {
-                    None => {}
-                    // The job has freed the placement: its blocks are placed again.
-                    Some(placement) if error.have_members_changed() => {
-                        if placement.adopts_checkpoint {
-                            self.discard_checkpoint();
-                        }
+                match end.placement {
+                    Some(placement) if !error.have_members_changed() => {
+                        self.destage.unfinished = Some(placement);
                     }
-                    Some(_) => self.destage.unfinished = end.placement,
+                    // The job has freed the placement: its blocks are placed again.
+                    Some(placement) if placement.adopts_checkpoint => self.discard_checkpoint(),
+                    _ => {}
                 }
                 self.destage.failure = Some(Failure {
                     at: self.now(),
