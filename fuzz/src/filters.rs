@@ -95,12 +95,30 @@ pub fn policy_seeds() -> Vec<Vec<u8>> {
          allow_discard = true\nreencrypt = 2\n[[filter]]\nkind = 'replicate'\nstall_ms = 1000\n\
          [[filter.replica]]\nname = 'b'\nuri = 'nbd+unix:///x?socket=b'\n\
          [[filter.replica]]\nname = 'c'\nvolume = 'other'\npaths = ['/etc/**']\n",
-        "volume = '*'\n[[filter]]\nkind = 'rate'\niops_max = 100\n[[filter]]\nkind = 'fault'\n\
-         [[filter]]\nkind = 'remote'\naddress = '10.0.0.7:10810'\nkey = 'sha256:00'\n\
+        "volume = '*'\n[[filter]]\nkind = 'rate'\niops = 100\n[[filter]]\nkind = 'fault'\n\
+         [[filter]]\nkind = 'remote'\naddress = '10.0.0.7:10810'\n\
+         key = 'sha256:00000000000000000000000000000000\
+         00000000000000000000000000000000'\n\
          [[filter]]\nkind = 'external'\nprogram = 'filter'\n",
         "volume = 'disk'\n[[filter]]\nkind = 'replicate'\n[[filter.replica]]\nname = 'n'\n\
          uri = 'nbds://[fe80::1%25eth0]:10809/disk?tls-certificates=web&tls-hostname=a.b'\n",
     ]
     .map(|text| text.as_bytes().to_vec())
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A seed that is refused at its first filter once left the filters after it untried.
+    #[test]
+    fn each_seed_is_a_valid_policy() {
+        for seed in policy_seeds() {
+            let text = String::from_utf8(seed).expect("text");
+            if let Err(error) = Policy::parse(&text) {
+                panic!("{error}: {text}");
+            }
+        }
+    }
 }

@@ -103,7 +103,7 @@ async fn an_ending_controller_answers_hosts_only() {
     )
     .await;
     assert!(
-        refused.starts_with("HTTP/1.1 503 ") && refused.contains("starting or ending"),
+        refused.starts_with("HTTP/1.1 503 ") && refused.contains("starting or stopping"),
         "{refused}"
     );
     let heard = ask(&rig, post("/v1/host/rpc/leases", "{}")).await;

@@ -69,7 +69,7 @@ async fn a_replica_has_the_same_owner_as_its_volume(scene: Scene) {
     let grant = json!({"user": "alice", "right": "use", "volume": "d"});
     scene.ask(Some(&bob), "POST /v1/grants", grant, 201).await;
     let refused = replicate(&scene, &alice, "a", "bob/d", 409).await;
-    says(&refused, "another owner's");
+    says(&refused, "belongs to another owner");
     // One that gets another owner, or is deleted, is a replica no more: the chain is news.
     let first = replicate(&scene, &alice, "a", "b", 200).await;
     let give = json!({"user": "bob"});

@@ -590,11 +590,11 @@ fn a_read_only_database_is_read_and_reported() {
         let Err(ControlError::Unavailable { reason }) = refused else {
             panic!("{refused:?}");
         };
-        assert!(reason.contains("takes no changes"), "{reason}");
+        assert!(reason.contains("is read-only"), "{reason}");
         control.volumes().get("disk").await.expect("it can be read");
         let told = control.report().await.expect("so can the rest");
         let mut problems = told.problems.iter();
-        assert!(problems.any(|problem| problem.contains("takes no changes")));
+        assert!(problems.any(|problem| problem.contains("is read-only")));
         let error = refused_start(&pair).await;
         assert!(
             matches!(error, StartError::Database(DatabaseError::ReadOnly(_))),

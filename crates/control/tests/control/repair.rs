@@ -1,4 +1,4 @@
-//! Who repairs a copyset, who becomes whole, and that the last whole copy stays
+//! Who repairs a copyset, who becomes whole, and that the last complete copy stays
 //! (docs/internals/repair.md).
 
 use std::collections::HashSet;
@@ -517,7 +517,7 @@ mod claims {
         assert!(
             remove(0, Removal::Lost, &[2, 3])
                 .await
-                .contains("last whole copy")
+                .contains("last complete copy")
         );
         assert_eq!(scene.member_states().await.len(), 2, "nothing has changed");
         let task = scene.take(0, NOW).await.expect("filling");
@@ -529,7 +529,7 @@ mod claims {
         assert!(
             remove(1, Removal::Lost, &[3])
                 .await
-                .contains("last whole copy")
+                .contains("last complete copy")
         );
         // The new one is lost, too: its place is another's.
         assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
@@ -567,7 +567,7 @@ mod claims {
         };
         let said = remove(0, Removal::Lost, &[2, 3]).await;
         assert!(
-            said.contains("file:///0 (unit-") && said.contains("last whole copy"),
+            said.contains("file:///0 (unit-") && said.contains("last complete copy"),
             "{said}"
         );
         assert!(said.contains("file:///1 (unit-"), "{said}");

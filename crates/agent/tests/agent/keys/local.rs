@@ -44,7 +44,7 @@ fn a_key_file_is_created_once_private_and_with_its_own_key() {
     );
     let before = read("a.key");
     let refused = place.keys.create(&a).expect_err("it exists");
-    assert!(text(&refused).contains("already"), "{refused}");
+    assert!(text(&refused).contains("exists"), "{refused}");
     assert_eq!(read("a.key"), before);
     let nowhere = KeyEntry::File {
         path: place.path("none/a.key"),

@@ -141,7 +141,7 @@ fn a_token_is_a_wrapping_key() {
 #[test]
 fn the_key_must_be_unique_and_must_stay_on_its_token() {
     with_token(
-        "the_key_has_to_be_one_and_has_to_stay_on_its_token",
+        "the_key_must_be_unique_and_must_stay_on_its_token",
         |place, _| {
             let entry = made(place, "ours");
             let refused = place.keys.create(&entry).expect_err("it exists");
@@ -255,7 +255,7 @@ fn a_wrong_pin_is_tried_once() {
 #[test]
 fn a_removed_token_is_not_reported_as_a_damaged_volume() {
     with_token(
-        "a_token_that_is_gone_is_not_taken_for_a_damaged_volume",
+        "a_removed_token_is_not_reported_as_a_damaged_volume",
         |place, folder| {
             let entry = made(place, "ours");
             let parameters = place.keys.new_parameters(&entry).expect("parameters");
@@ -293,7 +293,7 @@ fn a_removed_token_is_not_reported_as_a_damaged_volume() {
 #[test]
 fn a_missing_token_or_module_is_named() {
     with_token(
-        "a_token_or_module_that_is_not_there_is_named",
+        "a_missing_token_or_module_is_named",
         |place, folder| {
             let right = on_token(place, "ours");
             let entry = Pkcs11Entry {

@@ -60,7 +60,7 @@ impl Job {
         now: Millis,
     ) -> Result<(), DatabaseError> {
         let statement = format!(
-            "UPDATE {} SET state = $1, reason = $2, ended_ms = $3 \
+            "UPDATE {} SET state = $1, message = $2, ended_ms = $3 \
              WHERE host = $4 AND ended_ms IS NULL",
             self.table()
         );
@@ -144,7 +144,7 @@ impl Hosts<'_> {
             return Ok(0);
         }
         let statement = format!(
-            "UPDATE {table} SET state = $2, reason = $3, ended_ms = $4 \
+            "UPDATE {table} SET state = $2, message = $3, ended_ms = $4 \
              WHERE ended_ms IS NULL AND {is_unresponsive} RETURNING host"
         );
         let statement = &statement;
