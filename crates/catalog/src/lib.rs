@@ -1,4 +1,4 @@
-//! Floor 2: the database as the engine sees it ([`Catalog`]), and the types of
+//! The database as the engine sees it ([`Catalog`]), and the types of
 //! leases, versions and pending frees that both share.
 //!
 //! It is between `volume`, which has keys, and `control`, which must not be able to name one: keys
