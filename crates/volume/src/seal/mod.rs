@@ -117,7 +117,8 @@ impl Sealer {
     }
 
     /// Seals `piece` in place and returns its tag. The caller must never pass
-    /// the same sequence twice.
+    /// the same sequence twice: it takes each from the lease's [`SequenceSource`],
+    /// which returns none twice.
     pub fn seal(&self, address: Address, sequence: Sequence, piece: &mut [u8]) -> Tag {
         match &self.method {
             Method::Aead(key) => {
