@@ -39,7 +39,8 @@ pub enum Removal {
 pub(in crate::database) enum DesiredUnit {
     /// Other units take over what it holds.
     Drained,
-    /// Other units take over what it holds, as it has been missing for too long.
+    /// Other units take over what it holds, as it has been missing for longer than
+    /// `replace_after`.
     Replaced,
     /// It is removed.
     Removed(Removal),
