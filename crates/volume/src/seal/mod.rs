@@ -1,4 +1,4 @@
-//! Sealing: makes a block unreadable, unforgeable and unmistakable.
+//! Sealing: makes a block unreadable, unforgeable and unmistakable (docs/internals/sealing.md).
 //!
 //! Every block, map page, tail page and version record is sealed under
 //! *(lineage, address, sequence)*. The sequence is the nonce and is never used
