@@ -55,7 +55,7 @@ pub struct VersionKey {
 pub struct StoredVersion {
     /// The version's key.
     pub key: VersionKey,
-    /// The nearest kept version below it.
+    /// Its parent: the nearest kept version of which it is a descendant.
     pub parent: Option<VersionKey>,
     /// The lineage whose keys open its record.
     pub lineage: Lineage,
