@@ -219,7 +219,7 @@ impl ObservedUnits {
         let why = |(other, state): (UnitId, MemberState)| {
             let why = match (state, self.reachable.contains(&other)) {
                 (MemberState::InSync, true) => return None,
-                (MemberState::Rebuilding, true) => "may be missing something",
+                (MemberState::Rebuilding, true) => "may be incomplete",
                 (MemberState::Draining, true) => {
                     "holds nothing that was written since it began to drain"
                 }
