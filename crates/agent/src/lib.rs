@@ -1,4 +1,4 @@
-//! Floor 5: what runs on each host. An agent holds keys, journals and open volumes, serves the
+//! What runs on each host. An agent holds keys, journals and open volumes, serves the
 //! volumes, and brings the host to the state that the controllers desire.
 //!
 //! [`Agent`] composes the parts. A part is a struct that is given what it needs; each folder below

@@ -1,4 +1,4 @@
-//! Floor 3: the protocol between controllers, agents and the command line.
+//! The protocol between controllers, agents and the command line.
 //!
 //! * [`types`]: bodies of the public API
 //! * [`host`]: the requests of an agent to a controller

@@ -1,4 +1,4 @@
-//! Floor 2: the identity of parties, and capabilities on unit daemons.
+//! The identity of parties, and capabilities on unit daemons.
 //!
 //! * [`identity`]: authorities, certificates, one-time tokens, and TLS made of them.
 //! * [`capability`]: signed permissions that unit daemons verify.

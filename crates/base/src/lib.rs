@@ -1,4 +1,4 @@
-//! Floor 0: the types that all other crates share.
+//! The types that all other crates share.
 //!
 //! * [`ids`], [`geometry`], [`size`]: identifiers, positions and quantities with dimensions.
 //! * [`BlockDevice`] and its [`Request`]: the interface between NBD, filters and volumes.

@@ -1,4 +1,4 @@
-//! Floor 2: a host's cache of sealed blocks, and its policies (docs/internals/cache.md).
+//! A host's cache of sealed blocks, and its policies (docs/internals/cache.md).
 //!
 //! ```text
 //!  policy     get, insert: which keys are resident, and which go

@@ -3,8 +3,8 @@
 //! With two copies on two random units out of N, every pair of units would hold
 //! some block alone: any two failures would lose data. Limiting the pairs in use
 //! to a few (copyset replication) makes that unlikely, at the price that fewer
-//! units help to rebuild one. Each unit shares segments with about
-//! `scatter_width` others. Units in one zone may be lost together: they share no
+//! units help to rebuild one. Copysets are added until each unit shares segments with
+//! at least `scatter_width` others. Units in one zone may be lost together: they share no
 //! segments, if that is possible.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,8 +14,8 @@ use world::Random;
 
 use crate::{Copyset, Erasure};
 
-/// The number of other units that a unit shares segments with, if there are enough:
-/// with 8 units every pair is used, as in HVSTO's independent placement.
+/// The number of other units that a unit shares segments with at least, if there are as
+/// many: with up to 9 units every pair is used, as in HVSTO's independent placement.
 pub const SCATTER_WIDTH: usize = 8;
 
 /// The zone of each unit. A zone, such as a rack, may be lost at once. A unit that is

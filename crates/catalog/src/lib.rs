@@ -1,4 +1,4 @@
-//! Floor 2: the database as the engine sees it ([`Catalog`]), and the types of
+//! The database as the engine sees it ([`Catalog`]), and the types of
 //! leases, versions and pending frees that both share.
 //!
 //! It is between `volume`, which has keys, and `control`, which must not be able to name one: keys
@@ -55,7 +55,7 @@ pub struct VersionKey {
 pub struct StoredVersion {
     /// The version's key.
     pub key: VersionKey,
-    /// The nearest kept version below it.
+    /// Its parent: the nearest kept version of which it is a descendant.
     pub parent: Option<VersionKey>,
     /// The lineage whose keys open its record.
     pub lineage: Lineage,
@@ -210,7 +210,7 @@ pub struct Copyset {
     pub members: Vec<UnitId>,
     /// The number of data members, which come first; 1 if every member has a copy.
     pub data: u8,
-    /// Members that may be missing something, and do not count as a copy.
+    /// Members that may be incomplete, and do not count as a copy.
     pub rebuilding: Vec<UnitId>,
     /// Former members that still hold what was written until they were replaced.
     pub draining: Vec<DrainingMember>,
@@ -240,7 +240,7 @@ pub enum MemberState {
     /// Nothing more is written to the member. It counts as a copy until its
     /// replacement is in sync.
     Draining,
-    /// The member may be missing something, and is being repaired.
+    /// The member may be incomplete, and is being repaired.
     Rebuilding,
 }
 
@@ -499,9 +499,9 @@ pub trait Catalog: Send + Sync {
 /// The neighbours of a version in the version tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbours {
-    /// The nearest kept version below.
+    /// The nearest kept version of which it is a descendant.
     pub parent: Option<StoredVersion>,
-    /// The nearest kept versions above.
+    /// The kept versions of which it is the parent.
     pub children: Vec<StoredVersion>,
     /// A head or a snapshot needs the version: it must stay.
     pub needed: bool,

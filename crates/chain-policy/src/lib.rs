@@ -1,4 +1,4 @@
-//! Floor 2: chain policies, the TOML texts in which the owners of volumes describe chains of
+//! Chain policies, the TOML texts in which the owners of volumes describe chains of
 //! filters (docs/reference/policies.md).
 //!
 //! ```toml

@@ -1,4 +1,4 @@
-//! Floor 3: services between a virtual machine and its disk
+//! Services between a virtual machine and its disk
 //! (docs/internals/live-reconfiguration.md; StorM).
 //!
 //! A [`Filter`] starts requests as a [`base::BlockDevice`] does, and forwards those that it does

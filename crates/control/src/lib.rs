@@ -1,4 +1,4 @@
-//! Floor 5: a controller: names, owners, order and states in a database, and the HTTP API.
+//! A controller: names, owners, order and states in a database, and the HTTP API.
 //!
 //! * [`database`]: SQLite or PostgreSQL
 //! * [`control`]: a controller; [`authorized_request`]: one request of an authenticated principal

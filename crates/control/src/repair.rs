@@ -152,7 +152,8 @@ impl Units<'_> {
 }
 
 impl Control {
-    /// Replaces the units that every host has been missing for too long.
+    /// Replaces the units that all responsive hosts have reported missing for longer than
+    /// `replace_after`.
     pub(crate) async fn replace_missing(&self, report: &Report) -> Result<(), ControlError> {
         let inner = &self.inner;
         let is_missing = |unit: &api::host::UnitReport| {

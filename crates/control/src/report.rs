@@ -192,8 +192,8 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     });
     let percent = (done * 100).checked_div(all).unwrap_or(0);
     let mut text = format!(
-        "in {} copysets {} may be missing something and {} being rebuilt; the running \
-         comparison is {percent} % done",
+        "in {} copysets {} may be incomplete and {} being rebuilt; the running comparison is \
+         {percent} % done",
         filled.len(),
         units.join(", "),
         if units.len() == 1 { "is" } else { "are" }

@@ -1,4 +1,4 @@
-//! Floor 2: reads ext2, ext3 and ext4 file systems from their blocks, at rest and while they are
+//! Reads ext2, ext3 and ext4 file systems from their blocks, at rest and while they are
 //! written, and partition tables. It tells which file each block belongs to, and what a write
 //! changes (docs/internals/monitor.md; StorM's semantic reconstruction).
 //!

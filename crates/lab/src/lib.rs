@@ -1,4 +1,4 @@
-//! Floor 4: the laboratory. It predicts what a break-in leaks and what encryption costs, measures
+//! The laboratory. It predicts what a break-in leaks and what encryption costs, measures
 //! the latter on this machine, and replays traces against cache policies
 //! (docs/explanation/leakage.md, docs/explanation/cost-model.md, docs/explanation/caching.md).
 //!

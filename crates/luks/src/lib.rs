@@ -1,4 +1,4 @@
-//! Floor 2: LUKS2 headers and AES-XTS as cryptsetup has them, from bytes to bytes ("LUKS2 On-Disk
+//! LUKS2 headers and AES-XTS as cryptsetup has them, from bytes to bytes ("LUKS2 On-Disk
 //! Format Specification", 1.1).
 //!
 //! ```text

@@ -1,5 +1,5 @@
 //! Re-encryption of the data with a new key while the disk is used: its progress in the header, and
-//! its journal (docs/internals/encryption.md).
+//! its journal (docs/internals/encrypt-filter.md).
 //!
 //! The journal is the end of the key slots area:
 //!

@@ -1,4 +1,4 @@
-//! Floor 2: health and metrics of a process over HTTP.
+//! Health and metrics of a process over HTTP.
 //!
 //! ```text
 //!   GET /healthz   200: the process is alive and its runtime runs tasks

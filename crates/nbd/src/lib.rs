@@ -1,4 +1,4 @@
-//! Floor 3: NBD. A server for any [`base::BlockDevice`], and a client that is one ([`client`]).
+//! NBD. A server for any [`base::BlockDevice`], and a client that is one ([`client`]).
 //!
 //! The server supports fixed newstyle, structured replies, TLS, many exports and many connections
 //! at once. `docs/internals/nbd.md` describes it and its reasons.

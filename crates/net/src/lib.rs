@@ -1,4 +1,4 @@
-//! Floor 2: non-blocking connections, with or without TLS.
+//! Non-blocking connections, with or without TLS.
 //!
 //! * [`Pipe`]: the interface between a protocol and the connection that carries its bytes.
 //! * [`Channel`]: a pipe over a socket of [`world::real`].

@@ -1,4 +1,4 @@
-//! Floor 4: out-of-process filters. A filter of a chain runs in a confined process of its own, as
+//! Out-of-process filters. A filter of a chain runs in a confined process of its own, as
 //! an external program, or on another machine (docs/internals/out-of-process-filters.md).
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Floor 6: the `scree` binary: `up`, `controller`, `agent`, unit daemons, relays, filter servers, and
+//! The `scree` binary: `up`, `controller`, `agent`, unit daemons, relays, filter servers, and
 //! the command line.
 //!
 //! The only code that knows the terminal. Commands are clients of the HTTP API and share nothing

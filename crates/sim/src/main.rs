@@ -30,6 +30,12 @@ fn parse(arguments: &[String]) -> Option<(Range<u64>, bool)> {
     }
 }
 
+/// Prints the command that replays a seed.
+fn print_replay(has_hosts: bool, seed: u64) {
+    let mode = if has_hosts { "--hosts " } else { "" };
+    println!("to replay it: cargo run --release -p sim -- {mode}--seed {seed} --trace");
+}
+
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let has_hosts = arguments.first().is_some_and(|first| first == "--hosts");
@@ -43,7 +49,9 @@ fn main() -> ExitCode {
     };
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        println!("seed {} panicked", SEED.load(Ordering::Relaxed));
+        let seed = SEED.load(Ordering::Relaxed);
+        println!("seed {seed} panicked");
+        print_replay(has_hosts, seed);
         report(panic);
     }));
     let count = seeds.end.saturating_sub(seeds.start);
@@ -55,6 +63,7 @@ fn main() -> ExitCode {
             Ok(Ok(summary)) => total += summary,
             Ok(Err(error)) => {
                 println!("seed {seed}: {error}");
+                print_replay(has_hosts, seed);
                 failed += 1;
             }
             Err(_) => failed += 1,

@@ -1,4 +1,4 @@
-//! Floor 1: traces, which are recordings of the requests of a disk
+//! Traces, which are recordings of the requests of a disk
 //! (docs/internals/filter-formats.md). A trace consists of batches of fixed-length records. Each
 //! batch has a checksum, so that a torn end is noticed.
 //!

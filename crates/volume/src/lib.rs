@@ -1,4 +1,4 @@
-//! Floor 4: the engine. A [`Volume`] is a disk whose sealed blocks are
+//! The engine. A [`Volume`] is a disk whose sealed blocks are
 //! scattered over untrusted units.
 //!
 //! Its interface is small: [`Volume::open`], [`base::BlockDevice`],

@@ -1,4 +1,4 @@
-//! Floor 1: the world outside the program, as a parameter.
+//! The world outside the program, as a parameter.
 //!
 //! All code reaches files, time, randomness, threads and sockets through this crate, so that the
 //! simulator can run the same engine in a simulated world: one thread, one seed, and a disk that

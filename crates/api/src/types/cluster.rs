@@ -154,7 +154,7 @@ pub struct QueuedCopysets {
 pub struct RepairJob {
     /// The copyset's number.
     pub copyset: u16,
-    /// The units that may be missing something and are being filled.
+    /// The units that may be incomplete and are being filled.
     pub rebuilding: Vec<String>,
     /// The units that are being replaced.
     pub draining: Vec<String>,

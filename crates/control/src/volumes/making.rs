@@ -1,4 +1,5 @@
-//! Creating a volume, empty or from a snapshot.
+//! Creating a volume, empty or from a snapshot: the checks of names, sizes and capacity before the
+//! transaction (`database::volumes::create`).
 
 use api::types::Message;
 use std::str::FromStr;

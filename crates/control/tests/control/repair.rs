@@ -579,7 +579,7 @@ mod claims {
         scene.suspicion(1, true).await;
         let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
         assert!(said.contains("file:///1 (unit-"), "{said}");
-        assert!(said.contains("may be missing something"), "{said}");
+        assert!(said.contains("may be incomplete"), "{said}");
         assert!(said.contains("since it began to drain"), "{said}");
         let said = remove(2, Removal::DataLossAccepted, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");

@@ -306,7 +306,7 @@ pub struct KeepArguments {
           value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Retention and capacity", hide_short_help = true)]
     pub scatter_width: u16,
 
-    /// Replace a unit that has been missing for all live hosts for this long; 0s disables it.
+    /// Replace a unit that all responsive hosts report missing for this long; 0s disables it.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub replace_after: Duration,
 

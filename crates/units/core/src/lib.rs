@@ -1,4 +1,4 @@
-//! Floor 3: storage units, where sealed blocks lie.
+//! Storage units, where sealed blocks lie.
 //!
 //! A unit stores the slots of segments. Each kind of unit is a crate of its own: a folder
 //! on a mounted file system (`unit-folder`), a bucket of an object store (`unit-object`),

@@ -36,7 +36,8 @@ pub(crate) struct ActiveConnections {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The age of the newest right, and the number of its connection, which grows.
+    /// The epoch or signing time of the newest right, of which a newer one is larger, and the
+    /// number of its connection, which grows.
     newest: HashMap<ExclusiveRight, (i64, u64)>,
     /// Requests under way, by right and connection.
     running: Running<(ExclusiveRight, u64)>,
@@ -92,8 +93,9 @@ impl ActiveConnections {
         self.state.lock()
     }
 
-    /// Makes `connection` active for rights with their ages, and waits until no request runs
-    /// under them on others. Returns `false`, and changes nothing, if any has a newer one.
+    /// Makes `connection` active for rights, each with its epoch or signing time, and waits until
+    /// no request runs under them on others. Returns `false`, and changes nothing, if any has a
+    /// newer one.
     pub fn activate(&self, rights: &[(ExclusiveRight, i64)], connection: u64) -> bool {
         let mut state = self.lock();
         let are_newest = state.take(rights, connection);

@@ -248,7 +248,9 @@ impl Keeper {
         self.take(capability, rights)
     }
 
-    /// The rights of a capability that are valid on one connection only, with their age.
+    /// The rights of a capability that are valid on one connection only. Each has a number by
+    /// which the newer of two is the larger: the epoch of a lease, or the time at which a
+    /// capability for repair was signed.
     fn exclusive_rights_of(&self, capability: &Capability) -> Vec<(ExclusiveRight, i64)> {
         match &capability.scope {
             Scope::Lease { fence, epoch, .. } => {

@@ -1,4 +1,4 @@
-//! Floor 4: a unit daemon. It serves a folder unit to hosts, and lets each host do what a
+//! A unit daemon. It serves a folder unit to hosts, and lets each host do what a
 //! controller has signed for it and nothing else (docs/internals/capabilities.md;
 //! docs/internals/unit-protocol.md).
 //!

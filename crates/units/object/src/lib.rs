@@ -1,4 +1,4 @@
-//! Floor 4: object stores as storage units: S3 and what speaks its protocol,
+//! Object stores as storage units: S3 and what speaks its protocol,
 //! Google Cloud Storage, Azure Blob Storage.
 //!
 //! Each segment is an object; `docs/internals/formats.md` draws it. The cost of a call, in

@@ -1,4 +1,4 @@
-//! Floor 4: namespaces of a Ceph cluster's pools as storage units.
+//! Namespaces of a Ceph cluster's pools as storage units.
 //!
 //! Each segment is an object; `docs/internals/formats.md` draws it. The cost of a call, in
 //! operations of the cluster:

@@ -101,9 +101,9 @@ impl Cleaner {
         not_before: Millis,
     ) -> Result<Removal, CleanError> {
         let neighbours = self.catalog.neighbours(key)?;
-        // Where versions branch, the one below them stays until one branch is
-        // left. Without it two versions could hold a slot and not be
-        // neighbours, and [`dead`] would free it under one of them.
+        // A version with several children stays until one child is left. Without
+        // it two versions could hold a slot and be neither parent nor child of
+        // each other, and [`dead`] would free it although one of them holds it.
         if neighbours.needed || neighbours.children.len() > 1 {
             return Ok(Removal::Needed);
         }

@@ -1,16 +1,16 @@
 //! [`dead`]: the slots that only one version holds.
 //!
-//! Versions form a tree, and the versions that hold a slot are connected in
-//! it: the slot is born in one and lives down every branch until it is
-//! overwritten there. So a slot of version K dies with K exactly if neither
-//! the nearest kept version below K nor any of the nearest kept ones above
-//! holds it at the same location. Among the kept versions that is so as long as
-//! none is removed that others branch off from, which the cleaner sees to.
+//! Versions form a tree, and the versions that hold a slot are connected in it: one
+//! version is the first to hold the slot, and its descendants hold it until it is
+//! overwritten. So a slot that K holds is freed with K if neither K's parent nor any
+//! child, among kept versions, holds it at the same location. This requires that a
+//! version with several children is never removed; `Cleaner::remove_version` refuses
+//! that.
 //!
-//! The walk goes down K's tree and its neighbours' side by side. Where a
-//! neighbour has the same page, and the same writes over it, everything below
-//! is held by that neighbour too and is skipped. The cost is that of the
-//! difference, not of the volume.
+//! The walk reads the map of K and those of its parent and children page by page, from
+//! the root to the leaves. Where a neighbour has the same page, and the same writes over
+//! it, that neighbour holds all slots of this page too, and the page is skipped. The cost
+//! is that of the difference, not of the volume.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -10,8 +10,9 @@
 //! one transaction, 5 may be repeated, since slots are never reused. Snapshots
 //! never block any of this: they are kept versions like others.
 //!
-//! [`sweep`] is the other half: it frees slots that an ended lease wrote and never
-//! committed.
+//! [`dead`] decides only about slots of removed versions. Slots that were never committed
+//! are freed by others (docs/internals/catalog.md, "Who frees what"): [`sweep`] frees those
+//! that an ended lease left.
 
 mod cleaner;
 mod dead;

@@ -1,4 +1,5 @@
-//! Group commit: one sync of the journal for all requests that wait.
+//! Group commit: one sync of the journal for all requests that wait. A FLUSH syncs the
+//! journal's file on the host. It never reaches a unit.
 
 use std::collections::VecDeque;
 
@@ -25,8 +26,8 @@ impl FlushState {
         first.is_some_and(|(wanted, _)| *wanted <= self.synced)
     }
 
-    /// Moves the requests whose changes are durable to `ready`. The caller has checked the
-    /// lease.
+    /// Moves the requests whose changes are durable to `ready`. The caller,
+    /// `Volume::acknowledge_written`, has checked that the lease holds.
     pub fn complete_synced(&mut self, ready: &mut Vec<Completion>) {
         while self.has_synced_waiters()
             && let Some((_, token)) = self.waiters.pop_front()

@@ -85,7 +85,7 @@ pub struct PassReport {
     /// Members that are in sync: nothing was copied to them. Draining members are not
     /// listed.
     pub in_sync: Vec<UnitId>,
-    /// Members that were missing something, whether or not they have it now.
+    /// Members that were incomplete, whether or not they have it now.
     pub incomplete: BTreeSet<UnitId>,
     /// Members that have no room for what they are missing.
     pub full: BTreeSet<UnitId>,

@@ -1,4 +1,4 @@
-//! The verdict of a pass: which members are in sync, which are missing something, and why.
+//! The verdict of a pass: which members are in sync, which are incomplete, and why.
 
 use base::{SegmentId, with_causes};
 use unit::UnitError;

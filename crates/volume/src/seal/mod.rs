@@ -1,4 +1,4 @@
-//! Sealing: makes a block unreadable, unforgeable and unmistakable.
+//! Sealing: makes a block unreadable, unforgeable and unmistakable (docs/internals/sealing.md).
 //!
 //! Every block, map page, tail page and version record is sealed under
 //! *(lineage, address, sequence)*. The sequence is the nonce and is never used
@@ -117,7 +117,8 @@ impl Sealer {
     }
 
     /// Seals `piece` in place and returns its tag. The caller must never pass
-    /// the same sequence twice.
+    /// the same sequence twice: it takes each from the lease's [`SequenceSource`],
+    /// which returns none twice.
     pub fn seal(&self, address: Address, sequence: Sequence, piece: &mut [u8]) -> Tag {
         match &self.method {
             Method::Aead(key) => {

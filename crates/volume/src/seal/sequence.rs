@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Sequence;
 
-/// The lease has written 2^40 pieces; the volume must be attached again.
+/// The lease has used all 2^40 sequences; the volume must be attached again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this lease has used up its write counter; detach the volume and attach it again")]
 pub struct SequenceExhausted;

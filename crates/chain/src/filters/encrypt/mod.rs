@@ -1,5 +1,5 @@
 //! `encrypt`: encrypts the disk below with AES-256-XTS under a LUKS2 header, which cryptsetup can
-//! open on any machine (docs/internals/encryption.md).
+//! open on any machine (docs/internals/encrypt-filter.md).
 //!
 //! ```text
 //!  above                 ├──────── data ────────┤

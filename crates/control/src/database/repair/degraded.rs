@@ -201,7 +201,7 @@ pub(in crate::database) async fn compare_all(
     Ok(wanted.rows_affected())
 }
 
-/// A unit may be missing something in each of its copysets, although nothing is recorded; where no
+/// A unit may be incomplete in each of its copysets, although nothing is recorded; where no
 /// other member is in sync it still counts as in sync. If its content is older than it was, it does
 /// not count in any case, and without an `in_flight_set` any of its slots may be wrong.
 pub(in crate::database) async fn suspect_unit(
@@ -210,7 +210,7 @@ pub(in crate::database) async fn suspect_unit(
     in_flight_set: Option<i64>,
     at: Millis,
 ) -> Result<bool, DatabaseError> {
-    // Members that are being rebuilt from it may be missing something as well. What they have is
+    // Members that are being rebuilt from it may be incomplete as well. What they have is
     // intact.
     let beside = "state = 'rebuilding' AND unit <> $2 AND EXISTS (SELECT 1 FROM copyset_members o \
          WHERE o.copyset = copyset_members.copyset AND o.unit = $2)";

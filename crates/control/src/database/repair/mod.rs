@@ -2,7 +2,7 @@
 //!
 //! * `tasks`: which host repairs which copyset, and what comes of it; `list`: what users see of that
 //! * `members`: the units of a copyset, and how one replaces another
-//! * `degraded`: members that missed a write; `suspicions`: units that may be missing something;
+//! * `degraded`: members that missed a write; `suspicions`: units that may be incomplete;
 //!   `in_flight`: what was being written at that time
 
 pub(in crate::database) mod degraded;

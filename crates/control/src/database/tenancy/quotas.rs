@@ -19,8 +19,8 @@ pub(in crate::database) struct Addition {
     pub bytes: u64,
 }
 
-/// The project that a creation of `party` is charged to: the named one, or the only one that the
-/// party is in, or the one with the party's name.
+/// The account of a creation of `party`, which is the project that it is charged to: the named one,
+/// or the only one that the party is a member of, or the one with the party's name.
 pub(in crate::database) async fn account_of(
     change: &mut AnyConnection,
     party: &crate::database::PartyRow,
@@ -48,8 +48,8 @@ pub(in crate::database) async fn account_of(
         (None, Some(name)) => Err(not_found(name)),
         (None, None) if rows.is_empty() => Err(DatabaseError::Refused {
             reason: format!(
-                "{own} is in no project, on whose account this could be; an administrator can \
-                 change that: `scree project join PROJECT {own}`"
+                "{own} is a member of no project to charge this to; an administrator can change \
+                 that: `scree project join PROJECT {own}`"
             ),
         }),
         (None, None) => {

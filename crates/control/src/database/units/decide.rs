@@ -39,7 +39,8 @@ pub enum Removal {
 pub(in crate::database) enum DesiredUnit {
     /// Other units take over what it holds.
     Drained,
-    /// Other units take over what it holds, as it has been missing for too long.
+    /// Other units take over what it holds, as it has been missing for longer than
+    /// `replace_after`.
     Replaced,
     /// It is removed.
     Removed(Removal),
@@ -218,7 +219,7 @@ impl ObservedUnits {
         let why = |(other, state): (UnitId, MemberState)| {
             let why = match (state, self.reachable.contains(&other)) {
                 (MemberState::InSync, true) => return None,
-                (MemberState::Rebuilding, true) => "may be missing something",
+                (MemberState::Rebuilding, true) => "may be incomplete",
                 (MemberState::Draining, true) => {
                     "holds nothing that was written since it began to drain"
                 }

@@ -171,8 +171,9 @@ impl Units<'_> {
             .await
     }
 
-    /// Replaces a unit that has been missing for too long, where other reachable members hold
-    /// everything it held. Returns the number of copysets.
+    /// Replaces a unit that has been missing for longer than `replace_after`, where other reachable
+    /// members hold everything it held. Returns the number of copysets. Unlike a drained unit, it
+    /// stays registered when it is a member of no copyset any more: it may rejoin.
     ///
     /// # Errors
     /// [`DatabaseError`].

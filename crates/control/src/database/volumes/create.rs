@@ -1,4 +1,5 @@
-//! Creating a volume, empty or from a snapshot.
+//! Creating a volume, empty or from a snapshot: the transaction, which checks rights and the quota.
+//! `volumes::making` checks names, sizes and capacity before it.
 
 use api::host::Encryption;
 use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
