@@ -72,7 +72,7 @@ fn a_database_file_is_private_and_has_one_url() {
             "bad",
             "postgres://scree:hunter2@h/d?colour=red",
             0o600,
-            "parameters",
+            "unknown parameter",
         ),
     ] {
         let path = folder.path().join(name);

@@ -78,7 +78,7 @@ fn a_passphrase_works_and_a_wrong_one_is_reported() {
         .arg(host.path())
         .env_remove("SCREE_PASSPHRASE");
     let said = by_file.stdout(Stdio::null()).output().expect("runs");
-    assert!(String::from_utf8_lossy(&said.stderr).contains("made with a passphrase"));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("was created from a passphrase"));
 }
 
 /// The row of a wrapping key in the list.
@@ -115,7 +115,7 @@ fn a_rotation_completes_through_any_number_of_kills() {
     host.refuses(1, &["key", "add", "new"], &["exists already"]);
     host.refuses(1, &["key", "add", "No Name"], &["is not a name"]);
     host.refuses(1, &["key", "rotate", "old", "new"], &["scree key list"]);
-    host.refuses(1, &["key", "rotate", "main", "main"], &["its own place"]);
+    host.refuses(1, &["key", "rotate", "main", "main"], &["cannot replace itself"]);
     host.refuses(1, &["key", "delete", "main"], &["scree key rotate main"]);
 
     host.json(&["key", "rotate", "main", "new"]);

@@ -416,7 +416,7 @@ fn impossible_options_are_refused() {
         (
             &[&units[..], &["--replicas", "4"]].concat(),
             1,
-            "4 members of a set",
+            "a set has 4 members",
         ),
         (
             &[&units[..], &["--tree", &empty]].concat(),

@@ -180,7 +180,7 @@ fn blocks_of_a_lost_unit_are_reconstructed_from_parity() {
     scene.reads_without_any_of(&[2, 3, 4]);
 
     // There is no fourth unit to replace it.
-    scene.is_refused(&["unit", "drain", "s2"], "no healthy unit with room");
+    scene.is_refused(&["unit", "drain", "s2"], "no healthy unit with free space");
     scene.stop();
 }
 

@@ -86,7 +86,7 @@ fn a_disk_whose_filter_lost_its_journal_is_not_served() {
     std::fs::remove_file(&journal).expect("removed");
     host.start();
     wait_until("it is reported", || {
-        shown(&host, "disk").contains("is gone")
+        shown(&host, "disk").contains("the journal of filter fast is missing")
     });
     let forced = host.run(&["detach", "disk", "--force"]);
     assert_eq!(forced.code, 0, "{}", forced.error);
