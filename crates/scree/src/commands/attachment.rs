@@ -120,7 +120,7 @@ impl Session {
             return Ok(());
         }
         Err(Failure::new(format!(
-            "you have no volume {volume:?}: for that of {owner}, write {owner}/{volume}"
+            "you have no volume {volume:?}; name {owner}'s as {owner}/{volume}"
         )))
     }
 

@@ -47,7 +47,7 @@ fn leave(folder: &Path) {
     let cluster = json!({
         "id": CLUSTER,
         "unit": UNIT,
-        "owner": { "database": DATABASE, "generation": 1, "place": "c1" },
+        "owner": { "database": DATABASE, "generation": 1, "location": "c1" },
         "takes_over": false,
         "authority": authority,
         "keys": [],
