@@ -390,7 +390,10 @@ fn an_invalid_calibration_is_refused() {
     let rig = CostRig::with_place();
     let arguments = ["--write", "1M"];
     rig.change(|calibration| calibration["version"] = json!(99));
-    assert!(rig.refused("predict", &arguments).contains("its version is 99"));
+    assert!(
+        rig.refused("predict", &arguments)
+            .contains("its version is 99")
+    );
     fs::write(rig.path("c.json"), "{\"version\": 1").expect("written");
     assert!(
         rig.refused("predict", &arguments)

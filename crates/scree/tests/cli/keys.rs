@@ -115,7 +115,11 @@ fn a_rotation_completes_through_any_number_of_kills() {
     host.refuses(1, &["key", "add", "new"], &["exists already"]);
     host.refuses(1, &["key", "add", "No Name"], &["is not a name"]);
     host.refuses(1, &["key", "rotate", "old", "new"], &["scree key list"]);
-    host.refuses(1, &["key", "rotate", "main", "main"], &["cannot replace itself"]);
+    host.refuses(
+        1,
+        &["key", "rotate", "main", "main"],
+        &["cannot replace itself"],
+    );
     host.refuses(1, &["key", "delete", "main"], &["scree key rotate main"]);
 
     host.json(&["key", "rotate", "main", "new"]);

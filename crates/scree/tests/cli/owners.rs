@@ -186,8 +186,16 @@ fn names_of_others_are_qualified(users: &Users) {
         let hers = users.table("alice", &list);
         assert!(!hers.contains("alice/"), "{hers}");
     }
-    users.refused("bob", &["detach", "disk", "--no-wait"], "name alice's as alice/disk");
-    users.refused("bob", &["volume", "unexport", "disk"], "name alice's as alice/disk");
+    users.refused(
+        "bob",
+        &["detach", "disk", "--no-wait"],
+        "name alice's as alice/disk",
+    );
+    users.refused(
+        "bob",
+        &["volume", "unexport", "disk"],
+        "name alice's as alice/disk",
+    );
     users.of("bob", &["volume", "unexport", "alice/disk"]);
     users.of("bob", &["volume", "create", "disk", "--from", "alice/noon"]);
     let list = users.table("bob", &["volume", "list"]);

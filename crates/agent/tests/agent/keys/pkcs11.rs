@@ -292,39 +292,36 @@ fn a_removed_token_is_not_reported_as_a_damaged_volume() {
 
 #[test]
 fn a_missing_token_or_module_is_named() {
-    with_token(
-        "a_missing_token_or_module_is_named",
-        |place, folder| {
-            let right = on_token(place, "ours");
+    with_token("a_missing_token_or_module_is_named", |place, folder| {
+        let right = on_token(place, "ours");
+        let entry = Pkcs11Entry {
+            token: "other".to_owned(),
+            ..right.clone()
+        };
+        let refused = place.refusal(&KeyEntry::Pkcs11(entry));
+        assert!(
+            refused.contains("\"other\"") && refused.contains("[\"tenant\"]"),
+            "{refused}"
+        );
+        for module in [
+            "/nowhere/module.so",
+            "/etc/passwd",
+            "/lib/x86_64-linux-gnu/libc.so.6",
+        ] {
+            let module = PathBuf::from(module);
             let entry = Pkcs11Entry {
-                token: "other".to_owned(),
+                module,
                 ..right.clone()
             };
             let refused = place.refusal(&KeyEntry::Pkcs11(entry));
             assert!(
-                refused.contains("\"other\"") && refused.contains("[\"tenant\"]"),
+                refused.contains("cannot load the PKCS#11 module"),
                 "{refused}"
             );
-            for module in [
-                "/nowhere/module.so",
-                "/etc/passwd",
-                "/lib/x86_64-linux-gnu/libc.so.6",
-            ] {
-                let module = PathBuf::from(module);
-                let entry = Pkcs11Entry {
-                    module,
-                    ..right.clone()
-                };
-                let refused = place.refusal(&KeyEntry::Pkcs11(entry));
-                assert!(
-                    refused.contains("cannot load the PKCS#11 module"),
-                    "{refused}"
-                );
-            }
-            make_token(&folder.join("softhsm2.conf"), "tenant");
-            restart();
-            let refused = place.refusal(&KeyEntry::Pkcs11(right));
-            assert!(refused.contains("2 tokens"), "{refused}");
-        },
-    );
+        }
+        make_token(&folder.join("softhsm2.conf"), "tenant");
+        restart();
+        let refused = place.refusal(&KeyEntry::Pkcs11(right));
+        assert!(refused.contains("2 tokens"), "{refused}");
+    });
 }
