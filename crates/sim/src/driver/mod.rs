@@ -9,7 +9,7 @@
 //!    └─ Maintenance ──── repairer; units that die, drain or are rolled back
 //! ```
 //!
-//! A part is given what it needs: [`TestVolumes`] knows no readers, [`Context`] no
+//! A part is given what it needs: `TestVolumes` knows no readers, `Context` no
 //! volumes.
 
 mod attach;

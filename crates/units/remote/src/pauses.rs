@@ -14,7 +14,7 @@ const NO_PAUSE_EVERY: Duration = PAUSE_MAX;
 
 /// The pauses of one link: each is twice as long as the one before, until an answer is received.
 /// A connection that broke after it worked is replaced at once, at most every
-/// [`NO_PAUSE_EVERY`]: a daemon that is restarted, or a network that drops idle connections,
+/// `NO_PAUSE_EVERY`: a daemon that is restarted, or a network that drops idle connections,
 /// should cost no pause.
 #[derive(Debug)]
 pub struct Pauses {

@@ -30,7 +30,7 @@ const BUSY_RETRY: Duration = Duration::from_millis(1);
 /// (docs/internals/journal-filter.md).
 ///
 /// The thread of the chain owns it. Each turn of that thread starts requests, commits, and polls;
-/// commit and poll end with [`Journal::advance`], which takes all steps that are possible. Only
+/// commit and poll end with `Journal::advance`, which takes all steps that are possible. Only
 /// operations on the file that may wait run elsewhere, one at a time.
 pub struct Journal {
     pub(super) config: JournalConfig,
