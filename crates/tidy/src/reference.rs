@@ -10,8 +10,8 @@ const METRICS: &str = "docs/reference/metrics.md";
 /// Names of packages and files that look like those of metrics.
 const NO_METRICS: [&str; 3] = ["scree_", "scree_client", "scree_tools"];
 
-/// Finds terms of the glossary that occur nowhere else, and commands, flags and metrics that
-/// the references lack.
+/// Finds glossary terms that no other file uses, and commands, flags and metrics that documents
+/// name but the reference pages do not list.
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     check_glossary(tree, findings);
     if let Some(reference) = tree.file(COMMANDS) {

@@ -16,7 +16,7 @@ again, and PostgreSQL's connections are cut. At the end
     the volume and from the clones of its snapshots;
   * no epoch ever decreased, no volume had two writers, and no name two owners.
 
-A seed determines the requests; which of them are lost depends on the clock.
+The seed determines the requests. The clock determines which replies are lost.
 """
 
 import argparse

@@ -25,7 +25,7 @@ use axum::routing::post;
 use base::PartyId;
 
 use super::extract::{bytes_of, read_json};
-use super::principal::caller_missing;
+use super::principal::caller_of;
 use super::{ApiError, Caller, Name};
 use crate::control::Control;
 use crate::database::Answer;
@@ -45,10 +45,7 @@ impl FromRequestParts<Control> for CallingHost {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let caller = parts
-            .extensions
-            .get::<Caller>()
-            .ok_or_else(caller_missing)?;
+        let caller = caller_of(parts)?;
         if matches!(caller, Caller::Local) {
             return Ok(Self(control.local_host()));
         }

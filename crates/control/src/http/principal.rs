@@ -49,10 +49,7 @@ impl FromRequestParts<Control> for Principal {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let caller = parts
-            .extensions
-            .get::<Caller>()
-            .ok_or_else(caller_missing)?;
+        let caller = caller_of(parts)?;
         let mut principal = control.parties().principal(caller).await?;
         principal.idempotency = parts.extensions.get::<Idempotency>().cloned();
         let Query(how) = Query::<ChangeParameters>::from_request_parts(parts, control).await?;
@@ -81,11 +78,15 @@ impl FromRequestParts<Control> for Administrator {
     }
 }
 
-/// The error if the server did not add the [`Caller`] to a request.
-pub(super) fn caller_missing() -> ControlError {
-    ControlError::Internal {
+/// The [`Caller`] that the server added to a request.
+///
+/// # Errors
+/// [`ControlError::Internal`] if the server added none.
+pub(super) fn caller_of(parts: &Parts) -> Result<&Caller, ControlError> {
+    let caller = parts.extensions.get::<Caller>();
+    caller.ok_or_else(|| ControlError::Internal {
         reason: "the request has no caller".to_owned(),
-    }
+    })
 }
 
 /// The page of a list to return.

@@ -8,22 +8,19 @@ use axum::routing::post;
 use axum::{Json, Router};
 use base::PartyId;
 
-use super::principal::caller_missing;
-use super::{ApiError, Body, Caller};
+use super::principal::caller_of;
+use super::{ApiError, Body};
 use crate::control::Control;
 use crate::error::ControlError;
 
-/// The daemon that is asking.
-struct Asking(PartyId);
+/// The calling unit daemon.
+struct CallingDaemon(PartyId);
 
-impl FromRequestParts<Control> for Asking {
+impl FromRequestParts<Control> for CallingDaemon {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, control: &Control) -> Result<Self, ApiError> {
-        let caller = parts
-            .extensions
-            .get::<Caller>()
-            .ok_or_else(caller_missing)?;
+        let caller = caller_of(parts)?;
         let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Unit {
             let reason = "this is for unit daemons only".to_owned();
@@ -39,7 +36,7 @@ pub(super) fn router() -> Router<Control> {
 
 async fn begin(
     State(control): State<Control>,
-    Asking(party): Asking,
+    CallingDaemon(party): CallingDaemon,
     Body(asked): Body<BeginUnit>,
 ) -> Result<Json<UnitCluster>, ApiError> {
     // It reads the units and may write, so it is limited like a host's calls.

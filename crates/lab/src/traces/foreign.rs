@@ -59,7 +59,8 @@ pub fn read_foreign(text: &str) -> Result<ForeignTrace, ForeignError> {
         IOLOG_HEAD => iolog::read(text, true),
         _ => blkparse::read(text),
     };
-    // An error in an earlier line comes first: other files may also lack the last newline.
+    // Report a parse error before the missing last newline: a file of another format may have
+    // no last newline either, and its first error is the useful one.
     let read = read?;
     if !text.ends_with('\n') {
         return Err(ForeignError::Line {

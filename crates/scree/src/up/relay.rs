@@ -68,7 +68,7 @@ enum Unopened {
     Wait(#[from] io::Error),
 }
 
-/// The part of a journal's error by which a lack of disk space is recognized.
+/// The words in a journal's error that mean the disk has too little free space.
 const UNRESERVED: &str = "cannot be reserved";
 
 /// The remedy for a journal's error, if there is one.
