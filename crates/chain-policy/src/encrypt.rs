@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The maximal length of a key's name, in bytes.
 const KEY_NAME_BYTES_MAX: usize = 64;
 
@@ -47,9 +50,16 @@ impl EncryptConfig {
             reencrypt: 0,
         }
     }
+}
+
+impl FilterConfig for EncryptConfig {
+    const NAME: &'static str = "encrypt";
+    const PLACEMENT: Placement = Placement::InlineOrProcessRequired;
+    const KEEPS_FILES: bool = false;
+    const TRANSFORMS: bool = true;
 
     /// Checks that the key's name can be the name of a file.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let is_short = !self.key.is_empty() && self.key.len() <= KEY_NAME_BYTES_MAX;
         match is_short && !self.key.starts_with('.') && self.key.bytes().all(is_name) {

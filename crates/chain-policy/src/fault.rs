@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The longest injected delay, in milliseconds. A guest gives a request up after 30 s, so a
 /// longer delay would test the guest's timeout and not the disk.
 pub const DELAY_MS_MAX: u64 = 5000;
@@ -25,9 +28,14 @@ pub struct FaultConfig {
     pub seed: u64,
 }
 
-impl FaultConfig {
+impl FilterConfig for FaultConfig {
+    const NAME: &'static str = "fault";
+    const PLACEMENT: Placement = Placement::InlineOrProcess;
+    const KEEPS_FILES: bool = false;
+    const TRANSFORMS: bool = false;
+
     /// Checks the delays.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         match (self.delays_one_in, self.delay_ms) {
             (_, DELAY_MS_MAX..) if self.delay_ms > DELAY_MS_MAX => {
                 Err(format!("delay_ms has to be at most {DELAY_MS_MAX}"))

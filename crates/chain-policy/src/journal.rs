@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The length of the smallest ring, in bytes.
 const SIZE_MIN: u64 = 4 << 20;
 /// The length of the largest ring, in bytes.
@@ -38,9 +41,14 @@ const fn size() -> u64 {
     SIZE
 }
 
-impl JournalConfig {
+impl FilterConfig for JournalConfig {
+    const NAME: &'static str = "journal";
+    const PLACEMENT: Placement = Placement::Inline;
+    const KEEPS_FILES: bool = true;
+    const TRANSFORMS: bool = false;
+
     /// Checks the length of the ring.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         match self.size {
             SIZE_MIN..=SIZE_MAX => Ok(()),
             _ => Err("size has to be 4M to 1T".to_owned()),

@@ -21,6 +21,7 @@ mod encrypt;
 mod external;
 mod fault;
 mod journal;
+mod kind;
 mod monitor;
 mod out_of_process;
 mod outline;
@@ -31,24 +32,20 @@ mod size;
 mod trace;
 mod volume_name;
 
-pub use encrypt::{EncryptConfig, Format};
-pub use external::ExternalConfig;
-pub use fault::{DELAY_MS_MAX, FaultConfig};
-pub use journal::{FlushRule, JournalConfig};
-pub use monitor::{Action, Glob, MonitorConfig, Operation, Rule};
+pub use encrypt::Format;
+pub use fault::DELAY_MS_MAX;
+pub use journal::FlushRule;
+pub use monitor::{Action, Glob, Operation, Rule};
 pub use out_of_process::{Limits, OnFailure, OutOfProcess};
 pub use outline::{Outline, outline};
-pub use rate::RateConfig;
-pub use remote::RemoteConfig;
-pub use replicate::{Replica, ReplicaLocation, ReplicateConfig, parse_tenant_uri};
-pub use trace::TraceConfig;
+pub use replicate::{Replica, ReplicaLocation, parse_tenant_uri};
 pub use volume_name::volume_of;
 
 use std::collections::{BTreeSet, HashSet};
 
+use kind::{FilterConfig, kinds};
 use out_of_process::{Placement, RunParameters};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 /// The maximal length of a policy, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -59,19 +56,6 @@ pub const FILTERS_MAX: usize = 16;
 
 /// The maximal length of a filter's name, in bytes.
 const NAME_BYTES_MAX: usize = 32;
-
-/// The kinds of filters, as a policy spells them.
-const KINDS: [&str; 9] = [
-    "monitor",
-    "encrypt",
-    "replicate",
-    "journal",
-    "trace",
-    "rate",
-    "fault",
-    "external",
-    "remote",
-];
 
 /// The chain of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,63 +80,25 @@ pub struct FilterPolicy {
     pub out_of_process: Option<OutOfProcess>,
 }
 
-/// The kind of a filter, with its parameters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FilterKind {
+kinds! {
     /// Reports what happens to files.
-    Monitor(MonitorConfig),
+    Monitor(monitor::MonitorConfig),
     /// Encrypts the disk below.
-    Encrypt(EncryptConfig),
+    Encrypt(encrypt::EncryptConfig),
     /// Writes to other disks as well.
-    Replicate(ReplicateConfig),
+    Replicate(replicate::ReplicateConfig),
     /// Acknowledges writes before they are carried out below.
-    Journal(JournalConfig),
+    Journal(journal::JournalConfig),
     /// Records requests.
-    Trace(TraceConfig),
+    Trace(trace::TraceConfig),
     /// Limits requests and bytes per second.
-    Rate(RateConfig),
+    Rate(rate::RateConfig),
     /// Injects errors and delays.
-    Fault(FaultConfig),
+    Fault(fault::FaultConfig),
     /// Runs a program of the host's operator.
-    External(ExternalConfig),
+    External(external::ExternalConfig),
     /// Runs on another machine.
-    Remote(RemoteConfig),
-}
-
-impl FilterKind {
-    /// Whether a filter of this kind keeps files beside the disk.
-    #[must_use]
-    pub const fn keeps_files(&self) -> bool {
-        matches!(self, Self::Replicate(_) | Self::Journal(_) | Self::Trace(_))
-    }
-
-    /// The kind as a policy spells it.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Monitor(_) => "monitor",
-            Self::Encrypt(_) => "encrypt",
-            Self::Replicate(_) => "replicate",
-            Self::Journal(_) => "journal",
-            Self::Trace(_) => "trace",
-            Self::Rate(_) => "rate",
-            Self::Fault(_) => "fault",
-            Self::External(_) => "external",
-            Self::Remote(_) => "remote",
-        }
-    }
-
-    /// Where filters of this kind may run.
-    const fn placement(&self) -> Placement {
-        match self {
-            Self::Monitor(_) | Self::Rate(_) | Self::Fault(_) => Placement::InlineOrProcess,
-            Self::Encrypt(_) => Placement::InlineOrProcessRequired,
-            // These have connections or files of their own, which a process has not.
-            Self::Replicate(_) | Self::Journal(_) | Self::Trace(_) => Placement::Inline,
-            Self::External(_) => Placement::External,
-            Self::Remote(_) => Placement::Remote,
-        }
-    }
+    Remote(remote::RemoteConfig),
 }
 
 /// Why a text is not a policy.
@@ -320,7 +266,7 @@ fn parse_filter(mut table: toml::Table) -> Result<FilterPolicy, String> {
     }
     let run = RunParameters::take(&mut table)?;
     let own = table.clone();
-    let kind = parse_kind(&kind, table)?;
+    let kind = FilterKind::parse(&kind, table)?;
     let mut out_of_process = run.check(kind.placement())?;
     if let Some(settings) = out_of_process.as_mut().filter(|_| run.runs.is_some()) {
         settings.standalone_policy = standalone_policy(own, &name, kind.as_str());
@@ -329,61 +275,6 @@ fn parse_filter(mut table: toml::Table) -> Result<FilterPolicy, String> {
         name,
         kind,
         out_of_process,
-    })
-}
-
-/// Parses the parameters of a filter of a kind.
-fn parse_kind(kind: &str, table: toml::Table) -> Result<FilterKind, String> {
-    Ok(match kind {
-        "monitor" => {
-            let config: MonitorConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Monitor(config)
-        }
-        "encrypt" => {
-            let config: EncryptConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Encrypt(config)
-        }
-        "replicate" => {
-            let config: ReplicateConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Replicate(config)
-        }
-        "journal" => {
-            let config: JournalConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Journal(config)
-        }
-        "trace" => {
-            let config: TraceConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Trace(config)
-        }
-        "rate" => {
-            let config: RateConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Rate(config)
-        }
-        "fault" => {
-            let config: FaultConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Fault(config)
-        }
-        "external" => {
-            let config: ExternalConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::External(config)
-        }
-        "remote" => {
-            let config: RemoteConfig = parameters(table)?;
-            config.check()?;
-            FilterKind::Remote(config)
-        }
-        other => {
-            let kinds = KINDS.join(", ");
-            return Err(format!("unknown kind {other:?}; it is one of {kinds}"));
-        }
     })
 }
 
@@ -411,13 +302,6 @@ fn take_string(table: &mut toml::Table, key: &str) -> Result<Option<String>, Str
         Some(toml::Value::String(word)) => Ok(Some(word)),
         Some(other) => Err(format!("{key} is {other}, and has to be a string")),
     }
-}
-
-/// Parses the parameters that only this kind has.
-fn parameters<T: DeserializeOwned>(table: toml::Table) -> Result<T, String> {
-    table
-        .try_into()
-        .map_err(|error: toml::de::Error| error.message().to_owned())
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@ use std::hash::{Hash, Hasher};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The maximal number of rules in a monitor.
 const RULES_MAX: usize = 256;
 
@@ -190,9 +193,14 @@ fn nesting(pattern: &str) -> usize {
     deepest
 }
 
-impl MonitorConfig {
+impl FilterConfig for MonitorConfig {
+    const NAME: &'static str = "monitor";
+    const PLACEMENT: Placement = Placement::InlineOrProcess;
+    const KEEPS_FILES: bool = false;
+    const TRANSFORMS: bool = false;
+
     /// Checks the names and numbers.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         if !MEMORY_BYTES.contains(&self.memory_max) {
             return Err("memory_max has to be 1M to 16G".to_owned());
         }

@@ -74,7 +74,7 @@ pub(crate) enum Placement {
     InlineOrProcess,
     /// Inline or in a process, and never bypassed: the disk has other content without the filter.
     InlineOrProcessRequired,
-    /// Only inline.
+    /// Only inline: the filter has connections or files of its own, which a process has not.
     Inline,
     /// In a process that runs an external program.
     External,

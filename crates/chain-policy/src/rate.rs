@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The parameters of a `rate` filter. At least one limit is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,9 +21,14 @@ pub struct RateConfig {
     pub bytes_per_second: Option<u64>,
 }
 
-impl RateConfig {
+impl FilterConfig for RateConfig {
+    const NAME: &'static str = "rate";
+    const PLACEMENT: Placement = Placement::InlineOrProcess;
+    const KEEPS_FILES: bool = false;
+    const TRANSFORMS: bool = false;
+
     /// Checks that there is a limit, and that none is zero.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         match (self.iops, self.bytes_per_second) {
             (None, None) => {
                 Err("the filter limits nothing: set iops, bytes_per_second or both".to_owned())

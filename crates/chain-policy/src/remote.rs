@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The parameters of a remote filter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,9 +23,14 @@ const KEY_PREFIX: &str = "sha256:";
 /// The number of hexadecimal digits after [`KEY_PREFIX`].
 const KEY_DIGITS: usize = 64;
 
-impl RemoteConfig {
+impl FilterConfig for RemoteConfig {
+    const NAME: &'static str = "remote";
+    const PLACEMENT: Placement = Placement::Remote;
+    const KEEPS_FILES: bool = false;
+    const TRANSFORMS: bool = true;
+
     /// Checks the form of the key fingerprint.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let digits = self.key.strip_prefix(KEY_PREFIX).unwrap_or_default();
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         match digits.len() == KEY_DIGITS && digits.bytes().all(is_digit) {
@@ -32,5 +40,9 @@ impl RemoteConfig {
                  prints it"
             )),
         }
+    }
+
+    fn transformed_by(&self) -> Option<&str> {
+        Some(&self.key)
     }
 }

@@ -6,7 +6,9 @@ use base::{Endpoint, NbdUri};
 use serde::Deserialize;
 
 use crate::Glob;
+use crate::kind::FilterConfig;
 use crate::monitor::{MEMORY_BYTES, MEMORY_DEFAULT, PATHS_MAX};
+use crate::out_of_process::Placement;
 
 /// The maximal number of replicas in addition to the volume itself.
 const REPLICAS_MAX: usize = 2;
@@ -175,9 +177,14 @@ const fn stall_ms() -> u64 {
     1000
 }
 
-impl ReplicateConfig {
+impl FilterConfig for ReplicateConfig {
+    const NAME: &'static str = "replicate";
+    const PLACEMENT: Placement = Placement::Inline;
+    const KEEPS_FILES: bool = true;
+    const TRANSFORMS: bool = false;
+
     /// Checks the names and numbers.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         if !(1..=REPLICAS_MAX).contains(&self.replicas.len()) {
             let count = self.replicas.len();
             return Err(format!(
@@ -228,7 +235,9 @@ impl ReplicateConfig {
         }
         Ok(())
     }
+}
 
+impl ReplicateConfig {
     /// Checks that the replicas can be reached: that their URIs are valid, and that no two are
     /// the same location. In the policy of a tenant (`is_tenants`), sockets and certificates have
     /// to be names in that tenant's folders.

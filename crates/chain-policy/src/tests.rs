@@ -89,6 +89,35 @@ fn a_filter_in_a_process_has_a_policy_of_its_own() {
     assert_eq!(alone.filters[0].out_of_process, None, "inline, there");
 }
 
+/// Journals keep a checksum of these words: with other words, what they have acknowledged is
+/// quarantined.
+#[test]
+fn a_filter_says_how_it_changes_data() {
+    let key = format!("sha256:{}", "0".repeat(64));
+    let text = format!(
+        "volume = 'a'\n\
+         [[filter]]\nkind = 'monitor'\n\
+         [[filter]]\nkind = 'encrypt'\nkey = 'k'\n\
+         [[filter]]\nkind = 'external'\nprogram = 'scan'\n\
+         [[filter]]\nkind = 'remote'\naddress = '10.0.0.7:10810'\nkey = '{key}'\n\
+         [[filter]]\nkind = 'rate'\niops = 1\n"
+    );
+    let policy = Policy::parse(&text).expect("it is one");
+    let found: Vec<_> = policy
+        .filters
+        .iter()
+        .map(|one| one.kind.transformation())
+        .collect();
+    let expected = [
+        None,
+        Some("encrypt".to_owned()),
+        Some("external scan".to_owned()),
+        Some(format!("remote {key}")),
+        None,
+    ];
+    assert_eq!(found, expected);
+}
+
 /// The lines of a filter, and a part of the error that they cause.
 const INVALID_FILTERS: &[(&str, &str)] = &[
     ("name = 'x'", "filter 1 (x): kind is missing"),

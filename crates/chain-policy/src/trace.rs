@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kind::FilterConfig;
+use crate::out_of_process::Placement;
+
 /// The least that a policy may ask for, in bytes.
 const BYTES_MIN: u64 = 1 << 20;
 /// The most that a policy may ask for, in bytes.
@@ -23,9 +26,14 @@ const fn bytes_max() -> u64 {
     BYTES
 }
 
-impl TraceConfig {
+impl FilterConfig for TraceConfig {
+    const NAME: &'static str = "trace";
+    const PLACEMENT: Placement = Placement::Inline;
+    const KEEPS_FILES: bool = true;
+    const TRANSFORMS: bool = false;
+
     /// Checks the maximal length.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         match self.bytes_max {
             BYTES_MIN..=BYTES_MAX => Ok(()),
             _ => Err("bytes_max has to be 1M to 1T".to_owned()),

@@ -1,5 +1,4 @@
-//! [`FilterContext`]: everything that a filter gets from the process that runs it, and
-//! [`build_filters`], which makes the filters of a policy.
+//! [`FilterContext`]: everything that a filter gets from the process that runs it.
 //!
 //! Filters reach keys, other disks, processes and files only through their context, so the agent,
 //! a relay and a filter server can each give them something else.
@@ -7,18 +6,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use chain_policy::{FilterKind, FilterPolicy, Policy};
 use serde::{Deserialize, Serialize};
 use world::{Clock, Disk, Pool, Random, Wake};
 use zeroize::Zeroizing;
 
-use crate::filters::{
-    Encrypt, Event, EventKind, Fault, JOURNAL_MEMORY_MAX, Journal, Monitor, OutOfProcess, Rate,
-    Replicate, Trace, transforming_filters,
-};
-use crate::{Filter, KeyDerivations, Opening, Programs, Targets};
-#[cfg(test)]
-use crate::{NoPrograms, NoTargets};
+use crate::filters::{Event, EventKind};
+use crate::{KeyDerivations, Programs, Targets};
 
 /// The reason why a key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -184,7 +177,9 @@ pub struct StateFolder {
 }
 
 impl FilterContext {
-    /// Reports a message about the filter `name`, as an event.
+    /// Reports a message about the filter `name`, as an event. It allocates, and events that come
+    /// too fast are lost, so it is for what the owner of the disk has to know, and not for each
+    /// request (docs/explanation/filters.md).
     pub(crate) fn report(&self, name: &Arc<str>, message: String) {
         self.attachment.events.report(vec![Event {
             time: self.host.clock.wall(),
@@ -194,160 +189,5 @@ impl FilterContext {
             kind: EventKind::Message(message),
             rule: None,
         }]);
-    }
-}
-
-#[cfg(test)]
-impl FilterContext {
-    /// The context of a simulated world, without keys, and with a sink that drops events.
-    pub(crate) fn simulated(world: world::World) -> Self {
-        struct DropsEvents;
-        impl EventSink for DropsEvents {
-            fn report(&self, _: Vec<Event>) {}
-        }
-        Self {
-            host: HostContext {
-                clock: world.clock,
-                key_derivations: Arc::new(KeyDerivations::new(Arc::clone(&world.pool))),
-                pool: world.pool,
-                random: world.random,
-                programs: Arc::new(NoPrograms),
-            },
-            attachment: AttachmentContext {
-                memory_max: 1 << 30,
-                wake: Wake::noop(),
-                attribution: Arc::new(Attribution {
-                    tenant: "alice".to_owned(),
-                    vm: None,
-                    volume: "disk".to_owned(),
-                    volume_id: None,
-                }),
-                events: Arc::new(DropsEvents),
-                keys: Arc::new(NoKeys),
-                targets: Arc::new(NoTargets),
-                history: ChainHistory::default(),
-                lease: Arc::new(UnlimitedLease),
-                disk_limits: DiskLimits::UNLIMITED,
-                state: None,
-            },
-        }
-    }
-}
-
-/// Makes the filters of a policy, for a [`crate::HotSwap`].
-#[must_use]
-pub fn build_filters(policy: &Policy, context: &FilterContext) -> Vec<Box<dyn Filter>> {
-    let shares = memory_shares(&policy.filters, context.attachment.memory_max);
-    let is_trace = |one: &&FilterPolicy| matches!(one.kind, FilterKind::Trace(_));
-    let traces = policy.filters.iter().filter(is_trace).count().max(1) as u64;
-    let disk_limits = DiskLimits {
-        trace_bytes: context.attachment.disk_limits.trace_bytes / traces,
-        ..context.attachment.disk_limits
-    };
-    let filters = policy.filters.iter().zip(shares).enumerate();
-    filters
-        .map(|(at, (one, memory_max))| {
-            let mut given = context.clone();
-            given.attachment.memory_max = memory_max;
-            given.attachment.disk_limits = disk_limits;
-            build_one(one, &policy.filters[at + 1..], &given)
-        })
-        .collect()
-}
-
-/// The memory limit of each filter in bytes: that of its policy, scaled down if all together would
-/// exceed `memory_max`.
-fn memory_shares(filters: &[FilterPolicy], memory_max: u64) -> Vec<u64> {
-    let requested = |one: &FilterPolicy| match (&one.out_of_process, &one.kind) {
-        (_, FilterKind::Remote(_)) => 0,
-        (Some(settings), _) => settings.limits.memory_bytes,
-        (None, FilterKind::Monitor(config)) => config.memory_max,
-        (None, FilterKind::Replicate(config)) => {
-            let is_partial = config
-                .replicas
-                .iter()
-                .any(|replica| replica.paths.is_some());
-            if is_partial { config.memory_max } else { 0 }
-        }
-        (None, FilterKind::Journal(config)) => config.size.min(JOURNAL_MEMORY_MAX),
-        (None, _) => 0,
-    };
-    let all: u128 = filters.iter().map(|one| u128::from(requested(one))).sum();
-    let share = |requested: u64| match all <= u128::from(memory_max) {
-        true => requested,
-        false => (u128::from(requested) * u128::from(memory_max) / all) as u64,
-    };
-    filters.iter().map(|one| share(requested(one))).collect()
-}
-
-fn build_one(
-    one: &FilterPolicy,
-    below: &[FilterPolicy],
-    context: &FilterContext,
-) -> Box<dyn Filter> {
-    if let Some(settings) = &one.out_of_process {
-        return Box::new(OutOfProcess::new(one, settings.on_failure, context.clone()));
-    }
-    let clock = Arc::clone(&context.host.clock);
-    let given = context.clone();
-    match &one.kind {
-        FilterKind::Monitor(config) => Box::new(Monitor::new(&one.name, config.clone(), given)),
-        FilterKind::Encrypt(config) => Box::new(Encrypt::new(config.clone(), given)),
-        FilterKind::Replicate(config) => Box::new(Replicate::new(&one.name, config, given)),
-        FilterKind::Rate(config) => Box::new(Rate::new(config, clock)),
-        FilterKind::Fault(config) => Box::new(Fault::new(config.clone(), clock)),
-        FilterKind::Journal(config) => match given.attachment.state.clone() {
-            Some(state) => {
-                let below = transforming_filters(below);
-                Box::new(Journal::of_policy(&one.name, config, below, given, state))
-            }
-            None => Box::new(Unbuilt(
-                "a journal needs a folder for its ring, and there is none here",
-            )),
-        },
-        FilterKind::Trace(config) => match given.attachment.state.clone() {
-            Some(state) => Box::new(Trace::new(&one.name, config, given, state)),
-            None => Box::new(Unbuilt(
-                "a trace needs a folder for its file, and there is none here",
-            )),
-        },
-        FilterKind::External(_) | FilterKind::Remote(_) => {
-            Box::new(Unbuilt("a filter of this kind does not run inline"))
-        }
-    }
-}
-
-/// A filter that cannot be made here, for this reason.
-struct Unbuilt(&'static str);
-
-impl Filter for Unbuilt {
-    fn open(&mut self, _: &mut dyn base::BlockDevice) -> Opening {
-        Opening::Failed(self.0.to_owned())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Each of sixteen monitors once took all the memory that the operator allows a chain.
-    #[test]
-    fn the_filters_of_a_chain_share_its_memory_limit() {
-        let mut text = "volume = 'v'\n".to_owned();
-        for number in 0..14 {
-            text += &format!("[[filter]]\nkind = 'monitor'\nname = 'm{number}'\n");
-        }
-        text += "[[filter]]\nkind = 'rate'\niops = 1\n\
-                 [[filter]]\nkind = 'monitor'\nname = 'p'\nruns = 'process'\nmemory = '1G'\n";
-        let policy = Policy::parse(&text).expect("a policy");
-        let shares = memory_shares(&policy.filters, 1 << 30);
-        let of_sixteen = (1 << 30) / 16;
-        let mut expected = vec![of_sixteen; 14];
-        expected.extend([0, 2 * of_sixteen]);
-        assert_eq!(shares, expected);
-        // Below the limit each filter gets what its policy says.
-        let enough = memory_shares(&policy.filters, 8 << 30);
-        assert_eq!((enough[0], enough[15]), (512 << 20, 1 << 30));
-        assert_eq!(memory_shares(&policy.filters, u64::MAX), enough);
     }
 }

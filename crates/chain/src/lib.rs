@@ -20,14 +20,17 @@ mod key_derivations;
 mod pending_queue;
 mod program;
 mod remote;
+#[cfg(test)]
+mod testing;
 mod tokens;
 
 pub use chain::Chain;
 pub use context::{
     AttachmentContext, Attribution, ChainHistory, DiskLimits, EventSink, FilterContext,
-    HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease, build_filters,
+    HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease,
 };
 pub use filter::{Filter, Opening};
+pub use filters::build_filters;
 pub use hot_swap::{HotSwap, HotSwapError, OnSwapped, SizeRule};
 pub use key_derivations::{KEY_DERIVATIONS_MAX, KeyDerivations};
 pub use pending_queue::PendingQueue;

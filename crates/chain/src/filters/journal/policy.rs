@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::checksum::crc32c;
-use chain_policy::{FilterKind, FilterPolicy, FlushRule};
+use chain_policy::{FilterPolicy, FlushRule};
 use world::World;
 
 use super::leftover::JOURNAL_SUFFIX;
@@ -22,16 +22,9 @@ const RING_STEP: u64 = 4096;
 pub(crate) fn transforming_filters(filters: &[FilterPolicy]) -> u32 {
     let mut words = String::new();
     for one in filters {
-        match &one.kind {
-            FilterKind::Encrypt(_) => words += "encrypt\n",
-            FilterKind::External(config) => words += &format!("external {}\n", config.program),
-            FilterKind::Remote(config) => words += &format!("remote {}\n", config.key),
-            FilterKind::Monitor(_)
-            | FilterKind::Replicate(_)
-            | FilterKind::Journal(_)
-            | FilterKind::Trace(_)
-            | FilterKind::Rate(_)
-            | FilterKind::Fault(_) => {}
+        if let Some(transformation) = one.kind.transformation() {
+            words += &transformation;
+            words.push('\n');
         }
     }
     crc32c(words.as_bytes())

@@ -16,10 +16,9 @@ use tempfile::TempDir;
 use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 
-use super::Event;
+use crate::testing::EventRecorder;
 use crate::{
-    AttachmentContext, Chain, EventSink, FilterContext, HostContext, HotSwap, SizeRule,
-    build_filters,
+    AttachmentContext, Chain, FilterContext, HostContext, HotSwap, SizeRule, build_filters,
 };
 use extfs::testing::changed;
 use extfs::testing::{Image, KINDS, journalled, make};
@@ -27,15 +26,6 @@ use extfs::{Live, Owner};
 
 /// The longest wait for another thread.
 const WITHIN: Duration = Duration::from_secs(60);
-
-#[derive(Default)]
-struct Events(Mutex<Vec<Event>>);
-
-impl EventSink for Events {
-    fn report(&self, events: Vec<Event>) {
-        self.0.lock().extend(events);
-    }
-}
 
 /// The faults and limits of a test.
 struct RigOptions {
@@ -47,7 +37,7 @@ struct RigOptions {
 struct Rig {
     chain: Chain<MemoryDevice>,
     clock: Arc<SimulatedClock>,
-    events: Arc<Events>,
+    events: Arc<EventRecorder>,
     wakes: Receiver<()>,
     token: u64,
 }
@@ -93,7 +83,7 @@ impl Rig {
             ..Misbehavior::default()
         };
         let device = device.with(misbehavior, Wake::noop());
-        let events = Arc::<Events>::default();
+        let events = Arc::<EventRecorder>::default();
         let simulated = FilterContext::simulated(Simulation::new(1).world());
         let context = FilterContext {
             host: HostContext {
@@ -102,7 +92,7 @@ impl Rig {
             },
             attachment: AttachmentContext {
                 wake,
-                events: Arc::clone(&events) as Arc<dyn EventSink>,
+                events: Arc::clone(&events) as _,
                 memory_max,
                 ..simulated.attachment
             },
@@ -228,7 +218,7 @@ impl Rig {
     fn events(&mut self) -> Vec<Value> {
         self.clock.advance(Duration::from_millis(5));
         assert_eq!(self.poll(), []);
-        let events = std::mem::take(&mut *self.events.0.lock());
+        let events = self.events.take();
         let json = events.iter().map(serde_json::to_value);
         json.collect::<Result<_, _>>().expect("written")
     }
@@ -296,7 +286,7 @@ fn a_commit_is_reported_within_five_milliseconds_of_its_last_block() {
     let mut rig = Rig::new(&before.0, before.0.len(), "");
     rig.events();
     let is_reported = |rig: &Rig| {
-        let events = rig.events.0.lock();
+        let events = rig.events.events();
         let json = events
             .iter()
             .map(|event| serde_json::to_value(event).expect("written"));

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake, World};
 
-use crate::filters::{Event, EventKind};
+use crate::testing::EventRecorder;
 use crate::{
-    Chain, EventSink, FilterContext, HotSwap, HotSwapError, LinkState, PendingQueue, Program,
-    Programs, RemoteDisk, SizeRule, build_filters,
+    Chain, FilterContext, HotSwap, HotSwapError, LinkState, PendingQueue, Program, Programs,
+    RemoteDisk, SizeRule, build_filters,
 };
 
 const SIZE: usize = 256 << 10;
@@ -368,26 +368,12 @@ impl Programs for Forwarders {
     }
 }
 
-#[derive(Default)]
-struct Messages(Mutex<Vec<String>>);
-
-impl EventSink for Messages {
-    fn report(&self, events: Vec<Event>) {
-        let mut messages = self.0.lock();
-        for event in events {
-            if let EventKind::Message(message) = event.kind {
-                messages.push(message);
-            }
-        }
-    }
-}
-
 struct Rig {
     chain: Chain<SlowDisk>,
     clock: Arc<SimulatedClock>,
     random: SimulatedRandom,
     fate: Shared,
-    messages: Arc<Messages>,
+    events: Arc<EventRecorder>,
     token: Token,
     context: FilterContext,
 }
@@ -396,13 +382,13 @@ impl Rig {
     fn new(seed: u64) -> Self {
         let clock = Arc::new(SimulatedClock::new(Millis(0)));
         let fate = Shared::default();
-        let messages = Arc::<Messages>::default();
+        let events = Arc::<EventRecorder>::default();
         let mut context = FilterContext::simulated(World {
             clock: Arc::clone(&clock) as _,
             ..World::real(1)
         });
         context.host.programs = Arc::new(Forwarders(Arc::clone(&fate)));
-        context.attachment.events = Arc::clone(&messages) as _;
+        context.attachment.events = Arc::clone(&events) as _;
         let device = SlowDisk {
             bytes: vec![0; SIZE],
             grown: 0,
@@ -415,7 +401,7 @@ impl Rig {
             clock,
             random: SimulatedRandom::new(seed),
             fate,
-            messages,
+            events,
             token: 0,
             context,
         }
@@ -509,7 +495,7 @@ impl Rig {
     }
 
     fn has_reported(&self, text: &str) -> bool {
-        self.messages.0.lock().iter().any(|one| one.contains(text))
+        self.events.has_message(text)
     }
 }
 

@@ -16,10 +16,10 @@ use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom, Simulatio
 use world::{Clock, Disk, Millis, Wake};
 
 use super::Replicate;
-use crate::filters::Event;
+use crate::testing::EventRecorder;
 use crate::{
-    AttachmentContext, Chain, ChainHistory, EventSink, Filter, FilterContext, HostContext, HotSwap,
-    LinkState, RemoteDisk, SizeRule, StateFolder, Targets,
+    AttachmentContext, Chain, ChainHistory, Filter, FilterContext, HostContext, HotSwap, LinkState,
+    RemoteDisk, SizeRule, StateFolder, Targets,
 };
 
 mod partial;
@@ -292,19 +292,10 @@ struct Rig {
     token: Token,
     /// The lines of each replica's policy beside its URI.
     more: Vec<String>,
-    notes: Arc<Notes>,
+    notes: Arc<EventRecorder>,
     wake: Wake,
     rung: Receiver<()>,
     history: ChainHistory,
-}
-
-#[derive(Default)]
-struct Notes(Mutex<Vec<Event>>);
-
-impl EventSink for Notes {
-    fn report(&self, events: Vec<Event>) {
-        self.0.lock().extend(events);
-    }
 }
 
 impl Rig {
@@ -421,11 +412,7 @@ impl Rig {
 
     /// Polls until the first replica is reported to be in sync.
     fn until_in_sync(&mut self) {
-        let is_in_sync = |rig: &Self| {
-            let notes = format!("{:?}", rig.notes.0.lock());
-            notes.contains("r1 is in sync")
-        };
-        while !is_in_sync(self) {
+        while !self.notes.has_message("r1 is in sync") {
             assert_eq!(self.poll(), []);
         }
     }

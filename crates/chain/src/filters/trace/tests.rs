@@ -12,6 +12,7 @@ use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 
 use super::{BATCH_RECORDS, QUEUE_MAX, Trace};
+use crate::testing;
 use crate::{AttachmentContext, DiskLimits, Filter as _, FilterContext, Opening, StateFolder};
 
 struct Rig {
@@ -214,4 +215,24 @@ fn each_filter_writes_a_trace_of_its_own_to_the_end() {
     let refused = trace.open(below);
     assert!(matches!(refused, Opening::Failed(why) if why.contains("--filter-trace")));
     assert_eq!(below.geometry().size_bytes, 1 << 20);
+}
+
+#[test]
+fn a_host_that_limits_a_trace_says_so() {
+    for (trace_bytes, expected) in [
+        (4 << 20, Some("limited to 4 MiB instead of 8 MiB")),
+        (8 << 20, None),
+    ] {
+        let device = MemoryDevice::new(1 << 20);
+        let opened = testing::Rig::open("kind = 'trace'\nbytes_max = '8M'\n", device, |given| {
+            given.disk_limits.trace_bytes = trace_bytes;
+        });
+        let events = opened.expect("it opens").events.events();
+        assert_eq!(events.len(), usize::from(expected.is_some()), "{events:?}");
+        for event in events {
+            assert_eq!(&*event.filter, "trace");
+            let message = format!("{:?}", event.kind);
+            assert!(message.contains(expected.unwrap_or_default()), "{message}");
+        }
+    }
 }

@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, Outcome, Request, Started, Token};
 use chain_policy::Policy;
-use parking_lot::Mutex;
 use world::Wake;
 use world::simulated::{SimulatedRandom, Simulation};
 
 use super::{BLOCK, BLOCKS, Below, Platter};
 use crate::context::Lease;
 use crate::filters::journal::leftover::{journal_leftover, quarantine_journal};
-use crate::filters::{Event, EventKind};
+use crate::testing::EventRecorder;
 use crate::{
-    AttachmentContext, Chain, ChainHistory, DiskLimits, EventSink, Filter, FilterContext, HotSwap,
+    AttachmentContext, Chain, ChainHistory, DiskLimits, Filter, FilterContext, HotSwap,
     HotSwapError, Opening, SizeRule, StateFolder, build_filters,
 };
 
@@ -31,19 +30,6 @@ struct TestLease(AtomicBool);
 impl Lease for TestLease {
     fn holds(&self) -> bool {
         self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
-
-impl EventSink for Notes {
-    fn report(&self, events: Vec<Event>) {
-        let notes = events.into_iter().filter_map(|event| match event.kind {
-            EventKind::Message(note) => Some(note),
-            _ => None,
-        });
-        self.0.lock().extend(notes);
     }
 }
 
@@ -91,7 +77,7 @@ struct Host {
     simulation: Simulation,
     platter: Rc<RefCell<Platter>>,
     chain: Chain<Below>,
-    notes: Arc<Notes>,
+    notes: Arc<EventRecorder>,
     lease: Arc<TestLease>,
     /// What a filter above read while it opened.
     read_first: Rc<Cell<Option<u8>>>,
@@ -358,7 +344,7 @@ fn live(seed: u64) {
             _ => host.poll(),
         }
     }
-    assert_eq!(host.notes.0.lock().as_slice(), [""; 0]);
+    assert_eq!(host.notes.messages(), [""; 0]);
 }
 
 #[test]
@@ -402,7 +388,7 @@ fn leftover_writes_are_not_written_over_newer_ones() {
     host.write(4, 1);
     host.flush();
     assert_eq!(host.names(), ["fast.journal", "fast.journal.quarantined-1"]);
-    let notes = host.notes.0.lock().clone();
+    let notes = host.notes.messages();
     assert!(
         notes[0].contains("are quarantined in fast.journal.quarantined-1"),
         "{notes:?}"
@@ -466,7 +452,7 @@ fn an_empty_ring_gets_the_length_of_its_new_policy() {
     host.write(2, 2);
     assert_eq!(length(&host), (8 << 20) + 8192, "the host's limit");
     assert_eq!((host.read(1), host.read(2)), (1, 2));
-    let notes = host.notes.0.lock().clone();
+    let notes = host.notes.messages();
     assert!(notes[0].contains("--filter-journal"), "{notes:?}");
 }
 
@@ -487,7 +473,7 @@ fn leftover_writes_need_the_same_volume_and_the_same_filters_below() {
         host.swap(filters).expect("it opens");
         let expected = if why.is_none() { 7 } else { 0 };
         assert_eq!(host.read(3), expected, "{filters}");
-        let notes = host.notes.0.lock().join("\n");
+        let notes = host.notes.messages().join("\n");
         assert!(notes.contains(why.unwrap_or_default()), "{notes}");
         assert_eq!(notes.is_empty(), why.is_none(), "{notes}");
         assert_eq!(host.names().len(), if why.is_none() { 1 } else { 2 });
@@ -515,7 +501,7 @@ fn a_ring_keeps_its_length_on_a_full_disk() {
     host.write(2, 2);
     host.flush();
     assert_eq!((host.read(1), host.read(2)), (1, 2));
-    let notes = host.notes.0.lock().join("\n");
+    let notes = host.notes.messages().join("\n");
     assert!(notes.contains("keeps 4 MiB instead of 8 MiB"), "{notes}");
     assert_eq!(host.names(), ["fast.journal"]);
 }

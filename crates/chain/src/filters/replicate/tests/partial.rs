@@ -233,7 +233,7 @@ impl Rig {
             wanted.find(|range| volume.live[(*range).clone()] != replica.live[(*range).clone()]);
         let block = first.map_or(0, |range| range.start / FS_BLOCK) as u64;
         let view = image.view().expect("a file system");
-        let notes = self.notes.0.lock();
+        let notes = self.notes.messages();
         panic!("block {block} of {:?}: {notes:?}", view.owner(block));
     }
 
@@ -257,7 +257,7 @@ impl Rig {
             let server = lock(&self.servers[1]);
             !server.is_up || server.hangs
         };
-        let notes = format!("{:?}", self.notes.0.lock().last());
+        let notes = self.notes.messages().pop().unwrap_or_default();
         let is_in_sync = !was_out && notes.contains("in sync");
         {
             let mut server = lock(&self.servers[1]);
@@ -324,7 +324,7 @@ fn a_new_partial_replica_gets_what_is_wanted_and_nothing_else() {
     for _ in 0..2000 {
         rig.poll();
     }
-    let notes = format!("{:?}", rig.notes.0.lock());
+    let notes = rig.notes.messages().join("\n");
     assert!(notes.contains("r1 gets the content of 3 files"), "{notes}");
     assert!(notes.contains("of 16777216 bytes were copied"), "{notes}");
 }
@@ -572,7 +572,7 @@ fn a_disk_without_a_file_system_is_replicated_as_a_whole() {
     rig.until_equal();
     rig.write(1 << 20, &[9; BLOCK]);
     rig.until_equal();
-    let notes = format!("{:?}", rig.notes.0.lock());
+    let notes = rig.notes.messages().join("\n");
     assert!(notes.contains("r1 gets the whole disk"), "{notes}");
     // It is still partial, so it is never the source.
     lock(&rig.servers[0]).hangs = true;
