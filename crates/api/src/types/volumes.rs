@@ -218,6 +218,11 @@ pub struct SetSettings {
     pub cache_max: Option<Option<u64>>,
 }
 
+impl SetSettings {
+    /// The smallest share of a cache that a volume may be limited to, in bytes.
+    pub const CACHE_MAX_MIN: u64 = 1 << 20;
+}
+
 /// A request to grow a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -17,9 +17,6 @@ use crate::database::rows::VolumeRow;
 use crate::database::{DatabaseError, Principal, Volumes, hosts};
 use crate::error::ControlError;
 
-/// The smallest share of a cache that a volume may be limited to, in bytes.
-const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
-
 /// The settings of a volume. Not `Copy`: a setting may be a text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumeSettings {
@@ -98,9 +95,10 @@ impl VolumeSettings {
             );
             return Err(ControlError::invalid("journal_size", reason));
         }
-        let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
+        let min = SetSettings::CACHE_MAX_MIN;
+        let is_small = |bytes: &u64| *bytes < min || i64::try_from(*bytes).is_err();
         if let Some(bytes) = self.cache_max_bytes.filter(is_small) {
-            let min = exact_bytes(CACHE_MAX_BYTES_MIN);
+            let min = exact_bytes(min);
             let reason = format!(
                 "a volume may have {min} of a cache at least, and not {}",
                 exact_bytes(bytes)
