@@ -93,6 +93,12 @@ pub fn word<W: FromStr<Err = String>>(field: &'static str, text: &str) -> Result
         .map_err(|reason| ControlError::invalid(field, reason))
 }
 
+/// Whether a text has no control characters: a terminal would carry them out.
+#[must_use]
+pub fn is_plain(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
 /// Checks the tags of a volume or snapshot.
 ///
 /// # Errors
@@ -106,7 +112,6 @@ pub fn tags(tags: &BTreeMap<String, String>) -> Result<(), ControlError> {
         ));
     }
     for (key, value) in tags {
-        let is_plain = |text: &str| !text.chars().any(char::is_control);
         let key_length = key.chars().count();
         // A list is filtered by KEY=VALUE.
         let is_key = (1..=TAG_KEY_LENGTH_MAX).contains(&key_length) && !key.contains('=');

@@ -27,6 +27,7 @@ mod shell;
 mod signals;
 mod tls_files;
 mod up;
+mod volume_settings;
 mod yaml;
 
 use std::path::PathBuf;

@@ -43,7 +43,7 @@ pub use snapshots::{CreateSnapshot, Snapshot};
 pub use tags::{SetTags, TAG_KEY_LENGTH_MAX, TAG_VALUE_LENGTH_MAX, TAGS_MAX, Tags};
 pub use volumes::{
     CreateVolume, DamagedVolume, Engine, Export, ExportVolume, GrowVolume, ListedVolume,
-    REPLICAS_MAX, RestoreVolume, SetSizes, TransferVolume, Version, Volume,
+    REPLICAS_MAX, RestoreVolume, SetSettings, TransferVolume, Version, Volume,
 };
 
 /// One page of a list, ordered by id.

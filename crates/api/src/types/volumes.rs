@@ -181,30 +181,46 @@ pub struct CreateVolume {
     /// m of them may be lost.
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
-    /// Length of its journal in bytes, as in `SetSizes`.
+    /// Length of its journal in bytes, as in `SetSettings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
     pub journal_size: Option<u64>,
-    /// Its largest share of each host's read cache in bytes, as in `SetSizes`.
+    /// Its largest share of each host's read cache in bytes, as in `SetSettings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
     pub cache_max: Option<u64>,
 }
 
-/// Limits on what a volume takes from hosts. Both replace the previous values.
+/// The settings of a volume to change. A setting that is left out stays as it is.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SetSizes {
-    /// Length of its journal in bytes, 8 MiB to 256 GiB, effective from the next attachment. The
-    /// host's default applies if it is left out. Only administrators may change it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
-    pub journal_size: Option<u64>,
-    /// Its largest share of each host's read cache in bytes, at least 1 MiB. A fair share applies if
-    /// it is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1_048_576, maximum = 9_223_372_036_854_775_807_u64)]
-    pub cache_max: Option<u64>,
+pub struct SetSettings {
+    /// Length of its journal in bytes, 8 MiB to 256 GiB, effective from the next attachment; null
+    /// for the host's default. Only administrators may set it.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u64>, minimum = 8_388_608, maximum = 274_877_906_944_u64)]
+    pub journal_size: Option<Option<u64>>,
+    /// Its largest share of each host's read cache in bytes, at least 1 MiB; null for a fair share.
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(
+        value_type = Option<u64>,
+        minimum = 1_048_576,
+        maximum = 9_223_372_036_854_775_807_u64
+    )]
+    pub cache_max: Option<Option<u64>>,
+}
+
+impl SetSettings {
+    /// The smallest share of a cache that a volume may be limited to, in bytes.
+    pub const CACHE_MAX_MIN: u64 = 1 << 20;
 }
 
 /// A request to grow a volume.
@@ -244,7 +260,7 @@ pub struct RestoreVolume {
     pub version: Option<u64>,
 }
 
-/// Deserializes a field that is present: `null` is not a value.
+/// Deserializes a field that is present: `null` is a value only if `T` is an option.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }

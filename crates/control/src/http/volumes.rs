@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use api::host::Access;
 use api::types::{
-    CreateVolume, Export, ExportVolume, GrowVolume, ListedVolume, Page, RestoreVolume, SetSizes,
+    CreateVolume, Export, ExportVolume, GrowVolume, ListedVolume, Page, RestoreVolume, SetSettings,
     SetTags, TAGS_MAX, TransferVolume, Version, Volume,
 };
 use api::words::VolumeState;
@@ -19,7 +19,7 @@ use super::principal::Paging;
 use super::{ApiError, Body, Name, Query, Wait};
 use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
-use crate::database::{Filter, Tags, VolumeSettings};
+use crate::database::{Filter, Tags};
 use crate::error::ControlError;
 use crate::parse;
 use crate::timestamp::rfc3339;
@@ -34,7 +34,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(grow))
         .routes(routes!(restore))
         .routes(routes!(tag))
-        .routes(routes!(set_sizes))
+        .routes(routes!(set))
         .routes(routes!(give))
         .routes(routes!(versions))
         .routes(routes!(export, unexport))
@@ -214,20 +214,20 @@ async fn tag(
     )))
 }
 
-/// Set the journal length and cache share of a volume
+/// Change the settings of a volume
 ///
-/// Hosts apply a cache share at once, and a journal length at the next attachment.
-#[utoipa::path(put, path = "/v1/volumes/{volume}/sizes", operation_id = "set_volume_sizes",
+/// Settings that are left out stay. Hosts apply a cache share at once, and a journal length at the
+/// next attachment.
+#[utoipa::path(put, path = "/v1/volumes/{volume}/settings", operation_id = "set_volume_settings",
     tag = "volumes", params(("volume" = String, Path, description = "Name or id")),
-    request_body = SetSizes, responses((status = 200, body = Volume)))]
-async fn set_sizes(
+    request_body = SetSettings, responses((status = 200, body = Volume)))]
+async fn set(
     authorized: AuthorizedRequest,
     Name(volume): Name,
-    Body(set): Body<SetSizes>,
+    Body(set): Body<SetSettings>,
 ) -> Answer<Volume> {
-    let settings = VolumeSettings::from(&set);
     Ok(Json(Volume::from(
-        authorized.volumes().set_settings(&volume, settings).await?,
+        authorized.volumes().set_settings(&volume, &set).await?,
     )))
 }
 

@@ -1,6 +1,6 @@
 //! Changing a volume's tags, settings, owner and size; deleting a volume.
 
-use api::types::Message;
+use api::types::{Message, SetSettings};
 use api::words::MessageCode;
 use std::time::Duration;
 
@@ -38,27 +38,27 @@ impl Volumes<'_> {
         })
     }
 
-    /// Changes the settings of a volume. Hosts apply a cache share at once, and a journal length at
-    /// the next attachment.
+    /// Changes the settings of a volume that `set` gives. Hosts apply a cache share at once, and a
+    /// journal length at the next attachment.
     ///
     /// # Errors
-    /// [`ControlError::Invalid`] for an invalid size; [`ControlError::NotFound`];
+    /// [`ControlError::Invalid`] for an invalid setting; [`ControlError::NotFound`];
     /// [`ControlError::Forbidden`] if the principal does not administer the volume, or changes
     /// the journal's length without being an administrator of the cluster;
     /// [`ControlError::Conflict`] if it is being deleted, or the name is ambiguous.
     pub async fn set_settings(
         self,
         name: &str,
-        settings: VolumeSettings,
+        set: &SetSettings,
     ) -> Result<VolumeView, ControlError> {
-        settings.check()?;
+        VolumeSettings::check_changes(set)?;
         let database = &self.request.inner.database;
         let row = database
             .volumes()
-            .set_settings(self.request.principal(), name, settings)
+            .set_settings(self.request.principal(), name, set)
             .await?;
         let mut view = self.seen(row.id).await?;
-        view.row.settings = settings;
+        view.row.settings = row.settings;
         Ok(view)
     }
 

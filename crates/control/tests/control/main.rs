@@ -29,6 +29,7 @@ mod postgres;
 mod reach;
 mod requests;
 mod rights;
+mod settings;
 mod tls;
 mod volume_audits;
 mod zones;

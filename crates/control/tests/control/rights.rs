@@ -143,12 +143,12 @@ fn volume_calls() -> Vec<Call> {
             MANAGE,
         ),
         Call::new(
-            "PUT /v1/volumes/{v}/sizes",
+            "PUT /v1/volumes/{v}/settings",
             json!({"cache_max": 1 << 20}),
             MANAGE,
         ),
         Call::new(
-            "PUT /v1/volumes/{v}/sizes",
+            "PUT /v1/volumes/{v}/settings",
             json!({"journal_size": 16 << 20}),
             CLUSTER_SPACE,
         ),

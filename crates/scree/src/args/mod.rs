@@ -52,8 +52,7 @@ pub use snapshot::SnapshotCommand;
 pub use top::TopArguments;
 pub use unit::{DaemonArguments, RestoreArguments, UnitArguments, UnitCommand};
 pub use volume::{
-    CreateArguments as CreateVolumeArguments, ListArguments as ListVolumesArguments, SizeSetting,
-    VolumeCommand,
+    CreateArguments as CreateVolumeArguments, ListArguments as ListVolumesArguments, VolumeCommand,
 };
 
 /// Encrypted virtual disks for virtual machines, scattered over untrusted storage.
@@ -333,7 +332,8 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// Parses a size, such as `512M` or `10G`, in bytes.
+pub fn size(text: &str) -> Result<u64, String> {
     sizes::parse(text)
 }
 

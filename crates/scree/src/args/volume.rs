@@ -3,23 +3,13 @@
 use std::ops::RangeInclusive;
 
 use api::types;
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{Args, Subcommand};
 
 use super::{ChangeOptions, size};
 use crate::moment::{self, Moment};
+use crate::volume_settings::SettingOptions;
 
 const REPLICAS: RangeInclusive<i64> = 1..=types::REPLICAS_MAX as i64;
-
-/// A size in bytes, or `default`, which removes a size that was set before.
-#[derive(Clone, Copy)]
-pub struct SizeSetting(pub Option<u64>);
-
-fn size_setting(text: &str) -> Result<SizeSetting, String> {
-    match text {
-        "default" => Ok(SizeSetting(None)),
-        _ => size(text).map(|bytes| SizeSetting(Some(bytes))),
-    }
-}
 
 /// A new volume.
 #[derive(Args)]
@@ -52,12 +42,8 @@ pub struct CreateArguments {
     /// with your name]
     #[arg(long)]
     pub project: Option<String>,
-    /// Size of the volume's journal (administrators only) [default: the host's setting]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub journal_size: Option<u64>,
-    /// Largest part of each host's read cache that the volume may use [default: a fair share]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub cache_max: Option<u64>,
+    #[command(flatten)]
+    pub settings: SettingOptions,
     /// Tag of the volume; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub tag: Vec<String>,
@@ -126,18 +112,13 @@ pub enum VolumeCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Set the limits of a volume on its hosts.
-    #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
+    /// Change settings of a volume; the others stay.
+    #[command(mut_group("settings", |group| group.required(true)))]
     Set {
         /// Name or id.
         name: String,
-        /// Size of its journal from the next attachment on (administrators only), or `default` for
-        /// the host's setting.
-        #[arg(long, value_name = "SIZE", value_parser = size_setting, group = "what")]
-        journal_size: Option<SizeSetting>,
-        /// Largest part of each host's read cache that it may use, or `default` for a fair share.
-        #[arg(long, value_name = "SIZE", value_parser = size_setting, group = "what")]
-        cache_max: Option<SizeSetting>,
+        #[command(flatten)]
+        settings: SettingOptions,
         #[command(flatten)]
         change: ChangeOptions,
     },

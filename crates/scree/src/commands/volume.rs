@@ -1,17 +1,18 @@
 //! `scree volume`.
 
 use api::types::{
-    CreateVolume, Export, ExportVolume, GrowVolume, ListedVolume, RestoreVolume, SetSizes, SetTags,
-    Snapshot, TransferVolume, Version, Volume,
+    CreateVolume, Export, ExportVolume, GrowVolume, ListedVolume, RestoreVolume, SetTags, Snapshot,
+    TransferVolume, Version, Volume,
 };
 use base::size::about_bytes as bytes;
 
 use super::{Failure, Session, or_dash, qualified, query, segment, tags};
-use crate::args::{CreateVolumeArguments, ListVolumesArguments, SizeSetting, VolumeCommand};
+use crate::args::{CreateVolumeArguments, ListVolumesArguments, VolumeCommand};
 use crate::client::ClientError;
 use crate::moment::Moment;
 use crate::output::{Table, print, time};
 use crate::progress::Progress;
+use crate::volume_settings;
 
 /// The longest wait of a clone for its snapshot, and of a delete for its end, in seconds.
 const WAIT_SECONDS: u64 = 300;
@@ -35,12 +36,10 @@ impl Session {
                 let tags = tags(&words)?;
                 self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
             }
-            VolumeCommand::Set {
-                name,
-                journal_size,
-                cache_max,
-                ..
-            } => self.set_sizes(&name, journal_size, cache_max).await,
+            VolumeCommand::Set { name, settings, .. } => {
+                let path = format!("{}/settings", path_of(&name)?);
+                self.print_volume(&self.client.put(&path, &settings.set()).await?)
+            }
             VolumeCommand::Transfer {
                 name,
                 user,
@@ -81,7 +80,7 @@ impl Session {
             let _: Snapshot = self.client.get(&path).await?;
             drop(progress);
         }
-        let new = CreateVolume {
+        let new = arguments.settings.create(CreateVolume {
             name: arguments.name,
             project: arguments.project,
             tags: tags(&arguments.tag)?,
@@ -92,9 +91,8 @@ impl Session {
             replicas: arguments.replicas,
             strict_zones: arguments.strict_zones,
             erasure: arguments.erasure,
-            journal_size: arguments.journal_size,
-            cache_max: arguments.cache_max,
-        };
+            ..CreateVolume::default()
+        });
         self.print_volume(&self.client.post("/v1/volumes", &new).await?)
     }
 
@@ -116,23 +114,6 @@ impl Session {
         Ok(print(self.format, &volumes, |volumes| {
             list(volumes, is_own)
         })?)
-    }
-
-    /// Sets the sizes that were given; the others stay.
-    async fn set_sizes(
-        &self,
-        name: &str,
-        journal_size: Option<SizeSetting>,
-        cache_max: Option<SizeSetting>,
-    ) -> Result<(), Failure> {
-        let path = path_of(name)?;
-        let current: Volume = self.client.get(&path).await?;
-        let sizes = SetSizes {
-            journal_size: journal_size.map_or(current.journal_size, |setting| setting.0),
-            cache_max: cache_max.map_or(current.cache_max, |setting| setting.0),
-        };
-        let path = format!("{path}/sizes");
-        self.print_volume(&self.client.put(&path, &sizes).await?)
     }
 
     async fn export(&self, name: &str, options: ExportVolume) -> Result<(), Failure> {
@@ -279,11 +260,8 @@ fn show(volume: &Volume) -> String {
         Some(erasure) => row("erasure", erasure.clone()),
         None => row("replicas", volume.replicas.to_string()),
     }
-    if let Some(size) = volume.journal_size {
-        row("journal size", bytes(size));
-    }
-    if let Some(size) = volume.cache_max {
-        row("cache limit", bytes(size));
+    for (key, value) in volume_settings::rows(volume) {
+        row(key, value);
     }
     if let Some(mark) = &volume.image {
         row("base image", mark.clone());

@@ -1,11 +1,11 @@
 //! The settings of a volume: fields that its owner gives at creation, that may change later, and
 //! that have no effect on its content.
 //!
-//! All that a setting needs in the controller is in this file: its column, its limits, and its
-//! conversion from and to the API's types. docs/internals/add-a-volume-field.md lists the other
-//! places.
+//! All that a setting needs in the controller is in this file: its column, the checks of its
+//! limits, and its conversion from and to the API's types. docs/internals/add-a-volume-field.md
+//! lists the other places.
 
-use api::types::{CreateVolume, SetSizes, Volume};
+use api::types::{CreateVolume, SetSettings, Volume};
 use base::size::exact_bytes;
 use catalog::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 use sqlx::any::AnyRow;
@@ -17,11 +17,8 @@ use crate::database::rows::VolumeRow;
 use crate::database::{DatabaseError, Principal, Volumes, hosts};
 use crate::error::ControlError;
 
-/// The smallest share of a cache that a volume may be limited to, in bytes.
-const CACHE_MAX_BYTES_MIN: u64 = 1 << 20;
-
-/// The settings of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The settings of a volume. Not `Copy`: a setting may be a text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumeSettings {
     /// Length of its journal in bytes; `None`: the host's default.
     pub journal_bytes: Option<u64>,
@@ -30,8 +27,8 @@ pub struct VolumeSettings {
 }
 
 impl Volumes<'_> {
-    /// Changes the settings. Hosts apply a cache share at once, and a journal length at the next
-    /// attachment.
+    /// Changes the settings that `set` gives, and returns the row with all settings as they are
+    /// then. Hosts apply a cache share at once, and a journal length at the next attachment.
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if the journal's length
@@ -41,12 +38,14 @@ impl Volumes<'_> {
         self,
         principal: &Principal,
         volume: &str,
-        settings: VolumeSettings,
+        set: &SetSettings,
     ) -> Result<VolumeRow, DatabaseError> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
                 let row = administered(&mut change, principal, volume).await?;
+                let mut settings = row.settings.clone();
+                settings.apply(set);
                 if settings.journal_bytes != row.settings.journal_bytes {
                     settings.refuse_unless_allowed(principal)?;
                 }
@@ -55,7 +54,7 @@ impl Volumes<'_> {
                     hosts::assign(&mut change, attachment.host).await?;
                 }
                 let target = format!("{} {}", row.id, row.name);
-                principal.note(&mut change, "set-sizes", target).await?;
+                principal.note(&mut change, "set", target).await?;
                 Ok(VolumeRow { settings, ..row })
             })
             .await
@@ -63,11 +62,27 @@ impl Volumes<'_> {
 }
 
 impl VolumeSettings {
+    /// Changes the settings that `set` gives; the others stay.
+    fn apply(&mut self, set: &SetSettings) {
+        self.journal_bytes = set.journal_size.unwrap_or(self.journal_bytes);
+        self.cache_max_bytes = set.cache_max.unwrap_or(self.cache_max_bytes);
+    }
+
+    /// Checks the limits of each setting that `set` gives.
+    ///
+    /// # Errors
+    /// [`ControlError::Invalid`].
+    pub(crate) fn check_changes(set: &SetSettings) -> Result<(), ControlError> {
+        let mut given = Self::default();
+        given.apply(set);
+        given.check()
+    }
+
     /// Checks the limits of each setting.
     ///
     /// # Errors
     /// [`ControlError::Invalid`].
-    pub(crate) fn check(self) -> Result<(), ControlError> {
+    pub(crate) fn check(&self) -> Result<(), ControlError> {
         let lengths = JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX;
         if let Some(bytes) = self.journal_bytes.filter(|bytes| !lengths.contains(bytes)) {
             let (min, max) = (
@@ -80,9 +95,10 @@ impl VolumeSettings {
             );
             return Err(ControlError::invalid("journal_size", reason));
         }
-        let is_small = |bytes: &u64| *bytes < CACHE_MAX_BYTES_MIN || i64::try_from(*bytes).is_err();
+        let min = SetSettings::CACHE_MAX_MIN;
+        let is_small = |bytes: &u64| *bytes < min || i64::try_from(*bytes).is_err();
         if let Some(bytes) = self.cache_max_bytes.filter(is_small) {
-            let min = exact_bytes(CACHE_MAX_BYTES_MIN);
+            let min = exact_bytes(min);
             let reason = format!(
                 "a volume may have {min} of a cache at least, and not {}",
                 exact_bytes(bytes)
@@ -113,7 +129,7 @@ impl VolumeSettings {
     /// Refuses a journal length that is set by a user: a journal takes space on the host's disk,
     /// which is shared.
     pub(in crate::database) fn refuse_unless_allowed(
-        self,
+        &self,
         principal: &Principal,
     ) -> Result<(), DatabaseError> {
         if self.journal_bytes.is_none() || principal.party.is_administrator {
@@ -128,7 +144,7 @@ impl VolumeSettings {
 
     /// Writes the settings to the row of a volume.
     pub(in crate::database) async fn write(
-        self,
+        &self,
         change: &mut AnyConnection,
         volume: &str,
     ) -> Result<(), DatabaseError> {
@@ -151,11 +167,53 @@ impl From<&CreateVolume> for VolumeSettings {
     }
 }
 
-impl From<&SetSizes> for VolumeSettings {
-    fn from(set: &SetSizes) -> Self {
-        Self {
-            journal_bytes: set.journal_size,
-            cache_max_bytes: set.cache_max,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_json(text: &str) -> SetSettings {
+        serde_json::from_str(text).expect("a request")
+    }
+
+    /// All were replaced once, and a client had to know each of them to keep it.
+    #[test]
+    fn a_setting_that_is_left_out_stays() {
+        let mut before = VolumeSettings::default();
+        before.apply(&of_json(
+            r#"{"journal_size": 8388608, "cache_max": 1048576}"#,
+        ));
+        let after = |text| {
+            let mut settings = before.clone();
+            settings.apply(&of_json(text));
+            settings
+        };
+        assert_eq!(after("{}"), before);
+        assert_eq!(
+            after(r#"{"cache_max": 2097152}"#),
+            VolumeSettings {
+                cache_max_bytes: Some(2 << 20),
+                ..before.clone()
+            }
+        );
+        assert_eq!(
+            after(r#"{"journal_size": null}"#),
+            VolumeSettings {
+                journal_bytes: None,
+                ..before.clone()
+            }
+        );
+    }
+
+    /// What was set before is not checked again: a limit may have changed since.
+    #[test]
+    fn only_settings_that_are_given_are_checked() {
+        for good in ["{}", r#"{"cache_max": null}"#, r#"{"cache_max": 1048576}"#] {
+            let checked = VolumeSettings::check_changes(&of_json(good));
+            assert!(checked.is_ok(), "{good}");
+        }
+        for bad in [r#"{"cache_max": 1}"#, r#"{"journal_size": 1}"#] {
+            let checked = VolumeSettings::check_changes(&of_json(bad));
+            assert!(checked.is_err(), "{bad}");
         }
     }
 }
