@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use base::IoError;
 use world::Wake;
 
-use super::checkpoint::CheckpointEnd;
-use super::destage::DestageEnd;
-use super::fetch::Fetched;
-use super::unavailable::ReadFailure;
+use super::checkpoint::job::CheckpointEnd;
+use super::destage::job::DestageEnd;
 use crate::map::{Entry, Page};
+use crate::scatter::ReadError;
 
 /// The end of a job.
 pub enum Event {
@@ -40,6 +40,46 @@ pub enum Event {
     Checkpointed(Box<CheckpointEnd>),
     /// Orphans of earlier leases have been freed, or could not be.
     Swept(Result<(), String>),
+}
+
+/// The blocks that were read for a request.
+pub enum Fetched {
+    /// The content of all blocks, concatenated.
+    All(Vec<u8>),
+    /// The content of each block, or why it could not be read.
+    Each(Vec<Result<Vec<u8>, ReadFailure>>),
+}
+
+/// Why something was not read.
+#[derive(Debug, Clone)]
+pub struct ReadFailure {
+    /// The error that the client gets.
+    pub error: IoError,
+    /// Whether a retry may succeed without any repair.
+    pub is_transient: bool,
+}
+
+impl ReadFailure {
+    /// A failure that no retry can change.
+    pub fn permanent(error: IoError) -> Self {
+        Self {
+            error,
+            is_transient: false,
+        }
+    }
+}
+
+impl From<ReadError> for ReadFailure {
+    fn from(error: ReadError) -> Self {
+        let text = error.to_string();
+        match error {
+            ReadError::Damaged { .. } => Self::permanent(IoError::Damaged(text)),
+            ReadError::Unavailable { is_transient, .. } => Self {
+                error: IoError::Unavailable(text),
+                is_transient,
+            },
+        }
+    }
 }
 
 /// Sends events to the owner and wakes it.

@@ -26,9 +26,8 @@
 
 use base::{Completion, IoError, Op, Outcome, Started, Token};
 
-use super::reader::PendingRequest;
+use super::request::{Change, PendingRequest};
 use super::volume::Volume;
-use super::write::Change;
 use crate::lease_term::{LeaseStatus, LeaseTerm};
 
 /// The state of the lease, as the owner last saw it.

@@ -7,11 +7,11 @@
 //! are left to the reads that need the page. If a checkpoint changes the map before
 //! that, the preload starts again: pages that are there already take no time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::fetch::StoredPages;
-use super::volume::{Env, Volume};
+use super::env::Env;
+use super::stored_pages::StoredPages;
+use super::volume::Volume;
 use crate::map::{Entry, FetchPages as _, Level, Page, Position, Root};
 use crate::scatter::{CacheView, Piece, ReadError};
 
@@ -24,38 +24,12 @@ const PAGES_KEPT: usize = 3;
 /// Pages still to be visited, the next one last: depth first, so there are never many.
 type PageQueue = Vec<(Position, Entry)>;
 
-/// The progress of loading the map.
-#[derive(Default)]
-pub struct MapPreload {
-    /// The number of the newest preload; earlier ones stop.
-    newest: AtomicU64,
-    /// The number of the last preload that completed.
-    done: AtomicU64,
-}
-
-impl MapPreload {
-    fn is_newest(&self, number: u64) -> bool {
-        self.newest.load(Ordering::Relaxed) == number
-    }
-
-    fn has_ended(&self, number: u64) {
-        self.done.store(number, Ordering::Relaxed);
-    }
-
-    /// Whether the newest preload has completed; `false` before the first.
-    fn is_done(&self) -> bool {
-        let done = self.done.load(Ordering::Relaxed);
-        done > 0 && self.is_newest(done)
-    }
-}
-
 impl Volume {
     /// Starts to load the map, if the cache has a file to keep it.
     pub(super) fn start_map_preload(&self) {
         let is_kept = |env: &Env| env.view.as_ref().is_some_and(CacheView::has_file);
         if is_kept(&self.env) {
-            let preload = &self.env.preload;
-            let number = preload.newest.fetch_add(1, Ordering::Relaxed) + 1;
+            let number = self.env.preload.begin();
             continue_preload(&self.env, roots(&self.reader.layers.root), number);
         }
     }

@@ -23,8 +23,8 @@
 //! journal's space is released.
 //!
 //! While the lease is expired, 1 and 2 wait until it is renewed (`lease.rs`). Reads
-//! of what only unavailable units have wait, too (`unavailable.rs`); slow reads are
-//! hedged (`hedge.rs`). A version can be read without any of this (`read_only.rs`).
+//! of what only unavailable units have wait, too (`reader/unavailable.rs`); slow reads are
+//! hedged (`reader/hedge.rs`). A version can be read without any of this (`read_only.rs`).
 //!
 //! Invariants: every layer is newer than those below it; a block's journal
 //! copy is released only after a committed version has it; nothing is
@@ -33,33 +33,30 @@
 mod checkpoint;
 mod config;
 mod destage;
-mod destage_error;
 mod device;
+mod env;
 mod event;
-mod extents;
-mod fetch;
 mod flush;
-mod hedge;
 mod layers;
 mod lease;
 mod map_preload;
 mod open;
 mod open_journal;
 mod pages;
-mod parked;
-mod read;
 mod read_only;
-mod readahead;
 mod reader;
-mod streams;
-mod unavailable;
+mod request;
+mod status;
+mod stored_pages;
+mod tail_pages;
 mod volume;
 mod write;
 
 pub use config::VolumeConfig;
-pub use fetch::StoredPages;
 pub(crate) use open::open_version;
 pub use open::{OpenError, OpenParams};
 pub use read_only::{ReadOnlyParams, ReadOnlyVolume};
-pub use unavailable::READS_WAIT_MAX;
-pub use volume::{Volume, VolumeStatus};
+pub use reader::unavailable_queue::READS_WAIT_MAX;
+pub use status::VolumeStatus;
+pub use stored_pages::StoredPages;
+pub use volume::Volume;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::volume::Env;
+use super::env::Env;
 use crate::map::Entry;
 use crate::scatter::{Piece, PlaceError, Placer, Source, place};
 use crate::seal::{Address, SequenceExhausted};

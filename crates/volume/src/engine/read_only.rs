@@ -16,11 +16,11 @@ use base::{
 use world::{Clock, Wake};
 
 use super::event::{Event, Reporter};
-use super::fetch::Fetcher;
 use super::layers::Layers;
 use super::open::{OpenError, open_version};
 use super::reader::Reader;
-use super::volume::{Counters, VolumeStatus};
+use super::reader::fetch::Fetcher;
+use super::status::{Counters, VolumeStatus};
 use crate::catalog::{StoredVersion, VersionKey};
 use crate::map::{Overlay, PageBudget, PageCache, Root};
 use crate::scatter::{CacheView, Store};

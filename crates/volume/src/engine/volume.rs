@@ -5,53 +5,22 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use base::{
-    BlockSize, ByteRange, Completion, IoError, Sequence, SnapshotId, VolumeId, with_causes,
-};
-use world::World;
+use base::{ByteRange, Completion, IoError, Sequence, SnapshotId, with_causes};
 
-use super::checkpoint::CheckpointState;
-use super::config::VolumeConfig;
-use super::destage::DestageState;
+use super::checkpoint::state::CheckpointState;
+use super::destage::state::DestageState;
+use super::env::Env;
 use super::event::Event;
-use super::fetch::FetchedEdges;
 use super::flush::FlushState;
 use super::lease::LeaseState;
-use super::map_preload::MapPreload;
 use super::reader::Reader;
-use super::write::Change;
-use crate::catalog::{Catalog, VersionKey};
+use super::request::{Change, FetchedEdges};
+use super::status::{Counters, VolumeStatus};
+use super::tail_pages::TailPages;
+use crate::catalog::VersionKey;
 use crate::journal::Journal;
 use crate::lease_term::LeaseStatus;
-use crate::map::Entry;
-use crate::scatter::{CacheCounts, CacheView, Ledger, Progress, Serials, StopReason, Store};
-use crate::seal::{Keyring, SequenceSource};
-
-/// What does not change while a volume is attached; shared with its jobs.
-pub struct Env {
-    pub world: World,
-    pub store: Arc<Store>,
-    pub catalog: Arc<dyn Catalog>,
-    pub keyring: Arc<Keyring>,
-    /// `None` without a cache.
-    pub view: Option<CacheView>,
-    pub volume: VolumeId,
-    pub epoch: u32,
-    pub block_size: BlockSize,
-    pub config: VolumeConfig,
-    pub sequences: SequenceSource,
-    pub serials: Arc<Serials>,
-    pub ledger: Arc<Ledger>,
-    pub progress: Arc<Progress>,
-    /// The progress of loading its map into the host's cache.
-    pub preload: MapPreload,
-}
-
-impl Env {
-    pub fn slot_bytes(&self) -> u32 {
-        u32::try_from(self.block_size.bytes()).expect("at most 64 KiB")
-    }
-}
+use crate::scatter::{CacheView, StopReason};
 
 /// An attached volume: a [`base::BlockDevice`] whose blocks are on units.
 pub struct Volume {
@@ -73,106 +42,6 @@ pub struct Volume {
     pub(super) stopped: Option<IoError>,
     pub(super) closing: bool,
     pub(super) counters: Counters,
-}
-
-/// The pages of the tail, as the next version lists them.
-#[derive(Default)]
-pub struct TailPages {
-    /// The pages that the running checkpoint will replace.
-    old: Vec<Entry>,
-    /// The pages written since it began.
-    young: Vec<Entry>,
-}
-
-impl TailPages {
-    /// The tail of the newest version, oldest page first.
-    pub fn new(pages: Vec<Entry>) -> Self {
-        Self {
-            old: Vec::new(),
-            young: pages,
-        }
-    }
-
-    /// The number of pages.
-    pub fn len(&self) -> usize {
-        self.old.len() + self.young.len()
-    }
-
-    /// The number of pages that no running checkpoint replaces.
-    pub fn young_len(&self) -> usize {
-        self.young.len()
-    }
-
-    /// The pages of a version; without those that a checkpoint has replaced if the version
-    /// adopts it.
-    pub fn of_version(&self, adopts_checkpoint: bool) -> Vec<Entry> {
-        match adopts_checkpoint {
-            true => self.young.clone(),
-            false => [&self.old[..], &self.young].concat(),
-        }
-    }
-
-    /// Adds the pages of a destage.
-    pub fn extend(&mut self, pages: Vec<Entry>) {
-        self.young.extend(pages);
-    }
-
-    /// A checkpoint begins: it will replace all pages.
-    pub fn begin_checkpoint(&mut self) {
-        self.old.append(&mut self.young);
-    }
-
-    /// A version with the checkpoint was committed.
-    pub fn adopt_checkpoint(&mut self) {
-        self.old.clear();
-    }
-}
-
-/// Counts since the volume was attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Blocks admitted to the journal.
-    pub blocks_written: u64,
-    /// Blocks that destages have placed.
-    pub blocks_destaged: u64,
-    /// Versions committed.
-    pub versions: u64,
-    /// Checkpoints that were committed.
-    pub checkpoints: u64,
-}
-
-/// The status of an attached volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeStatus {
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Size of the journal's ring in bytes.
-    pub journal_bytes: u64,
-    /// Bytes of it that wait to be destaged.
-    pub journal_used_bytes: u64,
-    /// Blocks and pages that its jobs have written to units so far: shows the
-    /// progress of a running destage.
-    pub pieces_placed: u64,
-    /// Entries of the tail.
-    pub tail_entries: usize,
-    /// Pages of the tail.
-    pub tail_pages: usize,
-    /// The newest version.
-    pub head: Option<VersionKey>,
-    /// Counts since the volume was attached.
-    pub counters: Counters,
-    /// Whether the lease is expired: reads are answered, everything else waits.
-    pub stalled: bool,
-    /// Why the last destage failed, if it did.
-    pub destage_error: Option<String>,
-    /// Why the volume has stopped, if it has.
-    pub stopped: Option<String>,
-    /// Requests that wait for unavailable units.
-    pub reads_waiting: usize,
-    /// Why they wait.
-    pub read_error: Option<String>,
-    /// Its reads through the host's cache, if there is one.
-    pub cache: Option<CacheCounts>,
 }
 
 impl Volume {

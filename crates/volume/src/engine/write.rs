@@ -1,23 +1,14 @@
 //! Admitting writes: sealing them into the journal.
 
 use base::{
-    BlockIndex, ByteRange, Durability, IoError, Op, OwnedOp, Sequence, Started, Token, WriteBuffer,
+    BlockIndex, ByteRange, Durability, IoError, Op, Sequence, Started, Token, WriteBuffer,
     with_causes,
 };
 
-use super::fetch::FetchedEdges;
 use super::layers::Source;
-use super::reader::PendingRequest;
+use super::request::{Change, FetchedEdges, PendingRequest};
 use super::volume::Volume;
 use crate::journal::JournalError;
-
-/// A change that could not be admitted at once because it covers parts of
-/// blocks whose other parts had to be read first.
-pub struct Change {
-    pub token: Token,
-    /// A write, or zeroes.
-    pub op: OwnedOp,
-}
 
 /// The old content of a block that a change covers in part.
 struct Edge {

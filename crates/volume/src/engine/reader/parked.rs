@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use base::{BlockIndex, Completion, IoError, Outcome, Token};
 
-use super::fetch::{Fetched, FetchedEdges};
-use super::hedge::FetchTarget;
-use super::layers::Source;
-use super::reader::{ParkedRequest, PendingRequest, Reader};
-use super::unavailable::ReadFailure;
-use super::write::Change;
+use super::Reader;
+use crate::engine::event::{Fetched, ReadFailure};
+use crate::engine::layers::Source;
+use crate::engine::request::{Change, FetchTarget, FetchedEdges, ParkedRequest, PendingRequest};
 use crate::map::{Entry, Page, Position};
 use crate::scatter::data_piece;
 

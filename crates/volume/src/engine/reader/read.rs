@@ -7,8 +7,9 @@ use base::{BlockIndex, IoError, Slot, Started, Token};
 use cache::host::Tally;
 use unit::{SlotRun, Tag};
 
-use super::layers::Source;
-use super::reader::{PendingRequest, Reader};
+use super::{Reader, Scratch};
+use crate::engine::layers::Source;
+use crate::engine::request::PendingRequest;
 use crate::journal::{Journal, JournalSlot};
 use crate::map::{Entry, PAGE_BYTES, Page, Position};
 use crate::scatter::{Buffers, Piece, data_piece};
@@ -16,18 +17,6 @@ use crate::seal::Address;
 
 /// Blocks read at once: bounds an owner's scratch memory.
 const RUN_BLOCKS_MAX: usize = 64;
-
-/// Buffers an owner keeps between reads.
-#[derive(Default)]
-pub struct Scratch {
-    sources: Vec<(u64, Source)>,
-    slots: Vec<(Entry, usize)>,
-    sealed: Vec<u8>,
-    tags: Vec<Tag>,
-    plain: Vec<u8>,
-    /// Hits in the host's cache.
-    tally: Tally,
-}
 
 /// The number of slots, from the first one on, that are adjacent on units.
 #[inline]

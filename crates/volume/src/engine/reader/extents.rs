@@ -2,8 +2,9 @@
 
 use base::{Completion, Extent, ExtentKind, Outcome};
 
-use super::layers::Source;
-use super::reader::{PendingRequest, Reader};
+use super::Reader;
+use crate::engine::layers::Source;
+use crate::engine::request::PendingRequest;
 use crate::map::Lookup;
 
 /// Steps of one answer: bounds how long the owner is busy. A step is a block,

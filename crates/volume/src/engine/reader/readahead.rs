@@ -11,8 +11,9 @@
 
 use std::ops::Range;
 
-use super::reader::{PendingRequest, Reader};
+use super::Reader;
 use super::streams::Streams;
+use crate::engine::request::PendingRequest;
 
 /// Blocks of a window that are read together: a request for the first of them does
 /// not wait for the whole window.
@@ -92,7 +93,7 @@ impl Reader {
             .retain(|(other, _)| *other != piece);
         let waiting = std::mem::take(&mut self.readahead.waiting);
         for waiting in waiting {
-            let blocks = waiting.blocks(self);
+            let blocks = waiting.blocks(self.fetcher.block_size);
             self.park_behind(waiting, &blocks);
         }
     }

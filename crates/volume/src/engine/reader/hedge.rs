@@ -14,13 +14,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Location, UnitId};
-use unit::TrackedUnit;
+use base::UnitId;
 
-use super::fetch::BlockSources;
-use super::layers::Source;
-use super::reader::{PendingRequest, Reader};
-use crate::map::{Entry, Position};
+use super::Reader;
+use crate::engine::request::{FetchTarget, PendingRequest, ReadTargets};
 
 /// One read in this many may be hedged.
 const HEDGE_ONE_IN: u64 = 20;
@@ -28,42 +25,6 @@ const HEDGE_ONE_IN: u64 = 20;
 /// Hedges allowed beyond that: when a unit stops responding, all reads of it become
 /// slow at once.
 const HEDGES_FREE: u64 = 64;
-
-/// What is being read for a parked request.
-#[derive(Clone)]
-pub enum FetchTarget {
-    /// Blocks.
-    Blocks(BlockSources),
-    /// Blocks that are read ahead.
-    Readahead(BlockSources),
-    /// Pages of the map.
-    Pages(Vec<(Position, Entry)>),
-}
-
-impl FetchTarget {
-    fn is_of_journal(&self) -> bool {
-        match self {
-            Self::Blocks(blocks) | Self::Readahead(blocks) => {
-                let mut sources = blocks.iter().map(|(_, source)| source);
-                sources.any(|source| matches!(source, Source::Journal(_)))
-            }
-            Self::Pages(_) => false,
-        }
-    }
-
-    /// The locations on units that are read.
-    fn locations(&self) -> impl Iterator<Item = Location> + '_ {
-        let (blocks, pages) = match self {
-            Self::Blocks(blocks) | Self::Readahead(blocks) => (&blocks[..], &[][..]),
-            Self::Pages(pages) => (&[][..], &pages[..]),
-        };
-        let blocks = blocks.iter().filter_map(|(_, source)| match source {
-            Source::Slot(entry) => Some(entry.location),
-            Source::Zero | Source::Journal(_) => None,
-        });
-        blocks.chain(pages.iter().map(|(_, entry)| entry.location))
-    }
-}
 
 /// A read of blocks that may be in the journal's batch and not yet in its file, where
 /// another thread would read older content.
@@ -82,14 +43,6 @@ pub struct HedgeQueue {
     reads: u64,
     /// Those that were hedged.
     started: u64,
-}
-
-/// The units that a read was sent to first.
-pub struct ReadTargets {
-    units: Vec<(UnitId, Arc<TrackedUnit>)>,
-    /// Whether the cache's file is read before the units: the delay may be its own.
-    includes_cache_file: bool,
-    pub started_at: Duration,
 }
 
 impl Reader {

@@ -4,20 +4,31 @@
 //! its caches. A writable volume has one and changes the layers in it; a
 //! read-only volume is little else.
 
+mod extents;
+pub mod fetch;
+mod hedge;
+mod parked;
+mod read;
+mod readahead;
+mod streams;
+mod unavailable;
+pub mod unavailable_queue;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ByteRange, Completion, Extent, IoError, Started, Token, VolumeId};
+use cache::host::Tally;
+use unit::Tag;
 
-use super::fetch::Fetcher;
-use super::hedge::{FetchTarget, HedgeQueue, ReadTargets, UnwrittenRead};
-use super::layers::Layers;
-use super::read::Scratch;
-use super::readahead::Readahead;
-use super::unavailable::UnavailableReads;
-use super::write::Change;
-use crate::map::BlockMap;
+use self::fetch::Fetcher;
+use self::hedge::{HedgeQueue, UnwrittenRead};
+use self::readahead::Readahead;
+use self::unavailable_queue::UnavailableReads;
+use super::layers::{Layers, Source};
+use super::request::{ParkedRequest, PendingRequest, blocks_of};
+use crate::map::{BlockMap, Entry};
 use crate::scatter::Table;
 
 /// The reading half of a volume: it looks up blocks, reads them, and parks requests.
@@ -43,41 +54,16 @@ pub struct Reader {
     pub ready: Vec<Completion>,
 }
 
-/// A request for which blocks or map pages are being read.
-pub struct ParkedRequest {
-    pub waiting: PendingRequest,
-    pub attempts: u32,
-    /// When it began to wait for unavailable units; `None` if it does not.
-    pub unavailable_since: Option<Duration>,
-    pub wanted: FetchTarget,
-    pub targets: ReadTargets,
-    /// The number of reads that have not ended: the first one that succeeds counts.
-    pub under_way: u32,
-}
-
-/// A request that could not be completed at once.
-pub enum PendingRequest {
-    Read {
-        token: Token,
-        offset: u64,
-        length: usize,
-    },
-    Prefetch {
-        token: Token,
-        offset: u64,
-        length: u64,
-    },
-    Extents {
-        token: Token,
-        offset: u64,
-        length: u64,
-    },
-    /// A piece of readahead: no client waits for it.
-    Readahead {
-        piece: u64,
-        blocks: Range<u64>,
-    },
-    Change(Change),
+/// Buffers an owner keeps between reads.
+#[derive(Default)]
+pub struct Scratch {
+    pub sources: Vec<(u64, Source)>,
+    pub slots: Vec<(Entry, usize)>,
+    pub sealed: Vec<u8>,
+    pub tags: Vec<Tag>,
+    pub plain: Vec<u8>,
+    /// Hits in the host's cache.
+    pub tally: Tally,
 }
 
 impl Reader {
@@ -166,12 +152,9 @@ impl Reader {
     }
 
     /// The blocks that a range of bytes touches.
+    #[inline]
     pub fn blocks_of(&self, offset: u64, length: u64) -> Range<u64> {
-        let size = self.fetcher.block_size;
-        if length == 0 {
-            return 0..0;
-        }
-        size.block_at(offset).0..size.block_at(offset + length - 1).0 + 1
+        blocks_of(self.fetcher.block_size, offset, length)
     }
 
     /// Where `block` is in a buffer for the bytes from `offset` on, and the offset
@@ -191,7 +174,7 @@ impl Reader {
         match waiting {
             PendingRequest::Read { .. }
             | PendingRequest::Prefetch { .. }
-            | PendingRequest::Readahead { .. } => waiting.blocks(self).collect(),
+            | PendingRequest::Readahead { .. } => waiting.blocks(self.fetcher.block_size).collect(),
             PendingRequest::Extents { offset, .. } => {
                 vec![self.fetcher.block_size.block_at(*offset).0]
             }
@@ -216,46 +199,6 @@ impl Reader {
             edges.push(last);
         }
         edges
-    }
-}
-
-impl ParkedRequest {
-    /// When it was first read.
-    pub fn since(&self) -> Duration {
-        self.unavailable_since.unwrap_or(self.targets.started_at)
-    }
-}
-
-impl PendingRequest {
-    /// The client's token; `None` for readahead.
-    pub fn token(&self) -> Option<Token> {
-        match self {
-            Self::Read { token, .. }
-            | Self::Prefetch { token, .. }
-            | Self::Extents { token, .. } => Some(*token),
-            Self::Change(change) => Some(change.token),
-            Self::Readahead { .. } => None,
-        }
-    }
-
-    /// The blocks that the request touches.
-    pub fn blocks(&self, reader: &Reader) -> Range<u64> {
-        match self {
-            Self::Read { offset, length, .. } => reader.blocks_of(*offset, *length as u64),
-            Self::Prefetch { offset, length, .. } | Self::Extents { offset, length, .. } => {
-                reader.blocks_of(*offset, *length)
-            }
-            Self::Readahead { blocks, .. } => blocks.clone(),
-            Self::Change(change) => {
-                let ByteRange { offset, length } = change.op.range();
-                reader.blocks_of(offset, length)
-            }
-        }
-    }
-
-    /// Whether the request may be dropped.
-    pub fn is_hint(&self) -> bool {
-        matches!(self, Self::Prefetch { .. } | Self::Readahead { .. })
     }
 }
 

@@ -6,30 +6,14 @@ use std::sync::Arc;
 use base::{BlockIndex, BlockSize, IoError, UnitId};
 use world::{Clock, File};
 
-use super::event::{Event, Reporter};
-use super::hedge::FetchTarget;
-use super::layers::Source;
-use super::unavailable::ReadFailure;
+use crate::engine::event::{Event, Fetched, ReadFailure, Reporter};
+use crate::engine::layers::Source;
+use crate::engine::request::{BlockSources, FetchTarget};
+use crate::engine::stored_pages::{StoredPages, page_piece};
 use crate::journal::JournalSlot;
-use crate::map::{Entry, FetchPages, PAGE_BYTES, Page, PageCache, Position};
-use crate::scatter::{
-    CacheView, Piece, ReadError, Store, data_piece, read_pieces_through, start_read_pieces,
-};
+use crate::map::{Entry, FetchPages, Position};
+use crate::scatter::{CacheView, Piece, Store, data_piece, read_pieces_through, start_read_pieces};
 use crate::seal::{Address, Keyring};
-
-/// Blocks, and where each is read.
-pub type BlockSources = Arc<[(BlockIndex, Source)]>;
-
-/// Blocks that a change covers in part: where each was read, and its content.
-pub type FetchedEdges = Vec<(BlockIndex, Source, Vec<u8>)>;
-
-/// The blocks that were read for a request.
-pub enum Fetched {
-    /// The content of all blocks, concatenated.
-    All(Vec<u8>),
-    /// The content of each block, or why it could not be read.
-    Each(Vec<Result<Vec<u8>, ReadFailure>>),
-}
 
 /// Reads blocks and map pages for parked requests. Shared with its jobs.
 #[derive(Clone)]
@@ -139,9 +123,10 @@ impl Fetcher {
         let exclude = exclude.to_vec();
         self.store.pool.run(Box::new(move || {
             let (store, keyring) = (Arc::clone(&fetcher.store), Arc::clone(&fetcher.keyring));
-            let mut pages = StoredPages::new(store, keyring, 3);
-            pages.view = fetcher.view_for(&exclude).cloned();
-            pages.exclude = exclude;
+            let view = fetcher.view_for(&exclude).cloned();
+            let mut pages = StoredPages::new(store, keyring, 3)
+                .through(view)
+                .excluding(exclude);
             let pages = pages
                 .fetch(&wanted)
                 .map(|pages| wanted.iter().map(|(_, entry)| *entry).zip(pages).collect())
@@ -203,72 +188,5 @@ fn block_piece((block, source): &(BlockIndex, Source)) -> Option<Piece> {
     match source {
         Source::Slot(entry) => Some(data_piece(*block, *entry)),
         Source::Zero | Source::Journal(_) => None,
-    }
-}
-
-/// A map page as a piece.
-fn page_piece((position, entry): &(Position, Entry)) -> Piece {
-    Piece {
-        entry: *entry,
-        address: position.address(),
-    }
-}
-
-/// Reads map pages from units, with a small cache, for jobs.
-pub struct StoredPages {
-    store: Arc<Store>,
-    keyring: Arc<Keyring>,
-    cache: PageCache,
-    view: Option<CacheView>,
-    exclude: Vec<UnitId>,
-}
-
-impl StoredPages {
-    /// A reader of the pages that `keyring` opens; it caches `pages_max` of them.
-    pub fn new(store: Arc<Store>, keyring: Arc<Keyring>, pages_max: usize) -> Self {
-        Self {
-            store,
-            keyring,
-            cache: PageCache::new(pages_max),
-            view: None,
-            exclude: Vec::new(),
-        }
-    }
-
-    /// Reads through a cache, too.
-    #[must_use]
-    pub fn through(mut self, view: Option<CacheView>) -> Self {
-        self.view = view;
-        self
-    }
-}
-
-impl FetchPages for StoredPages {
-    type Error = ReadError;
-
-    fn fetch(&mut self, pages: &[(Position, Entry)]) -> Result<Vec<Arc<Page>>, ReadError> {
-        let missing: Vec<Piece> = pages
-            .iter()
-            .filter(|(_, entry)| self.cache.get(*entry).is_none())
-            .map(page_piece)
-            .collect();
-        let (view, store, keyring) = (self.view.as_ref(), &self.store, &self.keyring);
-        let slot_bytes = PAGE_BYTES as u32;
-        let read = read_pieces_through(view, store, keyring, slot_bytes, &missing, &self.exclude);
-        let mut brought = std::collections::HashMap::new();
-        for (piece, bytes) in missing.iter().zip(read) {
-            let bytes: Box<[u8; PAGE_BYTES]> = bytes?
-                .into_boxed_slice()
-                .try_into()
-                .expect("a slot of PAGE_BYTES was read");
-            let page = Arc::new(Page::from_bytes(bytes));
-            self.cache.insert(piece.entry, Arc::clone(&page));
-            brought.insert(piece.entry, page);
-        }
-        let page = |(_, entry): &(Position, Entry)| match brought.get(entry) {
-            Some(page) => Arc::clone(page),
-            None => Arc::clone(self.cache.get(*entry).expect("found there above")),
-        };
-        Ok(pages.iter().map(page).collect())
     }
 }
