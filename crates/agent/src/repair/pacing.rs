@@ -100,7 +100,7 @@ impl Pace for Pacing {
         }
     }
 
-    fn compared(&self, done: u64, all: u64) {
+    fn report_progress(&self, done: u64, all: u64) {
         self.done.store(done, Ordering::Relaxed);
         self.all.store(all, Ordering::Relaxed);
     }

@@ -62,7 +62,7 @@ impl Pace for InterleavingPace<'_> {
         Ok(())
     }
 
-    fn compared(&self, _: u64, _: u64) {}
+    fn report_progress(&self, _: u64, _: u64) {}
 }
 
 /// How a copyset is repaired.

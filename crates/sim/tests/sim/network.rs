@@ -245,7 +245,7 @@ impl Pace for Uninterrupted {
         Ok(())
     }
 
-    fn compared(&self, _: u64, _: u64) {}
+    fn report_progress(&self, _: u64, _: u64) {}
 }
 
 /// Runs one pass over a copyset.

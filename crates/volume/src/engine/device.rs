@@ -73,7 +73,7 @@ impl BlockDevice for Volume {
         while let Ok(event) = self.inbox.try_recv() {
             self.handle(event);
         }
-        self.look_at_lease();
+        self.apply_lease_status();
         self.admit_held();
         self.reader.hedge_slow_reads();
         self.reader.retry_unavailable();

@@ -93,7 +93,7 @@ impl Volume {
     }
 
     /// Reacts to a lease that was renewed or lost, or has expired.
-    pub(super) fn look_at_lease(&mut self) {
+    pub(super) fn apply_lease_status(&mut self) {
         match self.lease_status() {
             LeaseStatus::Held if self.lease.stalled => {
                 tracing::info!(volume = %self.env.volume, "the lease was renewed");

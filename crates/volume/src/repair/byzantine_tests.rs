@@ -110,7 +110,7 @@ fn a_source_that_frees_its_slots_during_a_copy_deletes_no_other_copy() {
             }
             Ok(())
         }
-        fn compared(&self, _: u64, _: u64) {}
+        fn report_progress(&self, _: u64, _: u64) {}
     }
     for case in 0..80 {
         let (deletes, steps) = (case % 2 == 0, case / 2);

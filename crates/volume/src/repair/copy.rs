@@ -5,35 +5,10 @@ use std::sync::Arc;
 use base::Slot;
 use unit::{Read, Replacement, SlotRun, Tag, UnitError};
 
-use super::compare::{Copy, SlotState, most};
-use super::report::Stopped;
+use super::compare::{Copy, SlotState, majority};
+use super::copy_error::CopyError;
 use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
 use crate::catalog::MemberState;
-
-/// Why a segment was not restored.
-#[derive(Debug)]
-pub(super) enum CopyError {
-    /// No member has an intact copy of this many slots.
-    Rotten(u64),
-    /// Members disagree on the content of this many slots, without a majority.
-    Differs(u64),
-    /// Members disagree on the segment's slot size or lineage tag, without a majority.
-    Disputed,
-    /// A source failed to answer.
-    Source(UnitError),
-    /// The target failed.
-    Target(UnitError),
-    /// A source was changed meanwhile.
-    Changed,
-    /// Repair was stopped.
-    Stopped,
-}
-
-impl From<Stopped> for CopyError {
-    fn from(_: Stopped) -> Self {
-        Self::Stopped
-    }
-}
 
 /// The restoration of a segment of copies.
 pub(super) struct CopyJob<'a> {
@@ -207,7 +182,7 @@ impl CopyJob<'_> {
                 continue;
             }
             if source != self.on.to && !self.on.is_left_by(source) {
-                differing += self.compare(source, at, tags, data)?;
+                differing += self.apply_majority(source, at, tags, data)?;
             }
             at = end;
         }
@@ -240,10 +215,10 @@ impl CopyJob<'_> {
         })
     }
 
-    /// Compares slots of `source`, from `first` on, with those of members that are not
-    /// rebuilding. Where they differ, the majority's content is used; returns the number
-    /// of slots without a majority.
-    fn compare(
+    /// Replaces slots of `source`, from `first` on, by the content of the majority where
+    /// members that are not rebuilding have another one. Returns the number of slots
+    /// without a majority.
+    fn apply_majority(
         &mut self,
         source: usize,
         first: usize,
@@ -251,14 +226,39 @@ impl CopyJob<'_> {
         data: &mut [u8],
     ) -> Result<u64, CopyError> {
         let slot_bytes = self.on.slot_bytes as usize;
-        let mut suspected = Vec::new();
+        let suspected = self.find_differing(source, first, tags, data)?;
+        let mut differing = 0;
+        for slot in suspected {
+            let content = &mut data[slot * slot_bytes..(slot + 1) * slot_bytes];
+            match majority(&self.contents_of(first + slot)?) {
+                Some((tag, its)) => {
+                    tags[slot] = tag;
+                    content.copy_from_slice(&its);
+                }
+                None => differing += 1,
+            }
+        }
+        Ok(differing)
+    }
+
+    /// Compares slots of `source`, from `first` on, with those of members that are not
+    /// rebuilding. Returns the slots in which some member differs, counted from `first`.
+    fn find_differing(
+        &self,
+        source: usize,
+        first: usize,
+        tags: &[Tag],
+        data: &[u8],
+    ) -> Result<Vec<usize>, CopyError> {
+        let slot_bytes = self.on.slot_bytes as usize;
+        let mut differing = Vec::new();
         for other in 0..self.on.members.len() {
-            let is_asked = other != source
+            let is_compared = other != source
                 && other != self.on.to
                 && self.on.members[other].state != MemberState::Rebuilding;
             let keeps = |at: &usize| self.keepers[first + at].contains(&other);
             let mut at = 0;
-            while is_asked && at < tags.len() {
+            while is_compared && at < tags.len() {
                 if !keeps(&at) {
                     at += 1;
                     continue;
@@ -272,22 +272,11 @@ impl CopyJob<'_> {
                 let its = its_data.chunks(slot_bytes).zip(its_tags);
                 for (slot, (content, tag)) in (at..end).zip(its).filter(|_| read.is_ok()) {
                     let own = &data[slot * slot_bytes..(slot + 1) * slot_bytes];
-                    if (tag, content) != (tags[slot], own) && !suspected.contains(&slot) {
-                        suspected.push(slot);
+                    if (tag, content) != (tags[slot], own) && !differing.contains(&slot) {
+                        differing.push(slot);
                     }
                 }
                 at = end;
-            }
-        }
-        let mut differing = 0;
-        for slot in suspected {
-            let content = &mut data[slot * slot_bytes..(slot + 1) * slot_bytes];
-            match most(&self.contents_of(first + slot)?) {
-                Some((tag, its)) => {
-                    tags[slot] = tag;
-                    content.copy_from_slice(&its);
-                }
-                None => differing += 1,
             }
         }
         Ok(differing)
@@ -296,19 +285,19 @@ impl CopyJob<'_> {
     /// The contents of a slot on members that keep it, are not rebuilding, and whose own
     /// checksum matches.
     fn contents_of(&mut self, slot: usize) -> Result<Vec<(Tag, Vec<u8>)>, CopyError> {
-        let mut said = Vec::new();
+        let mut contents = Vec::new();
         for member in self.keepers[slot].clone() {
-            let is_asked =
+            let is_voter =
                 member != self.on.to && self.on.members[member].state != MemberState::Rebuilding;
-            if !is_asked || !self.is_sound(member, slot, &mut None)? {
+            if !is_voter || !self.is_sound(member, slot, &mut None)? {
                 continue;
             }
             let (mut tag, mut content) = ([[0; 16]], vec![0; self.on.slot_bytes as usize]);
             if self.read(member, slot, &mut tag, &mut content).is_ok() {
-                said.push((tag[0], content));
+                contents.push((tag[0], content));
             }
         }
-        Ok(said)
+        Ok(contents)
     }
 
     /// The member to read a slot from, of those that keep it intact: the target itself,

@@ -25,16 +25,18 @@
 //!   nothing to copy to it, and queried an in-sync member (with parity: as many as there
 //!   is data), or all members.
 //!
-//! `pass` decides what to do with a segment; `copy` restores copies, `rows` restores
+//! `inspection` asks the members about a segment, and `pass` decides what to do; `copy` restores copies, `rows` restores
 //! rows with parity; `verdict` collects the result.
 
 #[cfg(test)]
 mod byzantine_tests;
 mod compare;
 mod copy;
+mod copy_error;
 mod decision;
 #[cfg(test)]
 mod deletion_tests;
+mod inspection;
 #[cfg(test)]
 mod leftover_tests;
 mod outdated;

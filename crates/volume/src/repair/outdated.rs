@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::compare::SlotState;
-use super::copy::CopyError;
+use super::copy_error::CopyError;
 use super::rows::Rows;
 use crate::catalog::MemberState;
 use crate::scatter::erasure::SlotContent;

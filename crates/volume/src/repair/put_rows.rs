@@ -4,7 +4,7 @@ use base::Slot;
 use unit::Replacement;
 
 use super::compare::Copy;
-use super::copy::CopyError;
+use super::copy_error::CopyError;
 use super::rows::{Content, Rows};
 
 impl Rows<'_> {

@@ -76,7 +76,7 @@ pub trait Pace: Sync {
     fn step(&self, bytes: u64) -> Result<(), Stopped>;
 
     /// Called when `done` of `all` segments have been compared.
-    fn compared(&self, done: u64, all: u64);
+    fn report_progress(&self, done: u64, all: u64);
 }
 
 /// The result of a pass.

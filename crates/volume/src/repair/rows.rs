@@ -15,7 +15,7 @@ use base::Slot;
 use unit::{Read, SlotRun, Tag, UnitError};
 
 use super::compare::{Copy, SlotState};
-use super::copy::CopyError;
+use super::copy_error::CopyError;
 use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::erasure::{Masks, MemberPart, SlotContent, rebuild};
@@ -45,6 +45,14 @@ pub(super) struct Content {
     /// On a parity member: the masks of each row.
     pub masks: Option<Masks>,
     pub generation: u16,
+}
+
+/// What rows are recovered from.
+struct RowSources {
+    /// The slots that were read, by place.
+    columns: BTreeMap<u8, Vec<SlotContent>>,
+    /// The places of parity that was not read yet; the last one is read next.
+    parities: Vec<u8>,
 }
 
 impl Rows<'_> {
@@ -210,27 +218,20 @@ impl Rows<'_> {
         failed: &mut Option<UnitError>,
     ) -> Result<u64, CopyError> {
         let place = self.on.members[self.on.to].place;
-        let data = self.erasure.data();
-        let mut columns: BTreeMap<u8, Vec<SlotContent>> = BTreeMap::new();
         let own = match self.is_parity(place) {
             true => None,
             false => Some(self.column(place, &rows, failed)?),
         };
         let is_known = |slot: &SlotContent| *slot != SlotContent::Lost;
         let is_there = own.as_ref().is_some_and(|own| own.iter().all(is_known));
-        if !is_there {
-            for other in (0..data).filter(|other| *other != place) {
-                if self.at(other).next().is_some() {
-                    let column = self.column(other, &rows, failed)?;
-                    columns.insert(other, column);
-                }
-            }
-        }
-        let mut parities: Vec<u8> = (data..self.erasure.members())
-            .filter(|other| *other != place && self.parity_at(*other).is_some())
-            .collect();
-        // `parities` is read from its end.
-        parities.sort_by_key(|other| std::cmp::Reverse((self.is_filled(*other), *other)));
+        let columns = match is_there {
+            true => BTreeMap::new(),
+            false => self.data_columns(&rows, failed)?,
+        };
+        let mut sources = RowSources {
+            columns,
+            parities: self.other_parities(),
+        };
         let mut lost = 0;
         for (at, row) in rows.clone().enumerate() {
             let known = own.as_ref().map(|own| own[at].clone()).filter(is_known);
@@ -249,15 +250,7 @@ impl Rows<'_> {
                 content.apply_masks(&Masks::whole(self.erasure, 1));
                 continue;
             }
-            // Parity is read only as far as it is needed.
-            let mut made = self.rebuilt_from(at, row, &columns);
-            while made.is_none()
-                && let Some(parity) = parities.pop()
-            {
-                columns.insert(parity, self.column(parity, &rows, failed)?);
-                made = self.rebuilt_from(at, row, &columns);
-            }
-            let Some(mut made) = made else {
+            let Some(mut made) = self.rebuild_row(row, &rows, &mut sources, failed)? else {
                 lost += 1;
                 content.add(row, SlotContent::Freed, self.on.slot_bytes);
                 continue;
@@ -270,6 +263,55 @@ impl Rows<'_> {
             }
         }
         Ok(lost)
+    }
+
+    /// The slots of some rows at the places of the other data members that hold the
+    /// segment.
+    fn data_columns(
+        &mut self,
+        rows: &Range<usize>,
+        failed: &mut Option<UnitError>,
+    ) -> Result<BTreeMap<u8, Vec<SlotContent>>, CopyError> {
+        let place = self.on.members[self.on.to].place;
+        let mut columns = BTreeMap::new();
+        for other in (0..self.erasure.data()).filter(|other| *other != place) {
+            if self.at(other).next().is_some() {
+                let column = self.column(other, rows, failed)?;
+                columns.insert(other, column);
+            }
+        }
+        Ok(columns)
+    }
+
+    /// The places of the other members whose parity may be used, the best one last.
+    fn other_parities(&self) -> Vec<u8> {
+        let place = self.on.members[self.on.to].place;
+        let mut parities: Vec<u8> = (self.erasure.data()..self.erasure.members())
+            .filter(|other| *other != place && self.parity_at(*other).is_some())
+            .collect();
+        parities.sort_by_key(|other| std::cmp::Reverse((self.is_filled(*other), *other)));
+        parities
+    }
+
+    /// Rebuilds row `row` of `rows`. Parity is read only as far as it is needed. `None` if
+    /// the row cannot be recovered.
+    fn rebuild_row(
+        &mut self,
+        row: usize,
+        rows: &Range<usize>,
+        sources: &mut RowSources,
+        failed: &mut Option<UnitError>,
+    ) -> Result<Option<MemberPart>, CopyError> {
+        let at = row - rows.start;
+        let mut made = self.rebuilt_from(at, row, &sources.columns);
+        while made.is_none()
+            && let Some(parity) = sources.parities.pop()
+        {
+            let column = self.column(parity, rows, failed)?;
+            sources.columns.insert(parity, column);
+            made = self.rebuilt_from(at, row, &sources.columns);
+        }
+        Ok(made)
     }
 
     /// As [`Rows::rebuilt`]; `None` if fewer columns are known than a row has data slots.

@@ -356,7 +356,7 @@ fn parity_is_recomputed_when_slots_are_freed_during_a_rebuild() {
             }
             Ok(())
         }
-        fn compared(&self, _: u64, _: u64) {}
+        fn report_progress(&self, _: u64, _: u64) {}
     }
     fn free_data(rig: &Rig, dead: &BTreeSet<usize>) {
         for segment in rig.segments() {

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use base::{LineageTag, SegmentId, Slot};
 use unit::{Put, Tag, UnitError};
 
-use super::compare::{Copy, most};
-use super::copy::CopyError;
+use super::compare::{Copy, majority};
+use super::copy_error::CopyError;
 use super::report::{Pace, RepairMember};
 use crate::catalog::MemberState;
 
@@ -75,9 +75,9 @@ impl<'a> SegmentSpread<'a> {
         }
         let lineage_tag = match lineage_tags.is_empty() {
             true => Some(LineageTag::NONE),
-            false => most(&lineage_tags),
+            false => majority(&lineage_tags),
         };
-        let kind = most(&sizes)
+        let kind = majority(&sizes)
             .or(sizes.is_empty().then_some(0))
             .zip(lineage_tag);
         let (slot_bytes, lineage_tag) = kind.ok_or(CopyError::Disputed)?;
@@ -131,10 +131,10 @@ impl<'a> SegmentSpread<'a> {
                     data,
                 })
             };
-            let had = self.copies[self.to].as_ref();
+            let own = self.copies[self.to].as_ref();
             let put = match put() {
                 // An interrupted put has left an empty file.
-                Err(UnitError::Misplaced { slots: 0, .. }) if had.is_none_or(Copy::is_nothing) => {
+                Err(UnitError::Misplaced { slots: 0, .. }) if own.is_none_or(Copy::is_nothing) => {
                     target.delete(self.segment).and_then(|()| put())
                 }
                 put => put,
@@ -149,12 +149,12 @@ impl<'a> SegmentSpread<'a> {
     pub fn list_again(&self) -> BTreeMap<usize, Option<Copy>> {
         let others = (0..self.members.len()).filter(|index| *index != self.to);
         let others = others.filter(|index| self.copies[*index].is_some());
-        let look = |index: usize| match self.members[index].unit.segment_slots(self.segment) {
+        let list = |index: usize| match self.members[index].unit.segment_slots(self.segment) {
             Ok(report) => (index, Some(Copy::of(&report))),
             Err(UnitError::NoSegment { .. }) => (index, Some(Copy::default())),
             Err(_) => (index, None),
         };
-        others.map(look).collect()
+        others.map(list).collect()
     }
 
     /// The damaged slots of a member; if it does not answer, its error is put in `failed`.

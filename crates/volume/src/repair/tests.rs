@@ -44,7 +44,7 @@ impl Pace for Steps {
         if left == 0 { Err(Stopped) } else { Ok(()) }
     }
 
-    fn compared(&self, _: u64, _: u64) {}
+    fn report_progress(&self, _: u64, _: u64) {}
 }
 
 /// Counts the bytes that are moved.
@@ -57,7 +57,7 @@ impl Pace for Moved {
         Ok(())
     }
 
-    fn compared(&self, _: u64, _: u64) {}
+    fn report_progress(&self, _: u64, _: u64) {}
 }
 
 pub(super) struct Rig {

@@ -3,8 +3,9 @@
 use base::{SegmentId, with_causes};
 use unit::UnitError;
 
-use super::copy::CopyError;
-use super::pass::{Pass, SegmentState};
+use super::copy_error::CopyError;
+use super::inspection::SegmentState;
+use super::pass::Pass;
 use super::report::{PassReport, Stopped};
 use crate::catalog::MemberState;
 

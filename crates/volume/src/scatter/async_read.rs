@@ -7,7 +7,8 @@ use cache::host::Tally;
 use parking_lot::Mutex;
 use unit::{ReadSlots, UnitError};
 
-use super::read::{Piece, Run, runs_of};
+use super::piece::Piece;
+use super::read::{Run, runs_of};
 use super::store::Store;
 use super::view::{Buffers, CacheView};
 use crate::seal::Keyring;

@@ -4,7 +4,7 @@ use base::{CopysetId, UnitId};
 use unit::UnitState;
 
 use super::layout::Layout;
-use super::store::{Member, Table};
+use super::table::{Member, Table};
 
 /// The copysets of `replicas` units with the most members that take writes.
 /// All members healthy is best; but a volume whose units are nearly all down

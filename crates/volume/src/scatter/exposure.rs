@@ -16,8 +16,10 @@ use unit::{Read, SlotRun, Tag, Unit as _, UnitError};
 use world::parallel;
 
 use super::erasure::{Recovered, RowReader};
-use super::read::{Piece, open, runs_of};
-use super::store::{Member, Store, Table};
+use super::piece::{Piece, open};
+use super::read::runs_of;
+use super::store::Store;
+use super::table::{Member, Table};
 use crate::seal::Keyring;
 
 /// Runs read in parallel.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use base::SegmentId;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::placer::Serials;
+use super::serials::Serials;
 use crate::catalog::{DegradedShare, OpenSegment};
 
 /// The segments that some volume of this process may still append to. Any other

@@ -9,62 +9,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{CopysetId, SegmentId, UnitId, VolumeId};
-use parking_lot::Mutex;
+use base::{CopysetId, SegmentId, UnitId};
 use world::Random;
 
 use super::candidates::{best_copysets, could_take_writes, writable_members};
 use super::layout::Layout;
 use super::ledger::{JoinedRange, Ledger, PlacementSummary};
 use super::progress::Progress;
-use super::store::Table;
+use super::serials::Serials;
+use super::table::Table;
 use crate::catalog::copysets::shuffle;
-use crate::catalog::{Catalog, CatalogError, DegradedShare};
-
-/// How many segment serials are reserved at once: a destage uses about ten.
-const SERIALS_AT_ONCE: u32 = 64;
+use crate::catalog::{CatalogError, DegradedShare};
 
 /// Units that take whole segments only get segments of at least this length, in
 /// bytes, if there is that much: an object store takes nearly as long for less.
 const WHOLE_BYTES_MIN: usize = 1 << 20;
-
-/// The segment serials reserved by a lease, shared by its placers.
-pub struct Serials {
-    catalog: Arc<dyn Catalog>,
-    volume: VolumeId,
-    epoch: u32,
-    reserved: Mutex<Range<u64>>,
-}
-
-impl Serials {
-    /// A source without serials; it reserves them as they are needed.
-    pub fn new(catalog: Arc<dyn Catalog>, volume: VolumeId, epoch: u32) -> Self {
-        Self {
-            catalog,
-            volume,
-            epoch,
-            reserved: Mutex::new(0..0),
-        }
-    }
-
-    /// A serial that was never used. May wait for the catalog.
-    fn take(&self) -> Result<u64, CatalogError> {
-        let mut reserved = self.reserved.lock();
-        if reserved.is_empty() {
-            *reserved = self
-                .catalog
-                .reserve_serials(self.volume, self.epoch, SERIALS_AT_ONCE)?;
-        }
-        reserved.next().ok_or_else(|| CatalogError::Refused {
-            reason: "the catalog returned no segment serials".to_owned(),
-        })
-    }
-
-    /// The first serial that this lease has not used.
-    pub fn next(&self) -> u64 {
-        self.reserved.lock().start
-    }
-}
 
 /// How a placer places pieces.
 #[derive(Debug, Clone, Copy)]

@@ -9,10 +9,11 @@ use world::{parallel, parallel_with_timeout};
 
 use super::erasure::{Recovered, RowReader};
 use super::layout::Home;
-use super::store::{Member, Store, Table};
+use super::piece::{Piece, open};
+use super::store::Store;
+use super::table::{Member, MemberRun, Table};
 use super::view::CacheView;
-use crate::map::Entry;
-use crate::seal::{Address, Keyring};
+use crate::seal::Keyring;
 
 /// Runs read in parallel.
 const PARALLEL: usize = 16;
@@ -21,15 +22,6 @@ const RUN_SLOTS_MAX: u16 = 256;
 
 /// Pieces that one task reads from the cache one after another.
 const CACHED_AT_ONCE: usize = 8;
-
-/// A sealed piece: where it is and what it must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
-    /// Its location and sequence.
-    pub entry: Entry,
-    /// The address that it was sealed under.
-    pub address: Address,
-}
 
 /// Why a piece cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -138,15 +130,6 @@ fn cached(
             None => pieces.iter().map(|_| None).collect(),
         })
         .collect()
-}
-
-/// Consecutive slots on one member of a copyset, or on every member.
-#[derive(Debug, Clone, Copy)]
-pub struct MemberRun {
-    /// The member's place; `None` if every member has the slots.
-    pub place: Option<u8>,
-    /// The slots, as members number them.
-    pub slots: SlotRun,
 }
 
 /// Pieces in consecutive slots.
@@ -417,31 +400,6 @@ impl Reading<'_> {
             })
             .collect()
     }
-}
-
-/// Opens `sealed` if it is this piece.
-pub(super) fn open(
-    keyring: &Keyring,
-    piece: &Piece,
-    tag: &Tag,
-    sealed: &[u8],
-) -> Result<Vec<u8>, crate::seal::TagMismatch> {
-    let mut plain = vec![0; sealed.len()];
-    open_into(keyring, piece, tag, sealed, &mut plain)?;
-    Ok(plain)
-}
-
-/// As [`open`], into `plain`, which has the same length.
-pub(super) fn open_into(
-    keyring: &Keyring,
-    piece: &Piece,
-    tag: &Tag,
-    sealed: &[u8],
-    plain: &mut [u8],
-) -> Result<(), crate::seal::TagMismatch> {
-    let Piece { entry, address } = *piece;
-    let sealer = keyring.of_epoch(entry.sequence.epoch());
-    sealer.open(address, entry.sequence, tag, sealed, plain)
 }
 
 fn describe(error: &UnitError) -> String {

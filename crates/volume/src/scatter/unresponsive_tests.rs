@@ -15,9 +15,10 @@ use world::real::ThreadPool;
 use world::simulated::{Fault, Simulation};
 use world::{Pool, World};
 
-use super::read::{Piece, read_pieces_through};
+use super::piece::{Piece, data_piece};
+use super::read::read_pieces_through;
 use super::store::Store;
-use super::view::{CacheView, data_piece};
+use super::view::CacheView;
 use crate::catalog::Copyset;
 use crate::fixture::keyring;
 use crate::map::Entry;

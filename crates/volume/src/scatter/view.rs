@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use unit::Tag;
 use world::Pool;
 
-use super::read::{Piece, open_into};
+use super::piece::{Piece, open_into};
 use crate::map::Entry;
 use crate::seal::{Address, Keyring};
 
@@ -330,13 +330,5 @@ impl CacheView {
         for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
             self.cache.store(area, id, *tag, bytes);
         }
-    }
-}
-
-/// A block's location, as a piece.
-pub(crate) fn data_piece(block: base::BlockIndex, entry: Entry) -> Piece {
-    Piece {
-        entry,
-        address: Address::data(block),
     }
 }

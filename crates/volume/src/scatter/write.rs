@@ -14,7 +14,8 @@ use super::erasure::put_rows;
 use super::ledger::Ledger;
 use super::placer::{AssignError, Placer, Share};
 use super::progress::{Progress, StopReason};
-use super::store::{Member, Store, Table};
+use super::store::Store;
+use super::table::{Member, Table};
 
 /// Bytes written at once where a segment may be written in several parts. Bounds
 /// the memory of a placement: this, for each segment written in parallel.

@@ -64,53 +64,13 @@ pub fn recipe(wanted: usize, there: Mask, parities: &[(usize, Mask)]) -> Option<
         .iter()
         .fold(1 << wanted, |all, (_, mask)| all | mask)
         & !there;
-    let columns: Vec<usize> = (0..Mask::BITS as usize)
+    let unknowns: Vec<usize> = (0..Mask::BITS as usize)
         .filter(|slot| unknown >> slot & 1 == 1)
         .collect();
-    // Each equation: factors of the unknowns, and the parities that it sums.
-    let mut equations: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    for (at, (parity, mask)) in parities.iter().enumerate() {
-        let of = |slot: &usize| match mask >> slot & 1 {
-            1 => factor(*parity, *slot),
-            _ => 0,
-        };
-        let mut sum = vec![0; parities.len()];
-        sum[at] = 1;
-        equations.push((columns.iter().map(of).collect(), sum));
-    }
-    let mut solved = 0;
-    let mut solution = None;
-    for (column, slot) in columns.iter().enumerate() {
-        let Some(pivot) = (solved..equations.len()).find(|at| equations[*at].0[column] != 0) else {
-            continue;
-        };
-        equations.swap(solved, pivot);
-        let scale = inverse(equations[solved].0[column]);
-        let pivot = &mut equations[solved];
-        for element in pivot.0.iter_mut().chain(&mut pivot.1) {
-            *element = multiply(*element, scale);
-        }
-        let pivot = equations[solved].clone();
-        for (at, equation) in equations.iter_mut().enumerate() {
-            let times = equation.0[column];
-            if at != solved && times != 0 {
-                add_product(&mut equation.0, times, &pivot.0);
-                add_product(&mut equation.1, times, &pivot.1);
-            }
-        }
-        if *slot == wanted {
-            solution = Some(solved);
-        }
-        solved += 1;
-    }
-    let (factors, sum) = equations.swap_remove(solution?);
-    let is_alone = factors.iter().filter(|factor| **factor != 0).count() == 1;
-    if !is_alone {
-        return None;
-    }
+    let solution = solve(equations(&unknowns, parities), &unknowns, wanted)?;
     let mut of_data = [0u8; Mask::BITS as usize];
     let mut of_parities = Vec::new();
-    for ((parity, mask), times) in parities.iter().zip(sum) {
+    for ((parity, mask), times) in parities.iter().zip(solution.sum) {
         if times == 0 {
             continue;
         }
@@ -127,6 +87,67 @@ pub fn recipe(wanted: usize, there: Mask, parities: &[(usize, Mask)]) -> Option<
         data: data.filter(|(_, times)| *times != 0).collect(),
         parities: of_parities,
     })
+}
+
+/// A linear equation of unknown slots: Σ factor · unknown = Σ times · parity.
+#[derive(Clone)]
+struct Equation {
+    /// The factors of the unknown slots.
+    factors: Vec<u8>,
+    /// How many times it sums each parity.
+    sum: Vec<u8>,
+}
+
+/// One equation for each parity.
+fn equations(unknowns: &[usize], parities: &[(usize, Mask)]) -> Vec<Equation> {
+    let mut equations = Vec::new();
+    for (at, (parity, mask)) in parities.iter().enumerate() {
+        let of = |slot: &usize| match mask >> slot & 1 {
+            1 => factor(*parity, *slot),
+            _ => 0,
+        };
+        let mut sum = vec![0; parities.len()];
+        sum[at] = 1;
+        equations.push(Equation {
+            factors: unknowns.iter().map(of).collect(),
+            sum,
+        });
+    }
+    equations
+}
+
+/// Solves for slot `wanted` by Gauss-Jordan elimination: the equation in which it is the
+/// only unknown, with factor 1; `None` if the equations do not determine it.
+fn solve(mut equations: Vec<Equation>, unknowns: &[usize], wanted: usize) -> Option<Equation> {
+    let mut solved = 0;
+    let mut solution = None;
+    for (column, slot) in unknowns.iter().enumerate() {
+        let Some(pivot) = (solved..equations.len()).find(|at| equations[*at].factors[column] != 0)
+        else {
+            continue;
+        };
+        equations.swap(solved, pivot);
+        let scale = inverse(equations[solved].factors[column]);
+        let pivot = &mut equations[solved];
+        for element in pivot.factors.iter_mut().chain(&mut pivot.sum) {
+            *element = multiply(*element, scale);
+        }
+        let pivot = equations[solved].clone();
+        for (at, equation) in equations.iter_mut().enumerate() {
+            let times = equation.factors[column];
+            if at != solved && times != 0 {
+                add_product(&mut equation.factors, times, &pivot.factors);
+                add_product(&mut equation.sum, times, &pivot.sum);
+            }
+        }
+        if *slot == wanted {
+            solution = Some(solved);
+        }
+        solved += 1;
+    }
+    let solution = equations.swap_remove(solution?);
+    let nonzero = solution.factors.iter().filter(|factor| **factor != 0);
+    (nonzero.count() == 1).then_some(solution)
 }
 
 /// Adds one summand of a recipe.

@@ -10,6 +10,7 @@
 mod code;
 mod field;
 mod masks;
+mod member_segment;
 mod parity_rewrite;
 mod put;
 mod rebuild;

@@ -5,7 +5,7 @@ use unit::{Read, Replacement, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::encode;
 use super::masks::Masks;
-use super::reclaim::stat_of;
+use super::member_segment::stat_of;
 use crate::catalog::Erasure;
 use crate::scatter::Member;
 
@@ -43,7 +43,7 @@ impl ParityRewrite<'_> {
             for (row, found) in (0..count).zip(old) {
                 let number = first + row;
                 // Unreadable parity is of no use: from now on it is made of no slots.
-                let Some(mut found) = found else {
+                let Some(found) = found else {
                     after.set(number, 0);
                     tags.push([0; 16]);
                     data.resize(data.len() + length, 0);
@@ -53,21 +53,17 @@ impl ParityRewrite<'_> {
                     before: before.of(number),
                     after: after.of(number),
                 };
-                let mut computed = self.recompute(&columns, row as usize, masks, &found);
-                if computed.is_none() {
+                let (tag, content) = match self.recompute(&columns, row as usize, masks, &found) {
+                    Some(computed) => computed,
                     // Perhaps only the read was wrong.
-                    let columns = self.columns(number, 1, before)?;
-                    found = self
-                        .read_parity(number, 1)?
-                        .pop()
-                        .flatten()
-                        .unwrap_or(found);
-                    computed = self.recompute(&columns, 0, masks, &found);
-                }
-                if computed.is_none() {
-                    after.set(number, masks.before);
-                }
-                let (tag, content) = computed.unwrap_or(found);
+                    None => match self.recompute_again(number, before, masks, found)? {
+                        Ok(computed) => computed,
+                        Err(found) => {
+                            after.set(number, masks.before);
+                            found
+                        }
+                    },
+                };
                 tags.push(tag);
                 data.extend(content);
             }
@@ -95,8 +91,8 @@ impl ParityRewrite<'_> {
         columns: &[Column],
         row: usize,
         masks: RowMasks,
-        found: &(Tag, Vec<u8>),
-    ) -> Option<(Tag, Vec<u8>)> {
+        found: &Parity,
+    ) -> Option<Parity> {
         let RowMasks { before, after } = masks;
         let is_right = before == 0 || self.parity_of(columns, row, before).as_ref() == Some(found);
         match is_right {
@@ -106,8 +102,23 @@ impl ParityRewrite<'_> {
         }
     }
 
+    /// Reads a row and its parity once more and recomputes it; the inner error is the
+    /// parity that does not match the row's slots: `found`, if it cannot be read again.
+    fn recompute_again(
+        &self,
+        row: u32,
+        before: &Masks,
+        masks: RowMasks,
+        found: Parity,
+    ) -> Result<Result<Parity, Parity>, UnitError> {
+        let columns = self.columns(row, 1, before)?;
+        let found = self.read_parity(row, 1)?.pop().flatten().unwrap_or(found);
+        let computed = self.recompute(&columns, 0, masks, &found);
+        Ok(computed.ok_or(found))
+    }
+
     /// The parity of those slots of a row that are in `mask`.
-    fn parity_of(&self, columns: &[Column], row: usize, mask: u16) -> Option<(Tag, Vec<u8>)> {
+    fn parity_of(&self, columns: &[Column], row: usize, mask: u16) -> Option<Parity> {
         let is_there = |(place, column): (usize, &Column)| {
             mask >> place & 1 == 0 || column.get(row).is_some_and(Option::is_some)
         };
@@ -235,6 +246,9 @@ impl ParityRewrite<'_> {
         }
     }
 }
+
+/// The tag and content of one row's parity.
+type Parity = (Tag, Vec<u8>);
 
 /// The slots of one member, by row.
 type Column = Vec<Option<(Tag, Vec<u8>)>>;

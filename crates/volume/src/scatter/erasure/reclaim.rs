@@ -21,10 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
-use unit::{Read, SegmentStat, SlotRun, Tag, Unit as _, UnitError};
+use unit::{SegmentStat, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};
 use super::masks::Masks;
+use super::member_segment::{is_empty, kept_by, read_masks, read_slot, remove, stat_of};
 use super::parity_rewrite::ParityRewrite;
 use crate::scatter::Member;
 use crate::scatter::layout::Layout;
@@ -64,24 +65,24 @@ pub fn reclaim_if(
         true => Ok(()),
         false => Err(missing(segment, "it may have new members")),
     };
-    let set = Set::look(members, erasure, segment)?;
+    let inspected = InspectedSegment::inspect(members, erasure, segment)?;
     let counted: BTreeSet<Slot> = dead
         .iter()
-        .filter(|slot| set.counts(**slot))
+        .filter(|slot| inspected.counts(**slot))
         .copied()
         .collect();
     let dead: BTreeSet<Slot> = dead.iter().copied().collect();
-    let living = set.living(&dead)?;
+    let living = inspected.living(&dead)?;
     // A repairer that crashed leaves empty slots of padding.
     let is_left_over = |(member, row, slot_bytes): &(&Member, Slot, u32)| {
         is_empty(member, segment, *row, *slot_bytes)
     };
     if living.in_parity == 0 && living.there.iter().all(is_left_over) {
         must_be_all()?;
-        set.remove()?;
+        inspected.remove()?;
         return Ok(true);
     }
-    let given_up = set.given_up(dead.difference(&counted))?;
+    let given_up = inspected.given_up(dead.difference(&counted))?;
     let left = living.in_parity + living.there.len() + counted.len();
     let is_enough = !counted.is_empty() && counted.len() * DEAD_ONE_IN >= left;
     if given_up.is_empty() && !is_enough {
@@ -97,15 +98,15 @@ pub fn reclaim_if(
     // Slots that no parity is made of may still exist, after a crash.
     if !given_up.is_empty() {
         must_be_all()?;
-        set.free(&given_up)?;
+        inspected.free(&given_up)?;
     }
     let Some(slot_bytes) = living.slot_bytes.filter(|_| is_enough) else {
         return Ok(false);
     };
-    set.leave_out(&counted, slot_bytes)?;
-    let gone = set.left_out(counted)?;
+    inspected.leave_out(&counted, slot_bytes)?;
+    let gone = inspected.left_out(counted)?;
     must_be_all()?;
-    set.free(&gone)?;
+    inspected.free(&gone)?;
     Ok(false)
 }
 
@@ -117,7 +118,7 @@ fn missing(segment: SegmentId, reason: &str) -> UnitError {
 }
 
 /// A segment as it was inspected.
-struct Set<'a> {
+struct InspectedSegment<'a> {
     members: &'a [Member],
     /// One member for each place: of a draining member and its replacement the former,
     /// which has everything.
@@ -142,8 +143,9 @@ struct Living<'a> {
     slot_bytes: Option<u32>,
 }
 
-impl<'a> Set<'a> {
-    fn look(
+impl<'a> InspectedSegment<'a> {
+    /// Inspects the segment on its members.
+    fn inspect(
         members: &'a [Member],
         erasure: Erasure,
         segment: SegmentId,
@@ -156,12 +158,12 @@ impl<'a> Set<'a> {
         let chosen = chosen.ok_or_else(|| missing(segment, "not all of its units are known"))?;
         let mut parities = Vec::new();
         for (parity, member) in (0..).zip(&chosen[usize::from(erasure.data())..]) {
-            parities.push(look(member, segment, erasure, parity)?);
+            parities.push(read_masks(member, segment, erasure, parity)?);
         }
         let mut filled = Vec::new();
         for member in members.iter().filter(|one| is_beside(one, &chosen)) {
             if let Some(parity) = member.place.checked_sub(erasure.data()) {
-                filled.push(look(member, segment, erasure, parity)?);
+                filled.push(read_masks(member, segment, erasure, parity)?);
             }
         }
         Ok(Self {
@@ -262,9 +264,9 @@ impl<'a> Set<'a> {
                     .map_or(0, |(_, it)| it.of(row)),
                 None => 0,
             };
-            let is_asked =
+            let is_needed =
                 place != usize::from(wanted) && (place < data || mask >> wanted & 1 == 1);
-            let Some(stat) = stat.as_ref().filter(|stat| is_asked && stat.slots > row) else {
+            let Some(stat) = stat.as_ref().filter(|stat| is_needed && stat.slots > row) else {
                 continue;
             };
             let slot = Slot(u16::try_from(row).expect("at most 2^16 rows"));
@@ -366,7 +368,7 @@ impl<'a> Set<'a> {
     fn left_out(&self, slots: BTreeSet<Slot>) -> Result<Vec<Slot>, UnitError> {
         let mut gone: Vec<Slot> = slots.into_iter().collect();
         for (parity, member) in (0..).zip(self.of_parity()) {
-            let Some((_, masks)) = look(member, self.segment, self.erasure, parity)? else {
+            let Some((_, masks)) = read_masks(member, self.segment, self.erasure, parity)? else {
                 continue;
             };
             gone.retain(|slot| {
@@ -397,33 +399,6 @@ impl<'a> Set<'a> {
     }
 }
 
-fn read_slot(
-    member: &Member,
-    segment: SegmentId,
-    slot: Slot,
-    slot_bytes: u32,
-) -> Result<(Tag, Vec<u8>), UnitError> {
-    let run = SlotRun {
-        segment,
-        first: slot,
-        count: 1,
-    };
-    let (mut tag, mut content) = ([[0; 16]], vec![0; slot_bytes as usize]);
-    member.unit.read(Read {
-        run,
-        slot_bytes,
-        tags: &mut tag,
-        data: &mut content,
-    })?;
-    Ok((tag[0], content))
-}
-
-/// Whether a slot holds only zeroes, which no sealed slot does.
-fn is_empty(member: &Member, segment: SegmentId, slot: Slot, slot_bytes: u32) -> bool {
-    let read = read_slot(member, segment, slot, slot_bytes);
-    read.is_ok_and(|(tag, content)| tag.iter().chain(&content).all(|byte| *byte == 0))
-}
-
 /// Those of the slots that are on the member at `place`, by its own numbers.
 fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
     let homes = slots.iter().map(|slot| layout.home(*slot));
@@ -434,62 +409,4 @@ fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
 /// Whether a member is not among the chosen ones.
 fn is_beside(member: &Member, chosen: &[&Member]) -> bool {
     chosen.iter().all(|one| one.id != member.id)
-}
-
-/// A segment's status on a member; `None` if it has none, or only the unreadable
-/// remains of a failed put.
-pub(super) fn stat_of(
-    member: &Member,
-    segment: SegmentId,
-) -> Result<Option<SegmentStat>, UnitError> {
-    match member.unit.stat_segment(segment) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// As [`stat_of`], with the slots that are not freed.
-fn kept_by(
-    member: &Member,
-    segment: SegmentId,
-) -> Result<Option<(SegmentStat, Vec<Slot>)>, UnitError> {
-    let slots = match member.unit.segment_slots(segment) {
-        Ok(slots) => slots,
-        Err(UnitError::NoSegment { .. } | UnitError::Damaged { .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let freed: BTreeSet<Slot> = slots.freed.into_iter().collect();
-    let all = (0..slots.stat.slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
-    let kept = all.filter(|slot| !freed.contains(slot)).collect();
-    Ok(Some((slots.stat, kept)))
-}
-
-/// The generation and masks of a parity member; `None` if it has nothing of the segment.
-fn look(
-    member: &Member,
-    segment: SegmentId,
-    erasure: Erasure,
-    parity: u8,
-) -> Result<Option<(u16, Masks)>, UnitError> {
-    if stat_of(member, segment)?.is_none() {
-        return Ok(None);
-    }
-    match Masks::read(&*member.unit, segment, erasure, parity) {
-        Err(UnitError::NoSegment { .. }) => Ok(None),
-        other => other.map(Some),
-    }
-}
-
-/// Removes a segment from a member.
-fn remove(member: &Member, segment: SegmentId) -> Result<(), UnitError> {
-    let slots = match member.unit.stat_segment(segment) {
-        Ok(stat) => stat.slots,
-        Err(UnitError::NoSegment { .. }) => 0,
-        Err(UnitError::Damaged { .. }) => return member.unit.delete(segment),
-        Err(error) => return Err(error),
-    };
-    // Freed rather than deleted: the right to free is enough for that.
-    let all = (0..slots).filter_map(|slot| u16::try_from(slot).ok().map(Slot));
-    member.unit.free(segment, &all.collect::<Vec<_>>(), true)
 }

@@ -1,13 +1,13 @@
 //! The placer alone, and with folder units of a simulated disk.
 
-use base::{BlockSize, ClusterId, Lineage, UnitId};
+use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
 use testkit::units::FaultyUnit;
 use unit::{Read, TrackedUnit, Unit};
 use unit_folder::FolderUnit;
 use world::simulated::Simulation;
 
 use super::*;
-use crate::catalog::{Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
+use crate::catalog::{Catalog, Copyset, Erasure, LineageKey, MemoryCatalog, NewVolume};
 use crate::lease_term::LeaseTerm;
 use crate::scatter::{Source, Store, place};
 use crate::seal::LeaseSalt;
