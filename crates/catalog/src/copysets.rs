@@ -51,51 +51,23 @@ pub fn plan(
     if size == 0 || units.len() < size {
         return Vec::new();
     }
-    let has_zones = zone_count(units, zones) >= size;
-    let are_apart = |one: UnitId, other: UnitId| {
-        one != other && (zones.get(&one).is_none() || zones.get(&one) != zones.get(&other))
-    };
-    let may_share = |one, other| one != other && (!has_zones || are_apart(one, other));
-    let is_sound = |set: &[UnitId]| {
-        let pairs = set.iter().enumerate();
-        pairs.fold(true, |sound, (place, one)| {
-            sound && set[place + 1..].iter().all(|other| may_share(*one, *other))
-        })
+    let planner = Planner {
+        units,
+        zones,
+        size,
+        has_zones: zone_count(units, zones) >= size,
+        scatter_width,
     };
     let mut sets: Vec<Vec<UnitId>> = existing
         .iter()
         .filter(|copyset| copyset.members.len() == size && copyset.data == data)
-        .filter(|copyset| is_sound(&copyset.members))
+        .filter(|copyset| planner.is_sound(&copyset.members))
         .map(|copyset| sorted(copyset.members.clone()))
         .collect();
     let first_new = sets.len();
-    if size == 1 {
-        for unit in units {
-            if !sets.contains(&vec![*unit]) {
-                sets.push(vec![*unit]);
-            }
-        }
-    } else {
-        let needs = |unit: UnitId, sets: &[Vec<UnitId>]| {
-            let others = units.iter().filter(|other| may_share(unit, **other));
-            partners(unit, sets, units) < scatter_width.max(size - 1).min(others.count())
-        };
-        // Random permutations are cut into sets until every unit has enough partners. The number is
-        // bounded, since a permutation may add no partner.
-        for _ in 0..64 * scatter_width.max(size) {
-            if !units.iter().any(|unit| needs(*unit, &sets)) {
-                break;
-            }
-            let mut order = units.to_vec();
-            shuffle(&mut order, random);
-            for set in cut(&order, size, are_apart) {
-                let is_wanted = set.iter().any(|unit| needs(*unit, &sets));
-                let set = sorted(set);
-                if is_wanted && is_sound(&set) && !sets.contains(&set) {
-                    sets.push(set);
-                }
-            }
-        }
+    match size {
+        1 => planner.add_single_units(&mut sets),
+        _ => planner.add_random_sets(&mut sets, random),
     }
     let mut numbers = (0..CopysetId::COUNT_MAX)
         .filter_map(CopysetId::new)
@@ -114,9 +86,79 @@ pub fn plan(
         .collect()
 }
 
+/// What copysets of one size are planned from.
+struct Planner<'a> {
+    units: &'a [UnitId],
+    zones: &'a Zones,
+    /// The number of members.
+    size: usize,
+    /// Whether there are as many zones as members.
+    has_zones: bool,
+    scatter_width: usize,
+}
+
+impl Planner<'_> {
+    /// Whether two units are in different zones.
+    fn are_apart(&self, one: UnitId, other: UnitId) -> bool {
+        let zones = self.zones;
+        one != other && (zones.get(&one).is_none() || zones.get(&one) != zones.get(&other))
+    }
+
+    /// Whether two units may be members of one copyset.
+    fn may_share(&self, one: UnitId, other: UnitId) -> bool {
+        one != other && (!self.has_zones || self.are_apart(one, other))
+    }
+
+    /// Whether all members may share a copyset.
+    fn is_sound(&self, set: &[UnitId]) -> bool {
+        let pairs = set.iter().enumerate();
+        pairs.fold(true, |sound, (place, one)| {
+            let mut others = set[place + 1..].iter();
+            sound && others.all(|other| self.may_share(*one, *other))
+        })
+    }
+
+    /// Whether a unit shares segments with too few others.
+    fn needs_partners(&self, unit: UnitId, sets: &[Vec<UnitId>]) -> bool {
+        let others = self.units.iter();
+        let others = others.filter(|other| self.may_share(unit, **other)).count();
+        let least = self.scatter_width.max(self.size - 1).min(others);
+        partners(unit, sets, self.units) < least
+    }
+
+    /// Adds each unit as a set of its own.
+    fn add_single_units(&self, sets: &mut Vec<Vec<UnitId>>) {
+        for unit in self.units {
+            if !sets.contains(&vec![*unit]) {
+                sets.push(vec![*unit]);
+            }
+        }
+    }
+
+    /// Divides random permutations into sets until every unit has enough partners. The
+    /// number of permutations is bounded, since one may add no partner.
+    fn add_random_sets(&self, sets: &mut Vec<Vec<UnitId>>, random: &dyn Random) {
+        for _ in 0..64 * self.scatter_width.max(self.size) {
+            let mut units = self.units.iter();
+            if !units.any(|unit| self.needs_partners(*unit, sets)) {
+                break;
+            }
+            let mut order = self.units.to_vec();
+            shuffle(&mut order, random);
+            for set in divide(&order, self.size, |one, other| self.are_apart(one, other)) {
+                let is_wanted = set.iter().any(|unit| self.needs_partners(*unit, sets));
+                let set = sorted(set);
+                if is_wanted && self.is_sound(&set) && !sets.contains(&set) {
+                    sets.push(set);
+                }
+            }
+        }
+    }
+}
+
 /// Divides a permutation into sets of `size`, each of units that are apart as far as
 /// possible. The last sets are completed from the start of the permutation.
-fn cut(
+fn divide(
     order: &[UnitId],
     size: usize,
     are_apart: impl Fn(UnitId, UnitId) -> bool,

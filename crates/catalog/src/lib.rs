@@ -20,8 +20,10 @@
 //! ```
 
 pub mod conformance;
+mod copyset;
 pub mod copysets;
 mod erasure;
+mod error;
 mod memory;
 mod plan;
 pub mod retention;
@@ -30,14 +32,16 @@ pub mod wire;
 
 pub use wire::bytes;
 
+pub use copyset::{Copyset, DrainingMember, MemberState};
 pub use erasure::Erasure;
+pub use error::CatalogError;
 pub use memory::{MemoryCatalog, NewVolume};
 pub use plan::{BadPlan, FreePlan, PLAN_BYTES_MAX};
 pub use salt::{LeaseSalt, WrappedKey};
 
 use std::ops::Range;
 
-use base::{BlockSize, CopysetId, JournalFolderId, KeyId, Lineage, SnapshotId, UnitId, VolumeId};
+use base::{BlockSize, JournalFolderId, KeyId, Lineage, SnapshotId, UnitId, VolumeId};
 use serde::{Deserialize, Serialize};
 use world::Millis;
 
@@ -200,94 +204,6 @@ pub struct DegradedShare {
     pub lacking: Vec<UnitId>,
 }
 
-/// A set of units that hold segments together.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Copyset {
-    /// The copyset's number.
-    pub id: CopysetId,
-    /// The units that segments are written to: one for each replica, or those of a row's
-    /// data followed by those of its parity.
-    pub members: Vec<UnitId>,
-    /// The number of data members, which come first; 1 if every member has a copy.
-    pub data: u8,
-    /// Members that may be incomplete, and do not count as a copy.
-    pub rebuilding: Vec<UnitId>,
-    /// Former members that still hold what was written until they were replaced.
-    pub draining: Vec<DrainingMember>,
-    /// A counter of the whole table that grows whenever a unit becomes a member of an
-    /// existing copyset: its value when the last unit joined this one.
-    pub joined: u64,
-}
-
-/// A former member of a copyset that is being drained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainingMember {
-    /// The place of its replacement: an index of [`Copyset::members`].
-    pub place: u8,
-    /// The unit.
-    pub unit: UnitId,
-}
-
-/// The state of a unit in a copyset.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum MemberState {
-    /// The member has everything that it should have: it counts as a copy.
-    #[default]
-    InSync,
-    /// Nothing more is written to the member. It counts as a copy until its
-    /// replacement is in sync.
-    Draining,
-    /// The member may be incomplete, and is being repaired.
-    Rebuilding,
-}
-
-impl Copyset {
-    /// A copyset of in-sync members that each have a copy.
-    #[must_use]
-    pub const fn of_copies(id: CopysetId, members: Vec<UnitId>) -> Self {
-        Self {
-            id,
-            members,
-            data: 1,
-            rebuilding: Vec::new(),
-            draining: Vec::new(),
-            joined: 0,
-        }
-    }
-
-    /// The erasure code; `None` if every member has a copy.
-    #[must_use]
-    pub fn erasure(&self) -> Option<Erasure> {
-        let parity = u8::try_from(self.members.len())
-            .ok()?
-            .checked_sub(self.data)?;
-        Erasure::new(self.data, parity)
-    }
-
-    /// All units that may hold segments of it, with place and state: the members in their
-    /// order, then the draining ones.
-    pub fn members_by_place(&self) -> impl Iterator<Item = (u8, UnitId, MemberState)> {
-        let members = (0..).zip(&self.members).map(|(place, unit)| {
-            let state = match self.rebuilding.contains(unit) {
-                true => MemberState::Rebuilding,
-                false => MemberState::InSync,
-            };
-            (place, *unit, state)
-        });
-        let leaving = self.draining.iter();
-        members.chain(leaving.map(|leaving| (leaving.place, leaving.unit, MemberState::Draining)))
-    }
-
-    /// As [`Copyset::members_by_place`], without the places.
-    pub fn member_states(&self) -> impl Iterator<Item = (UnitId, MemberState)> {
-        self.members_by_place()
-            .map(|(_, unit, state)| (unit, state))
-    }
-}
-
 /// Dead slots that wait to be freed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingFree {
@@ -298,61 +214,6 @@ pub struct PendingFree {
     /// The slots, as an encoded [`FreePlan`].
     #[serde(with = "wire::bytes")]
     pub plan: Vec<u8>,
-}
-
-/// Why the catalog refused a call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum CatalogError {
-    /// Another host has the volume now, or its head has moved: this owner
-    /// must stop (invariant 5).
-    #[error("the lease on {volume} was lost: {reason}")]
-    Fenced {
-        /// The volume.
-        volume: VolumeId,
-        /// What was found.
-        reason: String,
-    },
-    /// No such volume, version or snapshot.
-    #[error("{what} does not exist")]
-    NotFound {
-        /// What was requested.
-        what: String,
-    },
-    /// The last flushed writes are in a journal that this host cannot reach.
-    #[error("the journal of {volume} is out of reach: {reason}")]
-    JournalAway {
-        /// The volume.
-        volume: VolumeId,
-        /// Where the journal is.
-        reason: String,
-    },
-    /// The change is refused, and will be until something is changed.
-    #[error("{reason}")]
-    Refused {
-        /// The reason.
-        reason: String,
-    },
-    /// The members of a copyset have changed since: the operation has to be repeated on
-    /// the current members.
-    #[error("members have changed: {reason}")]
-    MembersChanged {
-        /// The copyset, and what has changed.
-        reason: String,
-    },
-    /// The database did not answer; trying again may help.
-    #[error("the catalog is not available: {reason}")]
-    Unavailable {
-        /// The database's error.
-        reason: String,
-    },
-}
-
-impl CatalogError {
-    /// Whether the lease was lost: trying again cannot help.
-    #[must_use]
-    pub fn is_fenced(&self) -> bool {
-        matches!(self, Self::Fenced { .. })
-    }
 }
 
 /// The database, as the engine sees it.

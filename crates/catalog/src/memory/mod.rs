@@ -4,13 +4,16 @@
 //! process. The simulator keeps it across crashes, like a database with
 //! synchronous commits.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod state;
+
+use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
 use base::{BlockSize, CopysetId, JournalFolderId, Lineage, SegmentId, SnapshotId, VolumeId};
 use parking_lot::{Mutex, MutexGuard};
 use world::Millis;
 
+use self::state::{LineageRow, State, VolumeRow, not_found};
 use crate::{
     Catalog, CatalogError, Erasure, FreePlan, Lease, LeaseSalt, Leftovers, LineageKey,
     NamedJournal, Neighbours, OpenSegment, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion,
@@ -36,59 +39,10 @@ pub struct NewVolume {
     pub from: Option<VersionKey>,
 }
 
-#[derive(Debug)]
-struct VolumeRow {
-    size_bytes: u64,
-    block_size: BlockSize,
-    replicas: u8,
-    erasure: Option<Erasure>,
-    lineage: Lineage,
-    epoch: u32,
-    head: Option<VersionKey>,
-    journal_next: u64,
-    restores: u64,
-    journal: Option<NamedJournal>,
-    /// Whether a host that cannot reach the journal may continue without it.
-    is_journal_given_up: bool,
-    number_last: u64,
-    leftovers: Leftovers,
-    /// The current lease's open segments and unused serials.
-    current: Leftovers,
-    deleted: bool,
-}
-
-#[derive(Debug)]
-struct LineageRow {
-    key: LineageKey,
-    parent: Option<Lineage>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    volumes: HashMap<VolumeId, VolumeRow>,
-    lineages: HashMap<Lineage, LineageRow>,
-    versions: BTreeMap<VersionKey, StoredVersion>,
-    snapshots: HashMap<SnapshotId, VersionKey>,
-    frees: BTreeMap<i64, PendingFree>,
-    free_next: i64,
-    serial_next: u64,
-    degraded: BTreeMap<SegmentId, u32>,
-    dead: FreePlan,
-    /// Segments with dead slots that were open when the slots were collected.
-    waiting: BTreeSet<SegmentId>,
-    joined: u64,
-}
-
 /// A catalog in memory.
 #[derive(Debug, Default)]
 pub struct MemoryCatalog {
     state: Mutex<State>,
-}
-
-fn not_found(what: impl std::fmt::Display) -> CatalogError {
-    CatalogError::NotFound {
-        what: what.to_string(),
-    }
 }
 
 impl MemoryCatalog {
@@ -279,98 +233,6 @@ impl MemoryCatalog {
     }
 }
 
-impl State {
-    fn version(&self, key: VersionKey) -> Result<&StoredVersion, CatalogError> {
-        self.versions
-            .get(&key)
-            .ok_or_else(|| not_found(format!("version {} of {}", key.number, key.volume)))
-    }
-
-    fn note_free(&mut self, not_before: Millis, plan: Vec<u8>) {
-        self.free_next += 1;
-        let id = self.free_next;
-        let free = PendingFree {
-            id,
-            not_before,
-            plan,
-        };
-        self.frees.insert(id, free);
-    }
-
-    fn is_open(&self, segment: SegmentId) -> bool {
-        let lists = self.volumes.values();
-        let mut lists = lists.flat_map(|row| [&row.current, &row.leftovers]);
-        lists.any(|list| list.open_segments.iter().any(|it| it.segment == segment))
-    }
-
-    /// Makes frees of the dead slots of segments that have been closed.
-    fn free_closed(&mut self) {
-        let (waiting, closed): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|segment| self.is_open(*segment));
-        self.waiting = waiting;
-        for segment in closed {
-            let plan = self.dead.only(&[segment]);
-            self.note_free(Millis(0), plan.encode());
-        }
-    }
-
-    fn free(&self, id: i64) -> Result<FreePlan, CatalogError> {
-        let free = self.frees.get(&id);
-        let free = free.ok_or_else(|| not_found(format!("plan {id}")))?;
-        FreePlan::decode(&free.plan).map_err(|error| CatalogError::Refused {
-            reason: error.to_string(),
-        })
-    }
-
-    fn leased(&mut self, volume: VolumeId, epoch: u32) -> Result<&mut VolumeRow, CatalogError> {
-        let row = self
-            .volumes
-            .get_mut(&volume)
-            .ok_or_else(|| not_found(volume))?;
-        if row.epoch == epoch && !row.deleted {
-            return Ok(row);
-        }
-        let reason = format!("epoch {epoch} has been followed by {}", row.epoch);
-        Err(CatalogError::Fenced { volume, reason })
-    }
-
-    fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
-        let mut keys = Vec::new();
-        let mut next = Some(lineage);
-        while let Some(lineage) = next {
-            let row = self
-                .lineages
-                .get(&lineage)
-                .ok_or_else(|| not_found(lineage))?;
-            keys.push(row.key.clone());
-            next = row.parent;
-        }
-        Ok(keys)
-    }
-
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        let version = self.version(key)?;
-        let parent = version
-            .parent
-            .map(|parent| self.version(parent).cloned())
-            .transpose()?;
-        let children = self
-            .versions
-            .values()
-            .filter(|child| child.parent == Some(key))
-            .cloned()
-            .collect();
-        let needed = self.volumes.values().any(|row| row.head == Some(key))
-            || self.snapshots.values().any(|pinned| *pinned == key);
-        Ok(Neighbours {
-            parent,
-            children,
-            needed,
-        })
-    }
-}
-
 impl Catalog for MemoryCatalog {
     fn acquire(
         &self,
@@ -524,7 +386,7 @@ impl Catalog for MemoryCatalog {
                 version.parent = parent;
             }
         }
-        state.note_free(not_before, plan.to_vec());
+        state.add_free(not_before, plan.to_vec());
         Ok(())
     }
 
