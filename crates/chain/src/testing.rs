@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use base::{BlockDevice as _, Completion};
 use chain_policy::Policy;
-use nbd::memory::MemoryDevice;
 use parking_lot::Mutex;
+use testkit::memory_device::MemoryDevice;
 use world::simulated::Simulation;
 use world::{Wake, World};
 

@@ -10,7 +10,7 @@ use base::{
     BlockDevice, Capabilities, Completion, DeviceGeometry, Durability, IoError, Op, Outcome,
     Request, Started, Token, ZeroMode,
 };
-use nbd::memory::{MemoryDevice, Misbehavior};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Millis, Wake};
 

@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nbd::memory::MemoryDevice;
 use nbd::{
     ExportOptions, ExportTable, ExportThread, ListenOptions, Server, ServerOptions, ServerTls,
     TlsPolicy,
 };
+use testkit::memory_device::MemoryDevice;
 use world::real::{RealClock, RealDisk};
 use world::{Clock, Endpoint};
 

@@ -300,8 +300,9 @@ impl Export {
     }
 
     /// An export that no thread serves, for fuzzing the handshake.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn unserved(name: &str) -> Self {
-        let device = crate::memory::MemoryDevice::new(1 << 20);
+        let device = testkit::memory_device::MemoryDevice::new(1 << 20);
         let options = ExportOptions::new(name, Arc::new(world::real::RealClock::new()));
         Self::without_thread(options, &device)
     }

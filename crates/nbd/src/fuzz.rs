@@ -15,7 +15,7 @@ use super::request::Header;
 use super::script::converse;
 use super::wire::{CHUNK_MAGIC, OPTION_REPLY_MAGIC, chunk};
 use super::{ExportTable, Limits};
-use crate::memory::{MemoryDevice, Misbehavior};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 
 /// Decodes `data` as an option's number and data.
 pub fn fuzz_option(data: &[u8]) {

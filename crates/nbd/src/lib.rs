@@ -29,10 +29,10 @@ mod export;
 mod export_state;
 mod handshake;
 mod handshaking_client;
-pub mod memory;
 mod options;
 mod reply;
 mod request;
+#[cfg(any(test, feature = "fuzzing"))]
 mod script;
 mod server;
 mod service;
@@ -47,6 +47,7 @@ mod worker;
 #[cfg(test)]
 mod model;
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 
 pub use embedded_server::EmbeddedServer;

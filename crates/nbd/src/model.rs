@@ -12,7 +12,7 @@ use super::connection::Settings;
 use super::request::Header;
 use super::script::converse;
 use super::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, command, command_flags as flags};
-use crate::memory::{MemoryDevice, Misbehavior};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 
 const SIZE: usize = 3 << 20;
 

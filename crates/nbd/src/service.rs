@@ -432,6 +432,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     ///
     /// # Panics
     /// If one exceeds them.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn check_memory(&self) {
         for link in self.links.values() {
             let held = link.connection.held_bytes();

@@ -320,7 +320,7 @@ fn in_segment(copysets: &Copysets, unit: UnitId, kept: Location) -> Option<Locat
 ///
 /// # Errors
 /// The first slot that is kept and not named, or named and not kept.
-pub fn compare(
+pub fn check_slots(
     machine: &Machine,
     versions: &[WalkedVersion],
     nonces: &mut Nonces,

@@ -409,11 +409,13 @@ impl Client {
             let part = &data[(position - offset) as usize..(end - offset) as usize];
             let within = (position % block_bytes) as usize;
             let is_right = if part.len() == self.block_size.bytes() {
-                history.timeline.had(block, &content(part), since..=until)
+                history
+                    .timeline
+                    .matches(block, &content(part), since..=until)
             } else {
                 history
                     .timeline
-                    .had_part(block, within, part, since..=until)
+                    .matches_part(block, within, part, since..=until)
             };
             if !is_right {
                 return Err(format!(
@@ -447,7 +449,7 @@ impl Client {
                 let blocks = position / block_bytes..end.div_ceil(block_bytes);
                 let until = history.timeline.len();
                 for block in history.timeline.touched_in(blocks) {
-                    if !history.timeline.had(block, &None, since..=until) {
+                    if !history.timeline.matches(block, &None, since..=until) {
                         return Err(format!("block {block} has data and is reported as a hole"));
                     }
                 }

@@ -69,7 +69,7 @@ pub struct Summary {
     /// Hits in hosts' caches.
     pub cached: u64,
     /// Events on the network.
-    pub network: net::Counts,
+    pub network: net::record::Counts,
 }
 
 impl std::ops::AddAssign for Summary {

@@ -1,28 +1,26 @@
 //! [`Machine`]: the simulated host: a disk with units and journals, and the process that
 //! uses them.
 
+mod opening;
 mod units;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{BlockSize, ClusterId, Lineage, UnitId, VolumeId};
+use base::{ClusterId, UnitId, VolumeId};
 use cache::host::HostCache;
 use cache::store::{Cache, CacheConfig, Division};
 use testkit::units::{FaultyUnit, InjectedFaults};
 use unit::{TrackedUnit, Unit};
 use volume::catalog::copysets;
-use volume::catalog::{Catalog, Copyset, Lease, LineageKey, PendingFree, StoredVersion};
+use volume::catalog::{Catalog, Copyset, Lease, PendingFree};
 use volume::clean::{CleanError, Cleaner};
-use volume::journal::JournalLocation;
-use volume::map::PageBudget;
-use volume::scatter::{CacheView, ImagePart, Layout};
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
-use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
-use volume::{ReadOnlyParams, ReadOnlyVolume};
+use volume::scatter::Layout;
+use volume::seal::{KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::{Store, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};
-use world::{Job, Pool, Wake, World};
+use world::{Job, Pool, World};
 
 use crate::catalog::WatchedCatalog;
 use crate::net::Network;
@@ -100,15 +98,8 @@ impl HostConfig {
     fn new(setup: &Setup) -> Self {
         Self {
             wrapping: Arc::new(KeyEncryptionKey::from_bytes(&[7; 32])),
-            volume: VolumeConfig {
-                journal_bytes: setup.journal_bytes,
-                tail_entries_max: setup.tail_entries_max,
-                tail_pages_max: setup.tail_pages_max,
-                segment_bytes: setup.segment_bytes,
-                scatter_width: setup.scatter_width,
-                ..VolumeConfig::default()
-            },
-            segment_bytes: u64::from(setup.segment_bytes),
+            volume: setup.volume,
+            segment_bytes: u64::from(setup.volume.segment_bytes),
             whole_units: setup.whole_units,
             cache_bytes: setup.cache_bytes,
             cache_memory_bytes: setup.cache_memory_bytes,
@@ -409,124 +400,6 @@ impl Machine {
     #[must_use]
     pub fn journal(&self, volume: VolumeId) -> PathBuf {
         self.folder.join(format!("{volume}.journal"))
-    }
-
-    /// The wrapped key of a new lineage; without a data key unless `is_sealed`.
-    #[must_use]
-    pub fn new_key(
-        &self,
-        lineage: Lineage,
-        is_sealed: bool,
-        random: &SimulatedRandom,
-    ) -> LineageKey {
-        let key = DataKey::generate(random);
-        let wrapped = match is_sealed {
-            true => self.config.wrapping.wrap(lineage, &key, random),
-            false => self.config.wrapping.wrap_none(lineage, random),
-        };
-        LineageKey {
-            lineage,
-            epoch_first: 0,
-            wrapped: Some(wrapped),
-            wrapped_by: None,
-            salts: Vec::new(),
-        }
-    }
-
-    /// The keyring of a lineage.
-    #[must_use]
-    pub fn keyring(&self, keys: &[LineageKey]) -> Arc<Keyring> {
-        Arc::new(Keyring::unwrap(keys, &self.config.wrapping).expect("wrapped with this key"))
-    }
-
-    /// Opens a volume under a lease that does not expire.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open(&self, lease: Lease) -> Result<Volume, OpenError> {
-        let journal = self.journal(lease.volume);
-        self.open_until(lease, LeaseTerm::unlimited(), journal, false)
-    }
-
-    /// Opens a volume under a lease with a term. `taken_over`: the journal may be another
-    /// host's.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open_until(
-        &self,
-        lease: Lease,
-        term: LeaseTerm,
-        journal: PathBuf,
-        taken_over: bool,
-    ) -> Result<Volume, OpenError> {
-        let location = JournalLocation::of(&lease, &journal, None);
-        self.open_at(lease, term, location, taken_over)
-    }
-
-    /// As [`Machine::open_until`], with any location of the journal.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open_at(
-        &self,
-        lease: Lease,
-        term: LeaseTerm,
-        journal: JournalLocation,
-        taken_over: bool,
-    ) -> Result<Volume, OpenError> {
-        let keyring = self.keyring(&lease.keys);
-        Volume::open(OpenParams {
-            world: self.world.clone(),
-            wake: Wake::noop(),
-            store: Arc::clone(&self.store),
-            catalog: Arc::clone(&self.catalog) as Arc<dyn Catalog>,
-            journal,
-            taken_over,
-            cache: Some(self.view(lease.volume)),
-            lease,
-            term,
-            keyring,
-            config: self.config.volume,
-            pages: PageBudget::new(0),
-        })
-    }
-
-    /// A volume's view of the cache. A random part of the volume counts as an image's.
-    fn view(&self, volume: VolumeId) -> CacheView {
-        let view = CacheView::new(Arc::clone(&self.cache), volume);
-        let random = &self.simulation.random;
-        view.set_image(ImagePart {
-            of: Some(Lineage::from_u128(random.below(3).into())),
-            below: random.below(4) as u32,
-            is_pinned: random.one_in(4),
-        });
-        view
-    }
-
-    /// Opens a version for reading.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open_read_only(
-        &self,
-        version: Option<StoredVersion>,
-        keys: &[LineageKey],
-        size_bytes: u64,
-        block_size: BlockSize,
-    ) -> Result<ReadOnlyVolume, OpenError> {
-        ReadOnlyVolume::open(ReadOnlyParams {
-            cache: version
-                .as_ref()
-                .map(|version| self.view(version.key.volume)),
-            wake: Wake::noop(),
-            clock: Arc::clone(&self.world.clock),
-            store: Arc::clone(&self.store),
-            version: version.map(|version| (version, self.keyring(keys))),
-            size_bytes,
-            block_size,
-            pages: PageBudget::new(0),
-        })
     }
 
     /// The process's cleaner; clones share what it has read.

@@ -161,13 +161,13 @@ impl Timeline {
 
     /// Whether `block` had the content `seen` at some boundary in `range`.
     #[must_use]
-    pub fn had(&self, block: u64, seen: &Content, range: RangeInclusive<usize>) -> bool {
+    pub fn matches(&self, block: u64, seen: &Content, range: RangeInclusive<usize>) -> bool {
         self.states_of(block, range).any(|state| state == seen)
     }
 
-    /// As [`Timeline::had`], for the bytes of the block from `within` on.
+    /// As [`Timeline::matches`], for the bytes of the block from `within` on.
     #[must_use]
-    pub fn had_part(
+    pub fn matches_part(
         &self,
         block: u64,
         within: usize,
@@ -245,8 +245,8 @@ impl Timeline {
             .iter()
             .filter(|(block, seen)| self.now(**block) != *seen)
         {
-            let since =
-                (0..=self.len()).filter(|boundary| self.had(*block, seen, *boundary..=*boundary));
+            let since = (0..=self.len())
+                .filter(|boundary| self.matches(*block, seen, *boundary..=*boundary));
             text += &format!(
                 "\n    block {block} has its content of boundaries {:?}",
                 since.collect::<Vec<_>>()

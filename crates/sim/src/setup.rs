@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use base::BlockSize;
+use volume::VolumeConfig;
 use volume::catalog::Erasure;
 use world::simulated::SimulatedRandom;
 
@@ -74,20 +75,12 @@ pub struct Setup {
     pub is_sealed: bool,
     /// Size of the first volume in bytes.
     pub size_bytes: u64,
-    /// Size of the journal's ring in bytes.
-    pub journal_bytes: u64,
-    /// Size of a segment in bytes.
-    pub segment_bytes: u32,
-    /// The number of copysets with an open segment.
-    pub scatter_width: usize,
+    /// The configuration of every volume.
+    pub volume: VolumeConfig,
     /// Size of the host's cache file in bytes; `None` without a file.
     pub cache_bytes: Option<u64>,
     /// Memory of the host's cache in bytes.
     pub cache_memory_bytes: u64,
-    /// Tail entries at which a checkpoint starts.
-    pub tail_entries_max: usize,
-    /// Tail pages at which a checkpoint starts.
-    pub tail_pages_max: usize,
     /// One of this many reads misses the page cache; none if zero.
     pub read_misses_one_in: u64,
     /// One of this many jobs runs at once, within the call that starts it; none if zero.
@@ -114,13 +107,16 @@ impl Setup {
             block_size: BlockSize::DEFAULT,
             is_sealed: true,
             size_bytes: 1 << 30,
-            journal_bytes: 256 << 10,
-            segment_bytes: 64 << 10,
-            scatter_width: 2,
+            volume: VolumeConfig {
+                journal_bytes: 256 << 10,
+                segment_bytes: 64 << 10,
+                scatter_width: 2,
+                tail_entries_max: 64,
+                tail_pages_max: 8,
+                ..VolumeConfig::default()
+            },
             cache_bytes: None,
             cache_memory_bytes: 0,
-            tail_entries_max: 64,
-            tail_pages_max: 8,
             read_misses_one_in: 0,
             jobs_at_once_one_in: 0,
             steps: 0,
@@ -160,13 +156,16 @@ impl Setup {
             block_size,
             is_sealed: random.below(4) > 0,
             size_bytes,
-            journal_bytes: journal_blocks * block_bytes + 4096 * random.below(8),
-            segment_bytes: (4 + random.below(60)) as u32 * block_bytes as u32,
-            scatter_width: 1 + random.index(6),
+            volume: VolumeConfig {
+                journal_bytes: journal_blocks * block_bytes + 4096 * random.below(8),
+                segment_bytes: (4 + random.below(60)) as u32 * block_bytes as u32,
+                scatter_width: 1 + random.index(6),
+                tail_entries_max: 8 + random.index(120),
+                tail_pages_max: 2 + random.index(14),
+                ..VolumeConfig::default()
+            },
             cache_bytes: None,
             cache_memory_bytes: 0,
-            tail_entries_max: 8 + random.index(120),
-            tail_pages_max: 2 + random.index(14),
             read_misses_one_in: [0, 0, 2, 5, 20][random.index(5)],
             jobs_at_once_one_in: 0,
             steps: 60 + random.index(240),

@@ -4,6 +4,8 @@
 //! Only tests, the simulator and fuzz targets depend on this crate. It must not depend on a
 //! crate above the traits that it serves, so that every crate may use it in its tests.
 //!
+//! * [`memory_device`]: a block device.
 //! * [`units`]: storage units.
 
+pub mod memory_device;
 pub mod units;

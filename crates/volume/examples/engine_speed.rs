@@ -60,50 +60,11 @@ fn main() {
 
 fn open(folder: &Path, replicas: u8) -> Volume {
     let world = World::real(32);
-    let store = Store::new(Arc::clone(&world.pool));
-    let cluster = ClusterId::from_u128(1);
-    let ids: Vec<UnitId> = (0..8).map(UnitId::from_u128).collect();
-    let units = ids.iter().map(|id| {
-        let path = folder.join(id.to_string());
-        let unit = FolderUnit::create(&world, &path, cluster, *id).expect("a new unit");
-        (
-            *id,
-            Arc::new(TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock))),
-        )
-    });
-    let units: Vec<_> = units.collect();
-    let sets: Vec<Copyset> = copysets::plan(
-        &ids,
-        &copysets::Zones::new(),
-        replicas,
-        None,
-        &[],
-        8,
-        &*world.random,
-    );
-    store.set_table(units, &sets);
-
+    let store = open_store(folder, replicas, &world);
     let catalog = Arc::new(MemoryCatalog::default());
     let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
-    let lineage = Lineage::from_u128(1);
-    let key = wrapping.wrap(lineage, &DataKey::generate(&*world.random), &*world.random);
     let id = VolumeId::from_u128(1);
-    let new = NewVolume {
-        volume: id,
-        size_bytes: VOLUME_BYTES,
-        block_size: BlockSize::DEFAULT,
-        replicas,
-        erasure: None,
-        key: LineageKey {
-            lineage,
-            epoch_first: 0,
-            wrapped: Some(key),
-            wrapped_by: None,
-            salts: Vec::new(),
-        },
-        from: None,
-    };
-    catalog.create_volume(new).expect("a new volume");
+    create_volume(&catalog, id, replicas, &wrapping, &world);
     let lease = catalog
         .acquire(id, LeaseSalt::generate(&*world.random), None)
         .expect("a lease");
@@ -124,6 +85,60 @@ fn open(folder: &Path, replicas: u8) -> Volume {
         cache: None,
     })
     .expect("an empty volume opens")
+}
+
+/// A store of eight new folder units.
+fn open_store(folder: &Path, replicas: u8, world: &World) -> Arc<Store> {
+    let store = Store::new(Arc::clone(&world.pool));
+    let cluster = ClusterId::from_u128(1);
+    let ids: Vec<UnitId> = (0..8).map(UnitId::from_u128).collect();
+    let units = ids.iter().map(|id| {
+        let path = folder.join(id.to_string());
+        let unit = FolderUnit::create(world, &path, cluster, *id).expect("a new unit");
+        (
+            *id,
+            Arc::new(TrackedUnit::new(Arc::new(unit), Arc::clone(&world.clock))),
+        )
+    });
+    let units: Vec<_> = units.collect();
+    let sets: Vec<Copyset> = copysets::plan(
+        &ids,
+        &copysets::Zones::new(),
+        replicas,
+        None,
+        &[],
+        8,
+        &*world.random,
+    );
+    store.set_table(units, &sets);
+    store
+}
+
+fn create_volume(
+    catalog: &MemoryCatalog,
+    volume: VolumeId,
+    replicas: u8,
+    wrapping: &KeyEncryptionKey,
+    world: &World,
+) {
+    let lineage = Lineage::from_u128(1);
+    let key = wrapping.wrap(lineage, &DataKey::generate(&*world.random), &*world.random);
+    let new = NewVolume {
+        volume,
+        size_bytes: VOLUME_BYTES,
+        block_size: BlockSize::DEFAULT,
+        replicas,
+        erasure: None,
+        key: LineageKey {
+            lineage,
+            epoch_first: 0,
+            wrapped: Some(key),
+            wrapped_by: None,
+            salts: Vec::new(),
+        },
+        from: None,
+    };
+    catalog.create_volume(new).expect("a new volume");
 }
 
 fn cpu() -> Duration {

@@ -247,7 +247,7 @@ impl Filter for Fault {
 #[cfg(test)]
 mod tests {
     use base::Durability;
-    use nbd::memory::{MemoryDevice, Misbehavior};
+    use testkit::memory_device::{MemoryDevice, Misbehavior};
     use world::simulated::SimulatedClock;
     use world::{Millis, Wake};
 

@@ -117,7 +117,7 @@ impl Filter for Rate {
 #[cfg(test)]
 mod tests {
     use base::{Durability, Request};
-    use nbd::memory::MemoryDevice;
+    use testkit::memory_device::MemoryDevice;
     use world::Millis;
     use world::simulated::SimulatedClock;
 

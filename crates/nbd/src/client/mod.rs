@@ -39,6 +39,7 @@
 mod block_device;
 mod connection;
 mod entry;
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod greeting;
 mod nbd_client;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::{BlockDevice, Durability, ExtentKind, IoError, Outcome, Request, Started};
 use nbd::client::{ConnectionError, NbdClient, State, Target};
-use nbd::memory::{MemoryDevice, Misbehavior};
 use nbd::{ExportThread, Limits};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::Endpoint;
 use world::simulated::SimulatedRandom;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use base::{Capabilities, IoError};
-use nbd::memory::{MemoryDevice, Misbehavior};
 use nbd::{ExportTable, ExportThread, ListenOptions, SpawnError};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::Endpoint;
 
 use crate::client::*;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 
 use crate::support::{Fixture, MIB, must_run, run};
-use nbd::memory::Misbehavior;
+use testkit::memory_device::Misbehavior;
 
 /// A device that is often pending or busy.
 fn difficult() -> Misbehavior {

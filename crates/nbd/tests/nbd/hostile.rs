@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
 use nbd::ExportThread;
-use nbd::memory::Misbehavior;
+use testkit::memory_device::Misbehavior;
 
 use crate::client::*;
 use crate::support::{Fixture, MIB, eventually, holding, small_limits};
@@ -201,7 +201,7 @@ fn pending_requests_of_closed_connections_affect_no_other_client() {
     let fixture = Fixture::new();
     let export = fixture.export_with(fixture.options("disk"), MIB, holding());
     let unanswered = |export: &ExportThread<_>| {
-        export.call(|device: &mut nbd::memory::MemoryDevice| device.unanswered())
+        export.call(|device: &mut testkit::memory_device::MemoryDevice| device.unanswered())
     };
     for round in 1..=10 {
         let mut client = fixture.client("disk");
@@ -235,7 +235,7 @@ fn a_client_that_disconnects_within_a_payload_changes_only_the_bytes_it_sent() {
     eventually("the connection is closed", || {
         export.export().connections() == 0
     });
-    let untouched = |device: &mut nbd::memory::MemoryDevice| {
+    let untouched = |device: &mut testkit::memory_device::MemoryDevice| {
         device.bytes()[600_000..].iter().all(|&byte| byte == 0)
     };
     assert_eq!(export.call(untouched), Ok(true));

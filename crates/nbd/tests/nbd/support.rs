@@ -5,9 +5,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nbd::memory::{MemoryDevice, Misbehavior};
 use nbd::{ExportOptions, ExportTable, ExportThread, Limits, ListenOptions, Server, ServerOptions};
 use tempfile::TempDir;
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::real::RealClock;
 use world::{Clock, Endpoint};
 

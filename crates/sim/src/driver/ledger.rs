@@ -36,12 +36,13 @@ impl VersionLedger {
     pub fn check(&mut self, machine: &Machine, stored: &StoredVersion) -> Result<(), VersionError> {
         let walked = audit::walk(machine, stored).map_err(VersionError::Unreadable)?;
         let read = audit::read_version(machine, &walked).map_err(VersionError::Unreadable)?;
-        self.compare(stored.key, &read).map_err(VersionError::Wrong)
+        self.check_content(stored.key, &read)
+            .map_err(VersionError::Wrong)
     }
 
     /// Compares the content of a version with its possible states. From then on only the
     /// state that was found counts.
-    pub fn compare(&mut self, key: VersionKey, read: &Blocks) -> Check {
+    pub fn check_content(&mut self, key: VersionKey, read: &Blocks) -> Check {
         let Some(pinned) = self.versions.get_mut(&key) else {
             return Ok(());
         };
@@ -76,7 +77,7 @@ impl VersionLedger {
             });
             match found {
                 Ok((walked, read)) => {
-                    self.compare(stored.key, &read)?;
+                    self.check_content(stored.key, &read)?;
                     all_walked.push(walked);
                 }
                 Err(_) if has_rot => return Ok(()),
@@ -89,6 +90,6 @@ impl VersionLedger {
         if let (Some(version), Some(walked)) = (versions.last(), all_walked.last()) {
             privacy::check(machine, version, walked)?;
         }
-        audit::compare(machine, &all_walked, &mut self.nonces, &self.reappeared)
+        audit::check_slots(machine, &all_walked, &mut self.nonces, &self.reappeared)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::context::{Context, trace};
 use crate::Check;
-use crate::net::link::LinkFaults;
+use crate::net::faults::LinkFaults;
 
 /// A fault of the network or of a daemon.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ impl Context {
             }
             NetworkFault::Partition => {
                 let faults = LinkFaults {
-                    is_cut: true,
+                    is_partitioned: true,
                     ..LinkFaults::default()
                 };
                 network.set_faults(unit, faults);

@@ -124,7 +124,7 @@ impl Reader {
             ));
         };
         if is_complete && is_kept {
-            context.ledger.compare(key, &seen)?;
+            context.ledger.check_content(key, &seen)?;
             self.state = Some(Pinned {
                 boundaries: *boundary..=*boundary,
                 ..state

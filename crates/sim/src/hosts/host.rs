@@ -49,7 +49,7 @@ pub struct AcquiredLease {
 pub struct Host {
     pub machine: Machine,
     /// Whether the controller is unreachable.
-    pub is_cut: bool,
+    pub is_controller_unreachable: bool,
     /// Whether connections to daemons break.
     pub has_link_faults: bool,
     /// Whether the volume may stop: there was a fault since it was opened.
@@ -98,7 +98,7 @@ impl Host {
     pub fn new(machine: Machine) -> Self {
         Self {
             machine,
-            is_cut: false,
+            is_controller_unreachable: false,
             has_link_faults: false,
             may_stop: false,
             acquired: None,
@@ -317,7 +317,10 @@ impl Attached {
 /// Checks that a block has its content of some boundary from `since` on.
 fn check_read(history: &VolumeHistory, block: u64, since: usize, out: &[u8]) -> Check {
     let until = history.timeline.len();
-    if history.timeline.had(block, &content(out), since..=until) {
+    if history
+        .timeline
+        .matches(block, &content(out), since..=until)
+    {
         return Ok(());
     }
     Err(format!(

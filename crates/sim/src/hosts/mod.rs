@@ -29,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::{BlockDevice, Durability, JournalFolderId, Lineage, VolumeId};
+use volume::VolumeConfig;
 use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
 use world::Millis;
@@ -95,7 +96,10 @@ impl Run {
         let random = SimulatedRandom::new(seed ^ 0x2_0057);
         let setup = Setup {
             is_sealed: random.below(3) > 0,
-            journal_bytes: 4096 * (40 + random.below(80)),
+            volume: VolumeConfig {
+                journal_bytes: 4096 * (40 + random.below(80)),
+                ..Setup::quiet(1, 1).volume
+            },
             read_misses_one_in: [0, 3][random.index(2)],
             jobs_at_once_one_in: [0, 3][(seed % 2) as usize],
             net: NetSetup::choose(seed),
@@ -174,7 +178,7 @@ impl Run {
                 clock.jump(self.random.below(100_000).cast_signed() - 50_000);
                 Ok(())
             }
-            94 => self.clean(index),
+            94 => self.remove_any_version(index),
             95 if self.random.below(3) == 0 => {
                 self.kill(index);
                 Ok(())
@@ -300,7 +304,7 @@ impl Run {
             }
             return Ok(());
         };
-        if host.is_cut {
+        if host.is_controller_unreachable {
             // The renewal, or its answer, is lost.
             if self.random.below(2) == 0 {
                 host.renewal = None;
@@ -327,13 +331,16 @@ impl Run {
     /// Makes the controller unreachable for a host, or reachable again.
     fn toggle_controller(&mut self, index: usize) {
         let host = &mut self.hosts[index];
-        host.is_cut = !host.is_cut;
+        host.is_controller_unreachable = !host.is_controller_unreachable;
         // A commit may be carried out although its answer is lost: the retry finds another
         // head.
-        host.may_stop |= host.is_cut;
-        let one_in = u64::from(host.is_cut);
+        host.may_stop |= host.is_controller_unreachable;
+        let one_in = u64::from(host.is_controller_unreachable);
         host.machine.catalog.set_unavailable(one_in);
-        trace!(self, "host {index} is cut off: {}", host.is_cut);
+        trace!(
+            self,
+            "host {index} is cut off: {}", host.is_controller_unreachable
+        );
     }
 
     fn kill(&mut self, index: usize) {
@@ -357,9 +364,9 @@ impl Run {
     }
 
     /// The holder removes a version.
-    fn clean(&mut self, index: usize) -> Check {
+    fn remove_any_version(&mut self, index: usize) -> Check {
         let host = &self.hosts[index];
-        let has_faults = host.is_cut || host.has_link_faults;
+        let has_faults = host.is_controller_unreachable || host.has_link_faults;
         if !self.is_holder(index) || has_faults || self.versions.is_empty() {
             return Ok(());
         }
@@ -401,7 +408,7 @@ impl Run {
     fn finish(&mut self) -> Check {
         trace!(self, "finishing");
         for index in 0..2 {
-            if self.hosts[index].is_cut {
+            if self.hosts[index].is_controller_unreachable {
                 self.toggle_controller(index);
             }
             self.heal(index);
@@ -469,6 +476,6 @@ impl Run {
             }
             walked.push(walk);
         }
-        audit::compare(machine, &walked, &mut Nonces::default(), &BTreeSet::new())
+        audit::check_slots(machine, &walked, &mut Nonces::default(), &BTreeSet::new())
     }
 }

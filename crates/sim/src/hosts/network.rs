@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Run, trace};
 use crate::Check;
-use crate::net::link::LinkFaults;
+use crate::net::faults::LinkFaults;
 
 impl Run {
     /// Connections of a host break from now on.

@@ -23,7 +23,7 @@ enum Expectation {
 impl Run {
     pub(super) fn acquire(&mut self, index: usize) -> Check {
         let host = &mut self.hosts[index];
-        if host.is_cut || host.attached.is_some() {
+        if host.is_controller_unreachable || host.attached.is_some() {
             return Ok(());
         }
         self.heal(index);
@@ -127,7 +127,7 @@ impl Run {
                 return Ok(false);
             }
             // Its journal may be named now or not. It is complete in both cases.
-            Err(error @ OpenError::Catalog(_)) if host.is_cut => {
+            Err(error @ OpenError::Catalog(_)) if host.is_controller_unreachable => {
                 trace!(self, "host {index} is cut off while it opens: {error}");
                 return Ok(false);
             }
@@ -145,7 +145,7 @@ impl Run {
             removed.map_err(|error| format!("cannot remove older journals: {error}"))?;
         }
         host.opened_epoch = epoch;
-        host.may_stop = host.is_cut;
+        host.may_stop = host.is_controller_unreachable;
         host.attached = Some(Attached::new(volume, term, epoch, sent));
         Ok(true)
     }

@@ -14,9 +14,8 @@ use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
 use world::{Clock, Millis};
 
-use super::SteadyClock;
+use super::clock::SteadyClock;
 use super::link::Link;
-use crate::catalog::WatchedCatalog;
 use crate::members::Members;
 
 /// The validity of capabilities to change segments.
@@ -61,15 +60,20 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Controllers whose database is `catalog`.
+    /// Controllers whose database is `memory`, with the states of `members`.
     #[must_use]
-    pub fn new(cluster: ClusterId, clock: &Arc<SimulatedClock>, catalog: &WatchedCatalog) -> Self {
+    pub fn new(
+        cluster: ClusterId,
+        clock: &Arc<SimulatedClock>,
+        memory: Arc<MemoryCatalog>,
+        members: Arc<Members>,
+    ) -> Self {
         Self {
             key: SigningKey::derive(b"simulated"),
             cluster,
             clock: SteadyClock(Arc::clone(clock)),
-            memory: Arc::clone(&catalog.memory),
-            members: Arc::clone(&catalog.members),
+            memory,
+            members,
             lineage_tags: Mutex::default(),
         }
     }

@@ -19,7 +19,7 @@ use unit_wire::{Request, VERSION};
 use world::simulated::{SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{Clock, Disk, Wake, World};
 
-use super::Records;
+use super::record::Records;
 use super::tap::{Arrival, Tap, Witness};
 
 /// The parts of a daemon's machine.

@@ -24,7 +24,8 @@ use world::{Clock, Pool};
 
 use super::capabilities::CapabilityCache;
 use super::daemon::{Abandoned, Daemon};
-use super::{Counts, Records};
+use super::faults::{LinkFault, LinkFaults};
+use super::record::{Counts, Records};
 
 /// The timeouts of the product's links.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,46 +35,6 @@ const SHOW_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The offset of the tag in a frame, in bytes.
 const TAG_AT: usize = 8;
-
-/// The faults of a link. Each rate is one of this many exchanges, none if zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LinkFaults {
-    /// Nothing arrives.
-    pub is_cut: bool,
-    /// The connection breaks before the requests arrive.
-    pub before_one_in: u64,
-    /// The connection breaks after the requests were carried out.
-    pub after_one_in: u64,
-    /// The connection breaks within the requests, or within the answers.
-    pub within_one_in: u64,
-    /// The connection is abandoned, and the requests arrive later.
-    pub late_one_in: u64,
-    /// The exchange is slow, sometimes slower than its timeout.
-    pub slow_one_in: u64,
-    /// Whether the first fault is the only one.
-    pub is_once: bool,
-    /// Only exchanges that begin with such a request have faults.
-    pub only: Option<Verb>,
-}
-
-/// The fault of one exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LinkFault {
-    /// No fault.
-    None,
-    /// The connection breaks before the requests arrive.
-    Before,
-    /// The connection breaks after the requests were carried out.
-    After,
-    /// The connection breaks within the requests.
-    InRequests,
-    /// The connection breaks within the answers.
-    InAnswers,
-    /// The requests arrive later; if `is_unresponsive`, the host waits for the timeout.
-    Late { is_unresponsive: bool },
-    /// The exchange takes long.
-    Slow,
-}
 
 /// The parts of a link.
 pub struct Params {
@@ -278,7 +239,7 @@ impl Link {
             ..
         } = &self.params;
         let faults = *faults.lock();
-        if faults.is_cut {
+        if faults.is_partitioned {
             clock.advance(CONNECT_TIMEOUT);
             return Err(ErrorKind::TimedOut.into());
         }
@@ -468,35 +429,13 @@ impl Link {
     fn choose_fault(&self, code: u16) -> LinkFault {
         let random = &self.params.random;
         let faults = *self.params.faults.lock();
-        if faults.is_cut {
+        if faults.is_partitioned {
             return LinkFault::Late {
                 is_unresponsive: true,
             };
         }
-        if faults.only.is_some_and(|verb| verb as u16 != code) {
-            return LinkFault::None;
-        }
-        let (is_in_requests, is_unresponsive) = (random.one_in(2), random.one_in(3));
-        let possible = [
-            (faults.before_one_in, LinkFault::Before),
-            (faults.after_one_in, LinkFault::After),
-            (
-                faults.within_one_in,
-                match is_in_requests {
-                    true => LinkFault::InRequests,
-                    false => LinkFault::InAnswers,
-                },
-            ),
-            (faults.late_one_in, LinkFault::Late { is_unresponsive }),
-            (faults.slow_one_in, LinkFault::Slow),
-        ];
-        let chosen = possible
-            .into_iter()
-            .find(|(one_in, _)| random.one_in(*one_in));
-        let Some((_, fault)) = chosen else {
-            return LinkFault::None;
-        };
-        if faults.is_once {
+        let fault = faults.choose(code, random);
+        if fault != LinkFault::None && faults.is_once {
             *self.params.faults.lock() = LinkFaults::default();
         }
         fault

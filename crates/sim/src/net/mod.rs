@@ -9,109 +9,38 @@
 //!
 //! * [`daemon`]: the machine of a unit: its disk, its clock, its daemon.
 //! * [`tap`]: observes connections, and checks them without the daemon's code.
-//! * [`link`]: a host's link to a daemon, and its faults.
+//! * [`link`]: a host's link to a daemon.
+//! * [`faults`]: the faults of a link.
+//! * [`record`]: what happened, as counts and violations.
 //! * [`capabilities`]: the capabilities that controllers sign, and a host's cache of them.
 //!
 //! Everything runs on one thread: the caller of a request moves the bytes in both
 //! directions. A host must not start a request within the completion of another one.
 
 pub mod capabilities;
+mod clock;
 pub mod daemon;
+pub mod faults;
 pub mod link;
+pub mod record;
 pub mod tap;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::{ClusterId, UnitId};
 use parking_lot::Mutex;
 use unit_remote::RemoteUnit;
+use world::World;
 use world::simulated::{SimulatedClock, SimulatedDisk, SimulatedRandom};
-use world::{Clock, Millis, World};
 
 use self::capabilities::{CapabilityCache, Controllers};
+use self::clock::SteadyClock;
 use self::daemon::Daemon;
-use self::link::{Link, LinkFaults};
+use self::faults::LinkFaults;
+use self::link::Link;
+use self::record::{Counts, Records};
 use crate::catalog::WatchedCatalog;
 use crate::setup::NetSetup;
-
-/// Counts of events, over all links and daemons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Requests that were started.
-    pub requests: u64,
-    /// Connections that broke before the requests arrived.
-    pub broken_before: u64,
-    /// Connections that broke after the requests were carried out.
-    pub answers_lost: u64,
-    /// Connections that broke within the requests or the answers.
-    pub cut_in_frame: u64,
-    /// Requests that were answered after their connection was abandoned.
-    pub late: u64,
-    /// Changes among them that were carried out.
-    pub late_changes: u64,
-    /// Answers that came before that of an earlier request.
-    pub reordered: u64,
-    /// Connections that timed out.
-    pub timed_out: u64,
-    /// Partitions.
-    pub partitions: u64,
-    /// Daemons that were killed.
-    pub killed: u64,
-    /// Power failures of daemons' machines.
-    pub crashed: u64,
-    /// Falsified answers to reads.
-    pub falsified: u64,
-    /// Changes that were refused because a newer lease or *repair* was shown, or the same
-    /// one on a newer connection.
-    pub refused_older: u64,
-}
-
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.broken_before += other.broken_before;
-        self.answers_lost += other.answers_lost;
-        self.cut_in_frame += other.cut_in_frame;
-        self.late += other.late;
-        self.late_changes += other.late_changes;
-        self.reordered += other.reordered;
-        self.timed_out += other.timed_out;
-        self.partitions += other.partitions;
-        self.killed += other.killed;
-        self.crashed += other.crashed;
-        self.falsified += other.falsified;
-        self.refused_older += other.refused_older;
-    }
-}
-
-/// The record of all hosts and daemons of a run.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// Events that were counted.
-    pub counts: Counts,
-    /// Promises that daemons broke.
-    pub violations: Vec<String>,
-    /// Whether events are printed.
-    pub is_traced: bool,
-}
-
-/// The record, shared by links and daemons.
-pub type Records = Arc<Mutex<Record>>;
-
-/// The clock of controllers and daemons: its wall clock never jumps.
-pub struct SteadyClock(pub Arc<SimulatedClock>);
-
-impl Clock for SteadyClock {
-    fn monotonic(&self) -> Duration {
-        self.0.monotonic()
-    }
-
-    fn wall(&self) -> Millis {
-        let start_ms = 1_767_225_600_000;
-        Millis(start_ms + i64::try_from(self.0.monotonic().as_millis()).expect("some years"))
-    }
-}
 
 /// One host's view of the network.
 pub struct Network {
@@ -138,7 +67,12 @@ impl Network {
         clock: &Arc<SimulatedClock>,
         catalog: &WatchedCatalog,
     ) -> Self {
-        let controllers = Arc::new(Controllers::new(cluster, clock, catalog));
+        let controllers = Arc::new(Controllers::new(
+            cluster,
+            clock,
+            Arc::clone(&catalog.memory),
+            Arc::clone(&catalog.members),
+        ));
         let holder = [1; 32];
         Self {
             setup,

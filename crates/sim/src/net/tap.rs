@@ -11,7 +11,7 @@ use unit_wire::{BODY_BYTES_MAX, Frames, Request, Status, put_frame};
 use world::Millis;
 use world::simulated::SimulatedRandom;
 
-use super::Records;
+use super::record::Records;
 
 /// Daemons accept a capability this long after its end, in milliseconds.
 const SLACK_MS: i64 = 10_000;

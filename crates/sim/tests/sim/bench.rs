@@ -181,7 +181,7 @@ impl Bench {
             walked
         };
         let walked: Vec<WalkedVersion> = versions.iter().map(walk).collect();
-        audit::compare(
+        audit::check_slots(
             &self.machine,
             &walked,
             &mut Nonces::default(),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, CopysetId, Outcome, Request, Started, VolumeId};
-use sim::net::Counts;
-use sim::net::link::LinkFaults;
+use sim::net::faults::LinkFaults;
+use sim::net::record::Counts;
 use sim::setup::{NetSetup, Setup};
 use unit_wire::Verb;
 use volume::Volume;

@@ -10,7 +10,7 @@ const BLOCKS: u64 = 6;
 /// A volume of a few blocks, some in the tree and some in the tail.
 fn small(replicas: u8) -> (Bench, VolumeId) {
     let mut setup = sim::setup::Setup::quiet(2, replicas);
-    setup.tail_pages_max = 1;
+    setup.volume.tail_pages_max = 1;
     setup.is_sealed = replicas == 2;
     let mut bench = Bench::with(setup);
     let id = bench.create(None);

@@ -122,7 +122,7 @@ fn a_read_waits_for_unavailable_units() {
 fn reads_of_map_pages_and_extents_wait_for_unavailable_units() {
     let mut setup = Setup::quiet(2, 2);
     // Nothing is left in the tail: only map pages have the locations of blocks.
-    setup.tail_entries_max = 1;
+    setup.volume.tail_entries_max = 1;
     let mut bench = Bench::with(setup);
     let id = bench.create(None);
     let mut volume = bench.attach(id);

@@ -60,7 +60,7 @@ pub fn run(empty: &dyn Fn() -> Arc<dyn Unit>) {
         ),
         (
             "what was freed is told slot by slot",
-            what_was_freed_is_told,
+            freed_slots_are_reported,
         ),
     ];
     for (claim, check) in claims {
@@ -526,7 +526,7 @@ fn only_the_expected_segment_is_replaced(unit: &dyn Unit) {
     assert_eq!(unit.list().expect("listed"), []);
 }
 
-fn what_was_freed_is_told(unit: &dyn Unit) {
+fn freed_slots_are_reported(unit: &dyn Unit) {
     let segment = segment(3);
     assert!(matches!(
         unit.segment_slots(segment),
@@ -536,10 +536,10 @@ fn what_was_freed_is_told(unit: &dyn Unit) {
     unit.sync(&[segment]).expect("synced");
     unit.free(segment, &[Slot(9), Slot(1), Slot(2)], false)
         .expect("freed");
-    let told = unit.segment_slots(segment).expect("told");
-    assert_eq!(told.stat, unit.stat_segment(segment).expect("told"));
-    assert_eq!((told.stat.slots, told.stat.freed), (11, 3));
-    assert_eq!(told.freed, [Slot(1), Slot(2), Slot(9)]);
+    let report = unit.segment_slots(segment).expect("reported");
+    assert_eq!(report.stat, unit.stat_segment(segment).expect("reported"));
+    assert_eq!((report.stat.slots, report.stat.freed), (11, 3));
+    assert_eq!(report.freed, [Slot(1), Slot(2), Slot(9)]);
 }
 
 fn the_last_note_is_kept(unit: &dyn Unit) {

@@ -25,8 +25,8 @@
 //!   nothing to copy to it, and queried an in-sync member (with parity: as many as there
 //!   is data), or all members.
 //!
-//! `inspection` asks the members about a segment, and `pass` decides what to do; `copy` restores copies, `rows` restores
-//! rows with parity; `verdict` collects the result.
+//! `inspection` asks the members about a segment, and `pass` decides what to do; `copy`
+//! restores copies, `rows` restores rows with parity; `verdict` collects the result.
 
 #[cfg(test)]
 mod byzantine_tests;

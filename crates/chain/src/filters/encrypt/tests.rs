@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nbd::memory::{MemoryDevice, Misbehavior};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, SimulatedPool, SimulatedRandom};
 use world::{Millis, Wake};
 use zeroize::Zeroizing;

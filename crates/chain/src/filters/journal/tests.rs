@@ -725,7 +725,7 @@ fn opened_over(
         ..machine.journal.config.clone()
     };
     let mut journal = Journal::new(config, machine.simulation.world(), Wake::noop());
-    let mut below = nbd::memory::MemoryDevice::new(bytes);
+    let mut below = testkit::memory_device::MemoryDevice::new(bytes);
     loop {
         match journal.open(&mut below) {
             Opening::Failed(reason) => return Err(reason),

@@ -9,10 +9,10 @@ use base::{
     BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, Token, ZeroMode,
 };
 use chain_policy::Policy;
-use nbd::memory::{MemoryDevice, Misbehavior};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::simulated::{SimulatedClock, Simulation};
 use world::{Clock, Millis, Wake};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::trace::{OpKind, Outcome, Trace as Recorded};
 use base::{BlockDevice as _, Completion, Durability, IoError, Request, Started, ZeroMode};
 use chain_policy::TraceConfig;
-use nbd::memory::{MemoryDevice, Misbehavior};
+use testkit::memory_device::{MemoryDevice, Misbehavior};
 use world::simulated::Simulation;
 use world::{OpenMode, Wake};
 

@@ -102,7 +102,7 @@ impl MemoryDevice {
         self
     }
 
-    /// The device as a result, for [`ExportThread::spawn`](crate::ExportThread::spawn).
+    /// The device as a result, as an export's thread makes its device.
     ///
     /// # Errors
     /// None.
