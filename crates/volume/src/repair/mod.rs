@@ -45,6 +45,7 @@ mod put_rows;
 mod report;
 #[cfg(test)]
 mod rot_tests;
+mod row_content;
 mod rows;
 #[cfg(test)]
 mod rows_tests;

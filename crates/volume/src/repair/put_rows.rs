@@ -5,7 +5,8 @@ use unit::Replacement;
 
 use super::compare::Copy;
 use super::copy_error::CopyError;
-use super::rows::{Content, Rows};
+use super::row_content::Content;
+use super::rows::Rows;
 
 impl Rows<'_> {
     /// Replaces what the member has, if anything, by `content`.

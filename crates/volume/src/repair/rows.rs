@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use base::Slot;
-use unit::{Read, SlotRun, Tag, UnitError};
+use unit::{Read, SlotRun, UnitError};
 
 use super::compare::{Copy, SlotState};
 use super::copy_error::CopyError;
+use super::row_content::Content;
 use super::spread::{RUN_SLOTS_MAX, SegmentSpread, number};
 use crate::catalog::{Erasure, MemberState};
 use crate::scatter::erasure::{Masks, MemberPart, SlotContent, rebuild};
@@ -33,18 +33,6 @@ pub(super) struct Rows<'a> {
     pub rows_max: Option<u32>,
     /// Whether slots that only rebuilding members keep were freed elsewhere.
     pub is_given_up: bool,
-}
-
-/// The content that a member is to hold, from some row on.
-#[derive(Default)]
-pub(super) struct Content {
-    pub tags: Vec<Tag>,
-    pub data: Vec<u8>,
-    /// Rows that hold nothing.
-    pub freed: Vec<Slot>,
-    /// On a parity member: the masks of each row.
-    pub masks: Option<Masks>,
-    pub generation: u16,
 }
 
 /// What rows are recovered from.
@@ -496,28 +484,5 @@ impl Rows<'_> {
             row = end;
         }
         Ok(slots)
-    }
-}
-
-impl Content {
-    fn add(&mut self, row: usize, slot: SlotContent, slot_bytes: u32) {
-        match slot {
-            SlotContent::Present(tag, content) => {
-                self.tags.push(tag);
-                self.data.extend(content);
-            }
-            SlotContent::Freed | SlotContent::Lost => {
-                self.tags.push([0; 16]);
-                self.data.resize(self.data.len() + slot_bytes as usize, 0);
-                self.freed.push(number(row));
-            }
-        }
-    }
-
-    /// Appends the masks of the last row.
-    fn apply_masks(&mut self, masks: &Masks) {
-        if let Some(all) = &mut self.masks {
-            all.extend(masks);
-        }
     }
 }
