@@ -264,7 +264,7 @@ impl Machine {
     fn open(&mut self) {
         for _ in 0..100_000 {
             match self.journal.open(&mut self.below) {
-                Opening::Ready if matches!(self.journal.stage, Stage::Open(_)) => return,
+                Opening::Ready if matches!(self.journal.lifecycle.stage, Stage::Open(_)) => return,
                 Opening::Ready => {
                     self.journal.resume();
                     self.turn();
@@ -632,7 +632,7 @@ fn live_with_failing_flushes(seed: u64, flush: FlushMode) {
     for (version, bytes) in versions.iter().zip(durable.chunks(BLOCK)) {
         assert_eq!(bytes[0], *version, "seed {seed}");
     }
-    assert_eq!(machine.journal.backlog.changes.memory_bytes, 0);
+    assert_eq!(machine.journal.write_back.backlog.changes.memory_bytes, 0);
 }
 
 #[test]
@@ -667,7 +667,7 @@ fn changes_without_data_are_bounded_too() {
     machine.platter.borrow_mut().fails = false;
     let flushed = machine.ask(|journal, below, token| journal.start(below, Request::flush(token)));
     assert_eq!(flushed, Ok(Outcome::Done));
-    assert_eq!(machine.journal.backlog.changes.memory_bytes, 0);
+    assert_eq!(machine.journal.write_back.backlog.changes.memory_bytes, 0);
 }
 
 /// A server that accepts only blocks of 4096 bytes would refuse acknowledged changes for ever.
@@ -676,7 +676,7 @@ fn a_change_that_the_disk_below_would_refuse_is_not_acknowledged() {
     let mut machine = Machine::new(10, FlushMode::Through);
     let config = JournalConfig {
         block_min: 4096,
-        ..machine.journal.config.clone()
+        ..machine.journal.lifecycle.config.clone()
     };
     machine.journal = Journal::new(config, machine.simulation.world(), Wake::noop());
     machine.open();
@@ -722,14 +722,14 @@ fn opened_over(
     let config = JournalConfig {
         disk,
         has_moved,
-        ..machine.journal.config.clone()
+        ..machine.journal.lifecycle.config.clone()
     };
     let mut journal = Journal::new(config, machine.simulation.world(), Wake::noop());
     let mut below = nbd::memory::MemoryDevice::new(bytes);
     loop {
         match journal.open(&mut below) {
             Opening::Failed(reason) => return Err(reason),
-            Opening::Ready if matches!(journal.stage, Stage::Open(_)) => {
+            Opening::Ready if matches!(journal.lifecycle.stage, Stage::Open(_)) => {
                 return Ok(below.bytes().to_vec());
             }
             Opening::Ready => journal.resume(),

@@ -14,7 +14,7 @@
 //! | `member` | one of these disks, and pure decisions about who may be read |
 //! | `requests`, `held` | requests that are not answered, and the ranges that they lock |
 //! | `dispatch`, `reads`, `results` | start requests at members, and take what they answer |
-//! | `region_log`: `region_map`, `regions`, `store` | what each member is missing, also after a crash |
+//! | `region_log`: `region_map`, `slot`, `store` | what each member is missing, also after a crash |
 //! | `startup`, `rebuild` | find the source, and give the others what they are missing |
 //! | `tracker`: `selection`, `granules` | partial replicas, which get chosen files only |
 //!
@@ -44,6 +44,7 @@ mod replica_set;
 mod requests;
 mod results;
 mod selection;
+mod slot;
 mod startup;
 mod store;
 #[cfg(test)]
