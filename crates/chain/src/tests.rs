@@ -120,7 +120,7 @@ impl Filter for OwnTokens {
             Started::Done => self.opening = Some(0),
             Started::Pending => self.opening = Some(own),
             Started::Busy => {}
-            Started::Failed(error) => return Opening::Failed(error.to_string()),
+            Started::Failed(error) => return Opening::Failed(error.to_string().into()),
         }
         match self.opening {
             Some(0) => Opening::Ready,
@@ -213,7 +213,7 @@ struct Fails;
 
 impl Filter for Fails {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        Opening::Failed("no key".to_owned())
+        Opening::Failed("no key".to_owned().into())
     }
 }
 

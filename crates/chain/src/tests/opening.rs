@@ -14,7 +14,7 @@ fn the_old_filters_stay_in_use_if_a_new_one_cannot_be_opened() {
     assert_eq!(rig.hot_swap(vec![Box::new(Xor(3))]), Ok(()));
     assert_eq!(rig.write(1, 0, 7), Started::Done);
     let failed = rig.hot_swap(vec![Box::new(Fails), Box::new(OwnTokens::default())]);
-    let reason = "no key".to_owned();
+    let reason = "no key".to_owned().into();
     assert_eq!(failed, Err(HotSwapError::Open { at: 0, reason }));
     assert_eq!(rig.read(2, 0), (Started::Done, vec![7; 512]));
     assert_eq!(rig.chain.bottom().bytes()[0], 7 ^ 3);

@@ -18,7 +18,7 @@ use super::stage::Stage;
 use super::waiting::{Condition, Waiting};
 use super::write_back::WriteBack;
 use super::{FlushMode, JournalConfig};
-use crate::{Filter, Opening};
+use crate::{Filter, FilterError, Opening};
 
 /// The delay before a busy disk below is tried again.
 const BUSY_RETRY: Duration = Duration::from_millis(1);
@@ -69,15 +69,17 @@ impl Journal {
     }
 
     /// Stops the journal for good.
-    pub(super) fn fail(&mut self, reason: String) {
+    pub(super) fn fail(&mut self, error: impl Into<FilterError>) {
+        let error = error.into();
+        let reason = error.reason();
         tracing::error!(reason, "journal filter stopped");
         for waiting in self.waiting.drain(..) {
             self.completions.push(Completion {
                 token: waiting.token,
-                result: Err(IoError::Stopped(reason.clone())),
+                result: Err(IoError::Stopped(reason.to_owned())),
             });
         }
-        self.lifecycle.stage = Stage::Failed(reason);
+        self.lifecycle.stage = Stage::Failed(error);
         self.gathering.cancel();
     }
 
@@ -85,7 +87,7 @@ impl Journal {
     pub(super) fn refusal(&self) -> Option<Started> {
         match &self.lifecycle.stage {
             Stage::Open(_) | Stage::ReadOnly => None,
-            Stage::Failed(reason) => Some(Started::Failed(IoError::Stopped(reason.clone()))),
+            Stage::Failed(error) => Some(Started::Failed(IoError::Stopped(error.to_string()))),
             _ => Some(Started::Busy),
         }
     }
@@ -230,7 +232,7 @@ impl Filter for Journal {
                 Opening::Pending
             }
             Stage::Open(_) | Stage::Idle { .. } | Stage::ReadOnly => Opening::Ready,
-            Stage::Failed(reason) => Opening::Failed(reason.clone()),
+            Stage::Failed(error) => Opening::Failed(error.clone()),
             _ => Opening::Pending,
         }
     }
@@ -264,7 +266,7 @@ impl Filter for Journal {
         }
         self.lease.end_turn();
         match &self.lifecycle.stage {
-            Stage::Failed(reason) => Err(IoError::Stopped(reason.clone())),
+            Stage::Failed(error) => Err(IoError::Stopped(error.to_string())),
             _ => below.commit(),
         }
     }

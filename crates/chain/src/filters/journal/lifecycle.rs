@@ -22,6 +22,7 @@ use super::ring::Ring;
 use super::stage::{IdleContent, Stage};
 use super::verdict::Verdict;
 use super::write_back::WriteBack;
+use crate::FilterError;
 
 /// The file of a journal, and the phase of its life. It knows no requests.
 pub(super) struct Lifecycle {
@@ -57,9 +58,15 @@ impl Lifecycle {
     }
 
     /// The reason to stop the journal because of an error of its file.
-    pub fn file_error(&self, error: &io::Error) -> String {
+    pub fn file_error(&self, error: &io::Error) -> FilterError {
         let path = self.config.shown_path();
-        format!("the journal {path}: {error}")
+        let reason = format!("the journal {path}: {error}");
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                FilterError::StorageFull(reason)
+            }
+            _ => FilterError::Other(reason),
+        }
     }
 
     /// Starts to open the journal.
@@ -97,7 +104,7 @@ impl Lifecycle {
         &mut self,
         below: &dyn BlockDevice,
         write_back: &mut WriteBack,
-    ) -> Result<(), String> {
+    ) -> Result<(), FilterError> {
         let result = match self.job.poll() {
             None => return Ok(()),
             Some(Err(error)) => return Err(self.file_error(&error)),
@@ -196,14 +203,14 @@ impl Lifecycle {
         journal: JournalFile,
         scan: &Scan,
         below: &dyn BlockDevice,
-    ) -> Result<(), String> {
+    ) -> Result<(), FilterError> {
         if scan.records.is_empty() && scan.next.is_none() {
             self.found_nothing(journal);
             return Ok(());
         }
         let disk_bytes = below.geometry().size_bytes;
         match self.config.judge(&journal.start, disk_bytes) {
-            Verdict::Refuse(reason) => return Err(reason),
+            Verdict::Refuse(reason) => return Err(reason.into()),
             Verdict::Quarantine(reason) => self.quarantine(&journal.start, reason),
             Verdict::WriteBack => {
                 self.stage = Stage::Idle {

@@ -9,7 +9,7 @@ use world::World;
 use super::leftover::JOURNAL_SUFFIX;
 use super::stage::Stage;
 use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use crate::{FilterContext, StateFolder};
+use crate::{FilterContext, FilterError, StateFolder};
 
 /// The maximal memory for changes that are not durable below, in bytes.
 pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
@@ -94,12 +94,12 @@ impl Journal {
             context,
         });
         if ring_bytes < RING_BYTES_MIN {
-            journal.lifecycle.stage = Stage::Failed(format!(
+            journal.lifecycle.stage = Stage::Failed(FilterError::Other(format!(
                 "this host allows a journal {} MiB, but a journal needs {} MiB \
                  (--filter-journal)",
                 bytes_max >> 20,
                 RING_BYTES_MIN >> 20
-            ));
+            )));
         } else if policy.size > bytes_max {
             journal.lifecycle.note(format!(
                 "the journal has {} MiB instead of {} MiB, because this host allows no more \

@@ -216,7 +216,7 @@ impl Filter for Replicate {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         self.advance_startup(below);
         match &self.startup {
-            Startup::Failed(reason) => Opening::Failed(reason.clone()),
+            Startup::Failed(reason) => Opening::Failed(reason.clone().into()),
             Startup::Ready => Opening::Ready,
             _ => Opening::Pending,
         }

@@ -11,7 +11,7 @@ use crate::filters::journal::origin::Origin;
 use crate::filters::journal::record::{LogPosition, RING_OFFSET, StartPage};
 use crate::filters::journal::stage::Stage;
 use crate::filters::journal::{FlushMode, Journal, JournalConfig};
-use crate::{Filter, Opening};
+use crate::{Filter, FilterError, Opening};
 
 /// Opens the journal over a disk of `bytes` bytes with the number `disk`. Returns its content, or
 /// why the journal is refused.
@@ -19,7 +19,7 @@ fn opened_over(
     machine: &Machine,
     bytes: usize,
     (disk, has_moved): (Option<u32>, bool),
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, FilterError> {
     let config = JournalConfig {
         disk,
         has_moved,
@@ -29,7 +29,7 @@ fn opened_over(
     let mut below = nbd::memory::MemoryDevice::new(bytes);
     loop {
         match journal.open(&mut below) {
-            Opening::Failed(reason) => return Err(reason),
+            Opening::Failed(error) => return Err(error),
             Opening::Ready if matches!(journal.lifecycle.stage, Stage::Open(_)) => {
                 return Ok(below.bytes().to_vec());
             }
@@ -53,8 +53,11 @@ fn records_are_written_to_no_other_disk() {
     write(&mut machine, 512, &[4; 512]);
     write(&mut machine, 0, &[5; 512]);
     let refused = |bytes, disk, why: &str| {
-        let reason = opened_over(&machine, bytes, disk).expect_err("it is another disk");
-        assert!(reason.contains(why), "{reason}");
+        let error = opened_over(&machine, bytes, disk).expect_err("it is another disk");
+        assert!(
+            matches!(&error, FilterError::Other(reason) if reason.contains(why)),
+            "{error}"
+        );
     };
     refused(size, (Some(2), false), "acknowledged for another disk");
     refused(size, (Some(2), false), "--server-moved");
@@ -120,8 +123,6 @@ fn a_start_page_with_impossible_numbers_is_refused() {
 fn a_journal_without_room_on_its_disk_returns_its_size_in_the_error() {
     use world::Disk;
 
-    use crate::filters::journal::origin::Origin;
-
     let disk = world::simulated::SimulatedDisk::new(1);
     let folder = std::path::Path::new("/journals");
     disk.create_directory(folder).expect("made");
@@ -137,6 +138,17 @@ fn a_journal_without_room_on_its_disk_returns_its_size_in_the_error() {
     let reason = "its 8 MiB cannot be reserved: No space left on device";
     assert!(error.to_string().starts_with(reason), "{error}");
     assert_eq!(disk.list(folder).expect("listed").len(), 0);
+}
+
+#[test]
+fn a_journal_that_cannot_be_created_on_a_full_disk_says_so_by_its_type() {
+    let machine = Machine::new(1, FlushMode::Through);
+    machine.simulation.disk.set_capacity(Path::new("/"), 4096);
+    let refused = opened_over(&machine, BLOCK * BLOCKS, (Some(1), false));
+    let Err(FilterError::StorageFull(reason)) = refused else {
+        panic!("the disk is full: {refused:?}");
+    };
+    assert!(reason.contains("cannot be reserved"), "{reason}");
 }
 
 /// Everything behind the damage was dropped as if the power had failed, though it was flushed.
@@ -163,7 +175,7 @@ fn a_damaged_record_that_was_durable_is_not_taken_for_the_end_of_the_log() {
         match opened_over(&machine, BLOCK * BLOCKS, (Some(1), false)) {
             Err(why) => {
                 assert!(is_refused, "{damaged}: {why}");
-                assert!(why.contains("it is damaged at byte"), "{why}");
+                assert!(why.reason().contains("it is damaged at byte"), "{why}");
             }
             Ok(bytes) => {
                 assert!(!is_refused, "{damaged}");
