@@ -256,23 +256,7 @@ impl<D: BlockDevice> Chain<D> {
 
     fn step(&mut self, swapping: &mut HotSwapProgress) -> Step {
         match &swapping.phase {
-            Phase::Draining => {
-                for (at, one) in self.filters.iter().enumerate() {
-                    if let Err(reason) = one.check_removable() {
-                        return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
-                    }
-                }
-                if !self.are_quiescent() || self.pending > 0 || self.late_flushes > 0 {
-                    return Step::Wait;
-                }
-                swapping.phase = match self.start_flush() {
-                    Started::Busy => return Step::Wait,
-                    Started::Pending => Phase::Flushing,
-                    Started::Done => Phase::Flushed(Ok(())),
-                    Started::Failed(error) => Phase::Flushed(Err(error)),
-                };
-                Step::Again
-            }
+            Phase::Draining => self.drain(swapping),
             Phase::Flushing => Step::Wait,
             Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Flush(error.clone()))),
             Phase::Flushed(Ok(())) => match self.top().commit() {
@@ -289,30 +273,60 @@ impl<D: BlockDevice> Chain<D> {
                 is_replaying,
             } => {
                 let (ready, is_replaying) = (*ready, *is_replaying);
-                match swapping.filters.len().checked_sub(ready + 1) {
-                    Some(at) if is_replaying => match swapping.filters[at].has_replayed() {
-                        true => {
-                            swapping.continue_opening(ready + 1, self.clock.monotonic());
-                            Step::Again
-                        }
-                        false => Step::Wait,
-                    },
-                    Some(at) => self.open_next(swapping, at),
-                    // An out-of-process filter may have started a request since.
-                    None if !self.are_quiescent() => Step::Wait,
-                    None => Step::Ended(swapping.check(
-                        DiskShape {
-                            geometry: self.geometry(),
-                            capabilities: self.capabilities(),
-                        },
-                        DiskShape {
-                            geometry: geometry_of(&swapping.filters, &self.bottom),
-                            capabilities: capabilities_of(&swapping.filters, &self.bottom),
-                        },
-                        self.unseen_growth(swapping.below_bytes),
-                    )),
-                }
+                self.continue_opening(swapping, ready, is_replaying)
             }
+        }
+    }
+
+    /// Waits until the filters in use may be removed, and starts their last flush.
+    fn drain(&mut self, swapping: &mut HotSwapProgress) -> Step {
+        for (at, one) in self.filters.iter().enumerate() {
+            if let Err(reason) = one.check_removable() {
+                return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
+            }
+        }
+        if !self.are_quiescent() || self.pending > 0 || self.late_flushes > 0 {
+            return Step::Wait;
+        }
+        swapping.phase = match self.start_flush() {
+            Started::Busy => return Step::Wait,
+            Started::Pending => Phase::Flushing,
+            Started::Done => Phase::Flushed(Ok(())),
+            Started::Failed(error) => Phase::Flushed(Err(error)),
+        };
+        Step::Again
+    }
+
+    /// Opens the new filters, of which the lowest `ready` are open. With `is_replaying`, the next
+    /// one is open as well, and has to replay what it has.
+    fn continue_opening(
+        &mut self,
+        swapping: &mut HotSwapProgress,
+        ready: usize,
+        is_replaying: bool,
+    ) -> Step {
+        match swapping.filters.len().checked_sub(ready + 1) {
+            Some(at) if is_replaying => match swapping.filters[at].has_replayed() {
+                true => {
+                    swapping.continue_opening(ready + 1, self.clock.monotonic());
+                    Step::Again
+                }
+                false => Step::Wait,
+            },
+            Some(at) => self.open_next(swapping, at),
+            // An out-of-process filter may have started a request since.
+            None if !self.are_quiescent() => Step::Wait,
+            None => Step::Ended(swapping.check(
+                DiskShape {
+                    geometry: self.geometry(),
+                    capabilities: self.capabilities(),
+                },
+                DiskShape {
+                    geometry: geometry_of(&swapping.filters, &self.bottom),
+                    capabilities: capabilities_of(&swapping.filters, &self.bottom),
+                },
+                self.unseen_growth(swapping.below_bytes),
+            )),
         }
     }
 

@@ -11,8 +11,35 @@ pub enum Opening {
     Ready,
     /// The filter waits for something: open it again after the next poll.
     Pending,
-    /// The filter cannot be used here, for this reason, which its owner reads.
-    Failed(String),
+    /// The filter cannot be used here.
+    Failed(FilterError),
+}
+
+/// Why a filter cannot be used. Its owner reads the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// The disk with the filter's own file has too little free space.
+    #[error("{0}")]
+    StorageFull(String),
+    /// Any other reason.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl FilterError {
+    /// The reason, for people.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::StorageFull(reason) | Self::Other(reason) => reason,
+        }
+    }
+}
+
+impl From<String> for FilterError {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
 }
 
 /// A service in a chain. Its methods are those of [`BlockDevice`] with the device *below* it. By

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base::{Capabilities, DeviceGeometry, IoError};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterError};
 
 /// The longest time for draining and flushing; after that the old filters stay in use.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
@@ -90,7 +90,7 @@ pub enum HotSwapError {
         /// The filter's position, from 0 for the uppermost.
         at: usize,
         /// The filter's reason.
-        reason: String,
+        reason: FilterError,
     },
     /// The size would change in a way that the user of the chain cannot follow.
     #[error("the size of the disk would change from {is} to {would_be} bytes")]

@@ -29,7 +29,7 @@ pub use context::{
     AttachmentContext, Attribution, ChainHistory, DiskLimits, EventSink, FilterContext,
     HostContext, KeyError, KeySource, Lease, NoKeys, StateFolder, UnlimitedLease,
 };
-pub use filter::{Filter, Opening};
+pub use filter::{Filter, FilterError, Opening};
 pub use filters::build_filters;
 pub use hot_swap::{HotSwap, HotSwapError, OnSwapped, SizeRule};
 pub use key_derivations::{KEY_DERIVATIONS_MAX, KeyDerivations};

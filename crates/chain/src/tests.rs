@@ -1,5 +1,8 @@
 //! Chains over a device in memory that is slow, busy or unavailable at times.
 
+mod opening;
+mod swaps;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -117,7 +120,7 @@ impl Filter for OwnTokens {
             Started::Done => self.opening = Some(0),
             Started::Pending => self.opening = Some(own),
             Started::Busy => {}
-            Started::Failed(error) => return Opening::Failed(error.to_string()),
+            Started::Failed(error) => return Opening::Failed(error.to_string().into()),
         }
         match self.opening {
             Some(0) => Opening::Ready,
@@ -210,7 +213,7 @@ struct Fails;
 
 impl Filter for Fails {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        Opening::Failed("no key".to_owned())
+        Opening::Failed("no key".to_owned().into())
     }
 }
 
@@ -372,66 +375,6 @@ fn a_chain_is_a_disk_whatever_filters_are_swapped_meanwhile() {
     }
 }
 
-#[test]
-fn filters_are_not_swapped_while_a_request_is_pending() {
-    let mut rig = Rig::new(Misbehavior {
-        pending_one_in: 1,
-        holds_completions: true,
-        ..Misbehavior::default()
-    });
-    assert_eq!(rig.write(7, 0, 1), Started::Pending);
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO), "it has begun");
-    assert_eq!(rig.poll(), []);
-    assert_eq!(rig.write(8, 512, 2), Started::Busy);
-    assert_eq!(rig.chain.next_timer(), Some(Duration::from_secs(10)));
-    rig.begin_hot_swap(Vec::new(), SizeRule::Keep);
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::InProgress)]);
-    // It takes too long: the old filters stay, and the refused request is offered again.
-    rig.clock.advance(Duration::from_secs(10));
-    assert_eq!(rig.poll(), []);
-    let ended = rig.ended.take();
-    assert!(
-        matches!(ended[..], [Err(HotSwapError::TimedOut { .. })]),
-        "{ended:?}"
-    );
-    assert_eq!(rig.chain.next_timer(), Some(Duration::ZERO));
-    rig.chain.bottom().misbehavior.holds_completions = false;
-    let answered: Vec<Token> = rig.poll().iter().map(|one| one.token).collect();
-    assert_eq!(answered, [7]);
-    assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
-}
-
-/// A flush that the chain had started itself completed after the hot swap had failed, and was
-/// counted as the completion of a guest's request.
-#[test]
-fn the_late_flush_of_a_failed_hot_swap_completes_no_request() {
-    let mut rig = Rig::new(Misbehavior {
-        pending_one_in: 1,
-        holds_completions: true,
-        ..Misbehavior::default()
-    });
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.poll(), []);
-    assert_eq!(rig.chain.bottom().calls.flushes, 1);
-    rig.clock.advance(Duration::from_secs(10));
-    assert_eq!(rig.poll(), []);
-    assert!(matches!(
-        rig.ended.take()[..],
-        [Err(HotSwapError::TimedOut { .. })]
-    ));
-    // The next hot swap does not take it for its own flush.
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.poll(), []);
-    assert_eq!(rig.chain.bottom().calls.flushes, 1);
-    rig.chain.bottom().misbehavior.holds_completions = false;
-    for _ in 0..10 {
-        assert_eq!(rig.poll(), []);
-    }
-    assert_eq!(rig.ended.take(), [Ok(())]);
-    assert_eq!(rig.chain.bottom().calls.flushes, 2);
-}
-
 /// An agent flushed a volume below its chain, and the completion was counted as one of the chain's,
 /// which had no pending request.
 #[test]
@@ -448,141 +391,6 @@ fn requests_that_bypass_the_chain_complete_no_request_of_it() {
     assert_eq!(rig.write(5, 0, 1), Started::Pending);
     assert_eq!(rig.poll().len(), 1);
     assert_eq!(rig.hot_swap(vec![Box::new(Xor(1))]), Ok(()));
-}
-
-/// The caller that waited for its result waited forever.
-#[test]
-fn a_chain_that_is_closed_ends_its_hot_swap() {
-    let away = Misbehavior {
-        pending_one_in: 1,
-        holds_completions: true,
-        ..Misbehavior::default()
-    };
-    let mut rig = Rig::new(away.clone());
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.poll(), []);
-    rig.chain.stop_waiting();
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
-    assert_eq!(
-        rig.chain.start(Request::flush(1)),
-        Started::Pending,
-        "the last flush is accepted"
-    );
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
-    let mut rig = Rig::new(away);
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::MayChange);
-    drop(rig.chain.into_bottom());
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::Stopped)]);
-}
-
-/// The 256th hot swap that failed had the generation of the filters in use, which then got the
-/// completions of its requests.
-#[test]
-fn a_failed_hot_swap_never_has_the_generation_of_the_filters_in_use() {
-    let mut rig = Rig::new(Misbehavior::default());
-    for _ in 0..600 {
-        let failed = rig.hot_swap(vec![Box::new(Fails)]);
-        assert!(
-            matches!(failed, Err(HotSwapError::Open { .. })),
-            "{failed:?}"
-        );
-        assert_ne!(rig.chain.last_generation(), 1, "it is in use");
-    }
-}
-
-#[test]
-fn a_hot_swap_keeps_the_size_and_the_operations_that_the_guest_knows() {
-    let mut rig = Rig::new(Misbehavior::default());
-    rig.begin_hot_swap(vec![Box::new(Larger)], SizeRule::Keep);
-    rig.poll();
-    let size = SIZE as u64;
-    let would_be = size + 4096;
-    let refused = Err(HotSwapError::Size { is: size, would_be });
-    assert_eq!(rig.ended.take(), [refused]);
-    rig.begin_hot_swap(vec![Box::new(Xor(1))], SizeRule::Keep);
-    rig.poll();
-    assert_eq!(rig.ended.take(), [Err(HotSwapError::Capability("trim"))]);
-    assert!(rig.chain.capabilities().can_trim);
-    // Before the disk has a user, both may change.
-    assert_eq!(rig.hot_swap(vec![Box::new(Larger)]), Ok(()));
-    assert_eq!(rig.chain.geometry().size_bytes, would_be);
-}
-
-#[test]
-fn a_hot_swap_shows_the_growth_that_a_filter_hid_and_no_other() {
-    let size = SIZE as u64;
-    let mut rig = Rig::new(Misbehavior::default());
-    assert_eq!(rig.hot_swap(vec![Box::<KeepsSize>::default()]), Ok(()));
-    rig.chain.bottom().grow(SIZE + 8192);
-    assert_eq!(rig.chain.geometry().size_bytes, size);
-    let swap = |rig: &mut Rig, filters| {
-        rig.begin_hot_swap(filters, SizeRule::Keep);
-        rig.poll();
-        rig.ended.take()
-    };
-    // Neither less nor more than the hidden growth.
-    let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
-    let would_be = size + 8192 + 4096;
-    let refused = Err(HotSwapError::Size { is: size, would_be });
-    assert_eq!(swap(&mut rig, larger), [refused]);
-    let keeps_size = || -> Vec<Box<dyn Filter>> { vec![Box::<KeepsSize>::default()] };
-    assert_eq!(swap(&mut rig, keeps_size()), [Ok(())]);
-    assert_eq!(rig.chain.geometry().size_bytes, size + 8192);
-    rig.chain.bottom().grow(SIZE + 8192 + 4096);
-    assert_eq!(swap(&mut rig, Vec::new()), [Ok(())]);
-    // No filter hides growth.
-    rig.chain.bottom().grow(SIZE + 8192 + 8192);
-    let is = rig.chain.geometry().size_bytes;
-    assert_eq!(is, size + 8192 + 8192);
-    let would_be = is + 4096;
-    let larger: Vec<Box<dyn Filter>> = vec![Box::new(Larger)];
-    let refused = Err(HotSwapError::Size { is, would_be });
-    assert_eq!(swap(&mut rig, larger), [refused]);
-}
-
-#[test]
-fn the_old_filters_stay_in_use_if_a_new_one_cannot_be_opened() {
-    let mut rig = Rig::new(Misbehavior::default());
-    assert_eq!(rig.hot_swap(vec![Box::new(Xor(3))]), Ok(()));
-    assert_eq!(rig.write(1, 0, 7), Started::Done);
-    let failed = rig.hot_swap(vec![Box::new(Fails), Box::new(OwnTokens::default())]);
-    let reason = "no key".to_owned();
-    assert_eq!(failed, Err(HotSwapError::Open { at: 0, reason }));
-    assert_eq!(rig.read(2, 0), (Started::Done, vec![7; 512]));
-    assert_eq!(rig.chain.bottom().bytes()[0], 7 ^ 3);
-}
-
-/// The completion of a request of a filter that was never opened could have reached the next
-/// filters under one of their tokens.
-#[test]
-fn requests_of_filters_that_were_never_opened_complete_no_request() {
-    let mut rig = Rig::new(Misbehavior {
-        pending_one_in: 1,
-        ..Misbehavior::default()
-    });
-    rig.begin_hot_swap(vec![Box::new(OwnTokens::default())], SizeRule::Keep);
-    for _ in 0..2 {
-        assert_eq!(rig.poll(), []);
-        let is_reading = rig.chain.bottom().unanswered() > 0;
-        rig.chain.bottom().misbehavior.holds_completions =
-            is_reading && rig.chain.bottom().calls.flushes > 0;
-    }
-    // Its read is pending.
-    assert_eq!(rig.chain.bottom().unanswered(), 1);
-    rig.clock.advance(Duration::from_secs(15));
-    assert_eq!(rig.poll(), []);
-    let ended = rig.ended.take();
-    assert!(
-        matches!(ended[..], [Err(HotSwapError::TimedOut { .. })]),
-        "{ended:?}"
-    );
-    // The filter's own token was 1, too.
-    assert_eq!(rig.read(1, 4096).0, Started::Pending);
-    rig.chain.bottom().misbehavior.holds_completions = false;
-    let answered = rig.poll();
-    assert_eq!(answered.len(), 1, "{answered:?}");
-    assert_eq!(answered[0].token, 1);
 }
 
 #[test]
@@ -623,93 +431,4 @@ fn a_filter_forwards_operations_that_it_does_not_handle() {
         matches!(failed, Started::Failed(IoError::Damaged(_))),
         "{failed:?}"
     );
-}
-
-/// Never finishes opening.
-struct NeverOpens;
-
-impl Filter for NeverOpens {
-    fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        Opening::Pending
-    }
-}
-
-/// A relay waited for an hour, and its error said 15 s.
-#[test]
-fn a_timeout_error_has_the_time_that_was_waited() {
-    for (within, expected) in [
-        (None, "a filter was not opened within 15 s"),
-        (Some(3600), "a filter was not opened within 3600 s"),
-    ] {
-        let mut rig = Rig::new(Misbehavior::default());
-        if let Some(within) = within {
-            rig.chain.set_open_within(Duration::from_secs(within));
-        }
-        rig.begin_hot_swap(vec![Box::new(NeverOpens)], SizeRule::Keep);
-        assert_eq!(rig.poll(), []);
-        rig.clock
-            .advance(Duration::from_secs(within.unwrap_or(15) - 1));
-        assert_eq!(rig.poll(), []);
-        assert_eq!(rig.ended.take(), []);
-        rig.clock.advance(Duration::from_secs(1));
-        assert_eq!(rig.poll(), []);
-        let [Err(error)] = &rig.ended.take()[..] else {
-            panic!("it timed out");
-        };
-        assert_eq!(error.to_string(), expected);
-    }
-}
-
-/// Is open after this number of calls.
-struct OpensAfter(u32);
-
-impl Filter for OpensAfter {
-    fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        self.0 = self.0.saturating_sub(1);
-        match self.0 {
-            0 => Opening::Ready,
-            _ => Opening::Pending,
-        }
-    }
-}
-
-/// Checks that it is neither polled nor asked for its timer before it is opened.
-#[derive(Default)]
-struct ChecksOrder {
-    is_open: bool,
-}
-
-impl Filter for ChecksOrder {
-    fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        self.is_open = true;
-        Opening::Ready
-    }
-
-    fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
-        assert!(self.is_open, "a filter below it is not open");
-        below.poll(completions);
-    }
-
-    fn next_timer(&self) -> Option<Duration> {
-        assert!(self.is_open, "a filter below it is not open");
-        None
-    }
-}
-
-#[test]
-fn a_filter_is_not_used_before_those_below_it_are_open() {
-    for rule in [SizeRule::First, SizeRule::Keep] {
-        let mut rig = Rig::new(Misbehavior::default());
-        let filters: Vec<Box<dyn Filter>> = vec![
-            Box::<ChecksOrder>::default(),
-            Box::new(OpensAfter(5)),
-            Box::new(OpensAfter(5)),
-        ];
-        rig.begin_hot_swap(filters, rule);
-        for _ in 0..20 {
-            assert_eq!(rig.poll(), []);
-            rig.chain.next_timer();
-        }
-        assert_eq!(rig.ended.take(), [Ok(())]);
-    }
 }

@@ -327,6 +327,50 @@ impl Following {
     }
 }
 
+/// The file of a journal, as it is on the disk.
+struct JournalFile<'a> {
+    source: &'a dyn Source,
+    block_bytes: u64,
+    /// In the order of their positions in the file.
+    runs: &'a [Run],
+}
+
+impl JournalFile<'_> {
+    /// Whether a block of the disk occurs twice, which would let a hostile journal be endless.
+    fn has_repeated_blocks(&self) -> bool {
+        let runs = self.runs.iter();
+        let mut blocks: Vec<(u64, u64)> = runs
+            .map(|run| (run.block, run.block + u64::from(run.length)))
+            .collect();
+        blocks.sort_unstable();
+        blocks.windows(2).any(|pair| pair[0].1 > pair[1].0)
+    }
+
+    /// The number of blocks.
+    fn blocks(&self) -> u32 {
+        let ends = self.runs.iter().map(|run| run.place + run.length);
+        ends.max().unwrap_or(0)
+    }
+
+    /// The block of the disk that has block `at` of the file.
+    fn home_of(&self, at: u32) -> Option<u64> {
+        let after = self.runs.partition_point(|run| run.place <= at);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        let further = at - run.place;
+        (further < run.length).then(|| run.block + u64::from(further))
+    }
+
+    /// Reads block `at` of the file; `None` if it is not there.
+    fn read(&self, at: u32) -> Result<Option<Vec<u8>>, IoError> {
+        let Some(home) = self.home_of(at) else {
+            return Ok(None);
+        };
+        let mut block = vec![0; self.block_bytes as usize];
+        self.source.read(home * self.block_bytes, &mut block)?;
+        Ok(Some(block))
+    }
+}
+
 /// A disk with the replayed blocks of its journal.
 pub(super) struct Replayed<'a> {
     source: &'a dyn Source,
@@ -353,51 +397,44 @@ impl<'a> Replayed<'a> {
         blocks_max: usize,
         is_in_use: bool,
     ) -> Result<Option<Following>, ScanError> {
-        // A block that occurs twice would let a hostile journal be endless.
-        let mut blocks: Vec<(u64, u64)> = runs
-            .iter()
-            .map(|run| (run.block, run.block + u64::from(run.length)))
-            .collect();
-        blocks.sort_unstable();
-        if blocks.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+        let (source, block_bytes) = (self.source, self.block_bytes);
+        let file = JournalFile {
+            source,
+            block_bytes,
+            runs,
+        };
+        if file.has_repeated_blocks() {
             return Ok(None);
         }
-        // Runs are ordered by their position in the file.
-        let home_of = |at: u32| {
-            let after = runs.partition_point(|run| run.place <= at);
-            let run = runs.get(after.checked_sub(1)?)?;
-            let further = at - run.place;
-            (further < run.length).then(|| run.block + u64::from(further))
-        };
-        let (source, block_bytes) = (self.source, self.block_bytes);
-        let read = |at: u32| -> Result<Option<Vec<u8>>, IoError> {
-            let Some(home) = home_of(at) else {
-                return Ok(None);
-            };
-            let mut block = vec![0; block_bytes as usize];
-            source.read(home * block_bytes, &mut block)?;
-            Ok(Some(block))
-        };
-        let journal_blocks = runs
-            .iter()
-            .map(|run| run.place + run.length)
-            .max()
-            .unwrap_or(0);
-        let superblock =
-            read(0)?.and_then(|block| JournalSuperblock::parse(&block, journal_blocks));
+        let blocks = file.blocks();
+        let superblock = file
+            .read(0)?
+            .and_then(|block| JournalSuperblock::parse(&block, blocks));
         let Some(superblock) = superblock else {
             return Ok(None);
         };
-        if superblock.start == 0 || !is_in_use {
-            return Ok(Some(Following::new(superblock, journal_blocks, None)));
-        }
+        let next = match superblock.start == 0 || !is_in_use {
+            true => None,
+            false => Some(self.replay_transactions(&superblock, &file, blocks_max)?),
+        };
+        Ok(Some(Following::new(superblock, blocks, next)))
+    }
+
+    /// Replays the committed transactions of a journal with this superblock. Returns the first
+    /// block and the number of the next one.
+    fn replay_transactions(
+        &mut self,
+        superblock: &JournalSuperblock,
+        file: &JournalFile<'_>,
+        blocks_max: usize,
+    ) -> Result<(u32, u32), ScanError> {
         let (mut at, mut sequence) = (superblock.start, superblock.sequence);
         loop {
             let mut left = blocks_max.saturating_sub(self.blocks.len());
             let mut read_some = |at: u32| match left.checked_sub(1) {
                 Some(less) => {
                     left = less;
-                    read(at)
+                    file.read(at)
                 }
                 None => Ok(None),
             };
@@ -407,7 +444,7 @@ impl<'a> Replayed<'a> {
                 return Err(ScanError::Large(bytes_max));
             }
             let Some(found) = found else {
-                break;
+                return Ok((at, sequence));
             };
             for (home, content) in found.blocks {
                 self.blocks.insert(home, content);
@@ -418,8 +455,6 @@ impl<'a> Replayed<'a> {
             at = found.next;
             sequence = sequence.wrapping_add(1);
         }
-        let next = Some((at, sequence));
-        Ok(Some(Following::new(superblock, journal_blocks, next)))
     }
 }
 

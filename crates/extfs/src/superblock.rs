@@ -127,6 +127,50 @@ enum Sparse {
     Two([u32; 2]),
 }
 
+/// The features of a file system that can be read. The old revision has none.
+struct Features {
+    compat: u32,
+    incompat: u32,
+    ro_compat: u32,
+    /// Whether the revision is not the old one.
+    is_dynamic: bool,
+}
+
+impl Features {
+    fn parse(bytes: &[u8; BYTES]) -> Result<Self, FormatError> {
+        // The old revision has no features, so these fields are ignored.
+        let is_dynamic = le32(bytes, 76) > 0;
+        let field = |at| match is_dynamic {
+            true => le32(bytes, at),
+            false => 0,
+        };
+        let features = Self {
+            compat: field(92),
+            incompat: field(96),
+            ro_compat: field(100),
+            is_dynamic,
+        };
+        if features.incompat & INCOMPAT_JOURNAL_DEV != 0 {
+            return Err(FormatError::Journal);
+        }
+        match features.incompat & !INCOMPAT_KNOWN {
+            0 => Ok(features),
+            unknown => Err(FormatError::Features(unknown)),
+        }
+    }
+
+    /// The groups that have copies of superblock and descriptors.
+    fn sparse(&self, bytes: &[u8; BYTES]) -> Sparse {
+        match () {
+            () if self.compat & COMPAT_SPARSE_SUPER2 != 0 => {
+                Sparse::Two([le32(bytes, 588), le32(bytes, 592)])
+            }
+            () if self.ro_compat & RO_COMPAT_SPARSE_SUPER != 0 => Sparse::PowersOf357,
+            () => Sparse::Everywhere,
+        }
+    }
+}
+
 impl Superblock {
     /// Parses the bytes at offset 1024.
     ///
@@ -136,28 +180,14 @@ impl Superblock {
         if le16(bytes, 56) != MAGIC {
             return Err(FormatError::Magic);
         }
-        let (compat, incompat) = (le32(bytes, 92), le32(bytes, 96));
-        let ro_compat = le32(bytes, 100);
-        // The old revision has no features, so these fields are ignored.
-        let is_dynamic = le32(bytes, 76) > 0;
-        let (compat, incompat, ro_compat) = match is_dynamic {
-            true => (compat, incompat, ro_compat),
-            false => (0, 0, 0),
-        };
-        if incompat & INCOMPAT_JOURNAL_DEV != 0 {
-            return Err(FormatError::Journal);
-        }
-        let unknown = incompat & !INCOMPAT_KNOWN;
-        if unknown != 0 {
-            return Err(FormatError::Features(unknown));
-        }
-        let is_64bit = incompat & INCOMPAT_64BIT != 0;
+        let features = Features::parse(bytes)?;
+        let is_64bit = features.incompat & INCOMPAT_64BIT != 0;
+        let is_clustered = features.ro_compat & RO_COMPAT_BIGALLOC != 0;
         let block_shift = le32(bytes, 24);
         if block_shift > 6 {
             return Err(FormatError::Invalid("the block size"));
         }
         let cluster_shift = le32(bytes, 28);
-        let is_clustered = ro_compat & RO_COMPAT_BIGALLOC != 0;
         if is_clustered && !(block_shift..=30).contains(&cluster_shift) {
             return Err(FormatError::Invalid("the cluster size"));
         }
@@ -177,12 +207,14 @@ impl Superblock {
                 false => (8 * 1024) << block_shift,
             },
             is_clustered,
-            has_group_checksums: ro_compat & (RO_COMPAT_GDT_CSUM | RO_COMPAT_METADATA_CSUM) != 0,
-            has_large_directories: incompat & INCOMPAT_LARGEDIR != 0,
+            has_group_checksums: features.ro_compat
+                & (RO_COMPAT_GDT_CSUM | RO_COMPAT_METADATA_CSUM)
+                != 0,
+            has_large_directories: features.incompat & INCOMPAT_LARGEDIR != 0,
             blocks_per_group: le32(bytes, 32),
             inodes: le32(bytes, 0),
             inodes_per_group: le32(bytes, 40),
-            inode_bytes: match is_dynamic {
+            inode_bytes: match features.is_dynamic {
                 true => le16(bytes, 88).into(),
                 false => 128,
             },
@@ -190,20 +222,14 @@ impl Superblock {
                 true => le16(bytes, 254).into(),
                 false => 32,
             },
-            first_meta_group: (incompat & INCOMPAT_META_BG != 0).then(|| le32(bytes, 260)),
-            journal_inode: (compat & COMPAT_HAS_JOURNAL != 0)
+            first_meta_group: (features.incompat & INCOMPAT_META_BG != 0).then(|| le32(bytes, 260)),
+            journal_inode: (features.compat & COMPAT_HAS_JOURNAL != 0)
                 .then(|| le32(bytes, 224))
                 .filter(|inode| *inode != 0),
-            has_fast_commits: compat & COMPAT_FAST_COMMIT != 0,
-            needs_recovery: incompat & INCOMPAT_RECOVER != 0,
-            mount_block: (incompat & INCOMPAT_MMP != 0).then(|| split64(bytes, 360, 364)),
-            sparse: match () {
-                () if compat & COMPAT_SPARSE_SUPER2 != 0 => {
-                    Sparse::Two([le32(bytes, 588), le32(bytes, 592)])
-                }
-                () if ro_compat & RO_COMPAT_SPARSE_SUPER != 0 => Sparse::PowersOf357,
-                () => Sparse::Everywhere,
-            },
+            has_fast_commits: features.compat & COMPAT_FAST_COMMIT != 0,
+            needs_recovery: features.incompat & INCOMPAT_RECOVER != 0,
+            mount_block: (features.incompat & INCOMPAT_MMP != 0).then(|| split64(bytes, 360, 364)),
+            sparse: features.sparse(bytes),
             uuid: bytes[104..120].try_into().expect("16 bytes"),
         };
         parsed.check()?;

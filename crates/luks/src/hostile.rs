@@ -27,6 +27,32 @@ fn error_after(edit: impl FnOnce(&mut Value)) -> String {
     error_of(tree.to_string())
 }
 
+/// A header with a changed field, which is refused.
+struct Case {
+    line: &'static str,
+    /// The changed field, as a JSON pointer.
+    pointer: &'static str,
+    value: Value,
+    /// A part of the error.
+    expected: &'static str,
+}
+
+fn cases(lines: &'static str) -> impl Iterator<Item = Case> {
+    let lines = lines.lines();
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        let [pointer, value, expected] = line.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("a case has three parts: {line}");
+        };
+        Case {
+            line,
+            pointer,
+            value: serde_json::from_str(value).expect("JSON"),
+            expected,
+        }
+    })
+}
+
 /// Headers that are refused. Each line has the changed field as a JSON pointer, its value, and a part
 /// of the error.
 const UNSUPPORTED: &str = r##"
@@ -105,20 +131,15 @@ const UNSUPPORTED: &str = r##"
 #[test]
 fn a_header_with_an_unsupported_property_is_refused() {
     assert_eq!(error_after(|_| {}), "it is accepted");
-    let cases = UNSUPPORTED.lines();
-    for case in cases.filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let [pointer, value, expected] = case.split(" | ").collect::<Vec<_>>()[..] else {
-            panic!("a case has three parts: {case}");
-        };
-        let value: Value = serde_json::from_str(value).expect("JSON");
-        let (place, field) = pointer.rsplit_once('/').expect("a pointer");
+    for case in cases(UNSUPPORTED) {
+        let (place, field) = case.pointer.rsplit_once('/').expect("a pointer");
         let refused = error_after(|tree| {
             let object = tree.pointer_mut(place).and_then(Value::as_object_mut);
             object
                 .expect("the field exists")
-                .insert(field.to_owned(), value);
+                .insert(field.to_owned(), case.value);
         });
-        assert!(refused.contains(expected), "{case}: {refused}");
+        assert!(refused.contains(case.expected), "{}: {refused}", case.line);
     }
 }
 
@@ -162,6 +183,32 @@ fn overlapping_or_too_many_parts_are_refused() {
     assert!(refused.contains("trying them costs 83886080"), "{refused}");
 }
 
+/// Headers of a re-encryption that are refused.
+const INCONSISTENT: &str = r##"
+/config/requirements | {} | the token of re-encryptions
+/config/requirements | {"mandatory": ["scree-reencrypt-v1", "x"]} | requires "x"
+/tokens/0/type | "other" | the token of re-encryptions
+/tokens/0/run | null | the token of re-encryptions
+/tokens/0/done | 1 | invalid type
+/tokens/0/run/id | "AAAA" | id has 16 bytes
+/tokens/0/run/digest | "0" | its key is not the new one
+/tokens/0/run/digest | "7" | its key is not the new one
+/segments/0/size | "dynamic" | something comes after its end
+/segments/0/size | "0" | it has 0 bytes
+/segments/0/size | "1048064" | it has 1048064 bytes
+/segments/0/size | "18446744073709551615" | bytes
+/segments/0/size | "1052672" | it begins at byte
+/segments/0/encryption | "cipher_null-ecb" | encrypts nothing
+/segments/0/sector_size | 4096 | not those of the other one
+/segments/1/encryption | "cipher_null-ecb" | encrypts nothing
+/segments/1/offset | "16777216" | it begins at byte
+/segments/1/size | "4096" | the end of the disk
+/segments/1/iv_tweak | "0" | its first tweak is 0
+/digests/0/segments | ["0", "1"] | more than one digest
+/digests/1/segments | ["1"] | it has no digest
+/keyslots/0/area/offset | "16519168" | overlaps the journal
+"##;
+
 #[test]
 fn an_inconsistent_reencryption_is_refused() {
     let random = SimulatedRandom::new(5);
@@ -170,79 +217,11 @@ fn an_inconsistent_reencryption_is_refused() {
     begun.expect("begun");
     header.advance(1 << 20, &random).expect("advanced");
     assert_eq!(error_of(header.tree.to_string()), "it is accepted");
-    let max = u64::MAX.to_string();
-    for (place, value, expected) in [
-        (
-            "/config/requirements",
-            json!({}),
-            "the token of re-encryptions",
-        ),
-        (
-            "/config/requirements",
-            json!({ "mandatory": [REQUIREMENT, "x"] }),
-            "requires \"x\"",
-        ),
-        (
-            "/tokens/0/type",
-            json!("other"),
-            "the token of re-encryptions",
-        ),
-        ("/tokens/0/run", json!(null), "the token of re-encryptions"),
-        ("/tokens/0/done", json!(1), "invalid type"),
-        ("/tokens/0/run/id", json!("AAAA"), "id has 16 bytes"),
-        (
-            "/tokens/0/run/digest",
-            json!("0"),
-            "its key is not the new one",
-        ),
-        (
-            "/tokens/0/run/digest",
-            json!("7"),
-            "its key is not the new one",
-        ),
-        (
-            "/segments/0/size",
-            json!("dynamic"),
-            "something comes after its end",
-        ),
-        ("/segments/0/size", json!("0"), "it has 0 bytes"),
-        ("/segments/0/size", json!("1048064"), "it has 1048064 bytes"),
-        ("/segments/0/size", json!(max), "bytes"),
-        ("/segments/0/size", json!("1052672"), "it begins at byte"),
-        (
-            "/segments/0/encryption",
-            json!("cipher_null-ecb"),
-            "encrypts nothing",
-        ),
-        (
-            "/segments/0/sector_size",
-            json!(4096),
-            "not those of the other one",
-        ),
-        (
-            "/segments/1/encryption",
-            json!("cipher_null-ecb"),
-            "encrypts nothing",
-        ),
-        ("/segments/1/offset", json!("16777216"), "it begins at byte"),
-        ("/segments/1/size", json!("4096"), "the end of the disk"),
-        ("/segments/1/iv_tweak", json!("0"), "its first tweak is 0"),
-        (
-            "/digests/0/segments",
-            json!(["0", "1"]),
-            "more than one digest",
-        ),
-        ("/digests/1/segments", json!(["1"]), "it has no digest"),
-        (
-            "/keyslots/0/area/offset",
-            json!("16519168"),
-            "overlaps the journal",
-        ),
-    ] {
+    for case in cases(INCONSISTENT) {
         let mut tree = header.tree.clone();
-        *tree.pointer_mut(place).expect("the field exists") = value.clone();
+        *tree.pointer_mut(case.pointer).expect("the field exists") = case.value;
         let refused = error_of(tree.to_string());
-        assert!(refused.contains(expected), "{place} = {value}: {refused}");
+        assert!(refused.contains(case.expected), "{}: {refused}", case.line);
     }
 }
 

@@ -75,6 +75,23 @@ struct WrittenRun {
     id: Vec<u8>,
 }
 
+/// A segment with its key.
+struct KeyedSegment<'a> {
+    /// Its name in errors.
+    part: String,
+    segment: &'a Segment,
+    /// The digest of its key.
+    digest: u32,
+}
+
+impl KeyedSegment<'_> {
+    /// As [`Segment::check`].
+    fn check(&self, begin: u64, size: Size) -> Result<u32, HeaderError> {
+        let checked = self.segment.check(begin, size);
+        checked.or_else(|reason| refused(&self.part, reason))
+    }
+}
+
 /// The place of the journal in the area of the key slots.
 pub(super) fn journal_of(area: &Range<u64>) -> Range<u64> {
     area.end.saturating_sub(JOURNAL_BYTES)..area.end
@@ -98,6 +115,20 @@ impl Metadata {
                 "they contradict the token of re-encryptions",
             );
         }
+        let segments = self.keyed_segments()?;
+        let (boundary, last) = boundary_of(&segments, run.as_ref())?;
+        let sector_bytes = last.check(boundary, Size::Dynamic)?;
+        let run = run.map(|run| run.check(boundary, last.digest, digests));
+        Ok(Parts {
+            sector_bytes,
+            digest: last.digest,
+            done,
+            run: run.transpose()?,
+        })
+    }
+
+    /// The segments with the digests of their keys, in their order on the disk.
+    fn keyed_segments(&self) -> Result<Vec<KeyedSegment<'_>>, HeaderError> {
         let mut segments = Vec::new();
         for (at, (id, segment)) in (0_u32..).zip(&self.segments) {
             let part = format!("segment {id}");
@@ -105,46 +136,15 @@ impl Metadata {
                 return refused(part, "its number is not the next one");
             }
             match self.digest_of(&part, |digest| digest.segments.contains(id))? {
-                Some(digest) => segments.push((part, segment, digest)),
+                Some(digest) => segments.push(KeyedSegment {
+                    part,
+                    segment,
+                    digest,
+                }),
                 None => return refused(part, "it has no digest"),
             }
         }
-        let check = |part: &str, segment: &Segment, begin, size| {
-            segment
-                .check(begin, size)
-                .or_else(|reason| refused(part, reason))
-        };
-        let (boundary, (part, last, digest)) = match (&segments[..], &run) {
-            ([last], _) => (0, last),
-            ([(part, first, digest), last], Some(run)) => {
-                let Size::Bytes(boundary) = first.size else {
-                    return refused(part, "something comes after its end");
-                };
-                if boundary == 0 || !boundary.is_multiple_of(AREA_ALIGNMENT) {
-                    return refused(part, format!("it has {boundary} bytes"));
-                }
-                let sector_bytes = check(part, first, 0, first.size)?;
-                if u64::from(sector_bytes) != last.1.sector_size {
-                    return refused(part, "its sectors are not those of the other one");
-                }
-                if digest.to_string() != run.digest {
-                    return refused(part, "its key is not the new one");
-                }
-                (boundary, last)
-            }
-            (many, _) => {
-                let many = many.len();
-                return refused("segments", format!("there are {many}; one is supported"));
-            }
-        };
-        let sector_bytes = check(part, last, boundary, Size::Dynamic)?;
-        let run = run.map(|run| run.check(boundary, *digest, digests));
-        Ok(Parts {
-            sector_bytes,
-            digest: *digest,
-            done,
-            run: run.transpose()?,
-        })
+        Ok(segments)
     }
 
     /// Ours.
@@ -156,6 +156,37 @@ impl Metadata {
             (Ok(token), None) => Ok(token),
             (Ok(_), Some(_)) => refused("tokens", format!("two are of type {TOKEN}")),
             (Err(error), _) => refused("tokens", error.to_string()),
+        }
+    }
+}
+
+/// Where the segment with the old key begins, in bytes of the data, and that segment: the last one.
+fn boundary_of<'a>(
+    segments: &'a [KeyedSegment<'a>],
+    run: Option<&WrittenRun>,
+) -> Result<(u64, &'a KeyedSegment<'a>), HeaderError> {
+    match (segments, run) {
+        ([last], _) => Ok((0, last)),
+        ([first, last], Some(run)) => {
+            let part = &first.part;
+            let Size::Bytes(boundary) = first.segment.size else {
+                return refused(part, "something comes after its end");
+            };
+            if boundary == 0 || !boundary.is_multiple_of(AREA_ALIGNMENT) {
+                return refused(part, format!("it has {boundary} bytes"));
+            }
+            let sector_bytes = first.check(0, first.segment.size)?;
+            if u64::from(sector_bytes) != last.segment.sector_size {
+                return refused(part, "its sectors are not those of the other one");
+            }
+            if first.digest.to_string() != run.digest {
+                return refused(part, "its key is not the new one");
+            }
+            Ok((boundary, last))
+        }
+        (many, _) => {
+            let many = many.len();
+            refused("segments", format!("there are {many}; one is supported"))
         }
     }
 }

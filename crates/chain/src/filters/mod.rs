@@ -122,7 +122,7 @@ struct Unbuilt(&'static str);
 
 impl Filter for Unbuilt {
     fn open(&mut self, _: &mut dyn BlockDevice) -> Opening {
-        Opening::Failed(self.0.to_owned())
+        Opening::Failed(self.0.to_owned().into())
     }
 }
 

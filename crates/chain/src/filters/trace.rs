@@ -249,7 +249,11 @@ impl Filter for Trace {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         self.head.disk_bytes = below.geometry().size_bytes;
         if self.bytes_max < BYTES_MIN {
-            return Opening::Failed("this host stores no traces (--filter-trace)".to_owned());
+            return Opening::Failed(
+                "this host stores no traces (--filter-trace)"
+                    .to_owned()
+                    .into(),
+            );
         }
         if self.bytes_max < self.requested_bytes {
             let (limit, requested) = (self.bytes_max >> 20, self.requested_bytes >> 20);

@@ -16,7 +16,9 @@ use std::time::Duration;
 use base::checksum::crc32c;
 use base::{BlockDevice as _, NbdUri};
 use chain::filters::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use chain::{Attribution, Chain, Filter, HotSwap, HotSwapError, SizeRule, build_filters};
+use chain::{
+    Attribution, Chain, Filter, FilterError, HotSwap, HotSwapError, SizeRule, build_filters,
+};
 use chain_policy::{FilterKind, FilterPolicy, Policy};
 use nbd::client::{ClientOptions, ClientTls, ConnectionError, NbdClient, Reconnect, Target};
 use nbd::{
@@ -63,19 +65,16 @@ enum Unopened {
     #[error("the filters cannot be used")]
     Filters(#[from] HotSwapError),
     #[error("--journal {folder}: {why}{}", size_hint(why))]
-    Journal { folder: String, why: String },
+    Journal { folder: String, why: FilterError },
     #[error("waiting for sockets failed")]
     Wait(#[from] io::Error),
 }
 
-/// The words in a journal's error that mean the disk has too little free space.
-const UNRESERVED: &str = "cannot be reserved";
-
 /// The remedy for a journal's error, if there is one.
-fn size_hint(why: &str) -> &'static str {
-    match why.contains(UNRESERVED) {
-        true => "; free disk space, or give a smaller --journal-size",
-        false => "",
+fn size_hint(why: &FilterError) -> &'static str {
+    match why {
+        FilterError::StorageFull(_) => "; free disk space, or give a smaller --journal-size",
+        FilterError::Other(_) => "",
     }
 }
 
@@ -358,4 +357,25 @@ fn journal(arguments: &RelayArguments, folder: &Path) -> Result<JournalConfig, F
         disk: Some(crc32c(format!("{at} {export}").as_bytes())),
         has_moved: arguments.server_moved,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_has_the_advice_to_free_space() {
+        let folder = "/var/lib/scree/relay".to_owned();
+        let shown = |why| {
+            let folder = folder.clone();
+            Unopened::Journal { folder, why }.to_string()
+        };
+        let why = "its 64 MiB cannot be reserved: no space".to_owned();
+        assert_eq!(
+            shown(FilterError::StorageFull(why.clone())),
+            format!("--journal {folder}: {why}; free disk space, or give a smaller --journal-size")
+        );
+        let other = shown(FilterError::Other(why.clone()));
+        assert_eq!(other, format!("--journal {folder}: {why}"));
+    }
 }

@@ -69,68 +69,84 @@ impl Guest {
         let meet = |(used, _): &(Range<usize>, _)| used.start < range.end && range.start < used.end;
         let is_free = !self.waiting.values().any(meet);
         match random.below(6) {
-            0..=1 if is_free => {
-                let data: Vec<u8> = range.clone().map(|_| random.below(256) as u8).collect();
-                let at = range.start as u64;
-                let started =
-                    rig.chain
-                        .start(Request::write(self.token, at, &data, Durability::Volatile));
-                match started {
-                    Started::Busy => return true,
-                    // It may have been carried out all the same.
-                    Started::Failed(_) => {}
-                    Started::Done | Started::Pending => {}
-                }
-                for at in range.clone().step_by(SECTOR) {
-                    let old = self.content[at..at + SECTOR].to_vec();
-                    let versions = self.unflushed.entry(at).or_insert_with(|| vec![old]);
-                    versions.push(data[at - range.start..][..SECTOR].to_vec());
-                }
-                self.content[range.clone()].copy_from_slice(&data);
-                if started == Started::Pending {
-                    self.waiting.insert(self.token, (range, None));
-                }
-                !matches!(started, Started::Failed(_))
-            }
+            0..=1 if is_free => self.write(rig, random, range),
             2 if is_free => {
-                let mut out = vec![0; range.len()];
-                match rig
-                    .chain
-                    .start(Request::read(self.token, range.start as u64, &mut out))
-                {
-                    Started::Done => assert!(out == self.content[range]),
-                    Started::Pending => {
-                        let expected = self.content[range.clone()].to_vec();
-                        self.waiting.insert(self.token, (range, Some(expected)));
-                    }
-                    Started::Busy | Started::Failed(_) => {}
-                }
+                self.read(rig, range);
                 true
             }
-            3 if self.waiting.is_empty() => {
-                let token = self.token;
-                for _ in 0..100 {
-                    match rig.chain.start(Request::flush(token)) {
-                        Started::Busy => self.poll(rig, None),
-                        Started::Failed(_) => return false,
-                        Started::Done => {
-                            self.unflushed.clear();
-                            break;
-                        }
-                        Started::Pending => {
-                            self.poll(rig, Some(token));
-                            self.unflushed.clear();
-                            break;
-                        }
-                    }
-                }
-                true
-            }
+            3 if self.waiting.is_empty() => self.flush(rig),
             _ => {
                 self.poll(rig, None);
                 rig.chain.bottom().left > 0
             }
         }
+    }
+
+    /// Starts a write. Returns false after a crash.
+    fn write(
+        &mut self,
+        rig: &mut Rig<CrashDisk>,
+        random: &SimulatedRandom,
+        range: Range<usize>,
+    ) -> bool {
+        let data: Vec<u8> = range.clone().map(|_| random.below(256) as u8).collect();
+        let at = range.start as u64;
+        let started = rig
+            .chain
+            .start(Request::write(self.token, at, &data, Durability::Volatile));
+        match started {
+            Started::Busy => return true,
+            // It may have been carried out all the same.
+            Started::Failed(_) => {}
+            Started::Done | Started::Pending => {}
+        }
+        for at in range.clone().step_by(SECTOR) {
+            let old = self.content[at..at + SECTOR].to_vec();
+            let versions = self.unflushed.entry(at).or_insert_with(|| vec![old]);
+            versions.push(data[at - range.start..][..SECTOR].to_vec());
+        }
+        self.content[range.clone()].copy_from_slice(&data);
+        if started == Started::Pending {
+            self.waiting.insert(self.token, (range, None));
+        }
+        !matches!(started, Started::Failed(_))
+    }
+
+    /// Starts a read.
+    fn read(&mut self, rig: &mut Rig<CrashDisk>, range: Range<usize>) {
+        let mut out = vec![0; range.len()];
+        match rig
+            .chain
+            .start(Request::read(self.token, range.start as u64, &mut out))
+        {
+            Started::Done => assert!(out == self.content[range]),
+            Started::Pending => {
+                let expected = self.content[range.clone()].to_vec();
+                self.waiting.insert(self.token, (range, Some(expected)));
+            }
+            Started::Busy | Started::Failed(_) => {}
+        }
+    }
+
+    /// Flushes, while no request is pending. Returns false after a crash.
+    fn flush(&mut self, rig: &mut Rig<CrashDisk>) -> bool {
+        let token = self.token;
+        for _ in 0..100 {
+            match rig.chain.start(Request::flush(token)) {
+                Started::Busy => self.poll(rig, None),
+                Started::Failed(_) => return false,
+                Started::Done => {
+                    self.unflushed.clear();
+                    break;
+                }
+                Started::Pending => {
+                    self.poll(rig, Some(token));
+                    self.unflushed.clear();
+                    break;
+                }
+            }
+        }
+        true
     }
 
     /// Polls once, or until the request `wanted` has completed.
@@ -152,6 +168,29 @@ impl Guest {
         panic!("it never completes");
     }
 
+    /// Reads the whole disk; `None` if it crashes meanwhile.
+    fn try_to_read(rig: &mut Rig<CrashDisk>) -> Option<Vec<u8>> {
+        let mut out = vec![0; SIZE];
+        for _ in 0..5000 {
+            match rig.chain.start(Request::read(1, 0, &mut out)) {
+                Started::Done => return Some(out),
+                Started::Failed(_) => return None,
+                Started::Busy => drop(rig.poll()),
+                Started::Pending => {
+                    for _ in 0..100 {
+                        if let Some(answer) = rig.poll().pop() {
+                            return match answer.result {
+                                Ok(Outcome::Data(data)) => Some(data),
+                                _ => None,
+                            };
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// Checks the content of the disk after a crash, and continues with it.
     fn check_after_crash(&mut self, there: &[u8], seed: u64) {
         for at in (0..SIZE).step_by(SECTOR) {
@@ -166,6 +205,17 @@ impl Guest {
         self.unflushed.clear();
         self.waiting.clear();
     }
+}
+
+/// Checks that the key is another one than that of the disk `first`, and that nothing on the disk
+/// opens the old one.
+fn check_key_is_new(first: &[u8], disk: &[u8]) {
+    let (header, _) = Header::read(disk).expect("read");
+    let (old, _) = Header::read(first).expect("read");
+    let key = header.unlock(disk, b"secret").expect("it opens");
+    assert_ne!(old.unlock(first, b"secret").expect("it opens"), key);
+    assert!(old.unlock(disk, b"secret").is_err());
+    assert_eq!((header.layout().done, header.layout().slots.len()), (1, 1));
 }
 
 #[test]
@@ -226,37 +276,7 @@ fn a_crash_during_a_reencryption_loses_no_flushed_write() {
             disk = rig.chain.into_bottom().crashed();
         }
         assert!(decrypted(&disk) == guest.content, "seed {seed}");
-        // The key is another one, and nothing on the disk opens the old one.
-        let (header, _) = Header::read(&disk).expect("read");
-        let (old, _) = Header::read(&first).expect("read");
-        let key = header.unlock(&disk, b"secret").expect("it opens");
-        assert_ne!(old.unlock(&first, b"secret").expect("it opens"), key);
-        assert!(old.unlock(&disk, b"secret").is_err());
-        assert_eq!((header.layout().done, header.layout().slots.len()), (1, 1));
-    }
-}
-
-impl Guest {
-    fn try_to_read(rig: &mut Rig<CrashDisk>) -> Option<Vec<u8>> {
-        let mut out = vec![0; SIZE];
-        for _ in 0..5000 {
-            match rig.chain.start(Request::read(1, 0, &mut out)) {
-                Started::Done => return Some(out),
-                Started::Failed(_) => return None,
-                Started::Busy => drop(rig.poll()),
-                Started::Pending => {
-                    for _ in 0..100 {
-                        if let Some(answer) = rig.poll().pop() {
-                            return match answer.result {
-                                Ok(Outcome::Data(data)) => Some(data),
-                                _ => None,
-                            };
-                        }
-                    }
-                }
-            }
-        }
-        None
+        check_key_is_new(&first, &disk);
     }
 }
 

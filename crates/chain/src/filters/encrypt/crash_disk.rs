@@ -1,7 +1,7 @@
 //! [`CrashDisk`]: a disk that keeps live and durable bytes apart and can crash. After a crash each
 //! sector that was not flushed has its old or its new content.
 
-use base::{Durability, Extent, ExtentKind, Op};
+use base::{Durability, Extent, ExtentKind, Op, WriteBuffer};
 use world::simulated::SimulatedRandom;
 
 use super::*;
@@ -91,6 +91,40 @@ impl CrashDisk {
         self.pending.push((due, Completion { token, result }));
         Started::Pending
     }
+
+    fn write(
+        &mut self,
+        token: Token,
+        offset: u64,
+        data: &WriteBuffer<'_>,
+        durability: Durability,
+    ) -> Started {
+        let end = offset + data.len() as u64;
+        if let Some(started) = self.refusal(true, offset..end) {
+            return started;
+        }
+        let at = offset as usize;
+        data.copy_to(&mut self.live[at..at + data.len()]);
+        self.holes[at / 4096..(at + data.len()).div_ceil(4096)].fill(false);
+        match durability {
+            Durability::Durable => data.copy_to(&mut self.durable[at..at + data.len()]),
+            Durability::Volatile => self.volatile.push((at, data.to_vec())),
+        }
+        self.answer(token, || Outcome::Done)
+    }
+
+    /// An extent for each block of a range.
+    fn extents(&self, offset: u64, length: u64) -> Vec<Extent> {
+        let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;
+        let extent = |block: usize| Extent {
+            length: 4096,
+            kind: match self.holes[block] {
+                true => ExtentKind::Hole,
+                false => ExtentKind::Data,
+            },
+        };
+        blocks.map(extent).collect()
+    }
 }
 
 impl BlockDevice for CrashDisk {
@@ -120,20 +154,7 @@ impl BlockDevice for CrashDisk {
                 offset,
                 data,
                 durability,
-            } => {
-                let end = offset + data.len() as u64;
-                if let Some(started) = self.refusal(true, offset..end) {
-                    return started;
-                }
-                let at = offset as usize;
-                data.copy_to(&mut self.live[at..at + data.len()]);
-                self.holes[at / 4096..(at + data.len()).div_ceil(4096)].fill(false);
-                match durability {
-                    Durability::Durable => data.copy_to(&mut self.durable[at..at + data.len()]),
-                    Durability::Volatile => self.volatile.push((at, data.to_vec())),
-                }
-                self.answer(token, || Outcome::Done)
-            }
+            } => self.write(token, offset, &data, durability),
             Op::Flush => {
                 if let Some(started) = self.refusal(true, 0..0) {
                     return started;
@@ -151,16 +172,7 @@ impl BlockDevice for CrashDisk {
                 if let Some(started) = self.refusal(false, 0..0) {
                     return started;
                 }
-                let blocks = offset as usize / 4096..(offset + length).div_ceil(4096) as usize;
-                let found: Vec<Extent> = blocks
-                    .map(|block| Extent {
-                        length: 4096,
-                        kind: match self.holes[block] {
-                            true => ExtentKind::Hole,
-                            false => ExtentKind::Data,
-                        },
-                    })
-                    .collect();
+                let found = self.extents(offset, length);
                 runs.extend(&found);
                 self.answer(token, || Outcome::Extents(found))
             }

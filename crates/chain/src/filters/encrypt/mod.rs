@@ -235,7 +235,7 @@ impl Filter for Encrypt {
         match &self.state {
             State::Open(_) => crate::Opening::Ready,
             State::Opening(_) => crate::Opening::Pending,
-            State::Failed(reason) => crate::Opening::Failed(reason.clone()),
+            State::Failed(reason) => crate::Opening::Failed(reason.clone().into()),
         }
     }
 

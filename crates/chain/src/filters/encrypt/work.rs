@@ -241,6 +241,19 @@ impl Work {
         self.stage = Stage::Holding;
     }
 
+    /// Begins with the range, which no request uses: behind the end of the data the re-encryption
+    /// is finished.
+    fn begin_range(&mut self, can_extents: bool, random: &dyn Random) {
+        match self.held.end == u64::MAX {
+            true => {
+                let steps = self.header.finish(random);
+                self.begin(steps, AfterSteps::Finish);
+            }
+            false if can_extents => self.stage = Stage::CheckingHole,
+            false => self.checked_hole(&[], random),
+        }
+    }
+
     /// Handles the extents at the beginning of the range: skips a hole, or reads the zone.
     fn checked_hole(&mut self, runs: &[Extent], random: &dyn Random) {
         let begin = self.held.start;
@@ -333,16 +346,8 @@ impl Open {
                     if self.is_used(&self.work.held) {
                         return;
                     }
-                    match self.work.held.end == u64::MAX {
-                        true => {
-                            let steps = self.work.header.finish(random);
-                            self.work.begin(steps, AfterSteps::Finish);
-                        }
-                        false if below.capabilities().can_extents => {
-                            self.work.stage = Stage::CheckingHole;
-                        }
-                        false => self.work.checked_hole(&[], random),
-                    }
+                    let can_extents = below.capabilities().can_extents;
+                    self.work.begin_range(can_extents, random);
                 }
                 (Stage::CheckingHole, Some(Outcome::Extents(runs))) => {
                     self.work.checked_hole(&runs, random)

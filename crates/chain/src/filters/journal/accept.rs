@@ -53,7 +53,7 @@ impl Journal {
         let data_bytes = data.as_ref().map_or(0, |data| data.len() as u64);
         self.reserve(&Footprint::new(data_bytes), range.length)?;
         let durability = op.durability();
-        let written_as = match self.config.flush {
+        let written_as = match self.lifecycle.config.flush {
             FlushMode::Through => durability,
             FlushMode::Journal => Durability::Volatile,
         };
@@ -61,13 +61,13 @@ impl Journal {
         if durability == Durability::Volatile {
             return Ok(Started::Done);
         }
-        let Stage::Open(ring) = &self.stage else {
+        let Stage::Open(ring) = &self.lifecycle.stage else {
             return Err(Started::Busy);
         };
         self.waiting.push_back(Waiting {
             token,
             end: ring.head(),
-            condition: match self.config.flush {
+            condition: match self.lifecycle.config.flush {
                 FlushMode::Through => Condition::WrittenBelow,
                 FlushMode::Journal => Condition::Synced,
             },
@@ -93,7 +93,8 @@ impl Journal {
         }
         let size_bytes = below.geometry().size_bytes;
         op.range().check(size_bytes).map_err(Started::Failed)?;
-        let (kind, range) = self.recorded(op);
+        let block_min = u64::from(self.lifecycle.config.block_min);
+        let (kind, range) = recorded(op, block_min);
         if range.length == 0 {
             return Err(Started::Done);
         }
@@ -101,7 +102,6 @@ impl Journal {
             return Err(Started::Busy);
         }
         // A change that the disk below cannot take must not be acknowledged.
-        let block_min = u64::from(self.config.block_min);
         if !range.offset.is_multiple_of(block_min) || !range.length.is_multiple_of(block_min) {
             return Err(Started::Failed(IoError::NotSupported));
         }
@@ -111,7 +111,7 @@ impl Journal {
     /// Checks that ring and memory have room for a change of `length` bytes of the disk; otherwise
     /// returns the answer. If they are full because of an error below, that is the answer.
     fn reserve(&mut self, footprint: &Footprint, length: u64) -> Result<(), Started> {
-        let Stage::Open(ring) = &self.stage else {
+        let Stage::Open(ring) = &self.lifecycle.stage else {
             return Err(Started::Busy);
         };
         if footprint.ring_bytes > ring.ring_bytes() / 2 {
@@ -119,11 +119,11 @@ impl Journal {
             return Err(Started::Failed(IoError::NoSpace(reason)));
         }
         let has_room = ring.has_room(footprint.ring_bytes, footprint.longest);
-        if self.backlog.admit(footprint.memory_bytes) && has_room {
+        if self.write_back.backlog.admit(footprint.memory_bytes) && has_room {
             return Ok(());
         }
         self.was_busy = true;
-        Err(match self.retry.error() {
+        Err(match self.write_back.retry.error() {
             Some(error) => Started::Failed(error.clone()),
             None => Started::Busy,
         })
@@ -137,13 +137,13 @@ impl Journal {
         data: Option<WriteBuffer<'_>>,
         durability: Durability,
     ) {
-        let Stage::Open(ring) = &mut self.stage else {
+        let Stage::Open(ring) = &mut self.lifecycle.stage else {
             return;
         };
         let Some(mut rest) = data else {
             let record = ring.append(kind, range, None);
             let change = Change::new(kind, range, None, durability, record);
-            return self.backlog.push(change);
+            return self.write_back.backlog.push(change);
         };
         let mut offset = range.offset;
         while !rest.is_empty() {
@@ -153,28 +153,27 @@ impl Journal {
             let data: Arc<[u8]> = (&*piece.contiguous()).into();
             let record = ring.append(kind, range, Some(&data));
             let change = Change::new(kind, range, Some(data), durability, record);
-            self.backlog.push(change);
+            self.write_back.backlog.push(change);
             offset = range.end();
         }
     }
+}
 
-    /// How a change is recorded, and of which range. A trim is recorded as zeroes that may become
-    /// a hole, without the partial blocks at its ends, which may keep their content.
-    fn recorded(&self, op: &Op<'_>) -> (ChangeKind, ByteRange) {
-        let range = op.range();
-        match op {
-            Op::Trim { .. } => {
-                let block_min = u64::from(self.config.block_min);
-                let from = range.offset.next_multiple_of(block_min);
-                let to = range.end() / block_min * block_min;
-                let kind = ChangeKind::Zeroes { may_punch: true };
-                (kind, ByteRange::new(from, to.saturating_sub(from)))
-            }
-            Op::WriteZeroes { mode, .. } => {
-                let may_punch = mode.may_punch;
-                (ChangeKind::Zeroes { may_punch }, range)
-            }
-            _ => (ChangeKind::Write, range),
+/// How a change is recorded, and of which range. A trim is recorded as zeroes that may become
+/// a hole, without the partial blocks, of `block_min` bytes, at its ends, which may keep their content.
+fn recorded(op: &Op<'_>, block_min: u64) -> (ChangeKind, ByteRange) {
+    let range = op.range();
+    match op {
+        Op::Trim { .. } => {
+            let from = range.offset.next_multiple_of(block_min);
+            let to = range.end() / block_min * block_min;
+            let kind = ChangeKind::Zeroes { may_punch: true };
+            (kind, ByteRange::new(from, to.saturating_sub(from)))
         }
+        Op::WriteZeroes { mode, .. } => {
+            let may_punch = mode.may_punch;
+            (ChangeKind::Zeroes { may_punch }, range)
+        }
+        _ => (ChangeKind::Write, range),
     }
 }

@@ -1,7 +1,6 @@
 //! [`Journal`]: the filter, and the requests that change nothing.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base::{
@@ -9,19 +8,17 @@ use base::{
 };
 use world::{Wake, World};
 
-use super::backlog::Backlog;
-use super::flush_state::{FlushPhase, FlushState};
+use super::flush_state::FlushPhase;
 use super::gathering::Gathering;
-use super::jobs::FileJob;
 use super::lease::LeaseCheck;
+use super::lifecycle::Lifecycle;
 use super::overlay::{Patch, Run, are_complete};
 use super::pending::{PendingRequest, PendingRequests};
-use super::policy::ChainContext;
-use super::retry::Retry;
 use super::stage::Stage;
 use super::waiting::{Condition, Waiting};
+use super::write_back::WriteBack;
 use super::{FlushMode, JournalConfig};
-use crate::{Filter, Opening};
+use crate::{Filter, FilterError, Opening};
 
 /// The delay before a busy disk below is tried again.
 const BUSY_RETRY: Duration = Duration::from_millis(1);
@@ -33,17 +30,10 @@ const BUSY_RETRY: Duration = Duration::from_millis(1);
 /// commit and poll end with `Journal::advance`, which takes all steps that are possible. Only
 /// operations on the file that may wait run elsewhere, one at a time.
 pub struct Journal {
-    pub(super) config: JournalConfig,
-    pub(super) world: World,
-    /// The chain, if the journal is a filter of a policy.
-    pub(super) chain: Option<ChainContext>,
-    pub(super) stage: Stage,
-    pub(super) job: FileJob,
-    pub(super) backlog: Backlog,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) write_back: WriteBack,
     pub(super) pending: PendingRequests,
     pub(super) waiting: VecDeque<Waiting>,
-    pub(super) flush: FlushState,
-    pub(super) retry: Retry,
     pub(super) gathering: Gathering,
     pub(super) lease: LeaseCheck,
     pub(super) completions: Vec<Completion>,
@@ -53,8 +43,6 @@ pub struct Journal {
     pub(super) is_quiesced: bool,
     /// The requester stopped waiting: it will send a last flush at most.
     pub(super) is_ending: bool,
-    /// The size of the disk when the journal was opened, in bytes.
-    pub(super) disk_bytes: u64,
 }
 
 impl Journal {
@@ -62,49 +50,44 @@ impl Journal {
     #[must_use]
     pub fn new(config: JournalConfig, world: World, wake: Wake) -> Self {
         Self {
-            job: FileJob::new(Arc::clone(&world.pool), wake),
-            backlog: Backlog::new(config.memory_max),
-            config,
-            world,
-            chain: None,
-            stage: Stage::Closed,
+            write_back: WriteBack::new(config.memory_max),
+            lifecycle: Lifecycle::new(config, world, wake),
             pending: PendingRequests::default(),
             waiting: VecDeque::new(),
-            flush: FlushState::default(),
-            retry: Retry::default(),
             gathering: Gathering::default(),
             lease: LeaseCheck::default(),
             completions: Vec::new(),
             was_busy: false,
             is_quiesced: false,
             is_ending: false,
-            disk_bytes: 0,
         }
     }
 
     /// Whether changes may be acknowledged. The lease is checked once a turn.
     pub(super) fn may_acknowledge(&mut self) -> bool {
-        self.lease.holds(self.chain.as_ref())
+        self.lease.holds(self.lifecycle.chain.as_ref())
     }
 
     /// Stops the journal for good.
-    pub(super) fn fail(&mut self, reason: String) {
+    pub(super) fn fail(&mut self, error: impl Into<FilterError>) {
+        let error = error.into();
+        let reason = error.reason();
         tracing::error!(reason, "journal filter stopped");
         for waiting in self.waiting.drain(..) {
             self.completions.push(Completion {
                 token: waiting.token,
-                result: Err(IoError::Stopped(reason.clone())),
+                result: Err(IoError::Stopped(reason.to_owned())),
             });
         }
-        self.stage = Stage::Failed(reason);
+        self.lifecycle.stage = Stage::Failed(error);
         self.gathering.cancel();
     }
 
     /// The answer to a request that cannot be started now, if it cannot.
     pub(super) fn refusal(&self) -> Option<Started> {
-        match &self.stage {
+        match &self.lifecycle.stage {
             Stage::Open(_) | Stage::ReadOnly => None,
-            Stage::Failed(reason) => Some(Started::Failed(IoError::Stopped(reason.clone()))),
+            Stage::Failed(error) => Some(Started::Failed(IoError::Stopped(error.to_string()))),
             _ => Some(Started::Busy),
         }
     }
@@ -121,11 +104,14 @@ impl Journal {
 
     fn read(&mut self, below: &mut dyn BlockDevice, token: Token, mut op: Op<'_>) -> Started {
         // Filters above read the disk before they are in use. An empty journal has nothing to add.
-        if let Some(refusal) = self.refusal().filter(|_| !self.stage.is_idle_and_empty()) {
+        if let Some(refusal) = self
+            .refusal()
+            .filter(|_| !self.lifecycle.stage.is_idle_and_empty())
+        {
             return refusal;
         }
         let range = op.range();
-        let patches = self.backlog.overlay.patches(range);
+        let patches = self.write_back.backlog.overlay.patches(range);
         let apply = |op: &mut Op<'_>, patches: &[Patch]| {
             if let Op::Read { out, .. } = op {
                 patches.iter().for_each(|patch| patch.apply(out));
@@ -159,18 +145,21 @@ impl Journal {
         if let Some(refusal) = self.refusal() {
             return refusal;
         }
-        if matches!(self.stage, Stage::ReadOnly) {
+        if matches!(self.lifecycle.stage, Stage::ReadOnly) {
             return self.forward(below, token, Op::Flush);
         }
         if !self.may_acknowledge() {
             return Started::Busy;
         }
-        let Stage::Open(ring) = &self.stage else {
+        let Stage::Open(ring) = &self.lifecycle.stage else {
             return Started::Busy;
         };
         // If others may use the disk below afterwards, it has to have everything, and nothing may
         // be written again.
-        let condition = match (self.is_quiesced || self.is_ending, self.config.flush) {
+        let condition = match (
+            self.is_quiesced || self.is_ending,
+            self.lifecycle.config.flush,
+        ) {
             (true, _) => Condition::Emptied,
             (false, FlushMode::Through) => Condition::FlushedBelow,
             (false, FlushMode::Journal) => Condition::Synced,
@@ -204,7 +193,7 @@ impl Journal {
         if length == 0 || end <= offset {
             return below.start(Request::extents(token, offset, length, runs));
         }
-        let (length, run) = self.backlog.overlay.run(offset, end);
+        let (length, run) = self.write_back.backlog.overlay.run(offset, end);
         let kind = match run {
             Run::Data => ExtentKind::Data,
             Run::Zeroes => ExtentKind::Hole,
@@ -227,7 +216,7 @@ impl Filter for Journal {
         let can_zero = below.can_write_zeroes && !below.read_only;
         Capabilities {
             can_flush: below.can_flush
-                || self.config.flush == FlushMode::Journal && !below.read_only,
+                || self.lifecycle.config.flush == FlushMode::Journal && !below.read_only,
             // A trim is written as zeroes that may become a hole.
             can_trim: can_zero,
             can_write_zeroes: can_zero,
@@ -236,14 +225,14 @@ impl Filter for Journal {
     }
 
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
-        match &self.stage {
+        match &self.lifecycle.stage {
             Stage::Closed => {
-                self.disk_bytes = below.geometry().size_bytes;
-                self.begin(below);
+                self.lifecycle.disk_bytes = below.geometry().size_bytes;
+                self.lifecycle.begin(below);
                 Opening::Pending
             }
             Stage::Open(_) | Stage::Idle { .. } | Stage::ReadOnly => Opening::Ready,
-            Stage::Failed(reason) => Opening::Failed(reason.clone()),
+            Stage::Failed(error) => Opening::Failed(error.clone()),
             _ => Opening::Pending,
         }
     }
@@ -262,22 +251,22 @@ impl Filter for Journal {
     }
 
     fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
-        if let Stage::Open(ring) = &mut self.stage {
+        if let Stage::Open(ring) = &mut self.lifecycle.stage {
             let has_batch = ring.written() < ring.head();
             if let Err(error) = ring.write_batch() {
-                self.fail_with_file_error(&error);
+                self.fail(self.lifecycle.file_error(&error));
             } else if self.waiting.is_empty() {
                 // The requesters are answered first, and the changes written back afterwards.
                 if has_batch {
-                    self.gathering.begin(self.world.clock.monotonic());
+                    self.gathering.begin(self.lifecycle.world.clock.monotonic());
                 }
             } else {
                 self.advance(below);
             }
         }
         self.lease.end_turn();
-        match &self.stage {
-            Stage::Failed(reason) => Err(IoError::Stopped(reason.clone())),
+        match &self.lifecycle.stage {
+            Stage::Failed(error) => Err(IoError::Stopped(error.to_string())),
             _ => below.commit(),
         }
     }
@@ -303,10 +292,10 @@ impl Filter for Journal {
         if !self.completions.is_empty() {
             return Some(Duration::ZERO);
         }
-        let now = self.world.clock.monotonic();
+        let now = self.lifecycle.world.clock.monotonic();
         let timers = [
             self.gathering.timer(self.gathers(now), now),
-            self.retry.timer(now),
+            self.write_back.retry.timer(now),
             self.was_busy.then_some(BUSY_RETRY),
             self.lease.timer(),
         ];
@@ -314,7 +303,7 @@ impl Filter for Journal {
     }
 
     fn check_removable(&self) -> Result<(), String> {
-        let reason = match (self.retry.error(), &self.stage) {
+        let reason = match (self.write_back.retry.error(), &self.lifecycle.stage) {
             // The next filter that opens the file finds its records.
             (_, Stage::Failed(_)) => return Ok(()),
             (Some(error), _) => format!("cannot be written back: {error}"),
@@ -324,7 +313,7 @@ impl Filter for Journal {
             }
             _ => return Ok(()),
         };
-        let chain = self.chain.as_ref();
+        let chain = self.lifecycle.chain.as_ref();
         let name = chain.map_or_else(String::new, |chain| format!(" {}", chain.name()));
         Err(format!(
             "the journal{name} has acknowledged writes that {reason}"
@@ -333,24 +322,24 @@ impl Filter for Journal {
 
     fn quiesce(&mut self) -> bool {
         self.is_quiesced = true;
-        let has_records = match &self.stage {
+        let has_records = match &self.lifecycle.stage {
             Stage::Open(ring) => ring.used_bytes() > 0,
             _ => false,
         };
-        self.backlog.changes.pending() == 0
-            && self.flush.phase != FlushPhase::Pending
-            && !self.stage.is_starting()
-            && !(self.must_empty_itself() && (has_records || self.job.is_running()))
+        self.write_back.backlog.changes.pending() == 0
+            && self.write_back.flush.phase != FlushPhase::Pending
+            && !self.lifecycle.stage.is_starting()
+            && !(self.must_empty_itself() && (has_records || self.lifecycle.job.is_running()))
     }
 
     fn resume(&mut self) {
         self.is_quiesced = false;
-        self.leave_idle();
+        self.lifecycle.leave_idle();
     }
 
     fn has_replayed(&self) -> bool {
         matches!(
-            self.stage,
+            self.lifecycle.stage,
             Stage::Open(_) | Stage::ReadOnly | Stage::Failed(_)
         )
     }

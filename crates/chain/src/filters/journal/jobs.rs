@@ -10,15 +10,18 @@ use world::{Pool, Wake};
 use super::file::{JournalFile, Scan};
 use super::record::StartPage;
 
+/// A file that was quarantined, and the new one that was created.
+pub(super) struct Quarantined {
+    /// Where the quarantined file is.
+    pub path: PathBuf,
+    pub reason: &'static str,
+    pub created: io::Result<JournalFile>,
+}
+
 /// The result of a job.
 pub(super) enum JobResult {
     Opened(JournalFile),
-    /// The file was quarantined, and a new one created.
-    Quarantined {
-        path: PathBuf,
-        reason: &'static str,
-        created: io::Result<JournalFile>,
-    },
+    Quarantined(Quarantined),
     /// An empty replacement of the configured length was created beside the file.
     ReplacementCreated(io::Result<JournalFile>),
     /// The replacement has the journal's name.

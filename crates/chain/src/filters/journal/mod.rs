@@ -27,14 +27,16 @@
 //!
 //! | part | what it holds |
 //! |---|---|
-//! | `stage` | which phase of its life the journal is in, with what the phase needs |
+//! | `lifecycle`: `stage`, `verdict`, `jobs` | the file from opening it to an open ring, and its phase |
 //! | `file`, `ring`, `record` | the file's bytes |
 //! | `backlog`: `changes`, `overlay` | changes that are not durable below, and how reads see them |
 //! | `accept`, `waiting` | new changes, and requests that wait until theirs are safe |
-//! | `write_back`, `flush_state`, `retry`, `gathering`, `pending` | what goes below, and when |
+//! | `write_back`: `flush_state`, `retry` | the changes that go below, and what failed there |
+//! | `advance`, `gathering`, `pending` | when something goes below, and what comes back |
 //! | `lease`, `policy` | a journal as a filter of a chain |
 
 mod accept;
+mod advance;
 mod backlog;
 mod changes;
 mod file;
@@ -45,7 +47,7 @@ mod gathering;
 mod jobs;
 mod lease;
 mod leftover;
-mod opening;
+mod lifecycle;
 mod origin;
 mod overlay;
 mod pending;
@@ -56,6 +58,7 @@ mod ring;
 mod stage;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod waiting;
 mod write_back;
 
@@ -68,6 +71,7 @@ pub use leftover::{
     JOURNAL_SUFFIX, JournalLeftover, QUARANTINED_INFIX, REPLACEMENT_SUFFIX, journal_exists,
     journal_leftover, quarantine_journal,
 };
+use origin::Origin;
 pub(crate) use policy::{JOURNAL_MEMORY_MAX, transforming_filters};
 
 /// When a flush is answered.
@@ -121,5 +125,23 @@ impl JournalConfig {
 
     fn shown_path(&self) -> String {
         self.shown(&self.path)
+    }
+
+    /// The origin of a journal that is made now.
+    fn origin(&self) -> Origin {
+        let history = self.history;
+        Origin {
+            lease: history.and_then(|history| history.epoch),
+            restores: history.and_then(|history| history.restores),
+            below: self.below,
+            disk: self.disk,
+        }
+    }
+
+    /// Where a journal is created that will take the place of this one.
+    fn replacement_path(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(REPLACEMENT_SUFFIX);
+        name.into()
     }
 }

@@ -9,7 +9,7 @@ use world::World;
 use super::leftover::JOURNAL_SUFFIX;
 use super::stage::Stage;
 use super::{FlushMode, Journal, JournalConfig, RING_BYTES_MIN};
-use crate::{FilterContext, StateFolder};
+use crate::{FilterContext, FilterError, StateFolder};
 
 /// The maximal memory for changes that are not durable below, in bytes.
 pub const JOURNAL_MEMORY_MAX: u64 = 256 << 20;
@@ -40,6 +40,11 @@ impl ChainContext {
     /// The filter's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Reports something about the journal, as an event.
+    pub fn report(&self, note: String) {
+        self.context.report(&self.name, note);
     }
 
     /// Whether the lease on the volume holds.
@@ -84,19 +89,19 @@ impl Journal {
             pool: Arc::clone(&context.host.pool),
         };
         let mut journal = Self::new(config, world, attachment.wake.clone());
-        journal.chain = Some(ChainContext {
+        journal.lifecycle.chain = Some(ChainContext {
             name: name.into(),
             context,
         });
         if ring_bytes < RING_BYTES_MIN {
-            journal.stage = Stage::Failed(format!(
+            journal.lifecycle.stage = Stage::Failed(FilterError::Other(format!(
                 "this host allows a journal {} MiB, but a journal needs {} MiB \
                  (--filter-journal)",
                 bytes_max >> 20,
                 RING_BYTES_MIN >> 20
-            ));
+            )));
         } else if policy.size > bytes_max {
-            journal.note(format!(
+            journal.lifecycle.note(format!(
                 "the journal has {} MiB instead of {} MiB, because this host allows no more \
                  (--filter-journal)",
                 bytes_max >> 20,
@@ -104,13 +109,5 @@ impl Journal {
             ));
         }
         journal
-    }
-
-    /// Reports something about the journal, as an event and in the host's log.
-    pub(super) fn note(&self, note: String) {
-        tracing::warn!(path = %self.config.path.display(), "{note}");
-        if let Some(chain) = &self.chain {
-            chain.context.report(&chain.name, note);
-        }
     }
 }

@@ -19,6 +19,7 @@ use world::File;
 use super::file::JournalFile;
 use super::record::StartPage;
 use super::ring::Ring;
+use crate::FilterError;
 
 /// The phase that a journal is in.
 pub(super) enum Stage {
@@ -63,8 +64,8 @@ pub(super) enum Stage {
     /// The disk below is read-only, so there is nothing to acknowledge.
     ReadOnly,
     Open(Ring),
-    /// The journal stopped, for this reason.
-    Failed(String),
+    /// The journal stopped.
+    Failed(FilterError),
 }
 
 /// What an idle journal has.

@@ -67,14 +67,14 @@ impl Journal {
     /// Whether the ring has to become empty though no request waits for that: the filter is about
     /// to be removed, and the disk below has no flushes.
     pub(super) fn must_empty_itself(&self) -> bool {
-        self.is_quiesced && !self.flush.is_supported
+        self.is_quiesced && !self.write_back.flush.is_supported
     }
 
     pub(super) fn progress(&self, ring: &Ring) -> Progress {
         Progress {
             synced: ring.synced(),
-            written_below: self.backlog.changes.written().offset,
-            flushed_below: self.flush.flushed.offset,
+            written_below: self.write_back.backlog.changes.written().offset,
+            flushed_below: self.write_back.flush.flushed.offset,
             tail: ring.tail(),
         }
     }
@@ -84,7 +84,7 @@ impl Journal {
         if self.waiting.is_empty() || !self.may_acknowledge() {
             return;
         }
-        let Stage::Open(ring) = &self.stage else {
+        let Stage::Open(ring) = &self.lifecycle.stage else {
             return;
         };
         let progress = self.progress(ring);
@@ -103,17 +103,17 @@ impl Journal {
 
     /// Starts a sync if a request waits for one; otherwise lets the ring begin later if it should.
     pub(super) fn sync_or_trim(&mut self) {
-        let Stage::Open(ring) = &self.stage else {
+        let Stage::Open(ring) = &self.lifecycle.stage else {
             return;
         };
-        if self.job.is_running() {
+        if self.lifecycle.job.is_running() {
             return;
         }
         let (file, written, synced) = (Arc::clone(ring.file()), ring.written(), ring.synced());
         let waits = self.waiting.iter().any(|one| one.end > synced);
         if waits && written > synced {
             let sync = move || file.sync_data().map(|()| JobResult::Synced(written));
-            return self.job.run(sync);
+            return self.lifecycle.job.run(sync);
         }
         let must_empty = self.must_empty_itself()
             || self
@@ -121,10 +121,10 @@ impl Journal {
                 .iter()
                 .any(|one| one.condition == Condition::Emptied);
         let is_full = must_empty || ring.used_bytes() > ring.ring_bytes() / 2;
-        let flushed = self.flush.flushed;
+        let flushed = self.write_back.flush.flushed;
         if is_full && flushed.offset > ring.tail() {
             let page = ring.next_start(flushed);
-            self.write_start(&file, page);
+            self.lifecycle.write_start(&file, page);
         }
     }
 

@@ -1,78 +1,48 @@
-//! Writing changes below, flushing there, and what comes back.
+//! [`WriteBack`]: the changes that go below, the flush there, and what failed.
 //!
 //! A change is kept in memory until a flush below has covered it. If the flush fails, it is unknown
 //! what the disk has, and a later successful flush does not tell. So everything is written again,
 //! in order.
 
-use std::time::Duration;
+use base::{BlockDevice, Started};
 
-use base::{BlockDevice, Completion, IoError, Outcome, Request, Started};
-
-use super::filter::Journal;
-use super::flush_state::FlushPhase;
-use super::pending::PendingRequest;
+use super::backlog::Backlog;
+use super::flush_state::{FlushPhase, FlushState};
+use super::pending::{PendingRequest, PendingRequests};
 use super::record::LogPosition;
-use super::retry::FailedRequest;
-use super::stage::Stage;
+use super::retry::{FailedRequest, Retry};
 
-/// The data of changes that wait for a flush below, in bytes, at which one is started.
-const HELD_BYTES_MAX: u64 = 32 << 20;
+/// A change that was not started, and the answer of the disk below.
+pub(super) struct StoppedChange {
+    pub sequence: u64,
+    pub answer: Started,
+}
 
-impl Journal {
-    /// Takes all steps that can be taken now, and commits what it started below.
-    pub(super) fn advance(&mut self, below: &mut dyn BlockDevice) {
-        self.take_job_result(below);
-        self.redo_after_failed_flush();
-        let now = self.world.clock.monotonic();
-        let gathers = self.gathers(now);
-        if let (false, Stage::Open(ring)) = (gathers, &self.stage) {
-            self.gathering.end(ring.written());
+/// What is not durable below, and how far that has come.
+pub(super) struct WriteBack {
+    pub backlog: Backlog,
+    pub flush: FlushState,
+    pub retry: Retry,
+}
+
+impl WriteBack {
+    /// `memory_max` is the maximal memory for changes, in bytes.
+    pub fn new(memory_max: u64) -> Self {
+        Self {
+            backlog: Backlog::new(memory_max),
+            flush: FlushState::default(),
+            retry: Retry::default(),
         }
-        let written = self.stage.may_write_back_to();
-        // Ends the wait also if there is nothing to write: a flush may have failed.
-        let may_try = self.retry.may_try(now);
-        let done = match may_try && !gathers && written > 0 && self.may_write_back() {
-            true => self.start_write_backs(below, written),
-            false => Vec::new(),
-        };
-        self.flush_below(below);
-        if let Err(error) = below.commit() {
-            return self.fail(error.to_string());
-        }
-        for sequence in done {
-            self.written_back(sequence);
-        }
-        self.answer();
-        self.sync_or_trim();
-        self.finish_replay();
-    }
-
-    /// Whether acknowledged changes may wait for more.
-    pub(super) fn gathers(&self, now: Duration) -> bool {
-        let Stage::Open(ring) = &self.stage else {
-            return false;
-        };
-        let is_free = self.waiting.is_empty() && !self.is_quiesced && !self.is_ending;
-        is_free && self.gathering.is_open(ring.written(), now)
-    }
-
-    /// Whether changes may be written below. A quiesced filter writes only what a request
-    /// waits for.
-    fn may_write_back(&self) -> bool {
-        let may_start = !self.is_quiesced
-            || self.stage.is_starting()
-            || self.must_empty_itself()
-            || self
-                .waiting
-                .iter()
-                .any(|one| one.condition.needs_write_back());
-        may_start && self.flush.phase != FlushPhase::Failed
     }
 
     /// Starts to write changes up to `written`. Returns the sequences of those that were done at
-    /// once, which count after the next commit below.
-    fn start_write_backs(&mut self, below: &mut dyn BlockDevice, written: u64) -> Vec<u64> {
-        let pending = &mut self.pending;
+    /// once, and the change at which it stopped.
+    pub fn start(
+        &mut self,
+        below: &mut dyn BlockDevice,
+        pending: &mut PendingRequests,
+        written: u64,
+    ) -> (Vec<u64>, Option<StoppedChange>) {
         let mut done = Vec::new();
         let mut stopped = None;
         self.backlog.changes.start(written, |change| {
@@ -83,159 +53,45 @@ impl Journal {
                     pending.insert(token, PendingRequest::WriteBack(change.sequence));
                 }
                 answer => {
-                    stopped = Some((answer, change.sequence));
+                    let sequence = change.sequence;
+                    stopped = Some(StoppedChange { sequence, answer });
                     return false;
                 }
             }
             true
         });
-        match stopped {
-            Some((Started::Failed(error), sequence)) => {
-                self.failed_below(error, FailedRequest::Change(sequence));
-            }
-            Some(_) => self.was_busy = true,
-            None => {}
-        }
-        done
+        (done, stopped)
     }
 
-    fn failed_below(&mut self, error: IoError, request: FailedRequest) {
-        if let IoError::Stopped(reason) = &error {
-            // It answers no further requests. The file keeps the changes.
-            return self.fail(format!("the disk below the journal stopped: {reason}"));
-        }
-        if self.retry.error().is_none() {
-            tracing::warn!(%error, "journal cannot write back; retrying");
-        }
-        self.fail_flushes(&error);
-        let now = self.world.clock.monotonic();
-        self.retry.failed(error, request, now);
-    }
-
-    /// A flush that succeeds later does not prove that the disk has what this one should have
-    /// covered.
-    fn flush_failed(&mut self, error: IoError) {
-        self.flush.phase = FlushPhase::Failed;
-        self.backlog.suspect_all();
-        self.failed_below(error, FailedRequest::Flush);
-    }
-
-    /// Lets everything that no flush has covered be written again, after a flush failed.
-    fn redo_after_failed_flush(&mut self) {
-        if self.flush.phase != FlushPhase::Failed || self.backlog.changes.pending() > 0 {
-            return;
-        }
-        self.flush.phase = FlushPhase::Idle;
-        self.backlog.changes.redo();
-        match std::mem::replace(&mut self.stage, Stage::Closed) {
-            Stage::Flushing { journal, next } => {
-                self.stage = Stage::Replaying { journal, next };
-            }
-            stage => self.stage = stage,
-        }
-    }
-
-    fn written_back(&mut self, sequence: u64) {
+    /// The disk below has a change.
+    pub fn written_back(&mut self, sequence: u64) {
         self.retry.succeeded(FailedRequest::Change(sequence));
         let is_suspect = self.flush.phase == FlushPhase::Failed;
         self.backlog.written_back(sequence, is_suspect);
     }
 
-    /// Whether a flush below is needed: a request waits for one, or memory or the ring is filling
-    /// up.
-    fn needs_flush_below(&self, written: LogPosition) -> bool {
-        let ring = match &self.stage {
-            Stage::Open(ring) => ring,
-            Stage::Flushing { .. } => return true,
-            _ => return false,
-        };
-        // A request whose changes are flushed waits for the file only. Another flush might still
-        // be pending when the filter is removed.
-        let flushed = self.flush.flushed.offset;
-        let waits = self.waiting.iter().any(|one| {
-            one.condition.needs_flush() && flushed < one.end && one.end <= written.offset
-        });
-        let is_filling_up = self.must_empty_itself()
-            || self.retry.has_failed_flush()
-            || self.backlog.needs_flush(HELD_BYTES_MAX)
-            || ring.used_bytes() > ring.ring_bytes() / 2;
-        waits || is_filling_up && written.offset > flushed
+    /// A flush below failed. A flush that succeeds later does not prove that the disk has what this
+    /// one should have covered.
+    pub fn flush_failed(&mut self) {
+        self.flush.phase = FlushPhase::Failed;
+        self.backlog.suspect_all();
     }
 
-    /// Starts a flush below, if one is needed.
-    fn flush_below(&mut self, below: &mut dyn BlockDevice) {
-        let written = self.backlog.changes.written();
-        let may_start = self.flush.phase == FlushPhase::Idle && !self.retry.is_waiting();
-        if !may_start || !self.needs_flush_below(written) {
-            return;
+    /// Lets everything that no flush has covered be written again, after a flush failed. Returns
+    /// whether that is so.
+    pub fn redo_after_failed_flush(&mut self) -> bool {
+        if self.flush.phase != FlushPhase::Failed || self.backlog.changes.pending() > 0 {
+            return false;
         }
-        if !self.flush.is_supported {
-            return self.flushed_below(written);
-        }
-        let token = self.pending.next_token();
-        match below.start(Request::flush(token)) {
-            Started::Pending => {
-                self.pending.insert(token, PendingRequest::Flush(written));
-                self.flush.phase = FlushPhase::Pending;
-            }
-            Started::Done => match below.commit() {
-                Ok(()) => self.flushed_below(written),
-                Err(error) => self.fail(error.to_string()),
-            },
-            Started::Busy => self.was_busy = true,
-            Started::Failed(error) => self.flush_failed(error),
-        }
+        self.flush.phase = FlushPhase::Idle;
+        self.backlog.changes.redo();
+        true
     }
 
-    fn flushed_below(&mut self, flushed: LogPosition) {
-        self.flush.flushed = flushed;
+    /// Everything before `position` is durable below.
+    pub fn flushed(&mut self, position: LogPosition) {
+        self.flush.flushed = position;
         self.retry.succeeded(FailedRequest::Flush);
-        self.backlog.forget(flushed);
-        if matches!(self.stage, Stage::Flushing { .. }) {
-            self.begin_start();
-        }
-    }
-
-    /// Takes a completion of the disk below.
-    pub(super) fn completed_below(&mut self, completion: Completion) {
-        let Completion { token, result } = completion;
-        match self.pending.take(token) {
-            None => tracing::warn!(token, "disk below completed an unknown request"),
-            Some(PendingRequest::Read {
-                token,
-                offset,
-                mut patches,
-            }) => {
-                let result = result.map(|outcome| match outcome {
-                    Outcome::Data(mut data) => {
-                        // Also what the disk may have lost since, if a flush failed.
-                        let range = base::ByteRange::new(offset, data.len() as u64);
-                        patches.append(&mut self.backlog.overlay.patches(range));
-                        let mut out = data.as_mut_slice().into();
-                        patches.iter().for_each(|patch| patch.apply(&mut out));
-                        Outcome::Data(data)
-                    }
-                    other => other,
-                });
-                self.completions.push(Completion { token, result });
-            }
-            Some(PendingRequest::Forwarded(token)) => {
-                self.completions.push(Completion { token, result });
-            }
-            Some(PendingRequest::WriteBack(sequence)) => match result {
-                Ok(_) => self.written_back(sequence),
-                Err(error) => {
-                    self.backlog.changes.retry(sequence);
-                    self.failed_below(error, FailedRequest::Change(sequence));
-                }
-            },
-            Some(PendingRequest::Flush(written)) => {
-                self.flush.phase = FlushPhase::Idle;
-                match result {
-                    Ok(_) => self.flushed_below(written),
-                    Err(error) => self.flush_failed(error),
-                }
-            }
-        }
+        self.backlog.forget(position);
     }
 }

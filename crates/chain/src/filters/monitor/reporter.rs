@@ -57,6 +57,69 @@ struct Change {
     detail: Detail,
 }
 
+impl Change {
+    /// What the event itself says: most do not have a path, or the kind of the file.
+    fn of(disk: &Disk, area: usize, event: extfs::Event) -> Self {
+        let (operation, inode, kind, path, detail) = match event {
+            extfs::Event::Created { inode, kind, path } => {
+                let operation = match kind {
+                    FileKind::Directory => Operation::Mkdir,
+                    _ => Operation::Create,
+                };
+                (operation, inode, Some(kind), Some(path), Detail::None)
+            }
+            extfs::Event::Removed { inode, kind, path } => {
+                (Operation::Delete, inode, kind, Some(path), Detail::None)
+            }
+            extfs::Event::Renamed { inode, from, to } => {
+                (Operation::Rename, inode, None, Some(from), Detail::To(to))
+            }
+            extfs::Event::Linked { inode, path } => {
+                (Operation::Link, inode, None, Some(path), Detail::None)
+            }
+            extfs::Event::Unlinked { inode, path } => {
+                (Operation::Unlink, inode, None, Some(path), Detail::None)
+            }
+            extfs::Event::Written {
+                inode,
+                offset,
+                length,
+            } => {
+                let detail = range(disk, area, inode, offset, length);
+                (Operation::Write, inode, None, None, detail)
+            }
+            extfs::Event::Read {
+                inode,
+                offset,
+                length,
+            } => {
+                let detail = range(disk, area, inode, offset, length);
+                (Operation::Read, inode, None, None, detail)
+            }
+            extfs::Event::Truncated { inode, from, to } => (
+                Operation::Truncate,
+                inode,
+                None,
+                None,
+                Detail::Size(from, to),
+            ),
+            extfs::Event::Permissions { inode, from, to } => {
+                (Operation::Chmod, inode, None, None, Detail::Mode(from, to))
+            }
+            extfs::Event::Ownership { inode, from, to } => {
+                (Operation::Chown, inode, None, None, Detail::Owner(from, to))
+            }
+        };
+        Self {
+            operation,
+            inode,
+            kind,
+            path: path.map(Into::into),
+            detail,
+        }
+    }
+}
+
 impl Reporter {
     pub fn new(name: &str, config: MonitorConfig, context: FilterContext) -> Self {
         Self {
@@ -289,81 +352,30 @@ impl Reporter {
     }
 
     fn change(&mut self, disk: &Disk, area: usize, event: extfs::Event) -> Change {
-        let changes_names = matches!(
-            event,
-            extfs::Event::Created { .. }
-                | extfs::Event::Removed { .. }
-                | extfs::Event::Renamed { .. }
-                | extfs::Event::Linked { .. }
-                | extfs::Event::Unlinked { .. }
-        );
-        if changes_names {
+        if changes_names(&event) {
             // The path of a directory is part of the paths below it.
             self.paths.clear();
         }
-        let (operation, inode, kind, path, detail) = match event {
-            extfs::Event::Created { inode, kind, path } => {
-                let operation = match kind {
-                    FileKind::Directory => Operation::Mkdir,
-                    _ => Operation::Create,
-                };
-                (operation, inode, Some(kind), Some(path), Detail::None)
-            }
-            extfs::Event::Removed { inode, kind, path } => {
-                (Operation::Delete, inode, kind, Some(path), Detail::None)
-            }
-            extfs::Event::Renamed { inode, from, to } => {
-                (Operation::Rename, inode, None, Some(from), Detail::To(to))
-            }
-            extfs::Event::Linked { inode, path } => {
-                (Operation::Link, inode, None, Some(path), Detail::None)
-            }
-            extfs::Event::Unlinked { inode, path } => {
-                (Operation::Unlink, inode, None, Some(path), Detail::None)
-            }
-            extfs::Event::Written {
-                inode,
-                offset,
-                length,
-            } => {
-                let detail = range(disk, area, inode, offset, length);
-                (Operation::Write, inode, None, None, detail)
-            }
-            extfs::Event::Read {
-                inode,
-                offset,
-                length,
-            } => {
-                let detail = range(disk, area, inode, offset, length);
-                (Operation::Read, inode, None, None, detail)
-            }
-            extfs::Event::Truncated { inode, from, to } => (
-                Operation::Truncate,
-                inode,
-                None,
-                None,
-                Detail::Size(from, to),
-            ),
-            extfs::Event::Permissions { inode, from, to } => {
-                (Operation::Chmod, inode, None, None, Detail::Mode(from, to))
-            }
-            extfs::Event::Ownership { inode, from, to } => {
-                (Operation::Chown, inode, None, None, Detail::Owner(from, to))
-            }
-        };
+        let mut change = Change::of(disk, area, event);
         let live = disk.areas()[area].found.as_ref().ok();
-        let known = live.and_then(|live| live.view().inode(inode));
-        Change {
-            operation,
-            inode,
-            kind: kind.or(known.map(|known| known.kind)),
-            path: match path {
-                Some(path) => Some(path.into()),
-                None => self.path(disk, area, inode),
-            },
-            detail,
+        let known = live.and_then(|live| live.view().inode(change.inode));
+        change.kind = change.kind.or(known.map(|known| known.kind));
+        if change.path.is_none() {
+            change.path = self.path(disk, area, change.inode);
         }
+        change
     }
+}
+
+fn changes_names(event: &extfs::Event) -> bool {
+    matches!(
+        event,
+        extfs::Event::Created { .. }
+            | extfs::Event::Removed { .. }
+            | extfs::Event::Renamed { .. }
+            | extfs::Event::Linked { .. }
+            | extfs::Event::Unlinked { .. }
+    )
 }
 
 fn denied(rule: &str) -> String {

@@ -1,5 +1,8 @@
 //! A monitor in a chain, over file systems made by e2fsprogs.
 
+mod denial;
+mod trims;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -20,9 +23,9 @@ use crate::testing::EventRecorder;
 use crate::{
     AttachmentContext, Chain, FilterContext, HostContext, HotSwap, SizeRule, build_filters,
 };
+use extfs::Live;
 use extfs::testing::changed;
 use extfs::testing::{Image, KINDS, journalled, make};
-use extfs::{Live, Owner};
 
 /// The longest wait for another thread.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -319,241 +322,12 @@ fn a_commit_is_reported_within_five_milliseconds_of_its_last_block() {
     }
 }
 
-#[test]
-fn a_denied_request_does_not_reach_the_disk() {
-    let (before, replayed, after) = trojan();
-    let rules = "[[filter.rule]]\nname = 'sealed'\npaths = ['/bin/**']\n\
-                 operations = ['create']\naction = 'deny'\n\
-                 [[filter.rule]]\nname = 'secret'\npaths = ['/again']\n\
-                 operations = ['read', 'write']\naction = 'deny'\n";
-    let mut rig = Rig::new(&before.0, before.0.len(), rules);
-    rig.events();
-    let mut denied = Vec::new();
-    for (block, content) in before.written(&replayed, 4096) {
-        if let Err(error) = rig.write(block * 4096, content) {
-            denied.push((block, error.to_string()));
-        }
-    }
-    let [(block, why)] = &denied[..] else {
-        panic!("one write completes the transaction: {denied:?}");
-    };
-    assert!(why.contains("\"sealed\""), "{why}");
-    let on_disk = rig.chain.bottom().bytes();
-    let at = (block * 4096) as usize..(block * 4096 + 4096) as usize;
-    assert_eq!(on_disk[at.clone()], before.0[at]);
-    let events = rig.events();
-    let event = events.iter().find(|event| event["rule"] == "sealed");
-    let event = event.expect("it is events");
-    assert_eq!(
-        (&event["action"], &event["path"]),
-        (&"deny".into(), &"/bin/trojan".into())
-    );
-    drop((replayed, after));
-
-    // The disk is read again, since the denied write was followed.
-    rig.until(|rig| {
-        let events = rig.events();
-        events
-            .iter()
-            .any(|event| event["message"].is_string())
-            .then_some(())
-    });
-    let view = before.view().expect("a file system");
-    let mut inodes = view.inodes();
-    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
-    let run = view.runs(inode.expect("it is there"))[0];
-    let refused = rig.read(run.block * 4096, 4096).expect_err("denied");
-    assert!(refused.to_string().contains("\"secret\""), "{refused}");
-    let refused = rig.write(run.block * 4096, &[9; 4096]).expect_err("denied");
-    assert!(refused.to_string().contains("\"secret\""), "{refused}");
-    // Other blocks can be read.
-    rig.read(0, 4096).expect("read");
-}
-
-/// With a rule that denies, each read was judged twice: before it started, and when it was reported.
-/// A rule with `first_time` matched only before, and reported nothing.
-#[test]
-fn a_read_is_judged_once() {
-    let (before, ..) = trojan();
-    let rules = "[[filter.rule]]\nname = 'first'\npaths = ['/again']\n\
-                 operations = ['read']\nfirst_time = true\naction = 'alert'\n\
-                 [[filter.rule]]\nname = 'often'\npaths = ['/again']\n\
-                 operations = ['read']\nmore_than_a_minute = 2\naction = 'deny'\n";
-    let mut rig = Rig::new(&before.0, before.0.len(), rules);
-    rig.events();
-    let view = before.view().expect("a file system");
-    let mut inodes = view.inodes();
-    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
-    let run = view.runs(inode.expect("it is there"))[0];
-    for number in 0..4 {
-        let read = rig.read(run.block * 4096, 4096);
-        assert_eq!(read.is_err(), number >= 2, "{number}: {read:?}");
-        let events = rig.events();
-        let reads = events.iter().filter(|event| event["operation"] == "read");
-        let rules: Vec<&Value> = reads.map(|event| &event["rule"]).collect();
-        let expected = [
-            Value::from("first"),
-            Value::Null,
-            "often".into(),
-            "often".into(),
-        ];
-        assert_eq!(rules, [&expected[number]], "{number}: {events:?}");
-    }
-}
-
-/// A server may retry a request with another token, and use its token for another request meanwhile.
-/// Each write is reported and counted once, and each is judged.
-#[test]
-fn a_retried_write_is_recognized_by_its_range_and_content() {
-    let (before, ..) = trojan();
-    let rules = "[[filter.rule]]\nname = 'often'\npaths = ['/again']\n\
-                 operations = ['write']\nmore_than_a_minute = 2\naction = 'deny'\n";
-    let mut rig = Rig::new(&before.0, before.0.len(), rules);
-    rig.events();
-    let view = before.view().expect("a file system");
-    let mut inodes = view.inodes();
-    let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(b"/again"));
-    let run = view.runs(inode.expect("it is there"))[0];
-    let offer = |rig: &mut Rig, token: u64, data: &[u8], busy: u64| {
-        rig.chain.bottom().misbehavior.pending_one_in = 0;
-        rig.chain.bottom().misbehavior.busy_one_in = busy;
-        let at = run.block * 4096;
-        let started = rig
-            .chain
-            .start(Request::write(token, at, data, Durability::Volatile));
-        rig.chain.bottom().misbehavior.busy_one_in = 0;
-        started
-    };
-    let writes = |events: &[Value]| paths(events, "write").len();
-    for token in 100..110 {
-        assert_eq!(offer(&mut rig, token, &[1; 4096], 1), Started::Busy);
-    }
-    assert_eq!(offer(&mut rig, 110, &[1; 4096], 0), Started::Done);
-    assert_eq!(writes(&rig.events()), 1);
-    assert_eq!(offer(&mut rig, 111, &[2; 4096], 1), Started::Busy);
-    // Its requester gave it up. Other data for the same range is another write.
-    let denied = offer(&mut rig, 111, &[3; 4096], 0);
-    assert!(matches!(denied, Started::Failed(_)), "{denied:?}");
-    let events = rig.events();
-    assert!(
-        events.iter().any(|event| event["action"] == "deny"),
-        "{events:?}"
-    );
-}
-
 /// The offset of the content of a file on the disk, in bytes.
 fn offset_of(image: &Image, path: &[u8]) -> u64 {
     let view = image.view().expect("a file system");
     let mut inodes = view.inodes();
     let inode = inodes.find(|inode| view.path(*inode).as_deref() == Some(path));
     view.runs(inode.expect("it is there"))[0].block * 4096
-}
-
-type Change<'a> = dyn Fn(&mut Rig) -> Result<(), IoError> + 'a;
-
-/// Trims were not monitored, so a file that may not be written could be emptied without an event.
-#[test]
-fn a_trim_of_a_file_is_judged_and_reported_as_a_write() {
-    let (before, ..) = trojan();
-    let rule = "[[filter.rule]]\nname = 'sealed'\npaths = ['/again']\n\
-                operations = ['write']\naction = 'deny'\n";
-    let at = offset_of(&before, b"/again");
-    let length = before.0.len() as u64;
-    let mut rig = Rig::new(&before.0, before.0.len(), rule);
-    rig.events();
-    let changes: [(&str, &Change<'_>); 4] = [
-        ("the block", &|rig| rig.trim(at, 4096)),
-        ("a part of it", &|rig| rig.trim(at + 512, 512)),
-        ("all of the disk", &|rig| rig.trim(0, length)),
-        ("as zeroes", &|rig| rig.write_zeroes(0, length)),
-    ];
-    for (name, change) in changes {
-        let refused = change(&mut rig).expect_err(name);
-        assert!(
-            refused.to_string().contains("\"sealed\""),
-            "{name}: {refused}"
-        );
-        assert!(rig.chain.bottom().bytes() == &before.0[..], "{name}");
-        let events = rig.events();
-        let denied = events.iter().find(|event| event["action"] == "deny");
-        let denied = denied.unwrap_or_else(|| panic!("{name}: {events:?}"));
-        assert_eq!(
-            (&denied["operation"], &denied["path"]),
-            (&"write".into(), &"/again".into())
-        );
-    }
-    // Without a rule it is carried out and reported.
-    let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.events();
-    rig.trim(at, 4096).expect("trimmed");
-    assert_eq!(paths(&rig.events(), "write"), ["/again"]);
-    assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
-}
-
-/// With a rule that denies, a write is followed before it is forwarded. The monitor once kept the
-/// state after a write that had failed, and judged later requests by names that were not on the disk.
-#[test]
-fn a_followed_write_that_fails_is_undone() {
-    let (before, ..) = trojan();
-    let rule = "[[filter.rule]]\nname = 'secret'\npaths = ['/bin/**']\n\
-                operations = ['read']\naction = 'deny'\n";
-    let mut rig = Rig::new(&before.0, before.0.len(), rule);
-    rig.events();
-    let names = offset_of(&before, b"/bin");
-    rig.chain.bottom().misbehavior.pending_one_in = 0;
-    rig.chain.bottom().misbehavior.damaged = names..names + 4096;
-    rig.write(names, &[0; 4096]).expect_err("it is damaged");
-    rig.chain.bottom().misbehavior.damaged = 0..0;
-    rig.events();
-    assert!(
-        rig.chain.next_timer().is_some(),
-        "the disk has to be read again"
-    );
-    rig.until_reread();
-    let refused = rig.read(offset_of(&before, b"/bin/large"), 4096);
-    let refused = refused.expect_err("denied");
-    assert!(refused.to_string().contains("\"secret\""), "{refused}");
-}
-
-/// Most trims follow the deletion of files.
-#[test]
-fn a_trim_of_free_blocks_is_not_reported() {
-    let (before, ..) = trojan();
-    let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.events();
-    let view = before.view().expect("a file system");
-    let mut free = Vec::new();
-    let blocks = 0..before.0.len() as u64 / 4096;
-    view.owners(blocks, |run, owner| {
-        if owner == Owner::Unowned {
-            free.push(run);
-        }
-    });
-    assert!(!free.is_empty());
-    for run in free {
-        let length = (run.end - run.start) * 4096;
-        rig.trim(run.start * 4096, length).expect("trimmed");
-    }
-    assert_eq!(rig.events(), Vec::<Value>::new());
-    assert!(rig.chain.next_timer().is_none(), "all is known of the disk");
-}
-
-/// A trim leaves unknown content, so the disk is read.
-#[test]
-fn after_a_trim_of_metadata_the_disk_is_read_again() {
-    let (before, ..) = trojan();
-    let mut rig = Rig::new(&before.0, before.0.len(), "");
-    rig.events();
-    let at = offset_of(&before, b"/bin");
-    rig.trim(at, 4096).expect("trimmed");
-    rig.until_reread();
-    // The owner of the block has no path any more.
-    let large = offset_of(&before, b"/bin/large");
-    rig.write(large, &[1; 4096]).expect("written");
-    let events = rig.events();
-    let write = events.iter().find(|event| event["operation"] == "write");
-    let write = write.expect("reported");
-    assert_eq!(write["path"], Value::Null, "{write}");
 }
 
 /// Three partitions: the first has a file system whose last descriptors would be beyond its end, the

@@ -323,7 +323,7 @@ impl Filter for OutOfProcess {
     fn open(&mut self, below: &mut dyn BlockDevice) -> Opening {
         let now = self.now();
         match (&self.program, self.phase) {
-            (Err(why), _) => Opening::Failed(why.clone()),
+            (Err(why), _) => Opening::Failed(why.clone().into()),
             (Ok(_), Phase::Idle) => {
                 self.below.describe(below);
                 self.launch_program(now + READY_WITHIN, now, None);
@@ -331,18 +331,19 @@ impl Filter for OutOfProcess {
             }
             (Ok(program), _) => match program.link_state() {
                 LinkState::Connecting => Opening::Pending,
-                LinkState::Broken(why) => Opening::Failed(why),
+                LinkState::Broken(why) => Opening::Failed(why.into()),
                 LinkState::Ready => {
                     let (own, there) = (program.geometry(), below.geometry());
                     if own.size_bytes > there.size_bytes {
-                        return Opening::Failed(format!(
+                        let why = format!(
                             "its disk has {} bytes, more than the {} bytes below",
                             own.size_bytes, there.size_bytes
-                        ));
+                        );
+                        return Opening::Failed(why.into());
                     }
                     if below.capabilities().can_flush && !program.capabilities().can_flush {
                         let why = "it cannot flush, and the disk below can".to_owned();
-                        return Opening::Failed(why);
+                        return Opening::Failed(why.into());
                     }
                     self.geometry = Some(own);
                     self.capabilities = Some(program.capabilities());

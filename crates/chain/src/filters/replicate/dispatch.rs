@@ -1,13 +1,15 @@
-//! Starting requests at members: a change at all that should have it, a read at one.
+//! Changes and flushes: each is started at all members that should have it.
 
 use std::ops::Range;
 
-use base::{BlockDevice, ByteRange, IoError, Op, Outcome, OwnedOp, ReadBuffer, Started, Token};
+use base::{BlockDevice, ByteRange, IoError, Outcome, OwnedOp, Started, Token};
 
-use super::filter::Replicate;
+use super::held::HeldChange;
 use super::member::{MemberState, PartOf};
 use super::no_source;
+use super::replica_set::ReplicaSet;
 use super::requests::{Request, RequestKind, Requester};
+use crate::follow::Disk;
 
 /// A member that failed at once.
 struct FailedMember {
@@ -20,6 +22,8 @@ struct Dispatch<'a> {
     of: PartOf,
     kind: RequestKind,
     op: &'a OwnedOp,
+    /// What is known of the file systems.
+    disk: Option<&'a Disk>,
     /// The regions of a change.
     regions: Range<usize>,
     /// The number of parts that are pending or queued.
@@ -32,13 +36,13 @@ struct Dispatch<'a> {
     error: Option<IoError>,
 }
 
-impl Replicate {
+impl ReplicaSet {
     /// Whether a change may begin now: it overlaps no pending one, all its regions are in flight
     /// in the file, and no member has to catch up first.
     ///
     /// # Errors
     /// If it can never begin, or the file cannot be written.
-    pub(super) fn may_change(&mut self, range: ByteRange) -> Result<bool, IoError> {
+    pub fn may_change(&mut self, range: ByteRange) -> Result<bool, IoError> {
         range.check(self.disk_bytes)?;
         if self.requests.locks.overlaps(range) || self.members.have_queues() {
             return Ok(false);
@@ -86,14 +90,16 @@ impl Replicate {
         None
     }
 
-    /// Starts a change or a flush at all members that should have it.
-    pub(super) fn dispatch(
+    /// Starts a change or a flush at all members that should have it. `disk` is what is known of
+    /// the file systems, for partial replicas.
+    pub fn dispatch(
         &mut self,
         below: &mut dyn BlockDevice,
         token: Token,
-        kind: RequestKind,
         op: &OwnedOp,
+        disk: Option<&Disk>,
     ) -> Started {
+        let kind = RequestKind::of(op);
         if let Some(answer) = self.refusal(kind) {
             return answer;
         }
@@ -113,6 +119,7 @@ impl Replicate {
             of: PartOf { request: id, now },
             kind,
             op,
+            disk,
             regions,
             pending: 0,
             done_by: 0,
@@ -121,222 +128,24 @@ impl Replicate {
             error: None,
         };
         for at in 0..self.members.len() {
-            if let Err(answer) = self.start_at(below, at, &mut dispatch) {
+            if let Err(answer) = dispatch.start_at(self, below, at) {
                 self.requests.withdraw(id);
                 return answer;
             }
         }
-        self.finish_dispatch(dispatch)
+        dispatch.finish(self)
     }
 
-    /// Starts a change or a flush at one member. An error is the answer to the whole request,
-    /// which no member has started.
-    fn start_at(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        at: usize,
-        dispatch: &mut Dispatch<'_>,
-    ) -> Result<(), Started> {
-        let is_partial = self.members.is_partial(at);
-        let pieces;
-        let ops = if is_partial {
-            pieces = self.pieces(at, dispatch.kind, dispatch.op);
-            &pieces[..]
-        } else if self.gets_change(at, dispatch.regions.clone()) {
-            std::slice::from_ref(dispatch.op)
-        } else {
-            self.add_missing(at, dispatch.regions.clone());
-            return Ok(());
-        };
-        for op in ops {
-            let member = &mut self.members[at];
-            match member.start_change(below, dispatch.of, op) {
-                Started::Done => dispatch.done_by |= u32::from(!is_partial) << at,
-                Started::Pending => dispatch.pending += 1,
-                Started::Busy if !dispatch.has_begun => return Err(Started::Busy),
-                Started::Busy => {
-                    member.queue.push_back((dispatch.of.request, op.clone()));
-                    dispatch.pending += 1;
-                }
-                // The request itself is wrong.
-                Started::Failed(
-                    error
-                    @ (IoError::OutOfRange { .. } | IoError::ReadOnly | IoError::NotSupported),
-                ) if !dispatch.has_begun => return Err(Started::Failed(error)),
-                Started::Failed(error) => {
-                    dispatch.has_begun = true;
-                    let reason = error.to_string();
-                    dispatch.failed.push(FailedMember { at, reason });
-                    dispatch.error = Some(error);
-                    break;
-                }
-            }
-            dispatch.has_begun = true;
+    /// Takes the next held change, if it may be dispatched or has to fail.
+    pub fn next_held(&mut self) -> Option<HeldChange> {
+        if self.members.have_queues() {
+            return None;
         }
-        Ok(())
-    }
-
-    /// All members have started it.
-    fn finish_dispatch(&mut self, dispatch: Dispatch<'_>) -> Started {
-        let id = dispatch.of.request;
-        let (pending, done_by) = (dispatch.pending, dispatch.done_by);
-        let is_done = pending == 0 && self.members.may_acknowledge(done_by, &self.log.map);
-        let is_flush = matches!(dispatch.kind, RequestKind::Flush);
-        if is_done && dispatch.failed.is_empty() && self.log.may_acknowledge() && !is_flush {
-            self.requests.withdraw(id);
-            return Started::Done;
-        }
-        if let RequestKind::Change(range) = dispatch.kind
-            && pending > 0
-        {
-            self.requests.locks.lock(range);
-        }
-        if let Some(request) = self.requests.pending.get_mut(id) {
-            request.parts += pending;
-            request.done_by = done_by;
-            request.error.clone_from(&dispatch.error);
-        }
-        for FailedMember { at, reason } in dispatch.failed {
-            self.put_out(at, &reason);
-        }
-        if pending == 0 && !self.members.may_acknowledge(done_by, &self.log.map) {
-            self.requests.withdraw(id);
-            return Started::Failed(dispatch.error.unwrap_or_else(no_source));
-        }
-        let has_ended = self.requests.pending.get_mut(id).is_some_and(|request| {
-            request.parts -= 1;
-            request.parts == 0
-        });
-        if has_ended {
-            self.end(id);
-        }
-        Started::Pending
-    }
-
-    /// The parts of a change that a partial replica gets.
-    fn pieces(&mut self, at: usize, kind: RequestKind, op: &OwnedOp) -> Vec<OwnedOp> {
-        let state = self.members[at].state;
-        let is_connected = matches!(state, MemberState::InSync | MemberState::Rebuilding);
-        let RequestKind::Change(range) = kind else {
-            return match is_connected {
-                true => vec![op.clone()],
-                false => Vec::new(),
-            };
-        };
-        let (offset, bytes) = (range.offset, range.offset..range.end());
-        let tracker = self.tracker.as_ref();
-        let disk = tracker.and_then(|tracker| tracker.follower.disk());
-        let Some(selection) = &mut self.members[at].selection else {
-            return Vec::new();
-        };
-        if !is_connected {
-            selection.has.clear(&bytes);
-            let regions = self.log.map.regions_of(offset, range.length);
-            self.add_missing(at, regions);
-            return Vec::new();
-        }
-        match op {
-            OwnedOp::Write {
-                data, durability, ..
-            } => {
-                let pieces = selection.pieces(disk, &bytes).into_iter();
-                let piece = |piece: Range<u64>| OwnedOp::Write {
-                    offset: piece.start,
-                    data: data[(piece.start - offset) as usize..(piece.end - offset) as usize]
-                        .to_vec(),
-                    durability: *durability,
-                };
-                pieces.map(piece).collect()
-            }
-            // Zeroes cost nothing, and free what the replica has there.
-            op => {
-                selection.has.set(&bytes);
-                vec![op.clone()]
-            }
-        }
-    }
-
-    /// Starts a read at a source. `None` if no source can take it now.
-    pub(super) fn read_from_source(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        id: Token,
-        offset: u64,
-        out: &mut ReadBuffer<'_>,
-    ) -> Option<Started> {
-        let (now, length) = (self.now(), out.len() as u64);
-        self.members.next_turn();
-        let mut tried = 0;
-        while let Some(at) = self.members.choose_source(tried) {
-            tried |= 1 << at;
-            let op = Op::Read {
-                offset,
-                out: out.reborrow(),
-            };
-            match self.members[at].start(below, PartOf { request: id, now }, op) {
-                Started::Busy => {}
-                Started::Failed(error) => {
-                    self.read_failed(at, ByteRange::new(offset, length), &error)
-                }
-                started => return Some(started),
-            }
-        }
-        None
-    }
-
-    /// A member could not be read: it is put out, and what it could not read is written to it
-    /// again.
-    fn read_failed(&mut self, at: usize, range: ByteRange, error: &IoError) {
-        self.add_unreadable(at, range);
-        self.put_out(at, &error.to_string());
-    }
-
-    /// A member is missing what it could not read, unless it is the only complete one.
-    pub(super) fn add_unreadable(&mut self, at: usize, range: ByteRange) {
-        if !self.is_only_complete(at) {
-            let regions = self.log.map.regions_of(range.offset, range.length);
-            self.add_missing(at, regions);
-        }
-    }
-
-    /// A member is missing regions, even if they were just copied.
-    pub(super) fn add_missing(&mut self, at: usize, regions: Range<usize>) {
-        if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
-            rebuild.discard(regions.clone());
-        }
-        for region in regions {
-            self.log.map.missing[at].set(region);
-        }
-    }
-
-    /// Tries failed reads at another source.
-    pub(super) fn retry_reads(&mut self, below: &mut dyn BlockDevice) {
-        for id in std::mem::take(&mut self.requests.retries) {
-            let request = self.requests.pending.get_mut(id);
-            let Some(RequestKind::Read(range)) = request.map(|request| request.kind) else {
-                continue;
-            };
-            let mut out = vec![0; range.length as usize];
-            let may_wait = self.members.has_source() || !self.gives_up;
-            let buffer = &mut out.as_mut_slice().into();
-            let started = self.read_from_source(below, id, range.offset, buffer);
-            let Some(request) = self.requests.pending.get_mut(id) else {
-                continue;
-            };
-            match started {
-                Some(Started::Done) => {
-                    (request.data, request.is_done) = (Some(out), true);
-                    self.end(id);
-                }
-                Some(_) => request.parts += 1,
-                None if may_wait => self.requests.retries.push(id),
-                None => self.end(id),
-            }
-        }
+        self.requests.held.take_due(&self.log)
     }
 
     /// Starts queued changes and flushes, in order.
-    pub(super) fn start_queued(&mut self, below: &mut dyn BlockDevice) {
+    pub fn start_queued(&mut self, below: &mut dyn BlockDevice) {
         let now = self.now();
         for at in 0..self.members.len() {
             while let Some((request, op)) = self.members[at].queue.pop_front() {
@@ -354,6 +163,133 @@ impl Replicate {
                         self.put_out(at, &reason);
                     }
                 }
+            }
+        }
+    }
+}
+
+impl Dispatch<'_> {
+    /// Starts a change or a flush at one member. An error is the answer to the whole request,
+    /// which no member has started.
+    fn start_at(
+        &mut self,
+        set: &mut ReplicaSet,
+        below: &mut dyn BlockDevice,
+        at: usize,
+    ) -> Result<(), Started> {
+        let is_partial = set.members.is_partial(at);
+        let pieces;
+        let ops = if is_partial {
+            pieces = self.pieces(set, at);
+            &pieces[..]
+        } else if set.gets_change(at, self.regions.clone()) {
+            std::slice::from_ref(self.op)
+        } else {
+            set.add_missing(at, self.regions.clone());
+            return Ok(());
+        };
+        for op in ops {
+            let member = &mut set.members[at];
+            match member.start_change(below, self.of, op) {
+                Started::Done => self.done_by |= u32::from(!is_partial) << at,
+                Started::Pending => self.pending += 1,
+                Started::Busy if !self.has_begun => return Err(Started::Busy),
+                Started::Busy => {
+                    member.queue.push_back((self.of.request, op.clone()));
+                    self.pending += 1;
+                }
+                // The request itself is wrong.
+                Started::Failed(
+                    error
+                    @ (IoError::OutOfRange { .. } | IoError::ReadOnly | IoError::NotSupported),
+                ) if !self.has_begun => return Err(Started::Failed(error)),
+                Started::Failed(error) => {
+                    self.has_begun = true;
+                    let reason = error.to_string();
+                    self.failed.push(FailedMember { at, reason });
+                    self.error = Some(error);
+                    break;
+                }
+            }
+            self.has_begun = true;
+        }
+        Ok(())
+    }
+
+    /// All members have started it.
+    fn finish(self, set: &mut ReplicaSet) -> Started {
+        let id = self.of.request;
+        let (pending, done_by) = (self.pending, self.done_by);
+        let is_done = pending == 0 && set.members.may_acknowledge(done_by, &set.log.map);
+        let is_flush = matches!(self.kind, RequestKind::Flush);
+        if is_done && self.failed.is_empty() && set.log.may_acknowledge() && !is_flush {
+            set.requests.withdraw(id);
+            return Started::Done;
+        }
+        if let RequestKind::Change(range) = self.kind
+            && pending > 0
+        {
+            set.requests.locks.lock(range);
+        }
+        if let Some(request) = set.requests.pending.get_mut(id) {
+            request.parts += pending;
+            request.done_by = done_by;
+            request.error.clone_from(&self.error);
+        }
+        for FailedMember { at, reason } in self.failed {
+            set.put_out(at, &reason);
+        }
+        if pending == 0 && !set.members.may_acknowledge(done_by, &set.log.map) {
+            set.requests.withdraw(id);
+            return Started::Failed(self.error.unwrap_or_else(no_source));
+        }
+        let has_ended = set.requests.pending.get_mut(id).is_some_and(|request| {
+            request.parts -= 1;
+            request.parts == 0
+        });
+        if has_ended {
+            set.end(id);
+        }
+        Started::Pending
+    }
+
+    /// The parts of a change that a partial replica gets.
+    fn pieces(&self, set: &mut ReplicaSet, at: usize) -> Vec<OwnedOp> {
+        let state = set.members[at].state;
+        let is_connected = matches!(state, MemberState::InSync | MemberState::Rebuilding);
+        let RequestKind::Change(range) = self.kind else {
+            return match is_connected {
+                true => vec![self.op.clone()],
+                false => Vec::new(),
+            };
+        };
+        let (offset, bytes) = (range.offset, range.offset..range.end());
+        let Some(selection) = &mut set.members[at].selection else {
+            return Vec::new();
+        };
+        if !is_connected {
+            selection.has.clear(&bytes);
+            let regions = set.log.map.regions_of(offset, range.length);
+            set.add_missing(at, regions);
+            return Vec::new();
+        }
+        match self.op {
+            OwnedOp::Write {
+                data, durability, ..
+            } => {
+                let pieces = selection.pieces(self.disk, &bytes).into_iter();
+                let piece = |piece: Range<u64>| OwnedOp::Write {
+                    offset: piece.start,
+                    data: data[(piece.start - offset) as usize..(piece.end - offset) as usize]
+                        .to_vec(),
+                    durability: *durability,
+                };
+                pieces.map(piece).collect()
+            }
+            // Zeroes cost nothing, and free what the replica has there.
+            op => {
+                selection.has.set(&bytes);
+                vec![op.clone()]
             }
         }
     }

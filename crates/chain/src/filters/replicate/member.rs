@@ -9,6 +9,7 @@ use chain_policy::ReplicaLocation;
 
 use super::region_map::RegionMap;
 use super::selection::Selection;
+use super::tracker::Tracker;
 use crate::remote::{LinkState, RemoteDisk};
 use crate::tokens::Tokens;
 
@@ -140,6 +141,16 @@ impl Member {
         self.start(below, of, op.borrow(&mut out, &mut runs))
     }
 
+    /// It is unknown which blocks a partial replica has of the regions that it is missing, by
+    /// `map`, in which it is the member `at`.
+    pub fn forget_missing_blocks(&mut self, at: usize, map: &RegionMap) {
+        if let Some(selection) = &mut self.selection {
+            for region in (0..map.regions).filter(|region| map.missing[at].has(*region)) {
+                selection.has.clear(&map.range_of(region));
+            }
+        }
+    }
+
     /// When the oldest part that matters was started.
     pub fn oldest_part(&self) -> Option<Duration> {
         let parts = self.parts.iter();
@@ -248,6 +259,11 @@ impl Members {
         self.all[at].selection.is_some()
     }
 
+    /// Whether it is known what a member should have.
+    pub fn is_certain(&self, at: usize, tracker: Option<&Tracker>) -> bool {
+        !self.is_partial(at) || tracker.is_none_or(Tracker::is_certain)
+    }
+
     /// Whether a member may be read: it is in sync, and not partial.
     pub fn is_source(&self, at: usize) -> bool {
         self.all[at].state == MemberState::InSync && !self.is_partial(at)
@@ -286,6 +302,25 @@ impl Members {
             VOLUME => self.stall.max(VOLUME_STALL_MIN),
             _ => self.stall,
         }
+    }
+
+    /// The time until a member has stalled for too long.
+    pub fn stall_timer(&self, now: Duration, map: &RegionMap) -> Option<Duration> {
+        let may_be_put_out = (0..self.len()).filter(|at| !self.is_only_complete(*at, map));
+        let due = may_be_put_out.filter_map(|at| {
+            let oldest = self.all[at].oldest_part()?;
+            Some((oldest + self.stall_of(at)).saturating_sub(now))
+        });
+        due.min()
+    }
+
+    /// The time until a member that is out is tried again. A volume that hangs is tried when it has
+    /// answered.
+    pub fn retry_timer(&self, now: Duration) -> Option<Duration> {
+        let out = self.all.iter().filter(|one| one.state == MemberState::Out);
+        let may_try = |one: &&Member| one.location.is_some() || one.parts.is_empty();
+        let due = out.filter(may_try).map(|one| one.retry_at);
+        due.min().map(|at| at.saturating_sub(now))
     }
 
     /// The next read begins its search at the next member.

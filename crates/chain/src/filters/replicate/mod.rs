@@ -9,12 +9,13 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | `filter` | composes the parts below, and is the filter of the chain |
-//! | `member` | the disks, what is pending there, and pure decisions about who may be read |
-//! | `requests` | requests that are not answered, and the ranges that they lock |
-//! | `dispatch`, `results` | starts requests at members, and takes what they answer |
-//! | `region_log`: `region_map`, `regions`, `store` | what each member is missing, also after a crash |
-//! | `startup`, `rebuild` | finds the source, and gives the others what they are missing |
+//! | `filter` | is the filter of the chain: takes requests, and polls the parts below |
+//! | `replica_set` | the members with what is pending there and what they are missing |
+//! | `member` | one of these disks, and pure decisions about who may be read |
+//! | `requests`, `held` | requests that are not answered, and the ranges that they lock |
+//! | `dispatch`, `reads`, `results` | start requests at members, and take what they answer |
+//! | `region_log`: `region_map`, `slot`, `store` | what each member is missing, also after a crash |
+//! | `startup`, `rebuild` | find the source, and give the others what they are missing |
 //! | `tracker`: `selection`, `granules` | partial replicas, which get chosen files only |
 //!
 //! Invariants:
@@ -32,14 +33,18 @@
 mod dispatch;
 mod filter;
 mod granules;
+mod held;
 mod member;
+mod reads;
 mod rebuild;
 mod region_log;
 mod region_map;
 mod regions;
+mod replica_set;
 mod requests;
 mod results;
 mod selection;
+mod slot;
 mod startup;
 mod store;
 #[cfg(test)]

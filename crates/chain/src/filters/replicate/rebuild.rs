@@ -14,11 +14,15 @@ use std::time::Duration;
 
 use base::{BlockDevice, ByteRange, Durability, OwnedOp, Started, Token};
 
-use super::filter::Replicate;
 use super::member::{MemberState, PAUSE_MIN, PartOf, VOLUME};
+use super::region_map::RegionMap;
 use super::regions::Regions;
-use super::requests::{Request, RequestKind, Requester};
+use super::replica_set::ReplicaSet;
+use super::requests::RangeLocks;
+use super::selection::Selection;
 use super::startup::CONNECT_WITHIN;
+use super::tracker::Tracker;
+use crate::follow::Disk;
 
 /// The maximal length of a piece, in bytes.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -71,6 +75,79 @@ enum Step {
 }
 
 impl Rebuild {
+    fn new(member: usize, map: &RegionMap) -> Self {
+        let mut rebuild = Self {
+            member,
+            region: 0,
+            copied: Regions::new(map.regions),
+            is_stale: false,
+            bytes: 0,
+            windows: 0,
+            at: 0,
+            step: Step::Next,
+        };
+        rebuild.go_to_region(map, 0);
+        rebuild
+    }
+
+    /// Continues with the next missing region from `from`, or with the flush.
+    fn go_to_region(&mut self, map: &RegionMap, from: usize) {
+        let next = map.missing[self.member].first(from, map.regions);
+        (self.region, self.step) = match next {
+            Some(region) => (region, Step::Next),
+            None => (map.regions, Step::Flush),
+        };
+        self.at = self.region as u64 * map.region_bytes;
+        self.is_stale = false;
+    }
+
+    /// All of a region is copied.
+    fn finish_region(&mut self, map: &RegionMap, region: usize) {
+        if !self.is_stale {
+            self.copied.set(region);
+        }
+        self.go_to_region(map, region + 1);
+    }
+
+    /// The next piece of the rest of a region, of a member with this selection. `None` if nothing
+    /// was found so far; the search continues behind it.
+    fn next_piece(
+        &mut self,
+        selection: Option<&Selection>,
+        disk: Option<&Disk>,
+        rest: Range<u64>,
+    ) -> Option<ByteRange> {
+        let Some(selection) = selection else {
+            let length = PIECE_BYTES.min(rest.end - rest.start);
+            return Some(ByteRange::new(rest.start, length));
+        };
+        let window_bytes = WINDOW_BYTES.max(selection.has.bytes);
+        let window = rest.start..rest.end.min(rest.start + window_bytes);
+        let piece_max = PIECE_BYTES.max(selection.has.bytes);
+        match selection.missing(disk, &window, piece_max) {
+            Some(piece) => {
+                self.at = piece.start;
+                Some(ByteRange::new(piece.start, piece.end - piece.start))
+            }
+            None => {
+                self.at = window.end;
+                self.windows += 1;
+                None
+            }
+        }
+    }
+
+    /// The member has the next `length` bytes, which are locked no longer. Returns where they
+    /// begin.
+    fn piece_written(&mut self, locks: &mut RangeLocks, length: u64) -> u64 {
+        let at = self.at;
+        locks.unlock(at);
+        self.at = at + length;
+        self.bytes += length;
+        self.step = Step::Next;
+        at
+    }
+
     /// Whether the next step is taken by itself, and not when a request ends.
     pub fn is_waiting(&self) -> bool {
         matches!(self.step, Step::Next | Step::Read { .. } | Step::Flush)
@@ -113,9 +190,9 @@ enum Progress {
     Wait,
 }
 
-impl Replicate {
+impl ReplicaSet {
     /// Tries members that are out again, and starts a rebuild if one is connected.
-    pub(super) fn reconnect(&mut self, now: Duration) {
+    pub fn reconnect(&mut self, now: Duration, tracker: Option<&Tracker>) {
         if self.is_quiesced() {
             return;
         }
@@ -133,9 +210,9 @@ impl Replicate {
             }
         }
         if self.rebuild.is_none()
-            && let Some(member) = self.next_to_rebuild()
+            && let Some(member) = self.next_to_rebuild(tracker)
         {
-            self.rebuild = Some(self.begin_rebuild(member));
+            self.rebuild = Some(Rebuild::new(member, &self.log.map));
         }
     }
 
@@ -185,66 +262,40 @@ impl Replicate {
     }
 
     /// The member to rebuild: one that is not in sync, or a partial one that should have more.
-    fn next_to_rebuild(&self) -> Option<usize> {
+    fn next_to_rebuild(&self, tracker: Option<&Tracker>) -> Option<usize> {
         let mut members = 0..self.members.len();
         members.find(|at| match self.members[*at].state {
-            MemberState::Rebuilding => self.is_certain(*at),
+            MemberState::Rebuilding => self.members.is_certain(*at, tracker),
             MemberState::InSync if self.members.is_partial(*at) => {
-                self.log.map.missing[*at].count() > 0 && self.is_certain(*at)
+                self.log.map.missing[*at].count() > 0 && self.members.is_certain(*at, tracker)
             }
             _ => false,
         })
     }
 
-    fn begin_rebuild(&self, member: usize) -> Rebuild {
-        let mut rebuild = Rebuild {
-            member,
-            region: 0,
-            copied: Regions::new(self.log.map.regions),
-            is_stale: false,
-            bytes: 0,
-            windows: 0,
-            at: 0,
-            step: Step::Next,
-        };
-        self.go_to_region(&mut rebuild, 0);
-        rebuild
-    }
-
-    /// Continues with the next missing region from `from`, or with the flush.
-    fn go_to_region(&self, rebuild: &mut Rebuild, from: usize) {
-        let map = &self.log.map;
-        let next = map.missing[rebuild.member].first(from, map.regions);
-        (rebuild.region, rebuild.step) = match next {
-            Some(region) => (region, Step::Next),
-            None => (map.regions, Step::Flush),
-        };
-        rebuild.at = rebuild.region as u64 * map.region_bytes;
-        rebuild.is_stale = false;
-    }
-
-    /// Takes all steps of the rebuild that wait for nothing.
-    pub(super) fn advance_rebuild(&mut self, below: &mut dyn BlockDevice) {
+    /// Takes all steps of the rebuild that wait for nothing. `tracker` says what partial replicas
+    /// should have.
+    pub fn advance_rebuild(&mut self, below: &mut dyn BlockDevice, tracker: Option<&Tracker>) {
         if let Some(rebuild) = &mut self.rebuild {
             rebuild.windows = 0;
         }
-        while self.take_step(below) == Progress::Continue {}
+        while self.take_step(below, tracker) == Progress::Continue {}
     }
 
-    fn take_step(&mut self, below: &mut dyn BlockDevice) -> Progress {
+    fn take_step(&mut self, below: &mut dyn BlockDevice, tracker: Option<&Tracker>) -> Progress {
         let rebuild = self.rebuild.as_mut();
         let Some(rebuild) = rebuild.filter(|rebuild| rebuild.is_waiting()) else {
             return Progress::Wait;
         };
         let member = rebuild.member;
         match std::mem::replace(&mut rebuild.step, Step::Next) {
-            Step::Next | Step::Flush if !self.is_certain(member) => {
+            Step::Next | Step::Flush if !self.members.is_certain(member, tracker) => {
                 // What it should have has to be found out first.
                 self.rebuild = None;
                 Progress::Wait
             }
             Step::Next if self.is_quiesced() => Progress::Wait,
-            Step::Next => self.read_piece(below),
+            Step::Next => self.read_piece(below, tracker.and_then(Tracker::disk)),
             Step::Read { data } => self.write_piece(below, data),
             Step::Flush => {
                 self.set_step(Step::Flush);
@@ -266,25 +317,20 @@ impl Replicate {
         }
     }
 
-    fn add_step_request(&mut self) -> Token {
-        let request = Request::new(Requester::Rebuild, RequestKind::Rebuild);
-        self.requests.pending.add(request)
-    }
-
     /// Locks the next piece and starts to read it.
-    fn read_piece(&mut self, below: &mut dyn BlockDevice) -> Progress {
-        let Some(rebuild) = &self.rebuild else {
+    fn read_piece(&mut self, below: &mut dyn BlockDevice, disk: Option<&Disk>) -> Progress {
+        let Some(rebuild) = &mut self.rebuild else {
             return Progress::Wait;
         };
         let (region, at) = (rebuild.region, rebuild.at);
         let end = self.log.map.range_of(region).end;
         if at >= end {
-            self.finish_region(region);
+            rebuild.finish_region(&self.log.map, region);
             return Progress::Continue;
         }
-        let Some(piece) = self.next_piece(at..end) else {
-            let rebuild = self.rebuild.as_ref();
-            return match rebuild.is_some_and(|rebuild| rebuild.windows < WINDOWS_MAX) {
+        let selection = self.members[rebuild.member].selection.as_ref();
+        let Some(piece) = rebuild.next_piece(selection, disk, at..end) else {
+            return match rebuild.windows < WINDOWS_MAX {
                 true => Progress::Continue,
                 false => Progress::Wait,
             };
@@ -292,7 +338,7 @@ impl Replicate {
         if self.requests.locks.overlaps(piece) {
             return Progress::Wait;
         }
-        let id = self.add_step_request();
+        let id = self.requests.add_rebuild_step();
         let length = piece.length;
         let mut data = vec![0; length as usize];
         let buffer = &mut data.as_mut_slice().into();
@@ -311,43 +357,6 @@ impl Replicate {
             None => {
                 self.requests.withdraw(id);
                 Progress::Wait
-            }
-        }
-    }
-
-    /// All of a region is copied.
-    fn finish_region(&mut self, region: usize) {
-        if let Some(mut rebuild) = self.rebuild.take() {
-            if !rebuild.is_stale {
-                rebuild.copied.set(region);
-            }
-            self.go_to_region(&mut rebuild, region + 1);
-            self.rebuild = Some(rebuild);
-        }
-    }
-
-    /// The next piece of the rest of a region. `None` if nothing was found so far; the search
-    /// continues behind it.
-    fn next_piece(&mut self, rest: Range<u64>) -> Option<ByteRange> {
-        let rebuild = self.rebuild.as_mut()?;
-        let Some(selection) = &self.members[rebuild.member].selection else {
-            let length = PIECE_BYTES.min(rest.end - rest.start);
-            return Some(ByteRange::new(rest.start, length));
-        };
-        let window_bytes = WINDOW_BYTES.max(selection.has.bytes);
-        let window = rest.start..rest.end.min(rest.start + window_bytes);
-        let tracker = self.tracker.as_ref();
-        let disk = tracker.and_then(|tracker| tracker.follower.disk());
-        let piece_max = PIECE_BYTES.max(selection.has.bytes);
-        match selection.missing(disk, &window, piece_max) {
-            Some(piece) => {
-                rebuild.at = piece.start;
-                Some(ByteRange::new(piece.start, piece.end - piece.start))
-            }
-            None => {
-                rebuild.at = window.end;
-                rebuild.windows += 1;
-                None
             }
         }
     }
@@ -391,7 +400,7 @@ impl Replicate {
         member: usize,
         op: &OwnedOp,
     ) -> (Token, Started) {
-        let (id, now) = (self.add_step_request(), self.now());
+        let (id, now) = (self.requests.add_rebuild_step(), self.now());
         self.must_commit = true;
         let of = PartOf { request: id, now };
         let started = self.members[member].start_change(below, of, op);
@@ -404,11 +413,7 @@ impl Replicate {
     /// The member has the piece.
     fn piece_written(&mut self, length: u64) {
         if let Some(rebuild) = &mut self.rebuild {
-            let at = rebuild.at;
-            self.requests.locks.unlock(at);
-            rebuild.at = at + length;
-            rebuild.bytes += length;
-            rebuild.step = Step::Next;
+            let at = rebuild.piece_written(&mut self.requests.locks, length);
             if let Some(selection) = &mut self.members[rebuild.member].selection {
                 selection.has.set(&(at..at + length));
             }
@@ -435,7 +440,7 @@ impl Replicate {
             bytes = rebuild.bytes;
         }
         if self.log.map.missing[member].count() > 0 {
-            let mut rebuild = self.begin_rebuild(member);
+            let mut rebuild = Rebuild::new(member, &self.log.map);
             rebuild.bytes = bytes;
             self.rebuild = Some(rebuild);
             return;
@@ -458,7 +463,7 @@ impl Replicate {
     }
 
     /// The request of a step has ended.
-    pub(super) fn rebuild_step_ended(&mut self, id: Token) {
+    pub fn rebuild_step_ended(&mut self, id: Token) {
         let Some(request) = self.requests.pending.take(id) else {
             return;
         };

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use base::{ByteRange, Completion, IoError, Token};
+use base::{ByteRange, Completion, IoError, Outcome, OwnedOp, Token};
 
+use super::held::HeldChanges;
+use super::member::Members;
+use super::region_map::RegionMap;
 use crate::tokens::Tokens;
 
 /// The kind of a request.
@@ -14,6 +17,16 @@ pub(super) enum RequestKind {
     Flush,
     /// A read, write or flush that rebuilds a member.
     Rebuild,
+}
+
+impl RequestKind {
+    /// The kind of a change or a flush from above.
+    pub fn of(op: &OwnedOp) -> Self {
+        match op {
+            OwnedOp::Flush => Self::Flush,
+            op => Self::Change(op.range()),
+        }
+    }
 }
 
 /// Who made a request.
@@ -53,6 +66,16 @@ impl Request {
             done_by: 0,
             data: None,
             error: None,
+        }
+    }
+
+    /// Whether it was carried out by members whose content counts.
+    pub fn is_carried_out(&self, members: &Members, map: &RegionMap) -> bool {
+        match self.kind {
+            RequestKind::Change(_) | RequestKind::Flush => {
+                members.may_acknowledge(self.done_by, map)
+            }
+            RequestKind::Read(_) | RequestKind::Rebuild => self.is_done,
         }
     }
 }
@@ -97,11 +120,21 @@ pub(super) struct Requests {
     pub unstored: Vec<Completion>,
     /// Reads that have to be tried at another member.
     pub retries: Vec<Token>,
+    /// Changes that were followed, and are not dispatched.
+    pub held: HeldChanges,
+    /// Reads of the tracker's follower that have ended.
+    pub follower_reads: Vec<(Token, Result<Outcome, IoError>)>,
     /// The flush that will cover the regions written before it. Of several only the first counts.
     pub covering: Option<Token>,
 }
 
 impl Requests {
+    /// Adds a step of a rebuild.
+    pub fn add_rebuild_step(&mut self) -> Token {
+        self.pending
+            .add(Request::new(Requester::Rebuild, RequestKind::Rebuild))
+    }
+
     /// Removes a request that was not started.
     pub fn withdraw(&mut self, id: Token) {
         self.pending.take(id);

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
-use super::filter::Replicate;
 use super::member::{MemberState, PAUSE_MAX, VOLUME};
 use super::no_source;
-use super::requests::{Request, RequestKind, Requester};
+use super::replica_set::ReplicaSet;
+use super::requests::{RequestKind, Requester};
 use crate::remote::LinkState;
 
-impl Replicate {
+impl ReplicaSet {
     /// A part of a request at a member has ended.
-    pub(super) fn part_ended(&mut self, id: Token, at: usize, result: Result<Outcome, IoError>) {
+    pub fn part_ended(&mut self, id: Token, at: usize, result: Result<Outcome, IoError>) {
         let Some(request) = self.requests.pending.get_mut(id) else {
             return;
         };
@@ -42,21 +42,12 @@ impl Replicate {
         }
     }
 
-    fn is_carried_out(&self, request: &Request) -> bool {
-        match request.kind {
-            RequestKind::Change(_) | RequestKind::Flush => {
-                self.members.may_acknowledge(request.done_by, &self.log.map)
-            }
-            RequestKind::Read(_) | RequestKind::Rebuild => request.is_done,
-        }
-    }
-
     /// All parts of a request have ended: it is answered, now or when the file has the map.
-    pub(super) fn end(&mut self, id: Token) {
+    pub fn end(&mut self, id: Token) {
         let Some(request) = self.requests.pending.take(id) else {
             return;
         };
-        let is_done = self.is_carried_out(&request);
+        let is_done = request.is_carried_out(&self.members, &self.log.map);
         match request.kind {
             RequestKind::Change(range) => self.requests.locks.unlock(range.offset),
             RequestKind::Flush if self.requests.covering == Some(id) => {
@@ -81,8 +72,8 @@ impl Replicate {
                 }
             }
             Requester::Tracker(token) => {
-                if let (Some(token), Some(tracker)) = (token, &mut self.tracker) {
-                    tracker.was_read(token, result);
+                if let Some(token) = token {
+                    self.requests.follower_reads.push((token, result));
                 }
             }
             Requester::Rebuild => {}
@@ -90,7 +81,7 @@ impl Replicate {
     }
 
     /// Takes the answers of all members.
-    pub(super) fn collect(&mut self, below: &mut dyn BlockDevice) {
+    pub fn collect(&mut self, below: &mut dyn BlockDevice) {
         let mut answers = Vec::new();
         for at in 0..self.members.len() {
             let member = &mut self.members[at];
@@ -134,7 +125,7 @@ impl Replicate {
     }
 
     /// Puts out members that do not answer, or whose connection is broken.
-    pub(super) fn check_members(&mut self, now: Duration) {
+    pub fn check_members(&mut self, now: Duration) {
         for at in 0..self.members.len() {
             let stall = self.members.stall_of(at);
             let oldest = self.members[at].oldest_part();
@@ -153,7 +144,7 @@ impl Replicate {
     }
 
     /// Puts a member out: it gets nothing any more, and its pending requests count as failed.
-    pub(super) fn put_out(&mut self, at: usize, reason: &str) {
+    pub fn put_out(&mut self, at: usize, reason: &str) {
         let now = self.now();
         let is_only = self.is_only_complete(at);
         let member = &mut self.members[at];
@@ -185,7 +176,7 @@ impl Replicate {
             let in_flight = self.log.map.in_flight.clone();
             self.log.map.add_missing(at, &in_flight);
         }
-        self.forget_missing_blocks(at);
+        self.members[at].forget_missing_blocks(at, &self.log.map);
         self.log_changed(true);
         let error = IoError::Unavailable(format!("replica {name}: {reason}"));
         for request in requests {
@@ -193,12 +184,21 @@ impl Replicate {
         }
     }
 
-    /// It is unknown which blocks a partial replica has of regions that it is missing.
-    fn forget_missing_blocks(&mut self, at: usize) {
-        let map = &self.log.map;
-        if let Some(selection) = &mut self.members[at].selection {
-            for region in (0..map.regions).filter(|region| map.missing[at].has(*region)) {
-                selection.has.clear(&map.range_of(region));
+    /// Starts to connect to a replica.
+    pub fn connect(&mut self, at: usize, now: Duration) {
+        let member = &mut self.members[at];
+        let Some(location) = &member.location else {
+            return;
+        };
+        match self.context.attachment.targets.open(location) {
+            Ok(remote) => {
+                member.remote = Some(remote);
+                member.state = MemberState::Connecting(now);
+            }
+            Err(reason) => {
+                member.retry_at = now + member.pause;
+                let name = member.name.clone();
+                self.note(format!("{name} is out: {reason}"));
             }
         }
     }

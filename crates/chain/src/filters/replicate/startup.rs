@@ -16,7 +16,7 @@ use super::member::{MemberState, VOLUME};
 use super::region_map::{MemberSpec, RegionMap};
 use super::selection::Selection;
 use super::store::{Store, path_in};
-use super::tracker::READ_FIRST_FOR;
+use super::tracker::{READ_FIRST_FOR, Tracker};
 
 /// How long a connection may take. A replica that is not connected by then is out.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -44,16 +44,16 @@ pub(super) enum Startup {
 impl Replicate {
     /// Takes the next step of the start.
     pub(super) fn advance_startup(&mut self, below: &dyn BlockDevice) {
-        let now = self.now();
+        let now = self.set.now();
         match self.startup {
             Startup::New => self.start_loading(below.geometry().size_bytes, now),
             Startup::Loading { .. } | Startup::Ready | Startup::Failed(_) => {}
             Startup::Connecting { since } => {
                 // The file must say first under which lease the filter continues.
-                if self.log.is_writing() {
+                if self.set.log.is_writing() {
                     return;
                 }
-                let is_waiting = self.members.iter().any(|member| {
+                let is_waiting = self.set.members.iter().any(|member| {
                     matches!(member.state, MemberState::Connecting(_)) && member.is_connecting()
                 });
                 if !is_waiting || now.saturating_sub(since) >= CONNECT_WITHIN {
@@ -62,7 +62,7 @@ impl Replicate {
             }
             Startup::Reading { since } => {
                 let tracker = self.tracker.as_ref();
-                let is_certain = tracker.is_none_or(super::tracker::Tracker::is_certain);
+                let is_certain = tracker.is_none_or(Tracker::is_certain);
                 if is_certain || now.saturating_sub(since) >= READ_FIRST_FOR {
                     self.finish_reading();
                 }
@@ -72,9 +72,9 @@ impl Replicate {
 
     /// Starts to read the file, and to connect to the replicas of a disk of `disk_bytes`.
     fn start_loading(&mut self, disk_bytes: u64, now: Duration) {
-        self.disk_bytes = disk_bytes;
-        let attachment = &self.context.attachment;
-        let specs = self.members.iter().map(|one| {
+        self.set.disk_bytes = disk_bytes;
+        let attachment = &self.set.context.attachment;
+        let specs = self.set.members.iter().map(|one| {
             let selection = one.selection.as_ref().map_or(0, Selection::number);
             let location = one.location.as_ref();
             let address = location.map(|location| attachment.targets.identity(location));
@@ -84,10 +84,10 @@ impl Replicate {
         let specs: Vec<MemberSpec> = specs.collect();
         let mut fresh = RegionMap::new(disk_bytes, &specs);
         fresh.epoch = attachment.history.epoch;
-        for selection in self.members.selections_mut() {
+        for selection in self.set.members.selections_mut() {
             selection.has = Granules::new(disk_bytes);
         }
-        self.log.set_map(fresh);
+        self.set.log.set_map(fresh);
         let Some(state) = &attachment.state else {
             self.startup = Startup::Failed(
                 "there is no folder for the state of filters, so it is unknown what replicas are \
@@ -96,10 +96,12 @@ impl Replicate {
             );
             return;
         };
-        let path = path_in(state, &self.name);
-        self.log.load(Store::new(&self.context, state, &path));
-        for at in 1..self.members.len() {
-            self.connect(at, now);
+        let path = path_in(state, &self.set.name);
+        self.set
+            .log
+            .load(Store::new(&self.set.context, state, &path));
+        for at in 1..self.set.members.len() {
+            self.set.connect(at, now);
         }
         self.startup = Startup::Loading { since: now };
     }
@@ -120,64 +122,66 @@ impl Replicate {
     /// # Errors
     /// Why the filter cannot start.
     fn continue_from(&mut self, loaded: io::Result<Option<RegionMap>>) -> Result<(), String> {
-        let history = self.context.attachment.history;
+        let history = self.set.context.attachment.history;
         let loaded =
             loaded.map_err(|error| format!("cannot read which regions are missing: {error}"))?;
         let mut is_first = false;
         // Without a file, all members but the volume are missing everything.
         if let Some(before) = loaded {
-            self.log.set_stored(before.sequence);
+            self.set.log.set_stored(before.sequence);
             is_first = before.released_by == 0 && history.predecessor == 0;
-            let fresh = self.log.map.clone();
+            let fresh = self.set.log.map.clone();
             let map = fresh.continue_from(&before, &history);
-            self.log.set_map(map.map_err(|error| error.to_string())?);
+            self.set
+                .log
+                .set_map(map.map_err(|error| error.to_string())?);
         }
-        if self.log.map.recover().is_none() {
+        if self.set.log.map.recover().is_none() {
             return Err("by the filter's file no member has everything".to_owned());
         }
-        self.log.change(true);
+        self.set.log.change(true);
         if is_first {
             // No other filter has the file, and the volume was not written under this lease yet.
             // If the filter cannot start now, the next lease follows this one.
-            self.log.write();
+            self.set.log.write();
         }
         Ok(())
     }
 
     /// Members that are connected and missing nothing are in sync; the others are out.
     fn choose_members(&mut self, now: Duration) {
-        for at in 0..self.members.len() {
+        for at in 0..self.set.members.len() {
             let connection = match at {
                 VOLUME => Ok(()),
-                _ => self.members[at].check_connection(self.disk_bytes),
+                _ => self.set.members[at].check_connection(self.set.disk_bytes),
             };
-            let is_out = self.log.map.is_out[at];
+            let is_out = self.set.log.map.is_out[at];
             match connection {
-                Ok(()) if !is_out => self.members[at].state = MemberState::InSync,
+                Ok(()) if !is_out => self.set.members[at].state = MemberState::InSync,
                 Ok(()) if at == VOLUME => {
-                    self.members[at].state = MemberState::Out;
-                    self.members[at].retry_at = now;
+                    self.set.members[at].state = MemberState::Out;
+                    self.set.members[at].retry_at = now;
                 }
                 // It is connected, and rebuilt once the filter is in use.
                 Ok(()) => {}
                 Err(reason) => {
                     if is_out {
-                        let name = &self.members[at].name;
-                        self.note(format!("{name} is out: {reason}"));
+                        let name = &self.set.members[at].name;
+                        self.set.note(format!("{name} is out: {reason}"));
                     }
-                    self.put_out(at, &reason);
+                    self.set.put_out(at, &reason);
                 }
             }
         }
-        if self.members.has_source() {
+        if self.set.members.has_source() {
             self.startup = match self.tracker.is_some() {
                 true => Startup::Reading { since: now },
                 false => Startup::Ready,
             };
             return;
         }
-        let source = self.log.map.source().unwrap_or(VOLUME);
-        let name = &self.members[source].name;
+        let source = self.set.log.map.source().unwrap_or(VOLUME);
+        let name = &self.set.members[source].name;
         self.startup = Startup::Failed(format!(
             "only replica {name} has the last writes, and it does not answer"
         ));
@@ -187,13 +191,19 @@ impl Replicate {
     /// regions that they are missing.
     fn finish_reading(&mut self) {
         self.startup = Startup::Ready;
-        let Some(tracker) = self.tracker.as_ref().filter(|one| one.is_certain()) else {
-            self.note("the disk takes long to read: partial replicas are rebuilt".to_owned());
-            return self.add_all_if_uncertain();
+        let Some(tracker) = &mut self.tracker else {
+            return;
         };
-        let disk = tracker.follower.disk();
-        let map = &self.log.map;
-        for (member, missing) in self.members.iter_mut().zip(&map.missing) {
+        tracker.is_in_use = true;
+        if !tracker.is_certain() {
+            self.set
+                .note("the disk takes long to read: partial replicas are rebuilt".to_owned());
+            return tracker.add_all_if_uncertain(&mut self.set);
+        }
+        let disk = tracker.disk();
+        let set = &mut self.set;
+        let map = &set.log.map;
+        for (member, missing) in set.members.iter_mut().zip(&map.missing) {
             let Some(selection) = &mut member.selection else {
                 continue;
             };
@@ -201,25 +211,6 @@ impl Replicate {
                 for run in selection.wanted(disk, &map.range_of(region)) {
                     selection.has.set(&run);
                 }
-            }
-        }
-    }
-
-    /// Starts to connect to a replica.
-    pub(super) fn connect(&mut self, at: usize, now: Duration) {
-        let member = &mut self.members[at];
-        let Some(location) = &member.location else {
-            return;
-        };
-        match self.context.attachment.targets.open(location) {
-            Ok(remote) => {
-                member.remote = Some(remote);
-                member.state = MemberState::Connecting(now);
-            }
-            Err(reason) => {
-                member.retry_at = now + member.pause;
-                let name = member.name.clone();
-                self.note(format!("{name} is out: {reason}"));
             }
         }
     }

@@ -8,7 +8,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use world::{Disk, OpenMode, Pool, Wake};
 
-use super::region_map::{RegionMap, SLOT_BYTES_MAX};
+use super::region_map::RegionMap;
+use super::slot::SLOT_BYTES_MAX;
 use crate::{FilterContext, StateFolder};
 
 /// The alignment of slots in the file, in bytes, so that a torn write of one spares the other.

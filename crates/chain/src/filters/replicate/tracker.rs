@@ -14,27 +14,21 @@
 //! * While it is uncertain what is wanted, all regions are missing, and none is rebuilt.
 //! * Only sources are read, so what is known is that of complete members.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{BlockDevice, ByteRange, Completion, IoError, Outcome, OwnedOp, Started, Token};
 
-use super::filter::Replicate;
-use super::requests::{Request, RequestKind, Requester};
+use super::held::HeldChange;
+use super::member::Members;
+use super::replica_set::ReplicaSet;
+use super::requests::{Request, RequestKind, Requester, Requests};
 use super::selection::Selection;
-use super::startup::Startup;
 use crate::FilterContext;
 use crate::follow::{Disk, Follower, FollowerEvent};
 
 /// How long the disk is read before the filter is used without the result.
 pub(super) const READ_FIRST_FOR: Duration = Duration::from_secs(5);
-
-/// The maximal number of changes that are held.
-const HELD_MAX: usize = 128;
-
-/// The maximal content of changes that are held, in bytes.
-const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// The pause before a disk with damaged file systems is read again: the first one, and the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -57,25 +51,7 @@ struct FileId {
     inode: u32,
 }
 
-/// A change that was followed, and is not dispatched.
-struct HeldChange {
-    /// The sequence of the map that has to be in the file before.
-    needed: u64,
-    token: Token,
-    range: ByteRange,
-    op: OwnedOp,
-}
-
-impl HeldChange {
-    fn data_bytes(&self) -> usize {
-        match &self.op {
-            OwnedOp::Write { data, .. } => data.len(),
-            _ => 0,
-        }
-    }
-}
-
-/// What is known of the disk's file systems, and the changes that wait for that.
+/// What is known of the disk's file systems, and what is still to be found out.
 pub(super) struct Tracker {
     pub follower: Follower,
     /// Files that have to be judged.
@@ -88,9 +64,8 @@ pub(super) struct Tracker {
     damaged_when_read: u64,
     /// The pause before the disk is read again because of damage.
     pause: Duration,
-    /// Reads of the follower that have ended.
-    answers: Vec<(Token, Result<Outcome, IoError>)>,
-    held: VecDeque<HeldChange>,
+    /// Whether the filter is ready, so that partial replicas are missing all that is uncertain.
+    pub is_in_use: bool,
     /// The sequence of the map that has to be in the file before a change is dispatched.
     needed: u64,
 }
@@ -107,15 +82,14 @@ impl Tracker {
             damaged: 0,
             damaged_when_read: 0,
             pause: PAUSE_MIN,
-            answers: Vec::new(),
-            held: VecDeque::new(),
+            is_in_use: false,
             needed: 0,
         }
     }
 
-    /// A read of the follower has ended.
-    pub fn was_read(&mut self, token: Token, result: Result<Outcome, IoError>) {
-        self.answers.push((token, result));
+    /// What is known of the disk's file systems.
+    pub fn disk(&self) -> Option<&Disk> {
+        self.follower.disk()
     }
 
     /// Whether it is known what is wanted.
@@ -123,20 +97,11 @@ impl Tracker {
         self.follower.is_complete() && self.to_judge.is_empty()
     }
 
-    /// Whether changes are held.
-    pub fn has_held(&self) -> bool {
-        !self.held.is_empty()
-    }
-
     /// Whether there is work that no event announces.
-    pub fn has_work(&self) -> bool {
-        !self.to_judge.is_empty() || !self.answers.is_empty() || self.follower.has_reads()
-    }
-
-    /// Whether one more change may be held.
-    fn may_hold(&self) -> bool {
-        let bytes: usize = self.held.iter().map(HeldChange::data_bytes).sum();
-        self.held.len() < HELD_MAX && bytes < HELD_BYTES_MAX
+    pub fn has_work(&self, requests: &Requests) -> bool {
+        !self.to_judge.is_empty()
+            || !requests.follower_reads.is_empty()
+            || self.follower.has_reads()
     }
 
     /// After a change was followed: if it damaged something, or may have repaired it, the disk is
@@ -145,7 +110,7 @@ impl Tracker {
     fn check_damage(&mut self) {
         let before = self.damaged;
         self.count_damage();
-        let disk = self.follower.disk();
+        let disk = self.disk();
         let has_changed = disk.is_some_and(|disk| !disk.changed().is_empty());
         if self.damaged > before || self.damaged > 0 && has_changed {
             self.follower.reread_after(self.pause);
@@ -166,14 +131,14 @@ impl Tracker {
     }
 
     fn count_damage(&mut self) {
-        let areas = self.follower.disk().map_or(&[][..], Disk::areas);
+        let areas = self.disk().map_or(&[][..], Disk::areas);
         let lives = areas.iter().filter_map(|area| area.found.as_ref().ok());
         self.damaged = lives.map(|live| live.view().damaged()).sum();
     }
 
     /// All files have to be judged, if the disk is known.
     fn judge_all(&mut self) {
-        self.to_judge = self.follower.disk().map_or_else(Vec::new, files_of);
+        self.to_judge = self.disk().map_or_else(Vec::new, files_of);
     }
 
     /// Takes some of the files that have to be judged.
@@ -181,58 +146,31 @@ impl Tracker {
         let left = self.to_judge.len().saturating_sub(JUDGED_AT_ONCE);
         self.to_judge.split_off(left)
     }
-}
-
-impl Replicate {
-    /// Starts a change, if it may begin.
-    pub(super) fn change(
-        &mut self,
-        below: &mut dyn BlockDevice,
-        token: Token,
-        op: OwnedOp,
-    ) -> Started {
-        let range = op.range();
-        match self.may_change(range) {
-            Ok(true) => {}
-            Ok(false) => return Started::Busy,
-            Err(error) => return Started::Failed(error),
-        }
-        match &self.tracker {
-            None => self.dispatch(below, token, RequestKind::Change(range), &op),
-            Some(tracker) if !tracker.may_hold() => Started::Busy,
-            Some(_) => self.follow_and_dispatch(below, token, range, op),
-        }
-    }
 
     /// Follows a change, and dispatches it or holds it.
-    fn follow_and_dispatch(
+    pub fn follow_and_dispatch(
         &mut self,
+        set: &mut ReplicaSet,
         below: &mut dyn BlockDevice,
         token: Token,
-        range: ByteRange,
         op: OwnedOp,
     ) -> Started {
-        self.follow(&op);
-        let needed = self.tracker.as_ref().map_or(0, |tracker| tracker.needed);
-        let started = match self.log.has_stored(needed) {
-            true => self.dispatch(below, token, RequestKind::Change(range), &op),
+        self.follow(set, &op);
+        let needed = self.needed;
+        let started = match set.log.has_stored(needed) {
+            true => set.dispatch(below, token, &op, self.disk()),
             false => Started::Busy,
         };
-        match (&started, &mut self.tracker) {
-            (Started::Busy, Some(tracker)) => {
-                self.requests.locks.lock(range);
-                tracker.held.push_back(HeldChange {
-                    needed,
-                    token,
-                    range,
-                    op,
-                });
+        match started {
+            Started::Busy => {
+                set.requests.locks.lock(op.range());
+                set.requests.held.push(HeldChange { needed, token, op });
                 Started::Pending
             }
-            (Started::Failed(_), Some(tracker)) => {
+            Started::Failed(_) => {
                 // What was followed does not happen.
-                tracker.follower.reread(true);
-                self.add_all_if_uncertain();
+                self.follower.reread(true);
+                self.add_all_if_uncertain(set);
                 started
             }
             _ => started,
@@ -240,73 +178,63 @@ impl Replicate {
     }
 
     /// Lets the follower see a change.
-    fn follow(&mut self, op: &OwnedOp) {
+    fn follow(&mut self, set: &mut ReplicaSet, op: &OwnedOp) {
         match op {
-            OwnedOp::Write { offset, data, .. } => self.follow_write(*offset, data),
+            OwnedOp::Write { offset, data, .. } => self.follow_write(set, *offset, data),
             OwnedOp::WriteZeroes { offset, length, .. } if *length <= ZEROES_MAX => {
                 let mut at = 0;
                 while at < *length {
                     let piece = (length - at).min(ZEROES.len() as u64);
-                    self.follow_write(offset + at, &ZEROES[..piece as usize]);
+                    self.follow_write(set, offset + at, &ZEROES[..piece as usize]);
                     at += piece;
                 }
             }
             OwnedOp::WriteZeroes { .. } => {
-                if let Some(tracker) = &mut self.tracker {
-                    tracker.follower.reread(false);
-                }
-                self.add_all_if_uncertain();
+                self.follower.reread(false);
+                self.add_all_if_uncertain(set);
             }
             // A trim is dispatched as zeroes, and nothing else is a change.
             _ => {}
         }
     }
 
-    fn follow_write(&mut self, offset: u64, data: &[u8]) {
-        if let Some(tracker) = &mut self.tracker {
-            tracker.follower.was_written(offset, data);
-            self.take_changed_files();
-        }
+    fn follow_write(&mut self, set: &mut ReplicaSet, offset: u64, data: &[u8]) {
+        self.follower.was_written(offset, data);
+        self.take_changed_files(set);
     }
 
     /// Judges the files that the last write or read has changed. Members are missing what they
     /// should have from now on, and do not have.
-    fn take_changed_files(&mut self) {
-        let missing = self.newly_wanted();
+    fn take_changed_files(&mut self, set: &mut ReplicaSet) {
+        let missing = self.newly_wanted(&mut set.members, set.log.map.region_bytes);
         let mut is_new = false;
         for (at, region) in missing {
-            let region = region..(region + 1).min(self.log.map.regions);
-            let map = &self.log.map;
+            let region = region..(region + 1).min(set.log.map.regions);
+            let map = &set.log.map;
             is_new |= region.clone().any(|one| !map.missing[at].has(one));
-            self.add_missing(at, region);
+            set.add_missing(at, region);
         }
         if is_new {
-            self.hold_changes();
+            self.hold_changes(set);
         }
-        if let Some(tracker) = &mut self.tracker {
-            tracker.check_damage();
-        }
-        self.add_all_if_uncertain();
+        self.check_damage();
+        self.add_all_if_uncertain(set);
     }
 
     /// The members and regions in which something is wanted from now on that is not there.
-    fn newly_wanted(&mut self) -> Vec<(usize, usize)> {
+    fn newly_wanted(&mut self, members: &mut Members, region_bytes: u64) -> Vec<(usize, usize)> {
         let mut missing = Vec::new();
-        let Some(tracker) = &mut self.tracker else {
-            return missing;
-        };
-        if tracker.follower.disk().is_some_and(Disk::has_moved) {
-            tracker.judge_all();
+        if self.disk().is_some_and(Disk::has_moved) {
+            self.judge_all();
         }
-        let Some(disk) = tracker.follower.disk() else {
+        let Some(disk) = self.disk() else {
             return missing;
         };
-        let region_bytes = self.log.map.region_bytes;
         for (area_at, inode) in disk.changed() {
             let area = &disk.areas()[*area_at];
             let Ok(live) = &area.found else { continue };
             let block_bytes = u64::from(live.view().superblock().block_bytes);
-            for (at, member) in self.members.iter_mut().enumerate() {
+            for (at, member) in members.iter_mut().enumerate() {
                 let Some(selection) = &mut member.selection else {
                     continue;
                 };
@@ -323,7 +251,7 @@ impl Replicate {
         }
         // Metadata of a file system that has grown was written when these blocks had no owner.
         for range in disk.laid_out() {
-            for (at, member) in self.members.iter().enumerate() {
+            for (at, member) in members.iter().enumerate() {
                 let Some(selection) = &member.selection else {
                     continue;
                 };
@@ -335,108 +263,82 @@ impl Replicate {
     }
 
     /// Members are missing more: no change is dispatched before that is in the file.
-    fn hold_changes(&mut self) {
-        self.log_changed(false);
-        if let Some(tracker) = &mut self.tracker {
-            tracker.needed = self.log.map.sequence;
-        }
+    fn hold_changes(&mut self, set: &mut ReplicaSet) {
+        set.log_changed(false);
+        self.needed = set.log.map.sequence;
     }
 
     /// While it is uncertain what is wanted, partial replicas are missing everything.
-    pub(super) fn add_all_if_uncertain(&mut self) {
-        if self.tracker.as_ref().is_none_or(Tracker::is_certain)
-            || !matches!(self.startup, Startup::Ready)
-        {
+    pub fn add_all_if_uncertain(&mut self, set: &mut ReplicaSet) {
+        if self.is_certain() || !self.is_in_use {
             return;
         }
-        let mut is_new = false;
-        for at in 0..self.members.len() {
-            if self.members.is_partial(at) {
-                is_new |= !self.log.map.add_all_missing(at);
-                if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
-                    rebuild.discard_all();
-                }
-            }
-        }
-        if is_new {
-            self.hold_changes();
+        if set.add_all_missing_to_partial() {
+            self.hold_changes(set);
         }
     }
 
     /// Takes the next steps of reading and following the disk.
-    pub(super) fn track(&mut self, below: &mut dyn BlockDevice) {
-        let Some(tracker) = &mut self.tracker else {
-            return;
-        };
-        let may_begin = self.usage == super::filter::Usage::Active
-            || matches!(self.startup, Startup::Reading { .. });
-        let answers = std::mem::take(&mut tracker.answers);
-        let events = tracker.follower.proceed(self.disk_bytes, may_begin);
-        self.take_follower_events(events);
+    pub fn track(&mut self, set: &mut ReplicaSet, below: &mut dyn BlockDevice, may_begin: bool) {
+        let answers = std::mem::take(&mut set.requests.follower_reads);
+        let events = self.follower.proceed(set.disk_bytes, may_begin);
+        self.take_follower_events(set, events);
         for (token, result) in answers {
-            let tracker = self.tracker.as_mut();
-            let events = tracker.map(|tracker| tracker.follower.completed(token, result));
-            self.take_follower_events(events.unwrap_or_default());
+            let events = self.follower.completed(token, result);
+            self.take_follower_events(set, events);
         }
-        while may_begin && self.start_next_read(below) {}
-        self.judge_some();
-        self.add_all_if_uncertain();
+        while may_begin && self.start_next_read(set, below) {}
+        self.judge_some(set);
+        self.add_all_if_uncertain(set);
     }
 
     /// Starts the next read of the follower. Returns whether one was started.
-    fn start_next_read(&mut self, below: &mut dyn BlockDevice) -> bool {
-        let tracker = self.tracker.as_mut();
-        let Some(read) = tracker.and_then(|tracker| tracker.follower.next_read()) else {
+    fn start_next_read(&mut self, set: &mut ReplicaSet, below: &mut dyn BlockDevice) -> bool {
+        let Some(read) = self.follower.next_read() else {
             return false;
         };
         let range = ByteRange::new(read.offset(), read.length() as u64);
         let mut content = vec![0; read.length()];
         let request = Request::new(Requester::Tracker(None), RequestKind::Read(range));
-        let id = self.requests.pending.add(request);
+        let id = set.requests.pending.add(request);
         let buffer = &mut content.as_mut_slice().into();
-        let started = self.read_from_source(below, id, range.offset, buffer);
-        let Some(tracker) = &mut self.tracker else {
-            return false;
-        };
-        match started {
+        match set.read_from_source(below, id, range.offset, buffer) {
             Some(Started::Done) => {
-                let events = tracker.follower.was_read(read, Ok(Outcome::Data(content)));
-                self.requests.withdraw(id);
-                self.take_follower_events(events);
+                let events = self.follower.was_read(read, Ok(Outcome::Data(content)));
+                set.requests.withdraw(id);
+                self.take_follower_events(set, events);
                 true
             }
             Some(_) => {
-                if let Some(request) = self.requests.pending.get_mut(id) {
-                    request.requester = Requester::Tracker(Some(tracker.follower.started(read)));
+                if let Some(request) = set.requests.pending.get_mut(id) {
+                    request.requester = Requester::Tracker(Some(self.follower.started(read)));
                 }
                 true
             }
             None => {
-                tracker.follower.return_read(read);
-                self.requests.withdraw(id);
+                self.follower.return_read(read);
+                set.requests.withdraw(id);
                 false
             }
         }
     }
 
-    fn take_follower_events(&mut self, events: Vec<FollowerEvent>) {
+    fn take_follower_events(&mut self, set: &mut ReplicaSet, events: Vec<FollowerEvent>) {
         for event in events {
             match event {
-                FollowerEvent::Accesses(_) => self.take_changed_files(),
+                FollowerEvent::Accesses(_) => self.take_changed_files(set),
                 FollowerEvent::DiskRead => {
-                    self.members.selections_mut().for_each(Selection::forget);
-                    if let Some(tracker) = &mut self.tracker {
-                        tracker.judge_all();
-                        tracker.has_news = true;
-                        tracker.check_damage_read();
-                    }
-                    self.add_all_if_uncertain();
-                    self.finish_judging();
+                    set.members.selections_mut().for_each(Selection::forget);
+                    self.judge_all();
+                    self.has_news = true;
+                    self.check_damage_read();
+                    self.add_all_if_uncertain(set);
+                    self.finish_judging(set);
                 }
                 FollowerEvent::ReadFailed {
                     reason,
                     retry_after,
-                } => self.note(format!(
+                } => set.note(format!(
                     "the disk could not be read: {reason}; partial replicas are not rebuilt until \
                      it is; the next attempt is in {} s",
                     retry_after.as_secs()
@@ -446,41 +348,35 @@ impl Replicate {
     }
 
     /// Judges some of the files that have to be judged.
-    fn judge_some(&mut self) {
-        let Some(tracker) = self.tracker.as_mut() else {
-            return;
-        };
-        if tracker.to_judge.is_empty() {
+    fn judge_some(&mut self, set: &mut ReplicaSet) {
+        if self.to_judge.is_empty() {
             return;
         }
-        let some = tracker.take_to_judge();
-        if let Some(disk) = tracker.follower.disk() {
+        let some = self.take_to_judge();
+        if let Some(disk) = self.disk() {
             for FileId { area, inode } in some {
                 let Ok(live) = &disk.areas()[area].found else {
                     continue;
                 };
-                for selection in self.members.selections_mut() {
+                for selection in set.members.selections_mut() {
                     selection.judge(live, area, inode);
                 }
             }
         }
-        self.finish_judging();
+        self.finish_judging(set);
     }
 
     /// If every file was judged, that is noted, and reported once after each read of the disk.
-    fn finish_judging(&mut self) {
-        let Some(tracker) = self.tracker.as_mut() else {
+    fn finish_judging(&mut self, set: &mut ReplicaSet) {
+        let Some(disk) = self.disk() else {
             return;
         };
-        let Some(disk) = tracker.follower.disk() else {
-            return;
-        };
-        if !tracker.to_judge.is_empty() {
+        if !self.to_judge.is_empty() {
             return;
         }
         let mut notes = whole_areas(disk);
         let has_files = disk.areas().iter().any(|area| area.found.is_ok());
-        for member in self.members.iter_mut() {
+        for member in set.members.iter_mut() {
             let Some(selection) = &mut member.selection else {
                 continue;
             };
@@ -491,51 +387,37 @@ impl Replicate {
                 false => format!("{name} gets the whole disk: it has no readable file system"),
             });
         }
-        if std::mem::take(&mut tracker.has_news) {
-            notes.into_iter().for_each(|note| self.note(note));
+        if std::mem::take(&mut self.has_news) {
+            notes.into_iter().for_each(|note| set.note(note));
         }
     }
 
     /// Dispatches held changes, as far as the file has what they need.
-    pub(super) fn dispatch_held(&mut self, below: &mut dyn BlockDevice) {
-        while let Some(held) = self.next_held() {
-            let (token, range) = (held.token, held.range);
-            self.requests.locks.unlock(range.offset);
-            let failure = self.log.failure().map(str::to_owned);
-            let started = match failure.filter(|_| !self.log.has_stored(held.needed)) {
+    pub fn dispatch_held(&mut self, set: &mut ReplicaSet, below: &mut dyn BlockDevice) {
+        while let Some(held) = set.next_held() {
+            let (token, range) = (held.token, held.op.range());
+            set.requests.locks.unlock(range.offset);
+            let failure = set.log.failure().map(str::to_owned);
+            let started = match failure.filter(|_| !set.log.has_stored(held.needed)) {
                 Some(reason) => Started::Failed(IoError::NoSpace(reason)),
-                None => self.dispatch(below, token, RequestKind::Change(range), &held.op),
-            };
-            let Some(tracker) = &mut self.tracker else {
-                return;
+                None => set.dispatch(below, token, &held.op, self.disk()),
             };
             let result = match started {
                 Started::Pending => continue,
                 Started::Done => Ok(Outcome::Done),
                 Started::Busy => {
-                    self.requests.locks.lock(range);
-                    tracker.held.push_front(held);
+                    set.requests.locks.lock(range);
+                    set.requests.held.put_back(held);
                     return;
                 }
                 Started::Failed(error) => {
-                    tracker.follower.reread(true);
-                    self.add_all_if_uncertain();
+                    self.follower.reread(true);
+                    self.add_all_if_uncertain(set);
                     Err(error)
                 }
             };
-            self.requests.ended.push(Completion { token, result });
+            set.requests.ended.push(Completion { token, result });
         }
-    }
-
-    /// Takes the next held change, if it may be dispatched or has to fail.
-    fn next_held(&mut self) -> Option<HeldChange> {
-        if self.members.have_queues() {
-            return None;
-        }
-        let (log, held) = (&self.log, &mut self.tracker.as_mut()?.held);
-        let needed = held.front()?.needed;
-        let is_due = log.has_stored(needed) || log.failure().is_some();
-        is_due.then(|| held.pop_front()).flatten()
     }
 }
 

@@ -213,7 +213,7 @@ fn each_filter_writes_a_trace_of_its_own_to_the_end() {
     rig.begin(0);
     let (trace, below) = rig.parts();
     let refused = trace.open(below);
-    assert!(matches!(refused, Opening::Failed(why) if why.contains("--filter-trace")));
+    assert!(matches!(refused, Opening::Failed(why) if why.reason().contains("--filter-trace")));
     assert_eq!(below.geometry().size_bytes, 1 << 20);
 }
 

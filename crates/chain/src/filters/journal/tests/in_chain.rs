@@ -44,12 +44,12 @@ impl Filter for ReadsFirst {
         let mut out = [0; BLOCK];
         let length = below.geometry().size_bytes;
         if length < (4 * BLOCK) as u64 {
-            return Opening::Failed("the disk is too small".to_owned());
+            return Opening::Failed("the disk is too small".to_owned().into());
         }
         if !self.has_started {
             match below.start(Request::read(1, (3 * BLOCK) as u64, &mut out)) {
                 Started::Done => self.read.set(Some(out[0])),
-                Started::Failed(error) => return Opening::Failed(error.to_string()),
+                Started::Failed(error) => return Opening::Failed(error.to_string().into()),
                 Started::Busy => return Opening::Pending,
                 Started::Pending => {}
             }

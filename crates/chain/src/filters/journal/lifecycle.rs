@@ -1,38 +1,76 @@
-//! Opening a journal: finding its file, replaying its records, and starting an empty ring.
+//! [`Lifecycle`]: the journal's file, and the phases from opening it to an open ring: finding the
+//! file, replaying its records, and starting an empty ring.
 //!
 //! Invariants: an empty ring, with a new epoch, is started only when the records before it are
 //! written and flushed below. Nothing is written to an empty ring before the filter is in use: the
 //! filter that it replaces may have to continue with the file.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::{BlockDevice, Durability};
-use world::File;
+use world::{File, Wake, World};
 
+use super::JournalConfig;
 use super::changes::Change;
 use super::file::{self, JournalFile, JournalSpec, Scan};
-use super::filter::Journal;
-use super::jobs::JobResult;
-use super::leftover::{REPLACEMENT_SUFFIX, quarantine_journal};
-use super::origin::Origin;
+use super::jobs::{FileJob, JobResult, Quarantined};
+use super::leftover::quarantine_journal;
+use super::policy::ChainContext;
 use super::record::{ChangeKind, LogPosition, Recorded, StartPage};
 use super::ring::Ring;
 use super::stage::{IdleContent, Stage};
+use super::verdict::Verdict;
+use super::write_back::WriteBack;
+use crate::FilterError;
 
-/// What may be done with the records of a journal.
-enum Verdict {
-    WriteBack,
-    /// The volume may have changed without them, for this reason.
-    Quarantine(&'static str),
-    /// The journal cannot be opened here, for this reason.
-    Refuse(String),
+/// The file of a journal, and the phase of its life. It knows no requests.
+pub(super) struct Lifecycle {
+    pub config: JournalConfig,
+    pub world: World,
+    /// The chain, if the journal is a filter of a policy.
+    pub chain: Option<ChainContext>,
+    pub stage: Stage,
+    pub job: FileJob,
+    /// The size of the disk when the journal was opened, in bytes.
+    pub disk_bytes: u64,
 }
 
-impl Journal {
+impl Lifecycle {
+    /// The life of a journal that is not open. `wake` has the chain polled when a job has ended.
+    pub fn new(config: JournalConfig, world: World, wake: Wake) -> Self {
+        Self {
+            job: FileJob::new(Arc::clone(&world.pool), wake),
+            config,
+            world,
+            chain: None,
+            stage: Stage::Closed,
+            disk_bytes: 0,
+        }
+    }
+
+    /// Reports something about the journal, as an event and in the host's log.
+    pub fn note(&self, note: String) {
+        tracing::warn!(path = %self.config.path.display(), "{note}");
+        if let Some(chain) = &self.chain {
+            chain.report(note);
+        }
+    }
+
+    /// The reason to stop the journal because of an error of its file.
+    pub fn file_error(&self, error: &io::Error) -> FilterError {
+        let path = self.config.shown_path();
+        let reason = format!("the journal {path}: {error}");
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                FilterError::StorageFull(reason)
+            }
+            _ => FilterError::Other(reason),
+        }
+    }
+
     /// Starts to open the journal.
-    pub(super) fn begin(&mut self, below: &dyn BlockDevice) {
+    pub fn begin(&mut self, below: &dyn BlockDevice) {
         if self.config.history.is_some() && below.capabilities().read_only {
             // The file may belong to the writer of the volume.
             self.stage = Stage::ReadOnly;
@@ -41,7 +79,7 @@ impl Journal {
         let disk = Arc::clone(&self.world.disk);
         let (path, spec) = (self.config.path.clone(), self.spec());
         self.stage = Stage::Opening;
-        let replacement = self.replacement_path();
+        let replacement = self.config.replacement_path();
         self.job.run(move || {
             // An earlier replacement that never took the journal's place is not needed.
             file::remove_if_exists(&*disk, &replacement)?;
@@ -54,63 +92,37 @@ impl Journal {
         JournalSpec {
             ring_bytes: self.config.ring_bytes,
             disk_bytes: self.disk_bytes,
-            origin: self.origin(),
+            origin: self.config.origin(),
         }
-    }
-
-    fn origin(&self) -> Origin {
-        let history = self.config.history;
-        Origin {
-            lease: history.and_then(|history| history.epoch),
-            restores: history.and_then(|history| history.restores),
-            below: self.config.below,
-            disk: self.config.disk,
-        }
-    }
-
-    /// Where a journal is created that will take the place of this one.
-    fn replacement_path(&self) -> PathBuf {
-        let mut name = self.config.path.clone().into_os_string();
-        name.push(REPLACEMENT_SUFFIX);
-        name.into()
     }
 
     /// Takes the result of the job, if it has ended.
-    pub(super) fn take_job_result(&mut self, below: &mut dyn BlockDevice) {
+    ///
+    /// # Errors
+    /// Why the journal has to stop.
+    pub fn take_job_result(
+        &mut self,
+        below: &dyn BlockDevice,
+        write_back: &mut WriteBack,
+    ) -> Result<(), FilterError> {
         let result = match self.job.poll() {
-            None => return,
-            Some(Err(error)) => return self.fail_with_file_error(&error),
+            None => return Ok(()),
+            Some(Err(error)) => return Err(self.file_error(&error)),
             Some(Ok(result)) => result,
         };
         match (result, std::mem::replace(&mut self.stage, Stage::Closed)) {
-            (JobResult::Opened(journal), Stage::Opening) => self.begin_scan(journal, below),
-            (
-                JobResult::Quarantined {
-                    path,
-                    reason,
-                    created,
-                },
-                Stage::Opening,
-            ) => {
-                self.note(format!(
-                    "{reason}: the acknowledged writes of this journal are quarantined in {}, and \
-                     not written back",
-                    self.config.shown(&path)
-                ));
-                match created {
-                    Ok(journal) => self.begin_scan(journal, below),
-                    Err(error) => self.fail_with_file_error(&error),
+            (JobResult::Opened(journal), Stage::Opening) => {
+                self.begin_scan(journal, below, write_back);
+            }
+            (JobResult::Quarantined(quarantined), Stage::Opening) => {
+                self.note_quarantined(&quarantined);
+                match quarantined.created {
+                    Ok(journal) => self.begin_scan(journal, below, write_back),
+                    Err(error) => return Err(self.file_error(&error)),
                 }
             }
             (JobResult::ReplacementCreated(created), Stage::Resizing { journal }) => {
-                let content = match created {
-                    Ok(replacement) => IdleContent::Replaced(replacement),
-                    Err(error) => {
-                        self.note_old_length(&journal.start, &error);
-                        IdleContent::Empty
-                    }
-                };
-                self.stage = Stage::Idle { journal, content };
+                self.replacement_created(journal, created);
             }
             (
                 JobResult::Replaced(replaced),
@@ -126,21 +138,13 @@ impl Journal {
                 }
             },
             (JobResult::Scanned(scan), Stage::Scanning { journal, is_first }) => match is_first {
-                true => self.scanned_first(journal, &scan, below),
-                false => self.replay(journal, scan),
+                true => self.scanned_first(journal, &scan, below)?,
+                false => self.replay(journal, scan, write_back),
             },
-            (
-                JobResult::Started(_),
-                Stage::Starting {
-                    file,
-                    next: Some(start),
-                },
-            ) => {
-                self.scan(JournalFile { file, start }, false);
-            }
-            (JobResult::Started(start), Stage::Starting { file, next: None }) => {
-                self.started_empty(JournalFile { file, start });
-            }
+            (JobResult::Started(start), Stage::Starting { file, next }) => match next {
+                Some(start) => self.scan(JournalFile { file, start }, false),
+                None => self.started_empty(JournalFile { file, start }, write_back),
+            },
             (JobResult::Started(start), Stage::Open(mut ring)) => {
                 ring.set_start(start);
                 self.stage = Stage::Open(ring);
@@ -151,11 +155,38 @@ impl Journal {
             }
             (_, stage) => self.stage = stage,
         }
+        Ok(())
     }
 
-    fn begin_scan(&mut self, journal: JournalFile, below: &dyn BlockDevice) {
-        self.backlog.restart(journal.start.tail);
-        self.flush.is_supported = below.capabilities().can_flush;
+    fn note_quarantined(&self, quarantined: &Quarantined) {
+        self.note(format!(
+            "{}: the acknowledged writes of this journal are quarantined in {}, and not written \
+             back",
+            quarantined.reason,
+            self.config.shown(&quarantined.path)
+        ));
+    }
+
+    /// The journal is idle until the filter is in use, and then replaced if that is possible.
+    fn replacement_created(&mut self, journal: JournalFile, created: io::Result<JournalFile>) {
+        let content = match created {
+            Ok(replacement) => IdleContent::Replaced(replacement),
+            Err(error) => {
+                self.note_old_length(&journal.start, &error);
+                IdleContent::Empty
+            }
+        };
+        self.stage = Stage::Idle { journal, content };
+    }
+
+    fn begin_scan(
+        &mut self,
+        journal: JournalFile,
+        below: &dyn BlockDevice,
+        write_back: &mut WriteBack,
+    ) {
+        write_back.backlog.restart(journal.start.tail);
+        write_back.flush.is_supported = below.capabilities().can_flush;
         self.scan(journal, true);
     }
 
@@ -167,12 +198,19 @@ impl Journal {
     }
 
     /// The first records of the file were read, to know whether there are any.
-    fn scanned_first(&mut self, journal: JournalFile, scan: &Scan, below: &dyn BlockDevice) {
+    fn scanned_first(
+        &mut self,
+        journal: JournalFile,
+        scan: &Scan,
+        below: &dyn BlockDevice,
+    ) -> Result<(), FilterError> {
         if scan.records.is_empty() && scan.next.is_none() {
-            return self.found_nothing(journal);
+            self.found_nothing(journal);
+            return Ok(());
         }
-        match self.judge(&journal.start, below) {
-            Verdict::Refuse(reason) => self.fail(reason),
+        let disk_bytes = below.geometry().size_bytes;
+        match self.config.judge(&journal.start, disk_bytes) {
+            Verdict::Refuse(reason) => return Err(reason.into()),
             Verdict::Quarantine(reason) => self.quarantine(&journal.start, reason),
             Verdict::WriteBack => {
                 self.stage = Stage::Idle {
@@ -181,10 +219,11 @@ impl Journal {
                 };
             }
         }
+        Ok(())
     }
 
     /// Starts to write back what was read.
-    fn replay(&mut self, journal: JournalFile, scan: Scan) {
+    fn replay(&mut self, journal: JournalFile, scan: Scan, write_back: &mut WriteBack) {
         for record in scan.records {
             let header = record.header;
             let data = (header.kind == ChangeKind::Write).then(|| record.payload.into());
@@ -194,80 +233,18 @@ impl Journal {
             };
             let durability = Durability::Volatile;
             let change = Change::new(header.kind, header.range, data, durability, recorded);
-            self.backlog.changes.push(change);
+            write_back.backlog.changes.push(change);
         }
         let next = scan.next;
         self.stage = Stage::Replaying { journal, next };
     }
 
     /// The start page of an empty ring is durable: the journal is open.
-    fn started_empty(&mut self, journal: JournalFile) {
+    fn started_empty(&mut self, journal: JournalFile, write_back: &mut WriteBack) {
         let tail = journal.start.tail;
-        self.flush.flushed = tail;
-        self.backlog.restart(tail);
+        write_back.flush.flushed = tail;
+        write_back.backlog.restart(tail);
         self.stage = Stage::Open(Ring::new(journal));
-    }
-
-    /// Stops the journal because of an error of its file.
-    pub(super) fn fail_with_file_error(&mut self, error: &io::Error) {
-        let path = self.config.shown_path();
-        self.fail(format!("the journal {path}: {error}"));
-    }
-
-    /// Decides what may be done with the records of a journal with this start page.
-    fn judge(&self, start: &StartPage, below: &dyn BlockDevice) -> Verdict {
-        if let Some(reason) = self.disk_mismatch(start, below.geometry().size_bytes) {
-            return Verdict::Refuse(reason);
-        }
-        let Some(history) = self.config.history else {
-            return Verdict::WriteBack;
-        };
-        let path = self.config.shown_path();
-        if start.origin.lease > history.epoch && history.epoch.is_some() {
-            return Verdict::Refuse(format!(
-                "the journal {path} is of a later lease than this one: the database is an older \
-                 copy, or the file belongs to another volume"
-            ));
-        }
-        if history.predecessor != 0
-            && history.epoch.is_some()
-            && start.origin.lease == history.epoch
-        {
-            // The chain that is in use may continue with it.
-            return Verdict::Refuse(format!(
-                "the journal {path} has acknowledged writes that are not written back yet"
-            ));
-        }
-        let reason = match history.predecessor {
-            0 => start.origin.conflict_with(&self.origin()),
-            // The chain before this one let clients in.
-            _ => Some("the volume was written without this journal since"),
-        };
-        reason.map_or(Verdict::WriteBack, Verdict::Quarantine)
-    }
-
-    /// Why the records are not for the disk below, which has `disk_bytes`; `None` if they are.
-    fn disk_mismatch(&self, start: &StartPage, disk_bytes: u64) -> Option<String> {
-        let path = self.config.shown_path();
-        if start.origin.is_other_disk(&self.origin()) && !self.config.has_moved {
-            let hint = match self.config.history {
-                Some(_) => "",
-                None => "; if it is the same disk at another address, add --server-moved",
-            };
-            return Some(format!(
-                "the journal {path} has writes that were acknowledged for another disk: move the \
-                 file back to that disk, and restore the file of this one{hint}"
-            ));
-        }
-        // A disk may have grown, if it is known to be the same one.
-        let is_known = self.config.history.is_some() || start.origin.disk.is_some();
-        let recorded = start.disk_bytes;
-        let has_changed = recorded > disk_bytes || recorded != disk_bytes && !is_known;
-        has_changed.then(|| {
-            format!(
-                "the journal {path} is of a disk of {recorded} bytes, and this one has {disk_bytes}"
-            )
-        })
     }
 
     /// Renames the file, so that its records are kept and never written back, and creates another.
@@ -278,11 +255,11 @@ impl Journal {
         self.stage = Stage::Opening;
         self.job.run(move || {
             let quarantined = quarantine_journal(&*disk, &path, lease)?;
-            Ok(JobResult::Quarantined {
+            Ok(JobResult::Quarantined(Quarantined {
                 path: quarantined,
                 reason,
                 created: file::open(&*disk, &path, &spec),
-            })
+            }))
         });
     }
 
@@ -298,7 +275,7 @@ impl Journal {
             return;
         }
         self.stage = Stage::Resizing { journal };
-        let (disk, path) = (Arc::clone(&self.world.disk), self.replacement_path());
+        let (disk, path) = (Arc::clone(&self.world.disk), self.config.replacement_path());
         self.job.run(move || {
             let created = file::recreate(&*disk, &path, &spec);
             Ok(JobResult::ReplacementCreated(created))
@@ -316,7 +293,7 @@ impl Journal {
 
     /// The filter comes into use: records are replayed, or an empty ring is started, which has the
     /// configured length if possible.
-    pub(super) fn leave_idle(&mut self) {
+    pub fn leave_idle(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Closed) {
             Stage::Idle { journal, content } => match content {
                 IdleContent::Leftover => self.scan(journal, false),
@@ -333,7 +310,7 @@ impl Journal {
             replacement,
         };
         let (disk, path) = (Arc::clone(&self.world.disk), self.config.path.clone());
-        let replacement_path = self.replacement_path();
+        let replacement_path = self.config.replacement_path();
         self.job.run(move || {
             if let Err(error) = disk.rename(&replacement_path, &path) {
                 return Ok(JobResult::Replaced(Err(error)));
@@ -357,7 +334,7 @@ impl Journal {
 
     /// The replayed records are durable below: the ring begins behind them, or an empty one with
     /// the next epoch is started.
-    pub(super) fn begin_start(&mut self) {
+    pub fn begin_start(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Closed) {
             Stage::Flushing { journal, next } => {
                 let JournalFile { file, start } = journal;
@@ -371,7 +348,7 @@ impl Journal {
                         offset: 0,
                         sequence: 1,
                     },
-                    origin: self.origin(),
+                    origin: self.config.origin(),
                     ..start
                 });
                 self.write_start(&file, page);
@@ -382,21 +359,36 @@ impl Journal {
     }
 
     /// Writes a start page.
-    pub(super) fn write_start(&mut self, file: &Arc<dyn File>, page: StartPage) {
+    pub fn write_start(&mut self, file: &Arc<dyn File>, page: StartPage) {
         let file = Arc::clone(file);
         self.job
             .run(move || file::write_start(&*file, &page).map(|()| JobResult::Started(page)));
     }
 
-    /// If everything that was read is written back, it is flushed below next.
-    pub(super) fn finish_replay(&mut self) {
-        if !matches!(self.stage, Stage::Replaying { .. }) || !self.backlog.changes.are_written() {
-            return;
+    /// If everything that was read is written back, it is flushed below next. Returns whether that
+    /// is so.
+    pub fn finish_replay(&mut self, write_back: &WriteBack) -> bool {
+        let is_replaying = matches!(self.stage, Stage::Replaying { .. });
+        if !is_replaying || !write_back.backlog.changes.are_written() {
+            return false;
         }
         match std::mem::replace(&mut self.stage, Stage::Closed) {
             Stage::Replaying { journal, next } => {
                 self.stage = Stage::Flushing { journal, next };
-                self.was_busy = true;
+                true
+            }
+            stage => {
+                self.stage = stage;
+                false
+            }
+        }
+    }
+
+    /// The flush of what was replayed failed: it is written back again.
+    pub fn replay_again(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Closed) {
+            Stage::Flushing { journal, next } => {
+                self.stage = Stage::Replaying { journal, next };
             }
             stage => self.stage = stage,
         }
