@@ -5,5 +5,7 @@
 //! crate above the traits that it serves, so that every crate may use it in its tests.
 //!
 //! * [`units`]: storage units.
+//! * [`damage`]: damaged bytes.
 
+pub mod damage;
 pub mod units;

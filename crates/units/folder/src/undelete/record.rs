@@ -342,6 +342,8 @@ impl RunTime {
 
 #[cfg(test)]
 mod tests {
+    use testkit::damage::{assert_flipped_bits_are_detected, of_version_2};
+
     use super::*;
 
     const FREED_AT: Timestamp = Timestamp {
@@ -372,12 +374,9 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_a_record_is_detected() {
-        let bytes = record(&[(3, 9)]).encode();
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::all(&damaged).count(), 0, "bit {bit}");
-        }
+        assert_flipped_bits_are_detected(&record(&[(3, 9)]).encode(), |bytes| {
+            Record::all(bytes).next().ok_or("no record")
+        });
     }
 
     #[test]
@@ -422,22 +421,17 @@ mod tests {
         };
         let bytes: [u8; RUN_TIME_BYTES] = saved.encode().try_into().expect("40 bytes");
         assert_eq!(RunTime::parse(&bytes), Ok(saved));
-        for bit in 0..RUN_TIME_BYTES * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(RunTime::parse(&damaged).is_err(), "bit {bit}");
-        }
+        assert_flipped_bits_are_detected(&bytes, |bytes| {
+            RunTime::parse(bytes.first_chunk().expect("40 bytes"))
+        });
     }
 
     #[test]
     fn every_flipped_bit_of_a_logs_header_is_detected() {
         let bytes = LogHeader.encode();
         assert_eq!(LogHeader::parse(&bytes), Ok(&[][..]));
-        for bit in 0..LOG_HEADER_BYTES * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(LogHeader::parse(&damaged).is_err(), "bit {bit}");
-        }
+        assert_eq!(bytes.len(), LOG_HEADER_BYTES);
+        assert_flipped_bits_are_detected(&bytes, |bytes| LogHeader::parse(bytes).map(|_| ()));
         for length in 0..LOG_HEADER_BYTES {
             let short = LogHeader::parse(&bytes[..length]);
             assert!(matches!(short, Err(FormatError::Short(_))), "{length}");
@@ -447,19 +441,13 @@ mod tests {
     #[test]
     fn a_newer_version_is_not_reported_as_damage() {
         let newer = Err(FormatError::Version { found: 2, known: 1 });
-        let mut log = LogHeader.encode();
-        log[8] = 2;
-        let crc = checksum::crc32c(&log[..LOG_HEADER_BYTES - 4]);
-        log[LOG_HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        let log = of_version_2(&LogHeader.encode());
         assert_eq!(
             LogHeader::parse(&log).map(|_| ()),
             newer.clone().map(|_: ()| ())
         );
-        let saved = RunTime::default().encode();
-        let mut saved: [u8; RUN_TIME_BYTES] = saved.try_into().expect("40 bytes");
-        saved[8] = 2;
-        let crc = checksum::crc32c(&saved[..RUN_TIME_BYTES - 4]);
-        saved[RUN_TIME_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        let saved = of_version_2(&RunTime::default().encode());
+        let saved: [u8; RUN_TIME_BYTES] = saved.try_into().expect("40 bytes");
         assert_eq!(RunTime::parse(&saved).map(|_| ()), newer);
     }
 
