@@ -10,7 +10,7 @@
 //!                       └───────────────────┘      └──────────────────────────────┘
 //! ```
 //!
-//! * `wire`, `options`, `request`, `reply`: encode and decode messages.
+//! * `wire`, `options`, `export_reply`, `request`, `reply`: encode and decode messages.
 //! * `handshake`, `connection`: one client's messages, as state machines over bytes.
 //! * `service`, `export_state`: one device and all its connections, over pipes.
 //! * `export`, `worker`: an export and its thread. `server`, `handshaking_client`: the acceptor.
@@ -26,6 +26,7 @@ pub mod client;
 mod connection;
 mod embedded_server;
 mod export;
+mod export_reply;
 mod export_state;
 mod handshake;
 mod handshaking_client;

@@ -29,7 +29,7 @@ use unit::UnitError;
 use world::{Millis, OpenMode};
 
 use super::Undelete;
-use super::record::FreedSegmentName;
+use super::name::FreedSegmentName;
 use crate::is_not_found;
 use plan::{Plan, SavedPlan};
 
