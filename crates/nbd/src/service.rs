@@ -51,7 +51,7 @@ struct Link<P> {
 
 impl<P: Pipe> Link<P> {
     fn has_unsent(&self) -> bool {
-        !self.connection.output.is_empty() || self.pipe.holds_unsent()
+        !self.connection.requests.output.is_empty() || self.pipe.holds_unsent()
     }
 }
 
@@ -102,7 +102,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     pub fn open(&mut self, pipe: P, settings: Settings, replies: &[u8], received: &[u8]) -> Key {
         let mut connection = Connection::new(self.links.next_key(), settings);
         for part in replies.chunks(PIECE_BYTES) {
-            connection.output.put(part, &mut self.state.pool);
+            connection.requests.output.put(part, &mut self.state.pool);
         }
         if !received.is_empty() {
             let space = connection.input.space(&mut self.state.pool);
@@ -197,6 +197,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 self.flush = FinalFlush::Ended(completion.result.map(|_| ()));
             } else if let Some(link) = self.links.get_mut(operation.link) {
                 link.connection
+                    .requests
                     .complete(&mut self.state, &operation, completion.result);
                 self.schedule(operation.link);
             }
@@ -272,10 +273,11 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         };
         let mut sent = 0;
         while link.writable && link.has_unsent() {
-            let (slices, count) = link.connection.output.slices();
+            let (slices, count) = link.connection.requests.output.slices();
             match link.pipe.send(&slices[..count]) {
                 Ok(taken) => {
                     link.connection
+                        .requests
                         .output
                         .sent(taken.bytes, &mut self.state.pool);
                     link.writable = !taken.blocked;
@@ -296,7 +298,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 self.stalled.push(key);
                 false
             }
-            Pause::Ended if link.connection.requests() == 0 && !unsent => {
+            Pause::Ended if link.connection.requests.len() == 0 && !unsent => {
                 self.close(key, "the client disconnected");
                 return;
             }
@@ -434,13 +436,13 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     /// If one exceeds them.
     pub fn check_memory(&self) {
         for link in self.links.values() {
-            let held = link.connection.held_bytes();
+            let held = link.connection.requests.held_bytes();
             let most = self.state.limits.bytes_max + BUFFER_BYTES + PIECE_BYTES;
             assert!(
                 held <= most,
                 "a connection holds {held} bytes; the limit is {most}"
             );
-            let requests = link.connection.requests();
+            let requests = link.connection.requests.len();
             assert!(requests <= self.state.limits.requests_max);
         }
     }
