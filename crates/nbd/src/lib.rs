@@ -18,8 +18,8 @@
 //! * [`Watcher`]: watches the sockets of a device in its export's thread.
 //!
 //! Invariants: only the thread of its export uses a device. Nothing on the path of a request locks
-//! or allocates. [`Limits`] bound the memory of a connection, whatever its client sends or does
-//! not read. Must not know: what is behind a device.
+//! or allocates. [`Limits`] bound the memory of a connection, also if its client sends without
+//! reading. Must not know: what is behind a device.
 
 mod buffers;
 pub mod client;

@@ -165,14 +165,14 @@ fn a_cache_stays_within_its_size_and_reuses_slots() {
     let statistics = test.cache.statistics().areas[AreaKind::Active as usize];
     assert_eq!(statistics.blocks, statistics.capacity);
     assert_eq!(
-        statistics.brought,
+        statistics.added,
         statistics.evicted + statistics.blocks as u64
     );
     let length = test.simulation.disk.files_under(Path::new(PATH))[0].1;
     assert!(length <= 1 << 20, "{length}");
 }
 
-/// The cache is never synced: whatever a crash leaves, a block that is found is right.
+/// The cache is never synced: a block that is found after a crash is right.
 #[test]
 fn after_crashes_and_bit_flips_a_block_is_right_or_missing() {
     let mut kept = 0;

@@ -92,7 +92,7 @@ impl Replies {
         }
     }
 
-    /// Decodes received bytes. Returns how many of them were consumed, and adds the cookies of
+    /// Decodes received bytes. Returns the number of consumed bytes, and adds the cookies of
     /// the requests that they complete to `completed`.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ impl RequestLog {
             .ok_or(ProtocolViolation::Cookie(cookie))
     }
 
-    /// The next bytes to send, and how many of the slices are used.
+    /// The next bytes to send, and the number of slices in use.
     pub fn slices(&self) -> ([IoSlice<'_>; SLICES_MAX], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut count = 0;

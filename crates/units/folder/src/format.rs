@@ -7,8 +7,8 @@
 //!  data_offset()          slot 0, slot 1, …; a multiple of 4 KiB
 //! ```
 //!
-//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
-//! bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics on
+//! any bytes.
 //!
 //! Invariants: `1 ≤ capacity ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
 //! SLOT_BYTES_MAX`, in whole sectors.
@@ -295,8 +295,8 @@ impl Entry {
     }
 }
 
-/// Parses the header and as much of the table as `bytes` has. For fuzzing: it must return,
-/// whatever the bytes.
+/// Parses the header and as much of the table as `bytes` has. For fuzzing: it must return for
+/// any bytes.
 ///
 /// # Errors
 /// [`FormatError`] if the header is invalid.

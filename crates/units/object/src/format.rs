@@ -7,8 +7,8 @@
 //!  freed/…      48 bytes, and a bit a slot: set if it was freed
 //! ```
 //!
-//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
-//! bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics on
+//! any bytes.
 //!
 //! Invariants: `1 ≤ slots ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
 //! SLOT_BYTES_MAX`, in whole sectors; the head states the length of the object.
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(Freed::parse(&freed().encode()), Ok(freed()));
     }
 
-    /// Bytes with right checksums, whatever is in them.
+    /// The same bytes with the right checksums.
     fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
         if let Some((fixed, bits)) = bytes.split_at_mut_checked(FIXED_BYTES) {
             let slots = u32::from_le_bytes(fixed[24..28].try_into().expect("4 bytes"));

@@ -9,8 +9,8 @@
 //!               generation  attribute: how often it was replaced, if ever
 //! ```
 //!
-//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
-//! bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics on
+//! any bytes.
 
 use base::codec::{Reader, Writer as _};
 use base::{ClusterId, LineageTag, SegmentId, checksum};

@@ -197,7 +197,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         lineage_tags: vec![LineageTag(7)],
     };
     assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
-    // It frees what it was told to, of what it may read, and nothing whole.
+    // It frees the slots that the capability names, and deletes no segment.
     let scene = Scene::new();
     let free = Scope::Free {
         segments: vec![segment(10), segment(11)],
@@ -219,7 +219,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
         units: vec![scene.keeper.id()],
     };
-    // Where another one is filled it may but look.
+    // With a repair of another unit it may only read.
     let elsewhere = Scope::Repair {
         copysets: vec![segment(10).copyset()],
         units: vec![base::UnitId::from_u128(77)],
@@ -233,7 +233,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         let scene = Scene::new();
         let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&repair));
         assert_eq!(unit.list().expect("listed"), [segment(10)]);
-        let slots = unit.segment_slots(segment(10)).expect("told");
+        let slots = unit.segment_slots(segment(10)).expect("reported");
         assert_eq!((slots.lineage_tag, slots.stat.slots), (LineageTag(7), 1));
         if !is_refused(&attempt(&unit, segment(10))) {
             done.push(name);
@@ -289,8 +289,8 @@ fn a_capability_that_of_another_host_or_that_was_altered_is_refused() {
         key().sign(&capability).0
     };
     let says = |signed: &[u8], what: &str| {
-        let said = show(&scene, signed);
-        assert!(said.contains(what), "{said}");
+        let message = show(&scene, signed);
+        assert!(message.contains(what), "{message}");
     };
     says(&own(&|one| one.holder = HOST), "another host");
     says(
@@ -368,7 +368,7 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
     unit.present(&count(17)).expect("accepted");
     assert!(is_refused(&unit.write_note(&note(18))));
     unit.write_note(&note(17)).expect("as a controller says");
-    // One that comes late is told nothing bad, and changes nothing.
+    // A late one gets no error and changes nothing.
     for late in [note(16), [b'x'; NOTE_BYTES]] {
         unit.write_note(&late).expect("it is known");
         assert_eq!(unit.read_note().expect("read"), Some(note(17)));

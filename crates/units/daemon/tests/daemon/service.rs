@@ -402,7 +402,7 @@ async fn a_unit_that_the_cluster_has_is_not_created_again() {
         matches!(error, StartError::MadeElsewhere { unit: UNIT, .. }),
         "{error}"
     );
-    // In the folder that it was made in it starts, whatever else is lost there.
+    // In the folder where the unit was created it starts, even if other files there are lost.
     let unit = site.folder.path().join("d/unit");
     FolderUnit::create(&site.world, &unit, CLUSTER, UNIT).expect("made");
     start(&site).await.expect("started");
@@ -432,7 +432,7 @@ async fn hosts_are_told_an_address_that_they_can_reach() {
     assert_eq!(url.expect("started"), "scree://10.0.0.1:7070");
 }
 
-/// Hosts go on with it until its certificate ends, whatever it dies of meanwhile.
+/// Hosts use it until its certificate expires, also after restarts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_is_disabled_starts_with_what_it_knew() {
     let site = Site::new();
