@@ -260,6 +260,45 @@ fn with_journal_of(before: &[u8], after: &[u8], journalled: &[u8]) -> Vec<u8> {
     made
 }
 
+/// Makes the image `name` of the files in `files`.
+fn format(image: &Path, files: &Path, name: &str, options: &[&str], size: &str) {
+    let make = ["-q", "-F", "-b", "1024", "-N", "64", "-m", "0"];
+    let mut fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0".to_owned();
+    if name == GROWS {
+        // Few blocks are reserved for descriptors, since each of them reads their inode again.
+        fixed += ",resize=40000";
+    }
+    let uuid = "99999999-2222-3333-4444-555555555555";
+    run(program("mke2fs")
+        .args(make)
+        .args(["-U", uuid, "-E", &fixed])
+        .args(options)
+        .arg("-d")
+        .arg(files)
+        .arg(image)
+        .arg(size));
+}
+
+/// Writes the blocks that differ between `before` and `after` into the journal of `image`.
+fn write_to_journal(image: &Path, before: &[u8], after: &[u8], work: &Path) {
+    let (mut numbers, mut contents) = (Vec::new(), Vec::new());
+    for (number, (was, is)) in before.chunks(1024).zip(after.chunks(1024)).enumerate() {
+        if was != is {
+            numbers.push(number.to_string());
+            contents.extend(is);
+        }
+    }
+    let content = work.join("content");
+    std::fs::write(&content, contents).expect("written");
+    let write = format!(
+        "journal_write -b {} {}",
+        numbers.join(","),
+        content.display()
+    );
+    let requests = format!("journal_open\n{write}\njournal_close\n");
+    debugfs(image, &requests, work);
+}
+
 /// Makes all images in `folder`.
 pub fn make(folder: &Path) {
     std::fs::create_dir_all(folder).expect("made");
@@ -268,21 +307,7 @@ pub fn make(folder: &Path) {
     fill(&files);
     for (name, options, size) in KINDS {
         let image = work.join(name);
-        let make = ["-q", "-F", "-b", "1024", "-N", "64", "-m", "0"];
-        let mut fixed = "hash_seed=11111111-2222-3333-4444-555555555555,root_owner=0:0".to_owned();
-        if name == GROWS {
-            // Few blocks are reserved for descriptors, since each of them reads their inode again.
-            fixed += ",resize=40000";
-        }
-        let uuid = "99999999-2222-3333-4444-555555555555";
-        run(program("mke2fs")
-            .args(make)
-            .args(["-U", uuid, "-E", &fixed])
-            .args(options)
-            .arg("-d")
-            .arg(&files)
-            .arg(&image)
-            .arg(size));
+        format(&image, &files, name, options, size);
         let grows = name == GROWS;
         let read = || {
             let mut bytes = std::fs::read(&image).expect("read");
@@ -306,26 +331,11 @@ pub fn make(folder: &Path) {
         }
         debugfs(&image, &changes, &work);
         let after = read();
-        let (mut numbers, mut contents) = (Vec::new(), Vec::new());
-        for (number, (was, is)) in before.chunks(1024).zip(after.chunks(1024)).enumerate() {
-            if was != is {
-                numbers.push(number.to_string());
-                contents.extend(is);
-            }
-        }
         // debugfs writes only blocks of the file system into a journal.
         let journalled_in = if grows { &after } else { &before };
         std::fs::write(&image, journalled_in).expect("written");
         if options.contains(&"-J") {
-            let content = work.join("content");
-            std::fs::write(&content, contents).expect("written");
-            let write = format!(
-                "journal_write -b {} {}",
-                numbers.join(","),
-                content.display()
-            );
-            let requests = format!("journal_open\n{write}\njournal_close\n");
-            debugfs(&image, &requests, &work);
+            write_to_journal(&image, &before, &after, &work);
         }
         let mut journalled = read();
         if grows {

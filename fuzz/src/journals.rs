@@ -7,6 +7,7 @@ use base::checksum::crc32c;
 use base::{BlockIndex, BlockSize, Sequence, VolumeId};
 use volume::fixture::keyring;
 use volume::journal::{self, Claim, Journal, JournalError, JournalSpec, ReplayedWrite};
+use volume::seal::Keyring;
 use world::OpenMode;
 
 use crate::world;
@@ -137,27 +138,14 @@ pub fn journal_record_seeds() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// A journal with changed bytes. Its replay has to find a prefix of the writes.
-///
-/// `data`: the number of blocks to write, then triples: page, half the offset in it, and byte.
-pub fn journal_replay(data: &[u8]) {
-    let Some((&count, changes)) = data.split_first() else {
-        return;
-    };
-    let (world, keyring) = (world(), keyring(1));
-    let (path, volume) = (Path::new("/journal"), VolumeId::from_u128(5));
-    let block_size = BlockSize::DEFAULT;
-    let mut journal = Journal::create(
-        &world,
-        path,
-        JournalSpec::new(volume, block_size, 0),
-        256 << 10,
-        &Claim::sole(),
-    )
-    .expect("a disk without faults");
-    let sequence = |number: u64| Sequence::new(1, number).expect("small");
+fn sequence(number: u64) -> Sequence {
+    Sequence::new(1, number).expect("small")
+}
+
+/// Appends `count` writes, and returns them.
+fn write_journal(journal: &mut Journal, keyring: &Keyring, count: u8) -> Vec<ReplayedWrite> {
     let mut written = Vec::new();
-    for number in 1..=u64::from(count % 40) {
+    for number in 1..=u64::from(count) {
         if number % 5 == 0 {
             let _ = journal.append_zero(BlockIndex(number), 3, sequence(number));
             written.push(ReplayedWrite::Zero {
@@ -166,7 +154,7 @@ pub fn journal_replay(data: &[u8]) {
                 sequence: sequence(number),
             });
         } else {
-            let plain = vec![number as u8; block_size.bytes()];
+            let plain = vec![number as u8; BlockSize::DEFAULT.bytes()];
             let block = BlockIndex(number % 7);
             let placed = journal
                 .append(
@@ -188,6 +176,28 @@ pub fn journal_replay(data: &[u8]) {
         }
     }
     journal.commit().expect("a disk without faults");
+    written
+}
+
+/// A journal with changed bytes. Its replay has to find a prefix of the writes.
+///
+/// `data`: the number of blocks to write, then triples: page, half the offset in it, and byte.
+pub fn journal_replay(data: &[u8]) {
+    let Some((&count, changes)) = data.split_first() else {
+        return;
+    };
+    let (world, keyring) = (world(), keyring(1));
+    let (path, volume) = (Path::new("/journal"), VolumeId::from_u128(5));
+    let block_size = BlockSize::DEFAULT;
+    let mut journal = Journal::create(
+        &world,
+        path,
+        JournalSpec::new(volume, block_size, 0),
+        256 << 10,
+        &Claim::sole(),
+    )
+    .expect("a disk without faults");
+    let written = write_journal(&mut journal, &keyring, count % 40);
     let file = Arc::clone(journal.file());
     for change in changes.chunks_exact(3) {
         // The first bytes of pages matter most.
@@ -200,7 +210,7 @@ pub fn journal_replay(data: &[u8]) {
     {
         let mut found = Vec::new();
         let replayed = journal::replay(&mut journal, &keyring, sequence(0), |write| {
-            found.push(write)
+            found.push(write);
         });
         assert!(matches!(
             replayed,

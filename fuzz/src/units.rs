@@ -127,16 +127,18 @@ pub fn daemon_session(data: &[u8]) {
     assert_eq!(frames.buffered_bytes(), 0, "the daemon sends whole frames");
 }
 
+/// The input of [`daemon_session`] with these requests.
+fn session_of(requests: &[Request<'_>]) -> Vec<u8> {
+    let mut bytes = vec![200];
+    for (request, tag) in requests.iter().zip(1..) {
+        request.encode(tag, &mut bytes);
+    }
+    bytes
+}
+
 pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
     let (tags, data) = ([[6; 16]; 2], [7; 1024]);
     let segment = segment_with_serial(10);
-    let requests = |these: &[Request<'_>]| {
-        let mut bytes = vec![200];
-        for (request, tag) in these.iter().zip(1..) {
-            request.encode(tag, &mut bytes);
-        }
-        bytes
-    };
     let put = |first| {
         Request::Put(Put {
             segment,
@@ -166,25 +168,25 @@ pub(super) fn daemon_session_seeds() -> Vec<Vec<u8>> {
         limit: 9,
     };
     vec![
-        requests(&[put(0), put(2), read(0, 4), read(3, 1), free.clone()]),
-        requests(&[
+        session_of(&[put(0), put(2), read(0, 4), read(3, 1), free.clone()]),
+        session_of(&[
             put(0),
             Request::Stat(segment),
             Request::Scrub(segment),
             list,
         ]),
-        requests(&[
+        session_of(&[
             Request::Present(&lease(2)),
             put(0),
             Request::Delete(segment),
         ]),
-        requests(&[
+        session_of(&[
             Request::WriteNote(&[5; NOTE_BYTES]),
             Request::ReadNote,
             Request::Probe,
             Request::UnitStat,
         ]),
-        requests(&[
+        session_of(&[
             Request::Sync {
                 incarnation: 0,
                 segments: vec![segment],

@@ -2,7 +2,7 @@
 
 use crate::buffer::WriteBuffer;
 use crate::device::{BlockDevice, Durability, Extent, Outcome, Started, Token, ZeroMode};
-use crate::request::{ByteRange, Op, OpKind, Request};
+use crate::request::{Op, Request};
 
 /// An operation that can wait in a queue. It owns the bytes of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,50 +60,6 @@ pub enum OwnedOp {
 }
 
 impl OwnedOp {
-    /// The kind of the operation.
-    #[must_use]
-    pub const fn kind(&self) -> OpKind {
-        match self {
-            Self::Read { .. } => OpKind::Read,
-            Self::Write { .. } => OpKind::Write,
-            Self::Flush => OpKind::Flush,
-            Self::Trim { .. } => OpKind::Trim,
-            Self::WriteZeroes { .. } => OpKind::WriteZeroes,
-            Self::Extents { .. } => OpKind::Extents,
-            Self::Prefetch { .. } => OpKind::Prefetch,
-        }
-    }
-
-    /// The range of the operation; empty for a flush.
-    #[must_use]
-    pub const fn range(&self) -> ByteRange {
-        match self {
-            Self::Read { offset, length } => ByteRange::new(*offset, *length as u64),
-            Self::Write { offset, data, .. } => ByteRange::new(*offset, data.len() as u64),
-            Self::Flush => ByteRange::new(0, 0),
-            Self::Trim { offset, length, .. }
-            | Self::WriteZeroes { offset, length, .. }
-            | Self::Extents { offset, length }
-            | Self::Prefetch { offset, length } => ByteRange::new(*offset, *length),
-        }
-    }
-
-    /// Whether the operation may change what later reads return.
-    #[must_use]
-    pub const fn is_change(&self) -> bool {
-        self.kind().is_change()
-    }
-
-    /// When the operation may be acknowledged; volatile if it changes nothing.
-    #[must_use]
-    pub const fn durability(&self) -> Durability {
-        match self {
-            Self::Write { durability, .. } | Self::Trim { durability, .. } => *durability,
-            Self::WriteZeroes { mode, .. } => mode.durability,
-            _ => Durability::Volatile,
-        }
-    }
-
     /// The bytes of a write; `None` for other operations.
     #[must_use]
     pub fn data(&self) -> Option<WriteBuffer<'_>> {
@@ -186,6 +142,7 @@ impl OwnedOp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::OpKind;
 
     fn all() -> Vec<OwnedOp> {
         let durability = Durability::Durable;

@@ -176,55 +176,66 @@ pub enum Op<'a> {
     },
 }
 
+/// Implements the questions that [`Op`] and [`OwnedOp`] answer alike. `$memory => $length` is the
+/// field of a read from which its length comes.
+macro_rules! describe_operation {
+    ($op:ty, $memory:ident => $length:expr) => {
+        impl $op {
+            /// The kind of the operation.
+            #[inline]
+            #[must_use]
+            pub const fn kind(&self) -> OpKind {
+                match self {
+                    Self::Read { .. } => OpKind::Read,
+                    Self::Write { .. } => OpKind::Write,
+                    Self::Flush => OpKind::Flush,
+                    Self::Trim { .. } => OpKind::Trim,
+                    Self::WriteZeroes { .. } => OpKind::WriteZeroes,
+                    Self::Extents { .. } => OpKind::Extents,
+                    Self::Prefetch { .. } => OpKind::Prefetch,
+                }
+            }
+
+            /// The range of the operation; empty for a flush.
+            #[inline]
+            #[must_use]
+            pub fn range(&self) -> ByteRange {
+                match self {
+                    Self::Read { offset, $memory } => ByteRange::new(*offset, $length as u64),
+                    Self::Write { offset, data, .. } => ByteRange::new(*offset, data.len() as u64),
+                    Self::Flush => ByteRange::default(),
+                    Self::Trim { offset, length, .. }
+                    | Self::WriteZeroes { offset, length, .. }
+                    | Self::Extents { offset, length, .. }
+                    | Self::Prefetch { offset, length } => ByteRange::new(*offset, *length),
+                }
+            }
+
+            /// Whether the operation may change what later reads return.
+            #[inline]
+            #[must_use]
+            pub const fn is_change(&self) -> bool {
+                self.kind().is_change()
+            }
+
+            /// When the operation may be acknowledged; volatile if it changes nothing.
+            #[inline]
+            #[must_use]
+            pub const fn durability(&self) -> Durability {
+                match self {
+                    Self::Write { durability, .. } | Self::Trim { durability, .. } => *durability,
+                    Self::WriteZeroes { mode, .. } => mode.durability,
+                    _ => Durability::Volatile,
+                }
+            }
+        }
+    };
+}
+
+describe_operation!(Op<'_>, out => out.len());
+describe_operation!(OwnedOp, length => *length);
+
 impl Op<'_> {
-    /// The kind of the operation.
-    #[inline]
-    #[must_use]
-    pub const fn kind(&self) -> OpKind {
-        match self {
-            Self::Read { .. } => OpKind::Read,
-            Self::Write { .. } => OpKind::Write,
-            Self::Flush => OpKind::Flush,
-            Self::Trim { .. } => OpKind::Trim,
-            Self::WriteZeroes { .. } => OpKind::WriteZeroes,
-            Self::Extents { .. } => OpKind::Extents,
-            Self::Prefetch { .. } => OpKind::Prefetch,
-        }
-    }
-
-    /// The range of the operation; empty for a flush.
-    #[inline]
-    #[must_use]
-    pub fn range(&self) -> ByteRange {
-        match self {
-            Self::Read { offset, out } => ByteRange::new(*offset, out.len() as u64),
-            Self::Write { offset, data, .. } => ByteRange::new(*offset, data.len() as u64),
-            Self::Flush => ByteRange::default(),
-            Self::Trim { offset, length, .. }
-            | Self::WriteZeroes { offset, length, .. }
-            | Self::Extents { offset, length, .. }
-            | Self::Prefetch { offset, length } => ByteRange::new(*offset, *length),
-        }
-    }
-
-    /// Whether the operation may change what later reads return.
-    #[inline]
-    #[must_use]
-    pub const fn is_change(&self) -> bool {
-        self.kind().is_change()
-    }
-
-    /// When the operation may be acknowledged; volatile if it changes nothing.
-    #[inline]
-    #[must_use]
-    pub const fn durability(&self) -> Durability {
-        match self {
-            Self::Write { durability, .. } | Self::Trim { durability, .. } => *durability,
-            Self::WriteZeroes { mode, .. } => mode.durability,
-            _ => Durability::Volatile,
-        }
-    }
-
     /// The bytes of a write; `None` for other operations.
     #[inline]
     #[must_use]

@@ -1,5 +1,5 @@
 //! The URLs of folders: `file://` and the percent-encoded path. Encoding and decoding are inverse
-//! to each other for every path, whatever bytes it has.
+//! to each other for every path, also one that is not UTF-8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

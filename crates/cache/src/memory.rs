@@ -28,7 +28,7 @@ type Map<V> = HashMap<Id, V, foldhash::fast::FixedState>;
 /// Counters of one reader's readahead.
 #[derive(Debug, Default)]
 pub struct ReadaheadCounters {
-    brought: AtomicU64,
+    read_ahead: AtomicU64,
     used: AtomicU64,
     unread: AtomicU64,
 }
@@ -37,7 +37,7 @@ pub struct ReadaheadCounters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReadaheadCounts {
     /// Blocks that were read ahead.
-    pub brought: u64,
+    pub read_ahead: u64,
     /// Blocks among them that were read afterwards.
     pub used: u64,
     /// Blocks among them that were evicted unread.
@@ -50,7 +50,7 @@ impl ReadaheadCounters {
     pub fn counts(&self) -> ReadaheadCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ReadaheadCounts {
-            brought: of(&self.brought),
+            read_ahead: of(&self.read_ahead),
             used: of(&self.used),
             unread: of(&self.unread),
         }
@@ -194,7 +194,7 @@ impl Memory {
         if state.blocks.contains_key(&id) || state.ahead.contains_key(&id) {
             return;
         }
-        reader.brought.fetch_add(1, Ordering::Relaxed);
+        reader.read_ahead.fetch_add(1, Ordering::Relaxed);
         while state.ahead.len() >= (self.capacity / 2).max(1) {
             state.evict_oldest_readahead();
         }
@@ -330,7 +330,10 @@ mod tests {
             assert_eq!(get(&memory, number), Some(true));
         }
         let counts = reader.counts();
-        assert_eq!((counts.brought, counts.used, counts.unread), (71, 51, 20));
+        assert_eq!(
+            (counts.read_ahead, counts.used, counts.unread),
+            (71, 51, 20)
+        );
         // Other blocks use its space.
         for number in 200..400 {
             offer(&memory, number);

@@ -173,7 +173,7 @@ impl Output {
         self.staged(bytes.len());
     }
 
-    /// The next bytes to send, and how many of the slices are used.
+    /// The next bytes to send, and the number of slices in use.
     pub fn slices(&self) -> ([IoSlice<'_>; SEND_SLICES_MAX], usize) {
         let mut slices = [IoSlice::new(&[]); SEND_SLICES_MAX];
         let mut count = 0;

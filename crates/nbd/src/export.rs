@@ -182,7 +182,7 @@ impl Shared {
     }
 }
 
-/// An [`ExportHandle`], whatever its device is.
+/// An [`ExportHandle`] for any type of device.
 trait AnyExportHandle: Send + Sync {
     fn shared(&self) -> &Shared;
     fn options(&self) -> &ExportOptions;

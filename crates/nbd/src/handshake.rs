@@ -15,11 +15,12 @@ use base::codec::Writer;
 
 use super::connection::Settings;
 use super::export::{ConnectionPermit, Export, OpenRefusal};
+use super::export_reply::{put_info, transmission_flags};
 use super::options::{ClientOption, MalformedOption, OPTION_BYTES_MAX, OptionHeader, put_reply};
-use super::table::{Client, ExportInfo, Exports};
+use super::table::{Client, Exports};
 use super::wire::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, GREETING_MAGIC, OPTION_MAGIC, PAYLOAD_BYTES_MAX,
-    handshake_flags, info, option_reply as reply, string_of, transmission_flags as flags,
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, GREETING_MAGIC, OPTION_MAGIC, handshake_flags,
+    option_reply as reply, string_of,
 };
 
 /// The maximal number of options in one handshake. `nbdinfo --list` sends a few for each export.
@@ -482,53 +483,5 @@ impl Handshake {
             output.put_bytes(&[0; 124]);
         }
         HandshakeStep::Opened(Box::new(opened))
-    }
-}
-
-/// The transmission flags of an export.
-fn transmission_flags(info: &ExportInfo, structured: bool) -> u16 {
-    let can = &info.capabilities;
-    let mut set = flags::HAS_FLAGS | flags::SEND_CACHE;
-    let mut add = |condition: bool, flag: u16| {
-        if condition {
-            set |= flag;
-        }
-    };
-    add(info.read_only, flags::READ_ONLY);
-    add(can.can_flush, flags::SEND_FLUSH | flags::SEND_FUA);
-    add(can.can_trim && !info.read_only, flags::SEND_TRIM);
-    // Writing zeroes is never slower than a write, on any device that supports it.
-    let zeroes = flags::SEND_WRITE_ZEROES | flags::SEND_FAST_ZERO;
-    add(can.can_write_zeroes && !info.read_only, zeroes);
-    add(structured, flags::SEND_DF);
-    add(can.can_multi_conn, flags::CAN_MULTI_CONN);
-    set
-}
-
-/// Appends the size and flags of an export, and the further facts that the client requested.
-fn put_info(
-    output: &mut Vec<u8>,
-    number: u32,
-    about: &ExportInfo,
-    wants: &[u16],
-    structured: bool,
-) {
-    let size = about.size_bytes.to_be_bytes();
-    let flags = transmission_flags(about, structured).to_be_bytes();
-    let mut put = |kind: u16, parts: &[&[u8]]| {
-        let fact = [&kind.to_be_bytes()[..], &parts.concat()].concat();
-        put_reply(output, number, reply::INFO, &[&fact]);
-    };
-    put(info::EXPORT, &[&size, &flags]);
-    if wants.contains(&info::NAME) {
-        put(info::NAME, &[about.name.as_bytes()]);
-    }
-    if wants.contains(&info::DESCRIPTION) && !about.description.is_empty() {
-        put(info::DESCRIPTION, &[about.description.as_bytes()]);
-    }
-    if wants.contains(&info::BLOCK_SIZE) {
-        let preferred = about.block_bytes.max(about.block_min);
-        let words = [about.block_min, preferred, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
-        put(info::BLOCK_SIZE, &[&words.concat()]);
     }
 }

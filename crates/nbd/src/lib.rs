@@ -10,7 +10,7 @@
 //!                       └───────────────────┘      └──────────────────────────────┘
 //! ```
 //!
-//! * `wire`, `options`, `request`, `reply`: encode and decode messages.
+//! * `wire`, `options`, `export_reply`, `request`, `reply`: encode and decode messages.
 //! * `handshake`, `connection`: one client's messages, as state machines over bytes.
 //! * `service`, `export_state`: one device and all its connections, over pipes.
 //! * `export`, `worker`: an export and its thread. `server`, `handshaking_client`: the acceptor.
@@ -18,14 +18,15 @@
 //! * [`Watcher`]: watches the sockets of a device in its export's thread.
 //!
 //! Invariants: only the thread of its export uses a device. Nothing on the path of a request locks
-//! or allocates. [`Limits`] bound the memory of a connection, whatever its client sends or does
-//! not read. Must not know: what is behind a device.
+//! or allocates. [`Limits`] bound the memory of a connection, also if its client sends without
+//! reading. Must not know: what is behind a device.
 
 mod buffers;
 pub mod client;
 mod connection;
 mod embedded_server;
 mod export;
+mod export_reply;
 mod export_state;
 mod handshake;
 mod handshaking_client;

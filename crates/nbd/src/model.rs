@@ -31,76 +31,88 @@ struct Plan {
     answers: HashMap<u64, (Header, Expected)>,
 }
 
+const COMMANDS: [u16; 8] = [
+    command::READ,
+    command::WRITE,
+    command::READ,
+    command::WRITE,
+    command::WRITE_ZEROES,
+    command::TRIM,
+    command::FLUSH,
+    command::CACHE,
+];
+
+const LENGTHS: [u32; 11] = [
+    0,
+    1,
+    100,
+    512,
+    4096,
+    5000,
+    65_536,
+    262_144,
+    262_145,
+    700_000,
+    1 << 20,
+];
+
+fn random_header(random: &SimulatedRandom, cookie: u64, settings: Settings) -> Header {
+    let mut header = Header {
+        flags: 0,
+        command: COMMANDS[random.index(COMMANDS.len())],
+        cookie,
+        offset: random.below(SIZE as u64),
+        length: LENGTHS[random.index(LENGTHS.len())],
+    };
+    if header.command == command::READ && settings.structured && random.one_in(3) {
+        header.flags |= flags::DF;
+    }
+    if header.command == command::WRITE && random.one_in(3) {
+        header.flags |= flags::FUA;
+    }
+    if random.one_in(3) {
+        header.offset &= !4095;
+    }
+    header
+}
+
+/// Carries out a request on the array, and returns its result.
+fn carry_out(header: &Header, payload: &[u8], model: &mut [u8], settings: Settings) -> Expected {
+    let (from, length) = (header.offset as usize, header.length as usize);
+    let fits = from + length <= SIZE;
+    let write = matches!(header.command, command::WRITE | command::WRITE_ZEROES);
+    match header.command {
+        command::FLUSH => Expected::Done,
+        _ if settings.read_only && (write || header.command == command::TRIM) => {
+            Expected::Failed(1)
+        }
+        _ if !fits => Expected::Failed(if write { 28 } else { 22 }),
+        command::READ => Expected::Data(model[from..from + length].to_vec()),
+        command::WRITE => {
+            model[from..from + length].copy_from_slice(payload);
+            Expected::Done
+        }
+        command::WRITE_ZEROES => {
+            model[from..from + length].fill(0);
+            Expected::Done
+        }
+        command::TRIM => {
+            let (first, last) = (from.div_ceil(4096) * 4096, (from + length) / 4096 * 4096);
+            if first < last {
+                model[first..last].fill(0);
+            }
+            Expected::Done
+        }
+        _ => Expected::Done,
+    }
+}
+
 fn plan(random: &SimulatedRandom, model: &mut [u8], settings: Settings) -> Plan {
     let mut plan = Plan::default();
-    let lengths = [
-        0,
-        1,
-        100,
-        512,
-        4096,
-        5000,
-        65_536,
-        262_144,
-        262_145,
-        700_000,
-        1 << 20,
-    ];
     for cookie in 0..random.below(60) {
-        let kinds = [
-            command::READ,
-            command::WRITE,
-            command::READ,
-            command::WRITE,
-            command::WRITE_ZEROES,
-            command::TRIM,
-            command::FLUSH,
-            command::CACHE,
-        ];
-        let mut header = Header {
-            flags: 0,
-            command: kinds[random.index(kinds.len())],
-            cookie,
-            offset: random.below(SIZE as u64),
-            length: lengths[random.index(lengths.len())] as u32,
-        };
-        if header.command == command::READ && settings.structured && random.one_in(3) {
-            header.flags |= flags::DF;
-        }
-        if header.command == command::WRITE && random.one_in(3) {
-            header.flags |= flags::FUA;
-        }
-        if random.one_in(3) {
-            header.offset &= !4095;
-        }
-        let (from, length) = (header.offset as usize, header.length as usize);
+        let header = random_header(random, cookie, settings);
         let payload: Vec<u8> = vec![random.index(256) as u8; header.payload() as usize];
-        let fits = from + length <= SIZE;
-        let write = matches!(header.command, command::WRITE | command::WRITE_ZEROES);
-        let answer = match header.command {
-            command::FLUSH => Expected::Done,
-            _ if settings.read_only && (write || header.command == command::TRIM) => {
-                Expected::Failed(1)
-            }
-            _ if !fits => Expected::Failed(if write { 28 } else { 22 }),
-            command::READ => Expected::Data(model[from..from + length].to_vec()),
-            command::WRITE => {
-                model[from..from + length].copy_from_slice(&payload);
-                Expected::Done
-            }
-            command::WRITE_ZEROES => {
-                model[from..from + length].fill(0);
-                Expected::Done
-            }
-            command::TRIM => {
-                let (first, last) = (from.div_ceil(4096) * 4096, (from + length) / 4096 * 4096);
-                if first < last {
-                    model[first..last].fill(0);
-                }
-                Expected::Done
-            }
-            _ => Expected::Done,
-        };
+        let answer = carry_out(&header, &payload, model, settings);
         plan.incoming.extend(header.encode());
         plan.incoming.extend(payload);
         plan.answers.insert(cookie, (header, answer));

@@ -51,7 +51,7 @@ struct Link<P> {
 
 impl<P: Pipe> Link<P> {
     fn has_unsent(&self) -> bool {
-        !self.connection.output.is_empty() || self.pipe.holds_unsent()
+        !self.connection.requests.output.is_empty() || self.pipe.holds_unsent()
     }
 }
 
@@ -102,7 +102,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     pub fn open(&mut self, pipe: P, settings: Settings, replies: &[u8], received: &[u8]) -> Key {
         let mut connection = Connection::new(self.links.next_key(), settings);
         for part in replies.chunks(PIECE_BYTES) {
-            connection.output.put(part, &mut self.state.pool);
+            connection.requests.output.put(part, &mut self.state.pool);
         }
         if !received.is_empty() {
             let space = connection.input.space(&mut self.state.pool);
@@ -197,6 +197,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 self.flush = FinalFlush::Ended(completion.result.map(|_| ()));
             } else if let Some(link) = self.links.get_mut(operation.link) {
                 link.connection
+                    .requests
                     .complete(&mut self.state, &operation, completion.result);
                 self.schedule(operation.link);
             }
@@ -272,10 +273,11 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         };
         let mut sent = 0;
         while link.writable && link.has_unsent() {
-            let (slices, count) = link.connection.output.slices();
+            let (slices, count) = link.connection.requests.output.slices();
             match link.pipe.send(&slices[..count]) {
                 Ok(taken) => {
                     link.connection
+                        .requests
                         .output
                         .sent(taken.bytes, &mut self.state.pool);
                     link.writable = !taken.blocked;
@@ -296,7 +298,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                 self.stalled.push(key);
                 false
             }
-            Pause::Ended if link.connection.requests() == 0 && !unsent => {
+            Pause::Ended if link.connection.requests.len() == 0 && !unsent => {
                 self.close(key, "the client disconnected");
                 return;
             }
@@ -435,13 +437,13 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn check_memory(&self) {
         for link in self.links.values() {
-            let held = link.connection.held_bytes();
+            let held = link.connection.requests.held_bytes();
             let most = self.state.limits.bytes_max + BUFFER_BYTES + PIECE_BYTES;
             assert!(
                 held <= most,
                 "a connection holds {held} bytes; the limit is {most}"
             );
-            let requests = link.connection.requests();
+            let requests = link.connection.requests.len();
             assert!(requests <= self.state.limits.requests_max);
         }
     }
@@ -453,104 +455,4 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
 }
 
 #[cfg(test)]
-mod tests {
-    use base::{Capabilities, Completion, DeviceGeometry, Op};
-
-    use super::super::request::Header;
-    use super::super::script::Scripted;
-    use super::super::wire::command;
-    use super::*;
-
-    /// A device that accepts one request between two polls, as a rate limit does.
-    #[derive(Default)]
-    struct OneAtATime {
-        is_free: bool,
-        /// The number of reads of each client's sector.
-        reads: [u64; 3],
-    }
-
-    impl BlockDevice for OneAtATime {
-        fn geometry(&self) -> DeviceGeometry {
-            DeviceGeometry {
-                size_bytes: 3 * 512,
-                block_bytes: 512,
-            }
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            Capabilities::ALL
-        }
-
-        fn start(&mut self, request: Request<'_>) -> Started {
-            let op = request.op;
-            match op {
-                Op::Read { offset, .. } => {
-                    if !std::mem::take(&mut self.is_free) {
-                        return Started::Busy;
-                    }
-                    self.reads[offset as usize / 512] += 1;
-                    Started::Done
-                }
-                Op::Flush | Op::Prefetch { .. } => Started::Done,
-                Op::Write { .. }
-                | Op::Trim { .. }
-                | Op::WriteZeroes { .. }
-                | Op::Extents { .. } => Started::Failed(IoError::NotSupported),
-            }
-        }
-
-        fn commit(&mut self) -> Result<(), IoError> {
-            Ok(())
-        }
-
-        fn poll(&mut self, _: &mut Vec<Completion>) {}
-    }
-
-    fn reads_at(offset: u64, count: u64) -> Vec<u8> {
-        let header = |cookie| Header {
-            flags: 0,
-            command: command::READ,
-            cookie,
-            offset,
-            length: 512,
-        };
-        (0..count)
-            .flat_map(|cookie| header(cookie).encode())
-            .collect()
-    }
-
-    /// The device once accepted only requests of the client with many, or of the latest one.
-    #[test]
-    fn clients_of_a_busy_device_get_equal_turns_however_many_requests_they_send() {
-        let limits = Limits::default();
-        let mut service = Service::new(OneAtATime::default(), limits);
-        // One client sends many requests at once; two send the next one after a reply.
-        let clients = [(0, 1000), (512, 1), (1024, 1)].map(|(offset, count)| {
-            let client = Scripted::new(reads_at(offset, count));
-            let key = service.open(client.pipe(), Settings::default(), &[], &[]);
-            (offset, client, key)
-        });
-        let mut replied = [0; 3];
-        for round in 0..900 {
-            // The device is free in every third turn.
-            service.state().device.is_free = round % 3 == 0;
-            service.turn();
-            for ((offset, client, key), replied) in clients.iter().zip(&mut replied) {
-                let replies = client.replies();
-                if *offset > 0 && replies > *replied {
-                    client.send(&reads_at(*offset, 1));
-                }
-                *replied = replies;
-                service.ready(Ready {
-                    key: *key,
-                    readable: true,
-                    writable: true,
-                    hung_up: false,
-                });
-            }
-        }
-        let reads = service.state().device.reads;
-        assert_eq!(reads.iter().sum::<u64>(), 300);
-        assert!(reads.iter().all(|count| *count >= 90), "{reads:?}");
-    }
-}
+mod tests;

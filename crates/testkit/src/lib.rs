@@ -6,6 +6,8 @@
 //!
 //! * [`memory_device`]: a block device.
 //! * [`units`]: storage units.
+//! * [`damage`]: damaged bytes.
 
+pub mod damage;
 pub mod memory_device;
 pub mod units;

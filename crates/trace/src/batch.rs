@@ -176,10 +176,10 @@ impl<'a> Batches<'a> {
         if count as usize > BATCH_RECORDS_MAX {
             return Err(TraceError::Count { at, count });
         }
-        let said = reader.u32().map_err(torn)?;
+        let stored = reader.u32().map_err(torn)?;
         let length = HEAD_BYTES + count as usize * RECORD_BYTES;
         let whole = rest.get(..length).ok_or(TraceError::Torn { at })?;
-        if checksum(whole) != said {
+        if checksum(whole) != stored {
             return Err(TraceError::Checksum { at });
         }
         let record = |number| {

@@ -27,7 +27,7 @@ fn lookups(areas: &[AreaCounts; 3]) -> LookupsByArea {
 pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
     VolumeCache {
         lookups: lookups(&counts.areas),
-        read_ahead_blocks: counts.ahead.brought,
+        read_ahead_blocks: counts.ahead.read_ahead,
         read_ahead_used: counts.ahead.used,
         read_ahead_unused: counts.ahead.unread,
     }
@@ -47,7 +47,7 @@ pub(crate) fn of_host(cache: &HostCache) -> CacheReport {
 fn of_file(statistics: &Statistics) -> CacheFile {
     let of = |kind: AreaKind| {
         let AreaStatistics {
-            brought,
+            added,
             evicted,
             blocks,
             capacity,
@@ -55,7 +55,7 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         CacheArea {
             blocks: blocks as u64,
             capacity: capacity as u64,
-            inserted: brought,
+            inserted: added,
             evicted,
         }
     };

@@ -213,11 +213,11 @@ async fn a_preloaded_image_replaces_an_unpinned_one() {
         let came = preloads(&scree, name, 100, false).await;
         assert_eq!((came.state, came.message), (PreloadState::Done, None));
     }
-    let brought = || file.statistics().areas[AreaKind::Image as usize].brought;
-    let before = brought();
+    let added = || file.statistics().areas[AreaKind::Image as usize].added;
+    let before = added();
     let again = preloads(&scree, "two", 100, false).await;
     assert_eq!(again.state, PreloadState::Done);
-    assert_eq!(brought(), before, "it was cached");
+    assert_eq!(added(), before, "it was cached");
     end(scree).await;
 }
 

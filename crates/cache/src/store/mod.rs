@@ -127,7 +127,7 @@ pub enum CacheError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AreaStatistics {
     /// Blocks that were added.
-    pub brought: u64,
+    pub added: u64,
     /// Blocks that were evicted to make room.
     pub evicted: u64,
     /// Blocks at present.
@@ -403,7 +403,7 @@ impl Cache {
         let sizes = state.slots.areas.sizes();
         for (kind, (blocks, capacity)) in sizes.into_iter().enumerate() {
             statistics.areas[kind] = AreaStatistics {
-                brought: state.slots.brought[kind],
+                added: state.slots.added[kind],
                 evicted: state.slots.evicted_to_make_room[kind],
                 blocks,
                 capacity,

@@ -22,6 +22,7 @@ use super::super::buffers::BufferPool;
 use super::super::watcher::Watcher;
 use super::super::wire::transmission_flags as flags;
 use super::orphaned::OrphanedConnection;
+use super::reconnection::Reconnection;
 use super::transport::Transport;
 use super::{
     ClientOptions, ConnectionError, ExportParameters, Greeting, Reconnect, Replies, RequestLog,
@@ -61,14 +62,11 @@ pub(super) enum Progress {
 pub(super) struct Connection {
     /// Where the client connects; `None` if the owner provides channels.
     endpoint: Option<Endpoint>,
-    reconnect: Reconnect,
+    reconnection: Reconnection,
     watcher: Watcher,
     phase: Phase,
     /// The export's parameters in the first connection, with what later ones may change.
     parameters: Option<ExportParameters>,
-    pause: Duration,
-    /// The error that was logged last; `None` while there is a connection.
-    logged_error: Option<String>,
     pool: BufferPool,
 }
 
@@ -77,15 +75,13 @@ impl Connection {
     pub fn new(endpoint: Option<Endpoint>, reconnect: Reconnect, watcher: Watcher) -> Self {
         Self {
             endpoint,
-            reconnect,
+            reconnection: Reconnection::new(reconnect),
             watcher,
             phase: Phase::Disconnected {
                 error: ConnectionError::Ended,
                 retry_at: None,
             },
             parameters: None,
-            pause: Duration::ZERO,
-            logged_error: None,
             pool: BufferPool::default(),
         }
     }
@@ -113,7 +109,7 @@ impl Connection {
     /// Why requests fail: the connection is lost, and the client does not reconnect.
     pub fn final_error(&self) -> Option<IoError> {
         match &self.phase {
-            Phase::Disconnected { error, .. } if self.reconnect == Reconnect::Never => {
+            Phase::Disconnected { error, .. } if !self.reconnection.is_on() => {
                 Some(IoError::Unavailable(error.to_string()))
             }
             _ => None,
@@ -133,17 +129,17 @@ impl Connection {
     /// Whether unflushed changes can be replayed over another connection to this server.
     pub fn can_replay(&self) -> bool {
         let can_flush = |parameters: &ExportParameters| parameters.can(flags::SEND_FLUSH);
-        self.reconnect != Reconnect::Never && self.parameters.as_ref().is_some_and(can_flush)
+        self.reconnection.is_on() && self.parameters.as_ref().is_some_and(can_flush)
     }
 
     /// Waits for no connection any more.
     pub fn stop_reconnecting(&mut self) {
-        self.reconnect = Reconnect::Never;
+        self.reconnection.stop();
     }
 
     /// Makes the next pause the shortest one, since the server answers requests.
     pub fn reset_pause(&mut self) {
-        self.pause = Duration::ZERO;
+        self.reconnection.reset_pause();
     }
 
     /// Connects over `channel`.
@@ -259,16 +255,14 @@ impl Connection {
     /// Makes the connection ready after the handshake.
     fn establish(&mut self, parameters: ExportParameters) -> Result<Progress, ConnectionError> {
         let parameters = match &self.parameters {
-            Some(first) => check_unchanged(first, parameters)?,
+            Some(first) => first.check_unchanged(parameters)?,
             None => parameters,
         };
         self.parameters = Some(parameters);
         if let Phase::Greeting(transport, ..) = self.take_phase() {
             let replies = Replies::new(parameters.structured, parameters.allocation);
             self.phase = Phase::Ready(transport, replies);
-            if self.logged_error.take().is_some() {
-                tracing::info!("NBD client connected again");
-            }
+            self.reconnection.connected();
         }
         Ok(Progress::Established)
     }
@@ -322,19 +316,12 @@ impl Connection {
             }
             Phase::AwaitingOrphans(_) | Phase::Disconnected { .. } => {}
         }
-        let retry_at = match self.reconnect {
-            Reconnect::Never => {
-                tracing::debug!(%error, "NBD client lost connection");
-                None
-            }
-            Reconnect::Backoff { min, max } => {
-                self.log_error(&error);
-                self.pause = (self.pause * 2).clamp(min, max);
-                self.endpoint.is_some().then_some(now + self.pause)
-            }
-        };
+        let pause = self.reconnection.lost(&error);
+        let retry_at = pause
+            .filter(|_| self.endpoint.is_some())
+            .map(|pause| now + pause);
         self.phase = Phase::Disconnected { error, retry_at };
-        self.reconnect != Reconnect::Never
+        self.reconnection.is_on()
     }
 
     /// Gives up a ready connection. Another one waits until the server has answered each change
@@ -357,18 +344,6 @@ impl Connection {
         let mut orphan = OrphanedConnection::new(transport, replies, requests);
         if !orphan.has_ended() {
             options.orphaned.add(key, orphan);
-        }
-    }
-
-    /// Logs why requests wait. An error that was logged last is not repeated.
-    fn log_error(&mut self, error: &ConnectionError) {
-        let error = error.to_string();
-        if self.logged_error.as_ref() != Some(&error) {
-            tracing::warn!(
-                error,
-                "NBD client lost connection; requests wait until it reconnects"
-            );
-            self.logged_error = Some(error);
         }
     }
 
@@ -406,53 +381,6 @@ fn check_deadline(
     }
     let what = "the server was not ready";
     Err(ConnectionError::TimedOut { what, within })
-}
-
-/// Checks that the export is the one of the first connection. The user of the device keeps its
-/// first parameters, so a later connection may offer more, and not less.
-fn check_unchanged(
-    first: &ExportParameters,
-    now: ExportParameters,
-) -> Result<ExportParameters, ConnectionError> {
-    let read_only = |parameters: &ExportParameters| u64::from(parameters.flags & flags::READ_ONLY);
-    // The client uses one connection, so the flag for several does not matter.
-    let needed = first.flags & !flags::CAN_MULTI_CONN;
-    let size = (first.size_bytes, now.size_bytes);
-    let offered = (needed.into(), (needed & now.flags).into());
-    let block = (first.block_min.into(), now.block_min.into());
-    let payload = (first.payload_max.into(), now.payload_max.into());
-    let extents = (first.allocation.is_some(), now.allocation.is_some());
-    let properties = [
-        ("its size", size, size.0 == size.1),
-        (
-            "its read-only flag",
-            (read_only(first), read_only(&now)),
-            read_only(first) == read_only(&now),
-        ),
-        ("its transmission flags", offered, offered.0 == offered.1),
-        (
-            "its minimal block size",
-            block,
-            block.0.is_multiple_of(block.1),
-        ),
-        ("its maximal payload", payload, payload.0 <= payload.1),
-        (
-            "its support of base:allocation",
-            (extents.0.into(), extents.1.into()),
-            extents.0 <= extents.1,
-        ),
-    ];
-    match properties
-        .into_iter()
-        .find(|(.., is_unchanged)| !is_unchanged)
-    {
-        Some((what, (was, is), _)) => Err(ConnectionError::ExportChanged { what, was, is }),
-        None => Ok(ExportParameters {
-            structured: now.structured,
-            allocation: now.allocation.filter(|_| extents.0),
-            ..*first
-        }),
-    }
 }
 
 impl From<rustls::Error> for ConnectionError {

@@ -1,4 +1,4 @@
-//! [`Entry`]: one request of a client, with what its reply has brought so far.
+//! [`Entry`]: one request of a client, with the part of its reply that has arrived.
 
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ impl Entry {
         reply
     }
 
-    /// Discards what a lost connection has brought of the reply.
+    /// Discards the part of the reply that arrived over a lost connection.
     pub(super) fn discard_reply(&mut self) {
         if self.header.command == command::READ {
             self.data = Vec::new();

@@ -13,10 +13,10 @@ use base::codec::{OutOfBytes, Reader, Writer};
 use super::super::options::OptionHeader;
 use super::super::wire::{
     BASE_ALLOCATION, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX,
-    handshake_flags, info, option, option_reply as reply, transmission_flags,
+    handshake_flags, info, option, option_reply as reply,
 };
-use super::ConnectionError;
 use super::protocol_violation::{ProtocolViolation, refusal};
+use super::{ConnectionError, ExportParameters};
 
 /// The maximal length of a reply to an option, in bytes.
 const REPLY_BYTES_MAX: u32 = 64 << 10;
@@ -31,33 +31,6 @@ const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 /// The maximal preferred block size, in bytes; a larger hint of the server is reduced to it.
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
-
-/// What both sides have parameters upon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExportParameters {
-    /// The export's size, in bytes.
-    pub size_bytes: u64,
-    /// See [`transmission_flags`].
-    pub flags: u16,
-    /// The minimal block size, in bytes: offsets and lengths are multiples of it.
-    pub block_min: u32,
-    /// The preferred block size, in bytes.
-    pub block_preferred: u32,
-    /// The maximal payload of a request, in bytes.
-    pub payload_max: u32,
-    /// Whether replies are structured.
-    pub structured: bool,
-    /// The number of the context `base:allocation`, if the server supports it.
-    pub allocation: Option<u32>,
-}
-
-impl ExportParameters {
-    /// Whether the server set a transmission flag.
-    #[must_use]
-    pub fn can(&self, flag: u16) -> bool {
-        self.flags & transmission_flags::HAS_FLAGS != 0 && self.flags & flag != 0
-    }
-}
 
 /// What the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +88,7 @@ impl Greeting {
         }
     }
 
-    /// Handles received bytes. Returns how many of them were consumed, and appends the bytes to
+    /// Handles received bytes. Returns the number of consumed bytes, and appends the bytes to
     /// send to `output`.
     ///
     /// # Errors

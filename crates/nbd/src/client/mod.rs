@@ -39,12 +39,14 @@
 mod block_device;
 mod connection;
 mod entry;
+mod export_parameters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod greeting;
 mod nbd_client;
 mod orphaned;
 mod protocol_violation;
+mod reconnection;
 mod replies;
 mod request_log;
 mod split;
@@ -57,7 +59,8 @@ use std::time::Duration;
 use net::Channel;
 use world::{Clock, Endpoint};
 
-pub(super) use greeting::{ExportParameters, Greeting, Step};
+pub(super) use export_parameters::ExportParameters;
+pub(super) use greeting::{Greeting, Step};
 pub(super) use replies::Replies;
 pub(super) use request_log::RequestLog;
 

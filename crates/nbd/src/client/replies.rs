@@ -57,6 +57,17 @@ struct Chunk {
     length: u32,
 }
 
+impl Chunk {
+    /// The length of its body, or for data and extents only of its fixed part.
+    fn body_bytes(&self) -> usize {
+        match self.kind {
+            chunk::OFFSET_DATA => 8,
+            chunk::BLOCK_STATUS => 4,
+            _ => self.length as usize,
+        }
+    }
+}
+
 /// A decoder of a server's replies.
 #[derive(Debug)]
 pub struct Replies {
@@ -81,7 +92,7 @@ impl Replies {
         }
     }
 
-    /// Decodes received bytes. Returns how many of them were consumed, and adds the cookies of
+    /// Decodes received bytes. Returns the number of consumed bytes, and adds the cookies of
     /// the requests that they complete to `completed`.
     ///
     /// # Errors
@@ -268,11 +279,7 @@ impl Replies {
         log: &mut RequestLog,
         completed: &mut Vec<u64>,
     ) -> Result<Option<usize>, ConnectionError> {
-        let needed = match chunk.kind {
-            chunk::OFFSET_DATA => 8,
-            chunk::BLOCK_STATUS => 4,
-            _ => chunk.length as usize,
-        };
+        let needed = chunk.body_bytes();
         let Some(body) = input.get(..needed) else {
             return Ok(None);
         };

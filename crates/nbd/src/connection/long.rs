@@ -1,15 +1,14 @@
-//! Requests that are started in pieces, and payloads that are discarded.
+//! Starting a request in pieces, and discarding a refused payload.
 
 use std::ops::ControlFlow::{Break, Continue};
 
 use base::{BlockDevice, Durability, Started};
 
-use super::pending::{ReplyKind, Request};
+use super::open_requests::ReplyKind;
 use super::{Connection, LongRequest, Pause, Stage, Step};
 use crate::buffers::PIECE_BYTES;
 use crate::export_state::ExportState;
 use crate::request::Range;
-use crate::slab::Key;
 
 impl LongRequest {
     /// The next piece. It ends at the end of the range or at a block boundary.
@@ -31,17 +30,6 @@ impl LongRequest {
 }
 
 impl Connection {
-    /// Adds a long request of which no piece has started.
-    pub(super) fn long(&mut self, cookie: u64, kind: ReplyKind, range: Range) -> LongRequest {
-        let mut request = Request::new(cookie, kind);
-        request.unissued = true;
-        LongRequest {
-            request: self.requests.insert(request),
-            next: range.offset,
-            end: range.end(),
-        }
-    }
-
     /// Starts the next piece of a long write.
     pub(super) fn next_write_piece<D: BlockDevice>(
         &mut self,
@@ -51,6 +39,7 @@ impl Connection {
     ) -> Step {
         let failed = self
             .requests
+            .entries
             .get(long.request)
             .is_none_or(|request| request.fault.is_some());
         if long.next == long.end || failed {
@@ -58,7 +47,7 @@ impl Connection {
                 0 => Stage::Header,
                 left => Stage::Drain(left),
             };
-            self.all_issued(long.request, state);
+            self.requests.all_issued(long.request, state);
             return Continue(());
         }
         let piece = long.piece(state.geometry.block_bytes);
@@ -71,7 +60,7 @@ impl Connection {
             state
                 .device
                 .start(base::Request::write(token, piece.offset, data, durability));
-        self.issued(state, long.request, piece, started)?;
+        self.requests.issued(state, long.request, piece, started)?;
         self.input.consume(length);
         let next = piece.end();
         self.stage = Stage::Write(LongRequest { next, ..long }, durability);
@@ -85,7 +74,7 @@ impl Connection {
         long: LongRequest,
     ) -> Step {
         let others = self.requests.len() > 1;
-        let Some(request) = self.requests.get_mut(long.request) else {
+        let Some(request) = self.requests.entries.get_mut(long.request) else {
             self.stage = Stage::Header;
             return Continue(());
         };
@@ -95,13 +84,16 @@ impl Connection {
         }
         if long.next == long.end || request.fault.is_some() {
             self.stage = Stage::Header;
-            self.all_issued(long.request, state);
+            self.requests.all_issued(long.request, state);
             return Continue(());
         }
         let piece = long.piece(state.geometry.block_bytes);
         let head = request.head(self.settings.structured, piece);
         let length = piece.length as usize;
-        let (head_space, space) = self.output.space(head.len(), length, &mut state.pool);
+        let (head_space, space) = self
+            .requests
+            .output
+            .space(head.len(), length, &mut state.pool);
         let token = state.operations.next_key();
         let started = state
             .device
@@ -109,48 +101,14 @@ impl Connection {
         if started == Started::Done {
             head_space.copy_from_slice(&head);
             request.begun = true;
-            self.output.staged(head.len() + length);
+            self.requests.output.staged(head.len() + length);
         } else {
-            self.output.release(&mut state.pool);
+            self.requests.output.release(&mut state.pool);
         }
-        self.issued(state, long.request, piece, started)?;
+        self.requests.issued(state, long.request, piece, started)?;
         let next = piece.end();
         self.stage = Stage::Read(LongRequest { next, ..long });
         Continue(())
-    }
-
-    /// Handles the device's answer to a piece.
-    fn issued<D>(
-        &mut self,
-        state: &mut ExportState<D>,
-        request: Key,
-        piece: Range,
-        started: Started,
-    ) -> Step {
-        if started == Started::Busy {
-            return Break(Pause::Stalled);
-        }
-        state.uncommitted = true;
-        if let Some(entry) = self.requests.get_mut(request) {
-            match started {
-                Started::Pending => {
-                    entry.outstanding += 1;
-                    self.add_operation(state, request, piece.offset, piece.length as usize);
-                }
-                Started::Failed(error) => entry.fault = Some(state.fault(error)),
-                Started::Done | Started::Busy => {}
-            }
-        }
-        Continue(())
-    }
-
-    /// Records that no further piece of a long request starts, so that it ends with the last
-    /// pending one.
-    pub(super) fn all_issued<D>(&mut self, request: Key, state: &mut ExportState<D>) {
-        if let Some(entry) = self.requests.get_mut(request) {
-            entry.unissued = false;
-            self.end_if_over(request, state);
-        }
     }
 
     /// Discards `left` bytes of a refused payload.

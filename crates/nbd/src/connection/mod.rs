@@ -6,8 +6,8 @@
 //! ```text
 //!  1. decode   the header, and check it
 //!  2. start    it on the device; if that is Busy, stay at 1
-//!  3. wait     if it is Pending, as an entry in `requests`
-//!  4. reply    stage the reply in `output`; it is sent after the device's commit
+//!  3. wait     if it is Pending, in `requests`
+//!  4. reply    stage the reply in `requests.output`; it is sent after the device's commit
 //! ```
 //!
 //! Requests longer than [`PIECE_BYTES`] are started in pieces (`long`). The pieces of a write
@@ -19,19 +19,19 @@
 //! `requests_max`.
 
 mod long;
-mod pending;
+mod open_requests;
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use base::{BlockDevice, Durability, Started};
 
-use super::buffers::{Input, Output, PIECE_BYTES};
-use super::export_state::{ExportState, Operation};
+use super::buffers::{Input, PIECE_BYTES};
+use super::export_state::ExportState;
 use super::request::{Command, Header, MalformedRequest, Range};
-use super::slab::{Key, Slab};
+use super::slab::Key;
 use super::wire::{Errno, Fault, PAYLOAD_BYTES_MAX};
 
-use pending::{ReplyKind, Request};
+use open_requests::{OpenRequests, ReplyKind, Request};
 
 /// The number of staged bytes after which a connection sends before it decodes further requests.
 /// So its client can begin to read, other connections get their turn, and the next large reply
@@ -112,19 +112,13 @@ enum Stage {
 /// One client's connection after the handshake.
 #[derive(Debug)]
 pub struct Connection {
-    /// The key of its link, to which completions are passed.
-    link: Key,
     settings: Settings,
     /// Received bytes.
     pub input: Input,
-    /// Staged replies.
-    pub output: Output,
-    stage: Stage,
-    requests: Slab<Request>,
-    /// The memory that this connection's pending operations hold, in bytes.
-    operation_bytes: usize,
     input_ended: bool,
-    broken: Option<Violation>,
+    stage: Stage,
+    /// The requests that have started, and their staged replies.
+    pub requests: OpenRequests,
 }
 
 type Step = ControlFlow<Pause>;
@@ -134,28 +128,12 @@ impl Connection {
     #[must_use]
     pub fn new(link: Key, settings: Settings) -> Self {
         Self {
-            link,
             settings,
             input: Input::default(),
-            output: Output::default(),
-            stage: Stage::Header,
-            requests: Slab::default(),
-            operation_bytes: 0,
             input_ended: false,
-            broken: None,
+            stage: Stage::Header,
+            requests: OpenRequests::new(link, settings.structured),
         }
-    }
-
-    /// The number of requests without a reply.
-    #[must_use]
-    pub fn requests(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// The memory of staged replies and pending operations, in bytes.
-    #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.output.memory() + self.operation_bytes
     }
 
     /// Records that the client sends nothing more.
@@ -165,15 +143,15 @@ impl Connection {
 
     /// Decodes and starts requests until it has to pause.
     pub fn advance<D: BlockDevice>(&mut self, state: &mut ExportState<D>) -> Pause {
-        let staged_before = self.output.len();
+        let staged_before = self.requests.output.len();
         loop {
-            if let Some(violation) = &self.broken {
+            if let Some(violation) = &self.requests.broken {
                 return Pause::Broken(violation.clone());
             }
-            if self.output.len() >= staged_before + TURN_BYTES {
+            if self.requests.output.len() >= staged_before + TURN_BYTES {
                 return Pause::Turn;
             }
-            if self.held_bytes() >= state.limits.bytes_max {
+            if self.requests.held_bytes() >= state.limits.bytes_max {
                 return Pause::Full;
             }
             if state.operations.len() >= state.limits.operations_max {
@@ -198,13 +176,13 @@ impl Connection {
     fn cut_off<D>(&mut self, state: &mut ExportState<D>) {
         self.input.consume(self.input.len());
         if let Stage::Write(long, _) = self.stage {
-            if let Some(request) = self.requests.get_mut(long.request) {
+            if let Some(request) = self.requests.entries.get_mut(long.request) {
                 request.fault.get_or_insert(Fault {
                     errno: Errno::Inval,
                     message: "the payload ends before its length".into(),
                 });
             }
-            self.all_issued(long.request, state);
+            self.requests.all_issued(long.request, state);
         }
         self.stage = Stage::Ended;
     }
@@ -233,7 +211,7 @@ impl Connection {
                 }
                 let mut request = Request::new(header.cookie, ReplyKind::Plain);
                 request.fault = Some(refusal.into());
-                self.answer(request, state);
+                self.requests.answer(request, state);
                 Continue(())
             }
         }
@@ -295,38 +273,22 @@ impl Connection {
                     _ => (0, consumed - Header::BYTES),
                 };
                 request.outstanding = 1;
-                let request = self.requests.insert(request);
-                self.add_operation(state, request, offset, bytes);
+                let request = self.requests.entries.insert(request);
+                self.requests.add_operation(state, request, offset, bytes);
                 return Continue(());
             }
             Started::Failed(error) => request.fault = Some(state.fault(error)),
             Started::Done | Started::Busy => {
                 if let ReplyKind::Extents { length, one } = request.kind {
                     let runs = std::mem::take(&mut state.runs);
-                    self.stage_extents(state, &mut request, &runs, length, one);
+                    self.requests
+                        .stage_extents(state, &mut request, &runs, length, one);
                     state.runs = runs;
                 }
             }
         }
-        self.answer(request, state);
+        self.requests.answer(request, state);
         Continue(())
-    }
-
-    /// Records that a piece of `request` is pending in the device.
-    fn add_operation<D>(
-        &mut self,
-        state: &mut ExportState<D>,
-        request: Key,
-        offset: u64,
-        bytes: usize,
-    ) {
-        self.operation_bytes += bytes;
-        state.operations.insert(Operation {
-            link: self.link,
-            request,
-            offset,
-            bytes,
-        });
     }
 
     fn read<D: BlockDevice>(
@@ -344,7 +306,7 @@ impl Connection {
             } else {
                 ReplyKind::ReadWhole(range)
             };
-            self.stage = Stage::Read(self.long(cookie, kind, range));
+            self.stage = Stage::Read(self.requests.add_long(cookie, kind, range));
             return Continue(());
         }
         if length == 0 {
@@ -363,16 +325,19 @@ impl Connection {
         }
         let request = Request::new(cookie, ReplyKind::Read(range));
         let head = request.head(self.settings.structured, range);
-        let (head_space, space) = self.output.space(head.len(), length, &mut state.pool);
+        let (head_space, space) = self
+            .requests
+            .output
+            .space(head.len(), length, &mut state.pool);
         let token = state.operations.next_key();
         let started = state
             .device
             .start(base::Request::read(token, range.offset, space));
         if started == Started::Done {
             head_space.copy_from_slice(&head);
-            self.output.staged(head.len() + length);
+            self.requests.output.staged(head.len() + length);
         } else {
-            self.output.release(&mut state.pool);
+            self.requests.output.release(&mut state.pool);
         }
         self.begin(state, request, started, Header::BYTES)
     }
@@ -387,7 +352,10 @@ impl Connection {
         let length = range.length as usize;
         if length > PIECE_BYTES {
             self.input.consume(Header::BYTES);
-            self.stage = Stage::Write(self.long(cookie, ReplyKind::Plain, range), durability);
+            self.stage = Stage::Write(
+                self.requests.add_long(cookie, ReplyKind::Plain, range),
+                durability,
+            );
             return Continue(());
         }
         let consumed = Header::BYTES + length;
@@ -416,6 +384,6 @@ impl Connection {
     pub fn clear<D>(&mut self, state: &mut ExportState<D>) {
         self.input.consume(self.input.len());
         self.input.release(&mut state.pool);
-        self.output.clear(&mut state.pool);
+        self.requests.output.clear(&mut state.pool);
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod client;
+mod crashing_server;
 mod device;
 mod device_foreign;
 mod device_hostile;

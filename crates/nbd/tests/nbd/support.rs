@@ -123,7 +123,7 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) {
 /// Runs a foreign tool, which has to be installed.
 pub fn run(tool: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(tool);
-    // Debian's nbdsh needs Debian's Python, whatever else is installed.
+    // Debian's nbdsh needs Debian's Python, also where another one is installed.
     command
         .env("PATH", "/usr/bin:/bin:/usr/local/bin")
         .args(arguments);

@@ -66,7 +66,7 @@ fn few_sequential_reads_wait() {
     assert!(waited < 100, "{waited}");
     let ahead = volume.status().cache.expect("there is one").ahead;
     assert!(ahead.used >= BLOCKS - 100, "{ahead:?}");
-    assert!(ahead.used * 10 >= ahead.brought * 9, "{ahead:?}");
+    assert!(ahead.used * 10 >= ahead.read_ahead * 9, "{ahead:?}");
     bench.close(volume);
 }
 
@@ -79,7 +79,7 @@ fn random_reads_start_no_readahead() {
         read_waits(&bench, &mut volume, block, block as u8);
     }
     let ahead = volume.status().cache.expect("there is one").ahead;
-    assert!(ahead.brought < 50, "{ahead:?}");
+    assert!(ahead.read_ahead < 50, "{ahead:?}");
     bench.close(volume);
 }
 

@@ -101,7 +101,7 @@ pub enum UnitError {
         /// The size of its slots in bytes.
         slot_bytes: u32,
     },
-    /// The segment was replaced since the caller looked. Look again.
+    /// The segment was replaced since the caller read its state. Read it again.
     #[error("segment {segment} on unit {url} was replaced: it has generation {generation}")]
     Replaced {
         /// The URL of the unit.

@@ -1,5 +1,5 @@
-//! Entry points for fuzzers: pure functions over bytes. They return whatever the bytes are, and
-//! panic if a result violates an invariant.
+//! Entry points for fuzzers: pure functions over bytes. They return for any bytes, and panic if a
+//! result violates an invariant.
 
 use super::marker::Marker;
 

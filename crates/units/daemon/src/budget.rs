@@ -137,7 +137,7 @@ impl Share {
         self.bytes
     }
 
-    /// Sets the size in bytes, whatever the budget: for memory that is in use already.
+    /// Sets the size in bytes even beyond the budget, for memory that is in use already.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             let more = bytes - self.bytes;

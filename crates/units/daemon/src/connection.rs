@@ -10,12 +10,14 @@
 //! ```
 
 use std::io::{self, ErrorKind, Read as _};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use auth::{Kind, SignedBy};
+use auth::{Kind, Peer, ServerTls, SignedBy};
 use base::{UnitId, with_causes};
 use net::{Channel, Outbox, Pipe as _};
+use rustls::ServerConfig;
 use rustls::server::{Accepted, Acceptor};
 use unit_wire::PREFACE;
 use world::real::{Poller, Stream, Waker};
@@ -205,60 +207,19 @@ impl Handshake<'_> {
             return Err(ErrorKind::NotFound.into());
         };
         let (tls, config) = self.shared.tls();
-        let mut connection = hello
-            .accepted
-            .into_connection(config)
-            .map_err(|(error, _)| io::Error::new(ErrorKind::InvalidData, error))?;
-        let mut rest = &hello.received[hello.consumed..];
-        while !rest.is_empty() {
-            connection.read_tls(&mut rest)?;
-            let processed = connection.process_new_packets();
-            processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
-        }
-        let mut channel = Channel::with_tls(hello.stream, connection.into());
-        let mut first = vec![0; RECEIVE_BYTES];
-        let mut received = 0;
-        loop {
-            let sent = channel.send(&[])?;
-            self.watch(&channel, sent.blocked)?;
-            if channel.is_established() {
-                break;
-            }
-            if !self.wait()? {
-                return Ok(());
-            }
-            match channel.receive(&mut first) {
-                Ok(0) => return Ok(()),
-                // The first bytes after the handshake.
-                Ok(count) => {
-                    received = count;
-                    break;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let peer = tls
-            .peer(channel.peer_certificates(), self.shared.clock.wall())
-            .map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))?;
-        let host = peer.filter(|peer| {
-            // A named authority signs names of parties and not keys.
-            let is_host = peer
-                .subject()
-                .is_ok_and(|subject| subject.kind() == Kind::Host);
-            is_host || peer.signed_by == SignedBy::NamedAuthority
-        });
-        let Some(host) = host else {
-            let reason = "the client presented no certificate of a host";
-            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+        let mut channel = begin_tls(hello, config)?;
+        let mut buffer = vec![0; RECEIVE_BYTES];
+        let Some(received) = self.establish(&mut channel, &mut buffer)? else {
+            return Ok(());
         };
+        let host = self.authenticate(&tls, &channel)?;
         // Counted by name: a host may have certificates for many keys.
         let name = host.subject().map(ToString::to_string);
         self.permit
             .set_host(name.unwrap_or_else(|_| host.key.to_string()));
         let (wake, budget) = (self.waker.handle(), &self.shared.budget);
         let mut session = Session::new(keeper.clone(), host.key.0, budget, wake);
-        session.receive(&first[..received]);
+        session.receive(&buffer[..received]);
         let (answers, answered) = mpsc::channel();
         let timeouts = self.shared.config().limits.timeouts;
         let mut active = ActiveSession {
@@ -275,11 +236,50 @@ impl Handshake<'_> {
             open: 0,
             closing: None,
         };
-        let ended = active.run(first);
+        let ended = active.run(buffer);
         if let Err(error) = &ended {
             tracing::debug!(host = %host.key, why = with_causes(error), "connection of a host failed");
         }
         ended
+    }
+
+    /// Completes the TLS handshake. Returns the length of the first bytes after it, which are in
+    /// `buffer`; `None` if the host disconnects or the server closes before that.
+    fn establish(&self, channel: &mut Channel, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            let sent = channel.send(&[])?;
+            self.watch(channel, sent.blocked)?;
+            if channel.is_established() {
+                return Ok(Some(0));
+            }
+            if !self.wait()? {
+                return Ok(None);
+            }
+            match channel.receive(buffer) {
+                Ok(0) => return Ok(None),
+                Ok(count) => return Ok(Some(count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The host whose certificate the client presented in the handshake.
+    fn authenticate(&self, tls: &ServerTls, channel: &Channel) -> io::Result<Peer> {
+        let peer = tls
+            .peer(channel.peer_certificates(), self.shared.clock.wall())
+            .map_err(|error| io::Error::new(ErrorKind::PermissionDenied, error))?;
+        let host = peer.filter(|peer| {
+            // A named authority signs names of parties and not keys.
+            let is_host = peer
+                .subject()
+                .is_ok_and(|subject| subject.kind() == Kind::Host);
+            is_host || peer.signed_by == SignedBy::NamedAuthority
+        });
+        host.ok_or_else(|| {
+            let reason = "the client presented no certificate of a host";
+            io::Error::new(ErrorKind::PermissionDenied, reason)
+        })
     }
 
     fn watch(&self, channel: &Channel, writable: bool) -> io::Result<()> {
@@ -289,6 +289,21 @@ impl Handshake<'_> {
         };
         self.poller.modify(channel, SOCKET, interest)
     }
+}
+
+/// The TLS channel of a connection, which has processed the received bytes.
+fn begin_tls(hello: Hello, config: Arc<ServerConfig>) -> io::Result<Channel> {
+    let mut connection = hello
+        .accepted
+        .into_connection(config)
+        .map_err(|(error, _)| io::Error::new(ErrorKind::InvalidData, error))?;
+    let mut rest = &hello.received[hello.consumed..];
+    while !rest.is_empty() {
+        connection.read_tls(&mut rest)?;
+        let processed = connection.process_new_packets();
+        processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    }
+    Ok(Channel::with_tls(hello.stream, connection.into()))
 }
 
 /// A session on its socket.

@@ -170,22 +170,22 @@ mod tests {
     #[test]
     fn a_host_that_reads_no_answers_is_closed_and_a_slow_one_is_not() {
         let mut watchdog = Watchdog::new(Timeouts::default(), at(0));
-        let mut look = Activity {
+        let mut activity = Activity {
             is_busy: true,
             is_stalled: true,
             ..GREETED
         };
-        assert_eq!(watchdog.check(at(5), look), Ok(at(35)));
-        look.moved = MOVED_BYTES_MIN;
-        assert_eq!(watchdog.check(at(35), look), Ok(at(65)));
-        look.moved += MOVED_BYTES_MIN - 1;
-        assert_eq!(watchdog.check(at(64), look), Ok(at(65)));
+        assert_eq!(watchdog.check(at(5), activity), Ok(at(35)));
+        activity.moved = MOVED_BYTES_MIN;
+        assert_eq!(watchdog.check(at(35), activity), Ok(at(65)));
+        activity.moved += MOVED_BYTES_MIN - 1;
+        assert_eq!(watchdog.check(at(64), activity), Ok(at(65)));
         let flows = Activity {
             is_stalled: false,
-            ..look
+            ..activity
         };
         assert_eq!(watchdog.check(at(65), flows), Ok(at(665)));
-        assert_eq!(watchdog.check(at(66), look), Ok(at(96)));
-        assert_eq!(watchdog.check(at(96), look), Err(TimedOut::Stalled));
+        assert_eq!(watchdog.check(at(66), activity), Ok(at(96)));
+        assert_eq!(watchdog.check(at(96), activity), Err(TimedOut::Stalled));
     }
 }

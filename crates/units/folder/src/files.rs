@@ -44,7 +44,7 @@ impl Share {
         }
     }
 
-    /// Sets the number of segments, whatever the process's limit is.
+    /// Sets the number of segments, instead of one derived from the process's limit.
     pub(super) fn set_segments_max(&self, segments_max: usize) {
         self.segments_set
             .store(segments_max.max(1), Ordering::Relaxed);

@@ -173,7 +173,8 @@ impl FolderUnit {
         self
     }
 
-    /// Keeps about `segments_max` segments open, whatever the process's limit is.
+    /// Keeps about `segments_max` segments open, instead of a number derived from the process's
+    /// limit.
     #[must_use]
     pub fn with_open_segments(self, segments_max: usize) -> Self {
         self.segments.cache.share().set_segments_max(segments_max);

@@ -208,7 +208,7 @@ impl Segments {
     }
 
     /// Updates the account with the room a segment takes. If that cannot be read now, the
-    /// account's next look finds it.
+    /// next count finds it.
     pub(super) fn measure(&self, id: SegmentId, file: &dyn File) {
         if let Ok(bytes) = file.allocated() {
             self.account.set(id, bytes);

@@ -7,8 +7,8 @@
 //!  freed/…      48 bytes, and a bit a slot: set if it was freed
 //! ```
 //!
-//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
-//! bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics on
+//! any bytes.
 //!
 //! Invariants: `1 ≤ slots ≤ 65536`; `SLOT_BYTES_MIN ≤ slot_bytes ≤
 //! SLOT_BYTES_MAX`, in whole sectors; the head states the length of the object.
@@ -287,6 +287,7 @@ impl Freed {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use testkit::damage::assert_flipped_bits_are_detected;
 
     use super::*;
 
@@ -357,28 +358,16 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_detected() {
-        let head = encoded(&head(100));
-        for bit in 0..head.len() * 8 {
-            let mut damaged = head.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Head::parse(&damaged).is_err(), "bit {bit}");
-        }
-        let freed = freed().encode();
-        for bit in 0..freed.len() * 8 {
-            let mut damaged = freed.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Freed::parse(&damaged).is_err(), "bit {bit}");
-        }
+        assert_flipped_bits_are_detected(&encoded(&head(100)), Head::parse);
+        assert_flipped_bits_are_detected(&freed().encode(), Freed::parse);
         let content = [5; 512];
         let mut record = Vec::new();
         encode_record(3, &[7; 16], &content, &mut record);
         assert!(is_valid_record(3, &record) && !is_valid_record(4, &record));
         assert_eq!(split_record(&record), Some((&[7; 16], &content[..])));
-        for bit in 0..record.len() * 8 {
-            let mut damaged = record.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(!is_valid_record(3, &damaged), "bit {bit}");
-        }
+        assert_flipped_bits_are_detected(&record, |record| {
+            is_valid_record(3, record).then_some(()).ok_or("invalid")
+        });
     }
 
     #[test]
@@ -398,7 +387,7 @@ mod tests {
         assert_eq!(Freed::parse(&freed().encode()), Ok(freed()));
     }
 
-    /// Bytes with right checksums, whatever is in them.
+    /// The same bytes with the right checksums.
     fn with_checksums(mut bytes: Vec<u8>) -> Vec<u8> {
         if let Some((fixed, bits)) = bytes.split_at_mut_checked(FIXED_BYTES) {
             let slots = u32::from_le_bytes(fixed[24..28].try_into().expect("4 bytes"));

@@ -181,7 +181,7 @@ impl Location {
             prefix => format!("{scheme}://{bucket}/{prefix}"),
         };
         let is_plain = is_plain_http(&url, kind, &settings)?;
-        let store = reach(&url, kind, bucket, &settings, is_plain)?;
+        let store = client(&url, kind, bucket, &settings, is_plain)?;
         Ok(Self::on(store, prefix, url))
     }
 
@@ -332,8 +332,61 @@ macro_rules! build {
     }};
 }
 
-/// What asks the store.
-fn reach(
+#[cfg(feature = "aws")]
+fn s3(
+    bucket: &str,
+    settings: &[(String, String)],
+    is_plain: bool,
+) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+    let builder = build!(
+        AmazonS3Builder,
+        AmazonS3ConfigKey,
+        with_bucket_name(bucket),
+        settings,
+        is_plain
+    );
+    // One object is deleted at a time, and not every store that speaks
+    // S3 knows how to delete many.
+    Ok(Arc::new(builder.with_disable_bulk_delete(true).build()?))
+}
+
+#[cfg(feature = "gcp")]
+fn google(
+    bucket: &str,
+    settings: &[(String, String)],
+    is_plain: bool,
+) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+    let builder = build!(
+        GoogleCloudStorageBuilder,
+        GoogleConfigKey,
+        with_bucket_name(bucket),
+        settings,
+        is_plain
+    );
+    Ok(Arc::new(builder.build()?))
+}
+
+#[cfg(feature = "azure")]
+fn azure(
+    bucket: &str,
+    settings: &[(String, String)],
+    is_plain: bool,
+) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+    let builder = build!(
+        MicrosoftAzureBuilder,
+        AzureConfigKey,
+        with_container_name(bucket),
+        settings,
+        is_plain
+    );
+    Ok(Arc::new(builder.build()?))
+}
+
+/// A client of the store, which sends no request yet.
+fn client(
     url: &str,
     kind: Kind,
     bucket: &str,
@@ -346,44 +399,11 @@ fn reach(
     };
     match kind {
         #[cfg(feature = "aws")]
-        Kind::S3 => {
-            use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-            let builder = build!(
-                AmazonS3Builder,
-                AmazonS3ConfigKey,
-                with_bucket_name(bucket),
-                settings,
-                is_plain
-            );
-            // One object is deleted at a time, and not every store that speaks
-            // S3 knows how to delete many.
-            let built = builder.with_disable_bulk_delete(true).build();
-            Ok(Arc::new(built.map_err(failed)?))
-        }
+        Kind::S3 => s3(bucket, settings, is_plain).map_err(failed),
         #[cfg(feature = "gcp")]
-        Kind::Google => {
-            use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-            let builder = build!(
-                GoogleCloudStorageBuilder,
-                GoogleConfigKey,
-                with_bucket_name(bucket),
-                settings,
-                is_plain
-            );
-            Ok(Arc::new(builder.build().map_err(failed)?))
-        }
+        Kind::Google => google(bucket, settings, is_plain).map_err(failed),
         #[cfg(feature = "azure")]
-        Kind::Azure => {
-            use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-            let builder = build!(
-                MicrosoftAzureBuilder,
-                AzureConfigKey,
-                with_container_name(bucket),
-                settings,
-                is_plain
-            );
-            Ok(Arc::new(builder.build().map_err(failed)?))
-        }
+        Kind::Azure => azure(bucket, settings, is_plain).map_err(failed),
         #[cfg(not(all(feature = "aws", feature = "azure", feature = "gcp")))]
         _ => Err(LocationError::NotBuilt {
             url: url.to_owned(),

@@ -6,13 +6,34 @@ use std::sync::Arc;
 use base::SegmentId;
 use bytes::Bytes;
 use object_store::{Error, PutMode, UpdateVersion};
-use unit::{Put, Replacement, UnitError};
+use unit::{Put, Replacement, Tag, UnitError};
 
 use crate::bitmap::Bitmap;
 use crate::format::{Head, encode_record};
 use crate::heads::CachedSegment;
 use crate::object::{Inner, misplaced};
-use crate::read::strong;
+use crate::read::{Loaded, strong};
+
+/// The next state of a segment that is replaced.
+struct Successor {
+    head: Head,
+    /// The slots that stay freed.
+    freed: Bitmap,
+    mode: PutMode,
+}
+
+/// The object of a segment: its head, and the records of the slots that are present.
+fn encode_object(head: &Head, tags: &[Tag], data: &[u8]) -> Bytes {
+    let mut object = Vec::with_capacity(head.object_bytes() as usize);
+    head.encode(&mut object);
+    let contents = data.chunks_exact(head.slot_bytes as usize);
+    for ((slot, tag), content) in (0..).zip(tags).zip(contents) {
+        if head.present.contains(slot) {
+            encode_record(slot, tag, content, &mut object);
+        }
+    }
+    Bytes::from(object)
+}
 
 impl Inner {
     /// Creates a segment. Durable on return.
@@ -36,13 +57,7 @@ impl Inner {
             .filter(|head| u64::from(head.slots()) <= room)
             .ok_or_else(misplaced_new)?;
         let conditional = self.verify_for_put().await?;
-        let mut object = Vec::with_capacity(head.object_bytes() as usize);
-        head.encode(&mut object);
-        let contents = data.chunks_exact(slot_bytes as usize);
-        for ((slot, tag), content) in (0..).zip(tags).zip(contents) {
-            encode_record(slot, tag, content, &mut object);
-        }
-        let object = Bytes::from(object);
+        let object = encode_object(&head, tags, data);
         let path = self.segment_path(segment);
         let put = self
             .bucket
@@ -55,13 +70,8 @@ impl Inner {
                 return Err(self.bucket.write_error(&doing, error));
             }
         };
-        let known = CachedSegment {
-            freed: Bitmap::none(head.slots()),
-            e_tag: strong(&version),
-            head,
-        };
-        self.account.set(segment, Some(known.head.object_bytes()));
-        self.heads.insert(segment, &Arc::new(known));
+        let freed = Bitmap::none(head.slots());
+        self.remember(head, freed, &version);
         Ok(())
     }
 
@@ -77,6 +87,38 @@ impl Inner {
             Err(UnitError::NoSegment { .. }) if by.expected.is_none() => None,
             other => Some(other?),
         };
+        let Successor { head, freed, mode } = self.successor(segment, old, by)?;
+        let object = encode_object(&head, by.tags, by.data);
+        let path = self.segment_path(segment);
+        self.heads.remove(segment);
+        let put = self.bucket.put(&path, object.clone(), mode, conditional);
+        let version = match put.await {
+            Ok(version) => version,
+            // Another host was first, or an attempt whose answer was lost.
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                match self.find_put(&head, &object).await {
+                    Err(UnitError::Misplaced { .. }) => {
+                        return Err(self.replaced(&self.load_head(segment).await?.0));
+                    }
+                    other => other?,
+                }
+            }
+            Err(error) => {
+                let doing = format!("replace segment {segment}");
+                return Err(self.bucket.write_error(&doing, error));
+            }
+        };
+        self.remember(head, freed, &version);
+        Ok(())
+    }
+
+    /// What a replacement writes in place of `old`, or as a new segment.
+    fn successor(
+        &self,
+        segment: SegmentId,
+        old: Option<Loaded>,
+        by: &Replacement<'_>,
+    ) -> Result<Successor, UnitError> {
         let lineage_tag = old
             .as_ref()
             .map_or(by.lineage_tag, |old| old.head.lineage_tag);
@@ -105,42 +147,19 @@ impl Inner {
             head.present = head.present.without(&freed);
             mode = PutMode::Update(old.version);
         }
-        let mut object = Vec::with_capacity(head.object_bytes() as usize);
-        head.encode(&mut object);
-        let contents = by.data.chunks_exact(by.slot_bytes as usize);
-        for ((slot, tag), content) in (0..).zip(by.tags).zip(contents) {
-            if head.present.contains(slot) {
-                encode_record(slot, tag, content, &mut object);
-            }
-        }
-        let object = Bytes::from(object);
-        let path = self.segment_path(segment);
-        self.heads.remove(segment);
-        let put = self.bucket.put(&path, object.clone(), mode, conditional);
-        let version = match put.await {
-            Ok(version) => version,
-            // Another host was first, or an attempt whose answer was lost.
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
-                match self.find_put(&head, &object).await {
-                    Err(UnitError::Misplaced { .. }) => {
-                        return Err(self.replaced(&self.load_head(segment).await?.0));
-                    }
-                    other => other?,
-                }
-            }
-            Err(error) => {
-                let doing = format!("replace segment {segment}");
-                return Err(self.bucket.write_error(&doing, error));
-            }
-        };
+        Ok(Successor { head, freed, mode })
+    }
+
+    /// Caches the head of a segment that was put, and accounts for the length of its object.
+    fn remember(&self, head: Head, freed: Bitmap, version: &UpdateVersion) {
+        let segment = head.segment;
+        self.account.set(segment, Some(head.object_bytes()));
         let known = CachedSegment {
             freed,
-            e_tag: strong(&version),
+            e_tag: strong(version),
             head,
         };
-        self.account.set(segment, Some(known.head.object_bytes()));
         self.heads.insert(segment, &Arc::new(known));
-        Ok(())
     }
 
     fn check_generation(&self, found: &Head, by: &Replacement<'_>) -> Result<(), UnitError> {

@@ -9,8 +9,8 @@
 //!               generation  attribute: how often it was replaced, if ever
 //! ```
 //!
-//! Nothing here does I/O. Every parsed value is checked, and no function panics, whatever the
-//! bytes.
+//! Nothing here does I/O. Every parsed value is checked, and no function panics on
+//! any bytes.
 
 use base::codec::{Reader, Writer as _};
 use base::{ClusterId, LineageTag, SegmentId, checksum};
@@ -322,6 +322,7 @@ pub(crate) fn segment_of(name: &str) -> Option<SegmentId> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use testkit::damage::{assert_flipped_bits_are_detected, of_version_2};
 
     use super::*;
 
@@ -386,11 +387,11 @@ mod tests {
         assert_eq!(State::parse(&found).as_ref(), Ok(&state));
         assert_eq!(state.bytes(), 98 * 4120);
         for attribute in 0..4 {
-            for bit in 0..found.attributes[attribute].1.len() * 8 {
-                let mut flipped = found.clone();
-                flipped.attributes[attribute].1[bit / 8] ^= 1 << (bit % 8);
-                assert!(State::parse(&flipped).is_err(), "{attribute}, bit {bit}");
-            }
+            assert_flipped_bits_are_detected(&found.attributes[attribute].1, |value| {
+                let mut found = found.clone();
+                found.attributes[attribute].1 = value.to_vec();
+                State::parse(&found)
+            });
         }
         for (size, is_well) in [(99, true), (98, false), (101, false)] {
             let mut cut = found.clone();
@@ -402,12 +403,8 @@ mod tests {
     #[test]
     fn a_newer_version_is_not_reported_as_damage() {
         let (state, _) = state();
-        let mut bytes = state.head.encode();
-        bytes[8] = 2;
-        let crc = checksum::crc32c(&bytes[..HEAD_BYTES - 4]);
-        bytes[HEAD_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
-            Head::parse(&bytes),
+            Head::parse(&of_version_2(&state.head.encode())),
             Err(FormatError::Version { found: 2, known: 1 })
         );
     }
@@ -425,11 +422,11 @@ mod tests {
             assert!(is_valid_record(slot, 512, &record));
             assert_eq!(parse_record(slot ^ 1, 512, &record), Record::Other);
             assert_eq!(parse_record(slot, 1024, &record), Record::Other);
-            for bit in 0..record.len() * 8 {
-                let mut flipped = record.clone();
-                flipped[bit / 8] ^= 1 << (bit % 8);
-                assert!(!is_valid_record(slot, 512, &flipped), "bit {bit}");
-            }
+            assert_flipped_bits_are_detected(&record, |record| {
+                is_valid_record(slot, 512, record)
+                    .then_some(())
+                    .ok_or("invalid")
+            });
         }
         assert_eq!(parse_record(0, 512, &[0; 536]), Record::Freed);
     }

@@ -108,7 +108,7 @@ impl Location {
         self.to_string()
     }
 
-    /// Whether both are the same namespace of the same pool, whatever the user.
+    /// Whether both are the same namespace of the same pool. Their users may differ.
     #[must_use]
     pub fn is_same_pool(&self, other: &Self) -> bool {
         self.pool == other.pool && self.namespace == other.namespace

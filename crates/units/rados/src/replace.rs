@@ -11,7 +11,7 @@ use crate::format::{
 };
 use crate::pool::{Change, Errno};
 use crate::rados_unit::Core;
-use crate::write::{FREES_MAX, RUNS_AT_ONCE, misplaced_new, runs_of};
+use crate::write::{AsLoaded, FREES_MAX, RUNS_AT_ONCE, misplaced_new, runs_of};
 
 impl Core {
     /// Replaces a segment. Durable on return.
@@ -53,25 +53,19 @@ impl Core {
         })
     }
 
-    /// Replaces a segment, or creates it if none was found. Returns `false` if it has changed since
-    /// it was loaded.
-    fn replace_found(
-        &self,
-        segment: SegmentId,
-        found: Option<&State>,
-        by: &Replacement<'_>,
-    ) -> Result<bool, UnitError> {
+    /// The next state of a segment that is replaced. Freed slots stay freed.
+    fn successor(&self, segment: SegmentId, found: Option<&State>, by: &Replacement<'_>) -> State {
         let slots = Slots {
             count: by.tags.len() as u32,
             size: by.slot_bytes,
         };
         let mut freed = Freed::default();
-        let mut free = Vec::new();
         if let Some(found) = found {
-            free.extend((0..slots.count).filter(|slot| found.freed.contains(*slot)));
-            free.iter().for_each(|slot| freed.insert(*slot));
+            (0..slots.count)
+                .filter(|slot| found.freed.contains(*slot))
+                .for_each(|slot| freed.insert(slot));
         }
-        let now = State {
+        State {
             head: Head {
                 segment,
                 cluster: self.cluster,
@@ -80,25 +74,28 @@ impl Core {
             slots,
             freed,
             generation: by.generation,
-        };
+        }
+    }
+
+    /// Replaces a segment, or creates it if none was found. Returns `false` if it has changed since
+    /// it was loaded.
+    fn replace_found(
+        &self,
+        segment: SegmentId,
+        found: Option<&State>,
+        by: &Replacement<'_>,
+    ) -> Result<bool, UnitError> {
+        let now = self.successor(segment, found, by);
         let content = content_of(&now, by);
-        let before = found.map(|found| {
-            (
-                found.slots.encode(),
-                found.freed.encode(),
-                encode_generation(found.generation),
-            )
-        });
+        let before = found.map(AsLoaded::of);
         let (head, slots) = (now.head.encode(), now.slots.encode());
         let (freed, generation) = (now.freed.encode(), encode_generation(now.generation));
         let mut changes = match &before {
             None => vec![Change::Create],
-            Some((slots, freed, generation)) => vec![
-                Change::MustExist,
-                Change::MustHave(SLOTS, slots),
-                Change::MustHave(FREED, freed),
-                Change::MustHave(GENERATION, generation),
-            ],
+            Some(before) => {
+                let [slots, freed, generation] = before.conditions();
+                vec![Change::MustExist, slots, freed, generation]
+            }
         };
         changes.extend([
             Change::Expect {
@@ -112,6 +109,9 @@ impl Core {
             Change::Replace(&content),
         ]);
         // Further free slots are written as zeroes and keep their room.
+        let free: Vec<u32> = (0..now.slots.count)
+            .filter(|slot| now.freed.contains(*slot))
+            .collect();
         let runs = runs_of(&free).into_iter().take(RUNS_AT_ONCE);
         changes.extend(runs.map(|(first, count)| {
             let bytes = u64::from(count) * record_bytes(by.slot_bytes) as u64;

@@ -91,7 +91,7 @@ fn asynchronous_reads_get_the_same_results_as_synchronous_ones() {
     let unit = made(&memory);
     put(&unit, 1, 0, 4).expect("put");
     unit.free(segment(1), &[Slot(2)], false).expect("freed");
-    let ask = |serial, first, count| {
+    let read = |serial, first, count| {
         let (sender, receiver) = std::sync::mpsc::channel();
         let run = SlotRun {
             segment: segment(serial),
@@ -110,17 +110,17 @@ fn asynchronous_reads_get_the_same_results_as_synchronous_ones() {
         assert!(unit.read_async(run, 512, done));
         receiver.recv().expect("answered")
     };
-    let (tags, data) = ask(1, 0, 2).expect("there");
+    let (tags, data) = read(1, 0, 2).expect("there");
     assert_eq!((tags, data), (vec![[7; 16]; 2], vec![vec![9; 512]; 2]));
     assert!(matches!(
-        ask(1, 1, 2),
+        read(1, 1, 2),
         Err(UnitError::NoSlot { slot: Slot(2), .. })
     ));
     assert!(matches!(
-        ask(1, 3, 2),
+        read(1, 3, 2),
         Err(UnitError::NoSlot { slot: Slot(4), .. })
     ));
-    assert!(matches!(ask(2, 0, 1), Err(UnitError::NoSegment { .. })));
+    assert!(matches!(read(2, 0, 1), Err(UnitError::NoSegment { .. })));
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Core {
             slot_bytes,
             first,
             tags,
-            data,
+            ..
         } = put;
         let first = u32::from(first.0);
         let end = u64::from(first) + tags.len() as u64;
@@ -49,11 +49,7 @@ impl Core {
             });
         }
         self.verify_for_put()?;
-        let mut records = Vec::with_capacity(tags.len() * record_bytes(slot_bytes));
-        let contents = data.chunks_exact(slot_bytes as usize);
-        for ((slot, tag), content) in (first..).zip(tags).zip(contents) {
-            encode_record(slot, tag, content, &mut records);
-        }
+        let records = encode_records(put);
         let size = |count| Slots {
             count,
             size: slot_bytes,
@@ -85,17 +81,23 @@ impl Core {
                 self.account.add(segment, records.len() as u64);
                 Ok(())
             }
-            Err(errno) if errno == Errno(libc::EEXIST) || errno.is_condition() => {
-                Err(match self.load(segment) {
+            Err(errno) => Err(self.put_error(segment, slot_bytes, errno)),
+        }
+    }
+
+    fn put_error(&self, segment: SegmentId, slot_bytes: u32, errno: Errno) -> UnitError {
+        match errno {
+            errno if errno == Errno(libc::EEXIST) || errno.is_condition() => {
+                match self.load(segment) {
                     Ok(found) => found.misplaced(),
                     Err(UnitError::NoSegment { .. }) => misplaced_new(segment, slot_bytes),
                     Err(why) => why,
-                })
+                }
             }
-            Err(Errno(libc::ENOENT)) => Err(self.no_segment(segment)),
-            Err(errno) => {
+            Errno(libc::ENOENT) => self.no_segment(segment),
+            errno => {
                 let doing = format!("write segment {segment}");
-                Err(self.access.write_error(&doing, errno))
+                self.access.write_error(&doing, errno)
             }
         }
     }
@@ -130,15 +132,9 @@ impl Core {
         fresh.sort_unstable();
         fresh.dedup();
         let left = found.slots.count - found.freed.count() - fresh.len() as u32;
-        let (before_freed, before_slots) = (found.freed.encode(), found.slots.encode());
-        let generation = encode_generation(found.generation);
+        let before = AsLoaded::of(found);
         if left == 0 && closed {
-            let is_as_found = [
-                Change::MustHave(SLOTS, &before_slots),
-                Change::MustHave(FREED, &before_freed),
-                Change::MustHave(GENERATION, &generation),
-            ];
-            return self.remove(segment, &is_as_found);
+            return self.remove(segment, &before.conditions());
         }
         if fresh.is_empty() {
             return Ok(true);
@@ -151,11 +147,12 @@ impl Core {
             freed.insert(slot);
         }
         let after = freed.encode();
+        // The slots of a replacement may be at other offsets.
+        let [_, is_freed, is_generation] = before.conditions();
         let mut changes = vec![
             Change::MustExist,
-            Change::MustHave(FREED, &before_freed),
-            // The slots of a replacement may be at other offsets.
-            Change::MustHave(GENERATION, &generation),
+            is_freed,
+            is_generation,
             Change::Set(FREED, &after),
         ];
         let size = found.slots.size;
@@ -206,6 +203,42 @@ impl Core {
             }
         }
     }
+}
+
+/// The attributes of a segment when it was loaded.
+pub(crate) struct AsLoaded {
+    slots: [u8; 12],
+    freed: Vec<u8>,
+    generation: Vec<u8>,
+}
+
+impl AsLoaded {
+    pub(crate) fn of(found: &State) -> Self {
+        Self {
+            slots: found.slots.encode(),
+            freed: found.freed.encode(),
+            generation: encode_generation(found.generation),
+        }
+    }
+
+    /// The conditions that slots, freed slots and generation have not changed since.
+    pub(crate) fn conditions(&self) -> [Change<'_>; 3] {
+        [
+            Change::MustHave(SLOTS, &self.slots),
+            Change::MustHave(FREED, &self.freed),
+            Change::MustHave(GENERATION, &self.generation),
+        ]
+    }
+}
+
+/// The records of the slots of a put.
+fn encode_records(put: &Put<'_>) -> Vec<u8> {
+    let mut records = Vec::with_capacity(put.tags.len() * record_bytes(put.slot_bytes));
+    let contents = put.data.chunks_exact(put.slot_bytes as usize);
+    for ((slot, tag), content) in (u32::from(put.first.0)..).zip(put.tags).zip(contents) {
+        encode_record(slot, tag, content, &mut records);
+    }
+    records
 }
 
 /// The error of a put with too many slots, an invalid slot size, or a name that is taken.

@@ -11,6 +11,7 @@ mod answer;
 mod frame;
 mod refusal;
 mod request;
+mod verb;
 
 pub use answer::{
     Greeting, decode_segment_slots, decode_segments, decode_slots, decode_stat, decode_unit_stat,
@@ -18,7 +19,8 @@ pub use answer::{
 };
 pub use frame::{BODY_BYTES_MAX, Frame, Frames, HEAD_BYTES, put_frame};
 pub use refusal::{Refusal, Status};
-pub use request::{Request, Verb};
+pub use request::Request;
+pub use verb::Verb;
 
 /// The version of the protocol that this program implements.
 pub const VERSION: u16 = 1;

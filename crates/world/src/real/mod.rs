@@ -4,12 +4,15 @@ mod disk;
 mod folder;
 mod limits;
 mod net;
+mod open_below;
+mod poller;
 mod pool;
 
 pub use disk::RealDisk;
-pub(crate) use folder::find_unfollowed;
 pub use limits::raise_open_files;
-pub use net::{Listener, Poller, Stream, Waker};
+pub use net::{Listener, Stream};
+pub(crate) use open_below::find_unfollowed;
+pub use poller::{Poller, Waker};
 pub use pool::ThreadPool;
 
 use std::time::{Duration, Instant, SystemTime};

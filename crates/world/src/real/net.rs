@@ -1,24 +1,21 @@
-//! Non-blocking sockets, and a poller over `epoll` that waits for their events.
+//! Non-blocking sockets.
 
 use std::fs;
 use std::io::{self, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix,
     SocketFlags, SocketType, sockopt,
 };
 
-use crate::{Endpoint, Interest, Ready, Wake};
+use crate::Endpoint;
 
 /// The maximal number of connections that wait to be accepted. The kernel caps it at
 /// `net.core.somaxconn`.
@@ -28,143 +25,6 @@ const BACKLOG: i32 = 1024;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
-
-/// The maximal number of sockets that one wait reports. The next wait reports the others.
-const EVENTS_MAX: usize = 64;
-
-/// A poller that waits for the events of many sockets. It is level-triggered: it reports a socket
-/// as long as the socket is ready.
-#[derive(Debug)]
-pub struct Poller {
-    epoll: OwnedFd,
-}
-
-impl Poller {
-    /// A poller that watches no socket yet.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-        })
-    }
-
-    /// Begins to watch `source`, which is reported with `key`.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn add(&self, source: &impl AsFd, key: u64, interest: Interest) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(key);
-        Ok(epoll::add(&self.epoll, source, data, flags_of(interest))?)
-    }
-
-    /// Changes which events of `source` are reported.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn modify(&self, source: &impl AsFd, key: u64, interest: Interest) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(key);
-        Ok(epoll::modify(
-            &self.epoll,
-            source,
-            data,
-            flags_of(interest),
-        )?)
-    }
-
-    /// Stops watching `source`. Closing it does the same.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn remove(&self, source: &impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, source)?)
-    }
-
-    /// Clears `ready`, waits until a socket is ready or `timeout` has passed, and puts the ready
-    /// sockets into `ready`. Without a timeout it waits for any time. A timeout is rounded up to
-    /// a multiple of 50 µs; zero does not wait.
-    ///
-    /// # Errors
-    /// The operating system's. An interrupted wait is no error.
-    pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Ready>) -> io::Result<()> {
-        ready.clear();
-        let timeout = timeout.map(|timeout| {
-            // After a day the caller waits again; longer timeouts could overflow.
-            let timeout = timeout.min(Duration::from_hours(24));
-            let rounded = Duration::from_micros(timeout.as_nanos().div_ceil(50_000) as u64 * 50);
-            Timespec {
-                tv_sec: rounded.as_secs() as i64,
-                tv_nsec: rounded.subsec_nanos().into(),
-            }
-        });
-        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
-        let seen = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok((seen, _)) => seen,
-            Err(Errno::INTR) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        ready.extend(seen.iter().map(|event| {
-            let flags = event.flags;
-            let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
-            Ready {
-                key: event.data.u64(),
-                readable: flags.contains(epoll::EventFlags::IN) || hung_up,
-                writable: flags.contains(epoll::EventFlags::OUT) || hung_up,
-                hung_up,
-            }
-        }));
-        Ok(())
-    }
-}
-
-fn flags_of(interest: Interest) -> epoll::EventFlags {
-    let mut flags = epoll::EventFlags::empty();
-    flags.set(epoll::EventFlags::IN, interest.readable);
-    flags.set(epoll::EventFlags::OUT, interest.writable);
-    flags
-}
-
-/// Wakes a loop that waits on a [`Poller`], from any thread. The loop adds the waker to its poller,
-/// and [`clear`](Waker::clear)s it when the poller reports it.
-#[derive(Debug, Clone)]
-pub struct Waker(Arc<OwnedFd>);
-
-impl Waker {
-    /// A waker that has not been used.
-    ///
-    /// # Errors
-    /// If the process has too many open files.
-    pub fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(fd)))
-    }
-
-    /// Makes the poller report the waker.
-    pub fn wake(&self) {
-        // This fails only if the counter is at its maximum, and then it is set already.
-        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Clears the event, so that the poller reports the waker only after the next
-    /// [`wake`](Waker::wake).
-    pub fn clear(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
-    }
-
-    /// A handle that uses this waker.
-    #[must_use]
-    pub fn handle(&self) -> Wake {
-        let waker = self.clone();
-        Wake::new(move || waker.wake())
-    }
-}
-
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
 
 /// A socket that accepts connections. Dropping it removes the name of a Unix socket.
 #[derive(Debug)]
@@ -407,15 +267,10 @@ impl Write for Stream {
 
 #[cfg(test)]
 mod tests {
+    use super::super::poller::tests::wait;
     use super::*;
-
-    fn wait(poller: &Poller) -> Vec<Ready> {
-        let mut ready = Vec::new();
-        poller
-            .wait(Some(Duration::from_secs(10)), &mut ready)
-            .expect("epoll works");
-        ready
-    }
+    use crate::Interest;
+    use crate::real::Poller;
 
     fn echo_over(endpoint: &Endpoint, connect: impl FnOnce(&Endpoint) -> Box<dyn ReadWrite>) {
         let poller = Poller::new().expect("an epoll");
@@ -503,25 +358,5 @@ mod tests {
         assert!(path.exists());
         drop(server);
         Listener::bind(&Endpoint::Unix(path), 0o600).expect("no process listens");
-    }
-
-    #[test]
-    fn a_waker_is_reported_until_it_is_cleared() {
-        let poller = Poller::new().expect("an epoll");
-        let waker = Waker::new().expect("an eventfd");
-        poller.add(&waker, 7, Interest::READABLE).expect("added");
-        let wake = waker.handle();
-        let thread = std::thread::spawn(move || {
-            wake.wake();
-            wake.wake();
-        });
-        assert_eq!(wait(&poller)[0].key, 7);
-        thread.join().expect("it ran");
-        waker.clear();
-        let mut ready = Vec::new();
-        poller
-            .wait(Some(Duration::ZERO), &mut ready)
-            .expect("epoll works");
-        assert_eq!(ready, []);
     }
 }

@@ -175,7 +175,7 @@ fn a_file_in_a_folder_whose_own_name_was_not_synced_may_vanish_with_it() {
     assert!((20..80).contains(&lost), "{lost}");
 }
 
-/// Files move between folders. Whatever survives, a durable file has exactly one name.
+/// Files move between folders. After any crash a durable file has exactly one name.
 #[test]
 fn moving_a_file_never_loses_nor_duplicates_it() {
     for seed in 0..500 {

@@ -27,7 +27,7 @@ pub struct Traffic {
 
 /// A unit that records the outcome and the duration of each call.
 ///
-/// Cost: two looks at the clock and some atomic additions for a call that succeeds on a
+/// Cost: two reads of the clock and some atomic additions for a call that succeeds on a
 /// healthy unit; a short mutex for every other. For [`Unit::read_now`] only the bytes are
 /// counted.
 pub struct TrackedUnit {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use base::{LineageTag, SegmentId};
 use parking_lot::Mutex;
-use unit::{NOTE_BYTES, Put, Read, ReplacementPart, Tag, Unit as _, UnitError};
+use unit::{NOTE_BYTES, Put, Read, ReplacementPart, SlotRun, Tag, Unit as _, UnitError};
 use unit_wire::{Refusal, Request, Status, Verb, put_frame};
 
 use super::{Keeper, room_for};
@@ -63,37 +63,12 @@ impl Job {
                 return Err(Refusal::new(Status::Malformed, "a hello is no job"));
             }
             Request::Present(signed) => keeper.present(signed, &self.holder, &self.rights)?,
-            Request::Put(put) => {
-                let (right, _passage) = allow(Action::Put(put.segment))?;
-                let lineage_tag = self.lineage_tag_to_put(put.segment, put.lineage_tag, right)?;
-                self.must_not_evict(right, put.data.len())?;
-                unit.put(Put { lineage_tag, ..put })?;
-                keeper.counters.written(put.data.len());
-            }
+            Request::Put(put) => self.put(put)?,
             Request::Sync {
                 incarnation,
                 segments,
-            } => {
-                if incarnation != keeper.incarnation {
-                    return Err(Refusal::new(Status::Restarted, ""));
-                }
-                let mut passages = Vec::new();
-                for segment in &segments {
-                    passages.push(allow(Action::Put(*segment))?.1);
-                }
-                unit.sync(&segments)?;
-            }
-            Request::Read { run, slot_bytes } => {
-                let _passage = keeper.allow_reading(&self.rights, run.segment)?;
-                let (tags, data) = room_for(body, run, slot_bytes);
-                unit.read(Read {
-                    run,
-                    slot_bytes,
-                    tags,
-                    data,
-                })?;
-                keeper.counters.read(data.len());
-            }
+            } => self.sync(incarnation, &segments)?,
+            Request::Read { run, slot_bytes } => self.read(run, slot_bytes, body)?,
             Request::Free {
                 segment,
                 closed,
@@ -125,6 +100,43 @@ impl Job {
             Request::ReadNote => body.extend(unit.read_note()?.iter().flatten()),
             Request::WriteNote(note) => self.write_note(note)?,
         }
+        Ok(())
+    }
+
+    fn put(&self, put: Put<'_>) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        let (right, _passage) = keeper.allow(&self.rights, &Action::Put(put.segment))?;
+        let lineage_tag = self.lineage_tag_to_put(put.segment, put.lineage_tag, right)?;
+        self.must_not_evict(right, put.data.len())?;
+        keeper.unit.put(Put { lineage_tag, ..put })?;
+        keeper.counters.written(put.data.len());
+        Ok(())
+    }
+
+    fn sync(&self, incarnation: u64, segments: &[SegmentId]) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        if incarnation != keeper.incarnation {
+            return Err(Refusal::new(Status::Restarted, ""));
+        }
+        let mut passages = Vec::new();
+        for segment in segments {
+            passages.push(keeper.allow(&self.rights, &Action::Put(*segment))?.1);
+        }
+        keeper.unit.sync(segments)?;
+        Ok(())
+    }
+
+    fn read(&self, run: SlotRun, slot_bytes: u32, body: &mut Vec<u8>) -> Result<(), Refusal> {
+        let keeper = &self.keeper;
+        let _passage = keeper.allow_reading(&self.rights, run.segment)?;
+        let (tags, data) = room_for(body, run, slot_bytes);
+        keeper.unit.read(Read {
+            run,
+            slot_bytes,
+            tags,
+            data,
+        })?;
+        keeper.counters.read(data.len());
         Ok(())
     }
 

@@ -124,17 +124,12 @@ struct StartConfig {
 
 pub(super) async fn open(world: World, settings: Settings) -> Result<Service, StartError> {
     check_address(&settings)?;
-    let (folder, stored, mark) = {
-        let (world, path) = (world.clone(), settings.folder.clone());
-        let locked = blocking(move || {
-            let folder = Folder::lock(&world, &path)?;
-            let stored = folder.load_config(&world)?;
-            let mark = folder.mark(&world)?;
-            Ok::<_, FolderError>((folder, stored, mark))
-        });
-        locked.await?
-    };
-    let config = fetch_config(&world, &settings, &folder, stored).await?;
+    let DataDirectory {
+        folder,
+        config,
+        mark,
+    } = lock_folder(&world, &settings).await?;
+    let config = fetch_config(&world, &settings, &folder, config).await?;
     let (folder, start, keeper) = {
         let (world, undelete) = (world.clone(), settings.undelete);
         let opened = blocking(move || {
@@ -183,6 +178,30 @@ pub(super) async fn open(world: World, settings: Settings) -> Result<Service, St
     Ok(Service {
         inner: Arc::new(inner),
     })
+}
+
+/// The locked data directory, and what is stored there.
+struct DataDirectory {
+    folder: Folder,
+    /// The configuration of the last start; `None` before the first one.
+    config: Option<UnitCluster>,
+    /// The random mark of the directory.
+    mark: String,
+}
+
+async fn lock_folder(world: &World, settings: &Settings) -> Result<DataDirectory, FolderError> {
+    let (world, path) = (world.clone(), settings.folder.clone());
+    let locked = blocking(move || {
+        let folder = Folder::lock(&world, &path)?;
+        let config = folder.load_config(&world)?;
+        let mark = folder.mark(&world)?;
+        Ok(DataDirectory {
+            folder,
+            config,
+            mark,
+        })
+    });
+    locked.await
 }
 
 fn check_address(settings: &Settings) -> Result<(), StartError> {

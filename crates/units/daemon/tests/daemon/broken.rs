@@ -62,7 +62,7 @@ fn carry(mut from: &TcpStream, mut to: &TcpStream, breaks: &AtomicUsize) {
             break;
         }
     }
-    // Who is gone already is gone.
+    // This fails if the other side has closed already.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
@@ -73,16 +73,16 @@ fn read_async(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
         first: Slot(0),
         count: 1,
     };
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let done = move |read: Result<ReadSlots<'_>, UnitError>| {
         let content = |slots: ReadSlots<'_>| {
             let slot = slots.iter(512).next();
             slot.map(|(_, data)| data.to_vec()).unwrap_or_default()
         };
-        tell.send(read.map(content)).expect("waited for");
+        sender.send(read.map(content)).expect("waited for");
     };
     assert!(unit.read_async(run, 512, Box::new(done)), "it is there");
-    told.recv().expect("told once")
+    receiver.recv().expect("answered once")
 }
 
 /// A daemon was restarted in the moment in which a guest read: an I/O error, although it

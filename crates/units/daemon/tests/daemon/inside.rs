@@ -33,7 +33,7 @@ pub fn keeper(world: &World) -> Arc<Keeper> {
     keeper_of(world, unit)
 }
 
-/// One that does not look whether it is there.
+/// A keeper of a unit that may be missing.
 pub fn keeper_anyhow(world: &World) -> Arc<Keeper> {
     keeper_of(
         world,

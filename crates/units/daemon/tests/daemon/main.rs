@@ -2,9 +2,11 @@
 
 mod broken;
 mod conformance;
+mod fake_controller;
 mod fuzz;
 mod inside;
 mod network;
+mod restarts;
 mod restoring;
 mod rights;
 mod service;

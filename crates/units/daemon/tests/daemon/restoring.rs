@@ -10,7 +10,8 @@ use unit_daemon::{FolderError, RestoreError, RestoreFilter, SegmentFate, Undelet
 use unit_remote::RemoteUnit;
 use world::{Disk, Millis, OpenMode};
 
-use crate::service::{Controller, as_host, remote, settings, start, start_with};
+use crate::fake_controller::{Controller, remote, settings, start, start_with};
+use crate::service::as_host;
 use crate::site::{Site, put, read, segment};
 
 /// All that it holds a lease on, in every way that there is.

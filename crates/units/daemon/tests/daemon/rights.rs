@@ -15,15 +15,15 @@ use world::{Millis, World};
 
 use crate::inside::{HOST, capability, keeper, keeper_anyhow, key, unit_of};
 
-const OTHER_HOST: [u8; 32] = [2; 32];
-const SLOT_BYTES: u32 = 512;
+pub const OTHER_HOST: [u8; 32] = [2; 32];
+pub const SLOT_BYTES: u32 = 512;
 
-fn segment(serial: u64) -> SegmentId {
+pub fn segment(serial: u64) -> SegmentId {
     let copyset = CopysetId::new((serial % 5) as u16).expect("under 4096");
     SegmentId::new(copyset, serial).expect("under 2^36")
 }
 
-fn lease(lineage_tag: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
+pub fn lease(lineage_tag: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope {
     Scope::Lease {
         lineage_tag: LineageTag(lineage_tag),
         fence: Fence(fence),
@@ -32,7 +32,7 @@ fn lease(lineage_tag: u64, fence: u64, epoch: u32, serials: Range<u64>) -> Scope
     }
 }
 
-fn put(unit: &dyn Unit, segment: SegmentId, first: u16) -> Result<(), UnitError> {
+pub fn put(unit: &dyn Unit, segment: SegmentId, first: u16) -> Result<(), UnitError> {
     unit.put(Put {
         lineage_tag: LineageTag::NONE,
         segment,
@@ -43,7 +43,7 @@ fn put(unit: &dyn Unit, segment: SegmentId, first: u16) -> Result<(), UnitError>
     })
 }
 
-fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
+pub fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
     let run = SlotRun {
         segment,
         first: Slot(0),
@@ -92,19 +92,19 @@ const ATTEMPTS: [Attempt; 12] = [
     ("note down", |unit, _| unit.write_note(&[99; NOTE_BYTES])),
 ];
 
-fn is_refused(done: &Result<(), UnitError>) -> bool {
+pub fn is_refused(done: &Result<(), UnitError>) -> bool {
     matches!(done, Err(UnitError::NotAllowed { .. }))
 }
 
 /// A unit with a segment of one host's, serial 10, line 7.
-struct Scene {
-    world: World,
-    keeper: Arc<Keeper>,
-    own: RemoteUnit,
+pub struct Scene {
+    pub world: World,
+    pub keeper: Arc<Keeper>,
+    pub own: RemoteUnit,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let world = Simulation::new(5).world();
         let keeper = keeper(&world);
         let own = unit_of(&keeper, HOST, &[lease(7, 1, 3, 10..20)]);
@@ -116,7 +116,7 @@ impl Scene {
 
     /// Which attempts on segment 10 a host gets through with that has shown
     /// `scopes`.
-    fn allowed(&self, holder: [u8; 32], scopes: &[Scope]) -> Vec<&'static str> {
+    pub fn allowed(&self, holder: [u8; 32], scopes: &[Scope]) -> Vec<&'static str> {
         let unit = unit_of(&self.keeper, holder, scopes);
         let tried = ATTEMPTS.iter().map(|(name, attempt)| {
             let done = attempt(&unit, segment(10));
@@ -127,7 +127,7 @@ impl Scene {
     }
 
     /// Nothing has changed since it was made.
-    fn is_untouched(&self) {
+    pub fn is_untouched(&self) {
         let found = self.own.stat_segment(segment(10)).expect("there");
         assert_eq!((found.slots, found.freed), (1, 0));
         read(&self.own, segment(10)).expect("there");
@@ -197,7 +197,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         lineage_tags: vec![LineageTag(7)],
     };
     assert_eq!(Scene::new().allowed(OTHER_HOST, &[read]), looks);
-    // It frees what it was told to, of what it may read, and nothing whole.
+    // It frees the slots that the capability names, and deletes no segment.
     let scene = Scene::new();
     let free = Scope::Free {
         segments: vec![segment(10), segment(11)],
@@ -219,7 +219,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         copysets: vec![segment(10).copyset(), segment(1010).copyset()],
         units: vec![scene.keeper.id()],
     };
-    // Where another one is filled it may but look.
+    // With a repair of another unit it may only read.
     let elsewhere = Scope::Repair {
         copysets: vec![segment(10).copyset()],
         units: vec![base::UnitId::from_u128(77)],
@@ -233,7 +233,7 @@ fn each_capability_lets_its_holder_do_its_own() {
         let scene = Scene::new();
         let unit = unit_of(&scene.keeper, OTHER_HOST, std::slice::from_ref(&repair));
         assert_eq!(unit.list().expect("listed"), [segment(10)]);
-        let slots = unit.segment_slots(segment(10)).expect("told");
+        let slots = unit.segment_slots(segment(10)).expect("reported");
         assert_eq!((slots.lineage_tag, slots.stat.slots), (LineageTag(7), 1));
         if !is_refused(&attempt(&unit, segment(10))) {
             done.push(name);
@@ -289,8 +289,8 @@ fn a_capability_that_of_another_host_or_that_was_altered_is_refused() {
         key().sign(&capability).0
     };
     let says = |signed: &[u8], what: &str| {
-        let said = show(&scene, signed);
-        assert!(said.contains(what), "{said}");
+        let message = show(&scene, signed);
+        assert!(message.contains(what), "{message}");
     };
     says(&own(&|one| one.holder = HOST), "another host");
     says(
@@ -368,7 +368,7 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
     unit.present(&count(17)).expect("accepted");
     assert!(is_refused(&unit.write_note(&note(18))));
     unit.write_note(&note(17)).expect("as a controller says");
-    // One that comes late is told nothing bad, and changes nothing.
+    // A late one gets no error and changes nothing.
     for late in [note(16), [b'x'; NOTE_BYTES]] {
         unit.write_note(&late).expect("it is known");
         assert_eq!(unit.read_note().expect("read"), Some(note(17)));
@@ -467,66 +467,6 @@ fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
     own.delete(segment(10)).expect("it is its own");
 }
 
-/// Puts that were not synced before a restart of the daemon may be lost, so no later sync reports
-/// them as durable.
-#[test]
-fn what_was_put_before_a_restart_is_not_synced_after_it() {
-    let scene = Scene::new();
-    let scopes = [lease(7, 1, 3, 10..20)];
-    let link = Restarting::new(&scene, &scopes);
-    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
-    put(&unit, segment(12), 0).expect("put");
-    put(&unit, segment(13), 0).expect("put");
-    unit.sync(&[segment(13)]).expect("in the same life");
-    link.restart(&scene, &scopes);
-    let lost = unit.sync(&[segment(12)]).expect_err("in another");
-    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
-    unit.sync(&[segment(13)]).expect("it was synced before");
-    put(&unit, segment(12), 1).expect("put");
-    let lost = unit.sync(&[segment(12)]).expect_err("in two");
-    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
-    put(&unit, segment(14), 0).expect("put");
-    unit.sync(&[segment(14)]).expect("in this one alone");
-}
-
-/// The repairer synced a segment to which the engine put something in that moment, and then
-/// the daemon's machine lost that: the engine's own sync said that all was well.
-#[test]
-fn what_was_put_during_a_sync_is_not_synced_after_a_restart() {
-    let scene = Scene::new();
-    let scopes = [lease(7, 1, 3, 10..20)];
-    let link = Arc::new(BeforeSync {
-        link: Restarting::new(&scene, &scopes),
-        meanwhile: std::sync::Mutex::default(),
-    });
-    let unit = RemoteUnit::new("scree://there".to_owned(), Arc::clone(&link) as _);
-    let unit = Arc::new(unit);
-    put(&*unit, segment(12), 0).expect("put");
-    let other = Arc::clone(&unit);
-    let meanwhile = move || put(&*other, segment(12), 1).expect("put");
-    *link.meanwhile.lock().expect("no panic") = Some(Box::new(meanwhile));
-    unit.sync(&[segment(12)]).expect("what was put before");
-    link.link.restart(&scene, &scopes);
-    let lost = unit.sync(&[segment(12)]).expect_err("in another life");
-    assert!(matches!(lost, UnitError::Restarted { .. }), "{lost}");
-}
-
-/// A link on which something is done just before a SYNC is sent.
-struct BeforeSync {
-    link: Arc<Restarting>,
-    meanwhile: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl unit_remote::Link for BeforeSync {
-    fn send(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
-        if matches!(request, unit_wire::Request::Sync { .. }) {
-            let meanwhile = self.meanwhile.lock().expect("no panic").take();
-            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        }
-        self.link.send(request, done);
-    }
-}
-
 /// A host had lost a volume, and could not fill a member with what it had put under its
 /// lease until that had ended.
 #[test]
@@ -546,69 +486,6 @@ fn a_host_that_has_lost_a_volume_repairs_what_it_has_put() {
         ("delete", lost.delete(segment(11))),
     ] {
         assert!(is_refused(&done), "{what}: {done:?}");
-    }
-}
-
-/// A repairer's connection broke while it deleted an unreadable segment. On the next connection
-/// it deleted and put it again, and then the daemon carried out the first delete: a member that
-/// was in sync had lost the segment.
-#[test]
-fn what_comes_late_on_an_older_connection_changes_nothing() {
-    let repair = |scene: &Scene| Scope::Repair {
-        copysets: vec![segment(10).copyset()],
-        units: vec![scene.keeper.id()],
-    };
-    for is_leased in [true, false] {
-        let scene = Scene::new();
-        let scopes = match is_leased {
-            true => vec![lease(7, 1, 3, 10..20), repair(&scene)],
-            false => vec![repair(&scene)],
-        };
-        let holder = if is_leased { HOST } else { OTHER_HOST };
-        let before = unit_of(&scene.keeper, holder, &scopes);
-        let after = unit_of(&scene.keeper, holder, &scopes);
-        for (what, done) in [
-            ("delete", before.delete(segment(10))),
-            ("free", before.free(segment(10), &[Slot(0)], true)),
-            ("put", put(&before, segment(15), 0)),
-            ("sync", before.sync(&[segment(10)])),
-        ] {
-            assert!(is_refused(&done), "{what}: {done:?}");
-        }
-        read(&before, segment(10)).expect("a read is harmless");
-        put(&after, segment(15), 0).expect("it is the newest");
-        after.delete(segment(10)).expect("it is the newest");
-    }
-}
-
-/// A link to a daemon that is restarted.
-struct Restarting(std::sync::Mutex<Arc<crate::inside::Inside>>);
-
-impl Restarting {
-    fn new(scene: &Scene, scopes: &[Scope]) -> Arc<Self> {
-        let link = Self::connect(&scene.keeper, scopes);
-        Arc::new(Self(std::sync::Mutex::new(link)))
-    }
-
-    fn connect(keeper: &Arc<Keeper>, scopes: &[Scope]) -> Arc<crate::inside::Inside> {
-        let link = crate::inside::Inside::connect(Arc::clone(keeper), HOST);
-        let unit = RemoteUnit::new(String::new(), Arc::clone(&link) as _);
-        for scope in scopes {
-            let signed = key().sign(&capability(HOST, scope.clone()));
-            unit.present(&signed.0).expect("accepted");
-        }
-        link
-    }
-
-    fn restart(&self, scene: &Scene, scopes: &[Scope]) {
-        *self.0.lock().expect("no panic") = Self::connect(&keeper(&scene.world), scopes);
-    }
-}
-
-impl unit_remote::Link for Restarting {
-    fn send(&self, request: &unit_wire::Request<'_>, done: unit_remote::Done) {
-        let link = Arc::clone(&self.0.lock().expect("no panic"));
-        link.send(request, done);
     }
 }
 

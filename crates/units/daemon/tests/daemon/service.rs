@@ -1,180 +1,27 @@
-//! A daemon as a process has it, and a controller that says what it is told to.
+//! A daemon as a process runs it, and a controller whose answers the test sets.
 
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::host::{HostUnit, Owner};
-use api::types::Problem;
-use api::unit::{BeginUnit, PublicKey, UnitCluster};
-use api::{Client, Profile};
+use api::host::HostUnit;
+use api::unit::PublicKey;
 use auth::Kind;
 use auth::SigningKey;
 use axum::http::StatusCode;
-use axum::routing::post;
-use axum::{Json, Router};
-use base::{ClusterId, DatabaseId};
+use base::ClusterId;
 use metrics::Part as _;
-use tokio::net::UnixListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unit::{Unit as _, UnitError};
-use unit_daemon::{ConfigRejected, FolderError, Service, Settings, StartError, UndeletePolicy};
+use unit_daemon::{ConfigRejected, FolderError, Service, StartError};
 use unit_folder::FolderUnit;
-use unit_remote::RemoteUnit;
 use unit_remote::{endpoint_of_url, url_of_address};
 use world::{Endpoint, Millis, host};
 
-use crate::inside::{CLUSTER, UNIT, verifying_key, whole_lease};
-use crate::site::{Party, Site, put, read, segment, why_not};
-
-/// What the controller says: the cluster, or a status.
-type Answer = Arc<Mutex<Result<UnitCluster, StatusCode>>>;
-
-fn problem(status: StatusCode) -> Problem {
-    Problem {
-        kind: String::new(),
-        title: String::new(),
-        status: status.as_u16(),
-        detail: "not so".to_owned(),
-        code: String::new(),
-        field: None,
-    }
-}
-
-pub struct Controller {
-    answer: Answer,
-    asked: Arc<Mutex<Vec<BeginUnit>>>,
-    /// It takes no daemon in, wherever that is.
-    refuses_urls: Arc<AtomicBool>,
-    socket: PathBuf,
-    task: JoinHandle<()>,
-}
-
-impl Controller {
-    pub fn start(site: &Site) -> Self {
-        let cluster = UnitCluster {
-            id: CLUSTER,
-            unit: UNIT,
-            owner: Owner {
-                database: DatabaseId::from_u128(1),
-                generation: 1,
-                location: "c1".to_owned(),
-            },
-            takes_over: false,
-            authority: site.authority.certificate_pem().to_owned(),
-            keys: vec![PublicKey(verifying_key().0)],
-            units: Vec::new(),
-            now: site.world.clock.wall(),
-        };
-        let answer: Answer = Arc::new(Mutex::new(Ok(cluster)));
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let refuses_urls = Arc::new(AtomicBool::new(false));
-        let handler = {
-            let (answer, asked) = (Arc::clone(&answer), Arc::clone(&asked));
-            let refuses_urls = Arc::clone(&refuses_urls);
-            move |Json(begin): Json<BeginUnit>| async move {
-                let is_refused = begin.url.is_some() && refuses_urls.load(Ordering::SeqCst);
-                asked.lock().expect("no panic").push(begin);
-                let mut answer = answer.lock().expect("no panic").clone();
-                if is_refused {
-                    answer = Err(StatusCode::CONFLICT);
-                }
-                answer
-                    .map(Json)
-                    .map_err(|status| (status, Json(problem(status))))
-            }
-        };
-        let router = Router::new().route("/v1/unit/begin", post(handler));
-        let socket = site.folder.path().join("api.sock");
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a controller is none of the daemon's world"
-        )]
-        let listener = UnixListener::bind(&socket).expect("a free name");
-        let task = tokio::spawn(async { axum::serve(listener, router).await.expect("served") });
-        Self {
-            answer,
-            asked,
-            refuses_urls,
-            socket,
-            task,
-        }
-    }
-
-    /// Says something else from now on.
-    fn says(&self, change: impl FnOnce(&mut UnitCluster)) {
-        let mut answer = self.answer.lock().expect("no panic");
-        change(answer.as_mut().expect("it said something"));
-    }
-
-    fn asked(&self) -> Vec<Option<String>> {
-        let asked = self.asked.lock().expect("no panic");
-        asked.iter().map(|begin| begin.url.clone()).collect()
-    }
-
-    /// Stops answering.
-    fn stop(self, site: &Site) {
-        self.task.abort();
-        site.world.disk.remove(&self.socket).expect("removed");
-    }
-}
-
-/// What `party` has in its D.
-fn profile(site: &Site, party: &Party) -> Arc<Profile> {
-    let text = format!(
-        "urls = [\"https://c1\"]\nsubject = \"scree://unit/u1\"\nexpires = \"\"\n\
-         authority = '''{}'''\ncertificate = '''{}'''\nkey = '''{}'''\n",
-        site.authority.certificate_pem(),
-        party.chain_pem,
-        party.key_pem
-    );
-    let path = site.folder.path().join("identity.toml");
-    host::write_whole(&*site.world.disk, &path, text.as_bytes()).expect("written");
-    Arc::new(Profile::read(&site.world, &path).expect("a profile"))
-}
-
-fn own_profile(site: &Site) -> Arc<Profile> {
-    profile(site, &site.party(Kind::Unit, "u1", &[UNIT.to_string()]))
-}
-
-pub fn settings(site: &Site) -> (Settings, watch::Sender<Arc<Profile>>) {
-    let (renew, profile) = watch::channel(own_profile(site));
-    let settings = Settings {
-        folder: site.folder.path().join("d"),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        address: None,
-        client: Client::unix(&site.folder.path().join("api.sock")),
-        profile,
-        connections_max: 16,
-        undelete: UndeletePolicy::default(),
-        report_every: Duration::from_millis(20),
-    };
-    (settings, renew)
-}
-
-pub async fn start(site: &Site) -> Result<Service, StartError> {
-    start_with(site, settings(site).0).await
-}
-
-pub async fn start_with(site: &Site, settings: Settings) -> Result<Service, StartError> {
-    Service::start(site.world.clone(), settings).await
-}
-
-async fn refused(site: &Site) -> StartError {
-    match start(site).await {
-        Ok(_) => panic!("it has started"),
-        Err(error) => error,
-    }
-}
-
-/// The unit as a host has it that may do everything.
-pub fn remote(site: &Site, service: &Service) -> RemoteUnit {
-    let at = endpoint_of_url(service.url()).expect("a daemon's URL");
-    site.unit(&site.host("h1"), UNIT, &[at], &[whole_lease(1)])
-}
+use crate::fake_controller::{Controller, own_profile, profile, refused, remote, settings, start};
+use crate::inside::{CLUSTER, UNIT, verifying_key};
+use crate::site::{Site, put, read, segment, why_not};
 
 /// What hosts do, off the runtime's thread.
 pub async fn as_host<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
@@ -199,7 +46,7 @@ async fn stopped(site: &Site, service: Service, run: JoinHandle<()>) {
     drop(service);
     let lock = site.folder.path().join("d/unit.lock");
     let lock = host::open_private(&lock).expect("a daemon was there");
-    until("the folder is let go", async || lock.try_lock().is_ok()).await;
+    until("the folder is released", async || lock.try_lock().is_ok()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,7 +55,7 @@ async fn the_first_start_creates_the_unit_and_later_ones_need_no_controller() {
     let controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
     let url = service.url().to_owned();
-    assert_eq!(controller.asked(), [None, Some(url)]);
+    assert_eq!(controller.requested_urls(), [None, Some(url)]);
     let marker = FolderUnit::identify(&site.world, &site.folder.path().join("d/unit"));
     let marker = marker.expect("a unit");
     assert_eq!((marker.cluster, marker.unit), (CLUSTER, UNIT));
@@ -268,7 +115,7 @@ async fn a_first_start_needs_a_controller_that_lets_it_begin() {
     assert!(!host::is_folder(&site.folder.path().join("d/unit")));
 }
 
-/// It said that it was ready, and hosts looked for it elsewhere.
+/// It reported that it was ready, and hosts looked for it elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_no_controller_takes_in_does_not_start() {
     let site = Site::new();
@@ -278,8 +125,11 @@ async fn a_daemon_that_no_controller_takes_in_does_not_start() {
     assert!(matches!(error, StartError::ReportRefused { .. }), "{error}");
     controller.refuses_urls.store(false, Ordering::SeqCst);
     start(&site).await.expect("started").shut_down().await;
-    let asked = controller.asked.lock().expect("no panic").clone();
-    let places: Vec<_> = asked.iter().filter_map(|one| one.folder.clone()).collect();
+    let requests = controller.requests.lock().expect("no panic").clone();
+    let places: Vec<_> = requests
+        .iter()
+        .filter_map(|one| one.folder.clone())
+        .collect();
     assert_eq!(places.len(), 2);
     assert_eq!(places[0], places[1], "drawn for the folder");
 }
@@ -291,9 +141,9 @@ async fn a_copied_folder_is_another_place() {
     let controller = Controller::start(&site);
     let place = async || {
         start(&site).await.expect("started").shut_down().await;
-        let asked = controller.asked.lock().expect("no panic");
-        let last = asked.iter().rev().find_map(|one| one.folder.clone());
-        last.expect("it said so")
+        let requests = controller.requests.lock().expect("no panic");
+        let last = requests.iter().rev().find_map(|one| one.folder.clone());
+        last.expect("it reported one")
     };
     let first = place().await;
     assert_eq!(place().await, first);
@@ -320,15 +170,18 @@ async fn what_could_not_be_kept_is_kept_as_soon_as_that_can_be() {
     let disk = &site.world.disk;
     disk.remove(&kept).expect("removed");
     disk.create_directory(&kept).expect("in its place");
-    controller.says(|cluster| {
+    controller.change_answer(|cluster| {
         cluster.units.push(HostUnit {
             id: UNIT,
             url: service.url().to_owned(),
             is_disabled: false,
         });
     });
-    let count = controller.asked().len();
-    until("it was told", async || controller.asked().len() > count + 2).await;
+    let count = controller.requested_urls().len();
+    until("a controller got further requests", async || {
+        controller.requested_urls().len() > count + 2
+    })
+    .await;
     disk.rename(&kept, &site.folder.path().join("aside"))
         .expect("moved away");
     until("it is kept", async || {
@@ -375,7 +228,7 @@ async fn the_configuration_of_another_cluster_is_ignored() {
     });
     let is_ready = async || service.reasons().await.is_empty();
     until("it is heard", is_ready).await;
-    controller.says(|cluster| {
+    controller.change_answer(|cluster| {
         cluster.id = ClusterId::from_u128(9);
         cluster.keys.clear();
     });
@@ -384,11 +237,11 @@ async fn the_configuration_of_another_cluster_is_ignored() {
     as_host(move || put(&unit, 10, 0))
         .await
         .expect("the keys are as they were");
-    controller.says(|cluster| cluster.id = CLUSTER);
+    controller.change_answer(|cluster| cluster.id = CLUSTER);
     until("it is heard", is_ready).await;
     stopped(&site, service, run).await;
     // Nor at a start.
-    controller.says(|cluster| cluster.unit = base::UnitId::from_u128(9));
+    controller.change_answer(|cluster| cluster.unit = base::UnitId::from_u128(9));
     let error = refused(&site).await;
     assert!(
         matches!(
@@ -407,7 +260,7 @@ async fn new_keys_the_time_and_new_certificates_are_taken_into_use() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let other = SigningKey::derive(b"another cluster's").verifying_key();
-    controller.says(|cluster| cluster.keys = vec![PublicKey(other.0)]);
+    controller.change_answer(|cluster| cluster.keys = vec![PublicKey(other.0)]);
     let (settings, renew) = settings(&site);
     let wrong = site.party(Kind::Unit, "u1", &["unit-00000000000000009".to_owned()]);
     renew.send_replace(profile(&site, &wrong));
@@ -424,7 +277,7 @@ async fn new_keys_the_time_and_new_certificates_are_taken_into_use() {
 
     renew.send_replace(own_profile(&site));
     let ahead = Millis(site.world.clock.wall().0 + 3_600_000);
-    controller.says(|cluster| {
+    controller.change_answer(|cluster| {
         cluster.keys = vec![PublicKey(verifying_key().0)];
         cluster.now = ahead;
     });
@@ -463,7 +316,7 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
     let Endpoint::Tcp(address) = *far.endpoint() else {
         panic!("it listens at a TCP address");
     };
-    controller.says(|cluster| {
+    controller.change_answer(|cluster| {
         cluster.units.push(HostUnit {
             id: far_id,
             url: url_of_address(address),
@@ -486,13 +339,16 @@ async fn for_a_unit_that_it_does_not_know_a_daemon_asks_at_once() {
         let service = service.clone();
         async move { service.run().await }
     });
-    let asked = controller.asked().len();
+    let asked = controller.requested_urls().len();
     let host = Arc::new(site.host("h1"));
     let at = endpoint_of_url(service.url()).expect("a daemon's URL");
     let unknown = site.unit(&host, base::UnitId::from_u128(9), &[at], &[]);
     let probed = as_host(move || unknown.probe()).await;
     assert!(probed.is_err(), "its address is unknown");
-    until("it asks", async || controller.asked().len() > asked).await;
+    until("it asks", async || {
+        controller.requested_urls().len() > asked
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -534,7 +390,7 @@ async fn a_data_directory_has_one_daemon_and_its_unit_one_owner() {
 async fn a_unit_that_the_cluster_has_is_not_created_again() {
     let site = Site::new();
     let controller = Controller::start(&site);
-    controller.says(|cluster| {
+    controller.change_answer(|cluster| {
         cluster.units.push(HostUnit {
             id: UNIT,
             url: "scree://10.0.0.9:7070".to_owned(),
@@ -546,7 +402,7 @@ async fn a_unit_that_the_cluster_has_is_not_created_again() {
         matches!(error, StartError::MadeElsewhere { unit: UNIT, .. }),
         "{error}"
     );
-    // In the folder that it was made in it starts, whatever else is lost there.
+    // In the folder where the unit was created it starts, even if other files there are lost.
     let unit = site.folder.path().join("d/unit");
     FolderUnit::create(&site.world, &unit, CLUSTER, UNIT).expect("made");
     start(&site).await.expect("started");
@@ -571,12 +427,12 @@ async fn hosts_are_told_an_address_that_they_can_reach() {
         let error = begin("127.0.0.1:0", Some(bad)).await.expect_err("nowhere");
         assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
     }
-    assert_eq!(controller.asked(), []);
+    assert_eq!(controller.requested_urls(), []);
     let url = begin("0.0.0.0:0", Some("10.0.0.1:7070")).await;
     assert_eq!(url.expect("started"), "scree://10.0.0.1:7070");
 }
 
-/// Hosts go on with it until its certificate ends, whatever it dies of meanwhile.
+/// Hosts use it until its certificate expires, also after restarts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_is_disabled_starts_with_what_it_knew() {
     let site = Site::new();

@@ -209,15 +209,15 @@ impl Site {
             let mut all = self.capabilities.lock().expect("no panic");
             all.entry(own).or_default().push(signed.clone().into());
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let done: unit_remote::Done = Box::new(move |reply| {
             let answer = reply
                 .map(|reply| reply.status)
                 .map_err(|why| with_causes(&why));
-            tell.send(answer).expect("waited for");
+            sender.send(answer).expect("waited for");
         });
         link.present(&signed, done);
-        let status = told.recv().expect("answered").expect("it is there");
+        let status = receiver.recv().expect("answered").expect("it is there");
         assert_eq!(status, unit_wire::Status::Done);
     }
 }

@@ -108,7 +108,7 @@ impl Run {
         Ok(())
     }
 
-    /// Looks whether `unit` keeps what this run was promised.
+    /// Checks that `unit` keeps what this run was promised.
     fn check(&self, unit: &FolderUnit) {
         for id in self.deleted.keys() {
             assert!(is_absent(&read(unit, *id, SLOT_BYTES, 0, 1)), "{id}");
@@ -128,8 +128,7 @@ impl Run {
         }
     }
 
-    /// Does again what was cut short, gives everything back, and looks what that
-    /// leaves.
+    /// Repeats what was interrupted, frees everything, and checks what is left.
     fn clean_up(&self, unit: &FolderUnit, disk: &dyn Disk) {
         self.do_again(unit);
         while unit.reclaim().expect("settled") {}
@@ -148,7 +147,7 @@ impl Run {
         }
     }
 
-    /// Looks whether what was freed is holes and nothing else.
+    /// Checks that freed slots, and only they, are holes.
     fn check_holes(&self, unit: &FolderUnit, disk: &dyn Disk) {
         let mut bytes = 0;
         for id in unit.list().expect("listed") {
@@ -239,8 +238,8 @@ const ALL: RestoreFilter = RestoreFilter {
 };
 
 impl Run {
-    /// Whatever was freed or deleted since it was synced can be had back. What was
-    /// replaced is what it was before, when it may have had fewer slots.
+    /// Checks that everything that was freed or deleted since it was synced can be restored. A
+    /// replaced segment is restored as it was before, when it may have had fewer slots.
     fn check_restored(&self, unit: &FolderUnit) {
         // The walk finds what no log names any more.
         while unit.reclaim().expect("settled") {}

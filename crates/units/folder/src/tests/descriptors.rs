@@ -12,7 +12,7 @@ use super::faults::path;
 use super::watched::{Seen, Watched};
 use super::{create, open};
 
-/// Each segment that was touched kept its file open, whatever the process may.
+/// Each segment that was used kept its file open, even beyond the limit of the process.
 #[test]
 fn a_unit_gives_up_what_it_keeps_open_when_no_more_can_be_opened() {
     let simulation = Simulation::new(1);

@@ -40,7 +40,7 @@ fn what_was_found_out_is_kept_and_told_and_holes_are_not_needed() {
         let unit = FolderUnit::create(&world, Path::new(PATH), cluster(), unit_id()).expect("made");
         let later = FolderUnit::open(&world, Path::new(PATH), cluster(), unit_id());
         for unit in [unit, later] {
-            let facts = unit.facts().expect("told");
+            let facts = unit.facts().expect("reported");
             let holes = facts.iter().find(|fact| fact.what == "holes");
             assert_eq!(holes.map(|fact| fact.holds), Some(has_holes));
             assert_eq!(
@@ -52,6 +52,6 @@ fn what_was_found_out_is_kept_and_told_and_holes_are_not_needed() {
         let kept = Path::new(PATH).join("file-system.toml");
         world.disk.remove(&kept).expect("removed");
         let later = FolderUnit::open(&world, Path::new(PATH), cluster(), unit_id());
-        assert_eq!(later.facts().expect("told"), []);
+        assert_eq!(later.facts().expect("reported"), []);
     }
 }

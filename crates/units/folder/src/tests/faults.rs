@@ -245,7 +245,7 @@ fn an_unreadable_segment_is_an_io_error_that_names_it() {
 
 #[test]
 fn counting_on_a_slow_unit_stops_in_time_and_goes_on_with_the_next_call() {
-    /// Lets the clock follow the disk: each look takes 5 ms.
+    /// Lets the clock follow the disk: each read of the clock takes 5 ms.
     struct SlowDisk(Simulation);
     impl world::Clock for SlowDisk {
         fn monotonic(&self) -> Duration {

@@ -104,8 +104,8 @@ fn tracked(world: &World, owner: Owner, takes_over: bool) -> (Arc<FolderUnit>, T
     (unit, tracked)
 }
 
-/// It was shown as missing, held or not claimed, whatever the true reason, and
-/// not even asked what it holds.
+/// It was shown as missing, held or not claimed for any reason, and its content was not even
+/// read.
 #[test]
 fn a_unit_that_cannot_be_claimed_says_why_and_can_be_read() {
     let is_full: fn(&UnitError) -> bool = |error| matches!(error, UnitError::Full { .. });

@@ -1,7 +1,6 @@
 //! Links, pipes and other things that the administrator of a unit has put into it.
 //!
-//! A link called `probe` had Scree overwrite whatever file of the host it led
-//! to, its key file too.
+//! Scree once followed a link called `probe` and overwrote its target, even a host's key file.
 
 #![expect(clippy::disallowed_methods, reason = "plants what `world` never makes")]
 
@@ -142,10 +141,10 @@ fn assert_told(scene: &Scene, name: &Path, is_what: &str) {
         .iter()
         .filter_map(|result| Some(result.as_ref().err()?.to_string()))
         .collect();
-    let told = format!("{} is {is_what}, not a f", name.display());
+    let expected = format!("{} is {is_what}, not a f", name.display());
     assert!(
-        errors.iter().any(|error| error.contains(&told)),
-        "{told}: {errors:?}"
+        errors.iter().any(|error| error.contains(&expected)),
+        "{expected}: {errors:?}"
     );
     scene.assert_untouched();
 }

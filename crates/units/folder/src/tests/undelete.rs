@@ -102,7 +102,7 @@ fn room_taken(world: &World, simulation: &Simulation) -> u64 {
 
 fn of(restored: &RestoreReport, id: SegmentId) -> (SegmentFate, u32, u32) {
     let mut segments = restored.segments.iter();
-    let found = segments.find(|one| one.segment == id).expect("told");
+    let found = segments.find(|one| one.segment == id).expect("reported");
     (found.whole, found.slots, found.lost)
 }
 

@@ -1,4 +1,4 @@
-//! A disk that looks at a unit while that does something.
+//! A disk that calls an observer before steps of a unit.
 
 use std::io;
 use std::path::Path;
@@ -14,24 +14,24 @@ pub(super) enum Seen<'a> {
     SyncFolder(&'a Path),
 }
 
-type Look = dyn Fn(&FolderUnit, Seen<'_>) + Send + Sync;
+type Observer = dyn Fn(&FolderUnit, Seen<'_>) + Send + Sync;
 
 pub(super) struct Watched {
     disk: Arc<dyn Disk>,
     unit: Arc<OnceLock<Weak<FolderUnit>>>,
-    look: Arc<Look>,
+    observer: Arc<Observer>,
 }
 
 impl Watched {
-    /// The disk of `world`, once a unit is watched with `look` at each step.
+    /// The disk of `world`, which calls `observer` before steps of the unit that is watched.
     pub(super) fn new(
         world: &World,
-        look: impl Fn(&FolderUnit, Seen<'_>) + Send + Sync + 'static,
+        observer: impl Fn(&FolderUnit, Seen<'_>) + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             disk: Arc::clone(&world.disk),
             unit: Arc::default(),
-            look: Arc::new(look),
+            observer: Arc::new(observer),
         })
     }
 
@@ -39,16 +39,16 @@ impl Watched {
         self.unit.set(Arc::downgrade(unit)).expect("once");
     }
 
-    fn look(&self, seen: Seen<'_>) {
+    fn observe(&self, seen: Seen<'_>) {
         if let Some(unit) = self.unit.get().and_then(Weak::upgrade) {
-            (self.look)(&unit, seen);
+            (self.observer)(&unit, seen);
         }
     }
 }
 
 impl Disk for Watched {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        self.look(Seen::Open(path, mode));
+        self.observe(Seen::Open(path, mode));
         self.disk.open(path, mode)
     }
     fn list(&self, folder: &Path) -> io::Result<Vec<DirectoryEntry>> {
@@ -64,14 +64,14 @@ impl Disk for Watched {
         self.disk.remove(path)
     }
     fn sync_directory(&self, folder: &Path) -> io::Result<()> {
-        self.look(Seen::SyncFolder(folder));
+        self.observe(Seen::SyncFolder(folder));
         self.disk.sync_directory(folder)
     }
     fn within(&self, folder: &Path) -> Arc<dyn Disk> {
         Arc::new(Self {
             disk: self.disk.within(folder),
             unit: Arc::clone(&self.unit),
-            look: Arc::clone(&self.look),
+            observer: Arc::clone(&self.observer),
         })
     }
     fn space(&self, folder: &Path) -> io::Result<Space> {

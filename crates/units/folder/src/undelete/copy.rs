@@ -17,7 +17,7 @@ use world::{File, OpenMode};
 
 use super::Undelete;
 use super::index::path_of;
-use super::record::{DRAFT, FreedSegmentName};
+use super::name::{DRAFT, FreedSegmentName};
 use super::store::FileToStore;
 use crate::format::{Entry, HEADER_BYTES, Header, SlotState, TABLE_OFFSET};
 use crate::root::Root;

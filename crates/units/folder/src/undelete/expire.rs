@@ -11,7 +11,7 @@ use world::OpenMode;
 
 use super::Undelete;
 use super::index::{FreedSegment, Oldest, path_of, read_log};
-use super::record::{FreedSegmentName, log_name};
+use super::name::{FreedSegmentName, log_name};
 use crate::format::SlotState;
 use crate::is_not_found;
 use crate::reclaim::punch;

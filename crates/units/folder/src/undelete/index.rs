@@ -14,9 +14,8 @@ use std::time::Duration;
 use base::SegmentId;
 use world::{Clock, Disk, Millis, OpenMode};
 
-use super::record::{
-    FOLDER, FreedSegmentName, LogHeader, RUN_TIME, Record, RunTime, Timestamp, log_name,
-};
+use super::name::{FOLDER, FreedSegmentName, RUN_TIME, Timestamp, log_name};
+use super::record::{LogHeader, Record, RunTime};
 use crate::is_not_found;
 pub(super) use freed_segments::{FreedSegment, FreedSegments};
 pub(super) use load::read_log;

@@ -31,6 +31,7 @@ mod copy;
 mod expire;
 mod index;
 mod log;
+mod name;
 mod record;
 mod restore;
 mod store;

@@ -1,37 +1,13 @@
-//! The format of `freed/`: the names in it, the records of its logs, and the run time.
-//!
-//! ```text
-//!  freed/
-//!    log-mmmmmmmmmmmmmmmm             slots that were freed from this moment on
-//!    ccc-sssssssss.mmmm….wwww…        a segment that was deleted or replaced then
-//!    ccc-sssssssss.mmmm….wwww….ssss…  a segment that a restore has replaced
-//!    draft-…                          an incomplete copy or file
-//!    run-time                         the run time of the unit
-//!    restore                          the plan of an incomplete restore
-//! ```
-//!
-//! A moment is a run time of the unit in microseconds; no two are equal. The wall-clock time
-//! beside it is for people.
+//! The formats of the files in `freed/`: the records of its logs, and the run time. Their names are
+//! in [`name`](super::name).
 
 use base::codec::{OutOfBytes, Reader, Writer};
 use base::{SegmentId, checksum};
 use unit::format::{FormatError, check, wrong};
 use world::Millis;
 
-use crate::root::segment_of;
+use super::name::{MOMENT_MAX, Timestamp};
 use crate::runs::runs;
-
-/// Name of the folder, within the unit's.
-pub(super) const FOLDER: &str = "freed";
-
-/// Name of the file with the unit's run time.
-pub(super) const RUN_TIME: &str = "run-time";
-
-/// Name of the file with the plan of a restore.
-pub(super) const RESTORE: &str = "restore";
-
-/// Prefix of the names of incomplete files.
-pub(super) const DRAFT: &str = "draft-";
 
 /// The version of these formats that this program reads and writes.
 pub(super) const VERSION: u16 = 1;
@@ -45,90 +21,11 @@ pub(super) const LOG_HEADER_BYTES: usize = 16;
 /// The first bytes of the file with the run time.
 const RUN_TIME_MAGIC: &[u8; 8] = b"screerun";
 
-const LOG: &str = "log-";
-
 /// Length of a record without its runs, in bytes.
 pub(super) const RECORD_BYTES: usize = 40;
 
 /// Maximum number of runs in a record: every other slot of the largest segment.
 const RUNS_MAX: usize = 1 << 15;
-
-/// The time at which something was freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Timestamp {
-    /// Run time of the unit in microseconds.
-    pub moment: u64,
-    /// Wall-clock time.
-    pub wall: Millis,
-}
-
-/// Name of the file of a segment that was deleted or replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FreedSegmentName {
-    pub segment: SegmentId,
-    pub freed_at: Timestamp,
-    /// If a restore has replaced this segment: the wall-clock time at which the restored one was
-    /// freed. A filter that begins then or earlier selects the restored one and not this.
-    pub superseded: Option<Millis>,
-}
-
-impl FreedSegmentName {
-    pub fn parse(name: &str) -> Option<Self> {
-        let wall = |text| Some(Millis(number(text)?.cast_signed()));
-        let mut parts = name.split('.');
-        let segment = segment_of(parts.next()?)?;
-        let freed_at = Timestamp {
-            moment: moment(parts.next()?)?,
-            wall: wall(parts.next()?)?,
-        };
-        let superseded = match parts.next() {
-            Some(superseded) => Some(wall(superseded)?),
-            None => None,
-        };
-        parts.next().is_none().then_some(Self {
-            segment,
-            freed_at,
-            superseded,
-        })
-    }
-}
-
-impl std::fmt::Display for FreedSegmentName {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            segment, freed_at, ..
-        } = self;
-        let (moment, wall) = (freed_at.moment, freed_at.wall.0.cast_unsigned());
-        write!(formatter, "{segment}.{moment:016x}.{wall:016x}")?;
-        match self.superseded {
-            Some(superseded) => write!(formatter, ".{:016x}", superseded.0.cast_unsigned()),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Name of the log that was begun at `moment`.
-pub(super) fn log_name(moment: u64) -> String {
-    format!("{LOG}{moment:016x}")
-}
-
-/// The moment at which the log named `name` was begun, if that is the name of one.
-pub(super) fn log_of(name: &str) -> Option<u64> {
-    moment(name.strip_prefix(LOG)?)
-}
-
-/// Maximum of a moment: some 140,000 years.
-const MOMENT_MAX: u64 = 1 << 62;
-
-fn moment(text: &str) -> Option<u64> {
-    number(text).filter(|moment| *moment <= MOMENT_MAX)
-}
-
-fn number(text: &str) -> Option<u64> {
-    let is_hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let is_number = text.len() == 16 && text.bytes().all(is_hex);
-    is_number.then(|| u64::from_str_radix(text, 16).ok())?
-}
 
 /// The header of a log. Only its version may ever change.
 pub(super) struct LogHeader;
@@ -342,6 +239,8 @@ impl RunTime {
 
 #[cfg(test)]
 mod tests {
+    use testkit::damage::{assert_flipped_bits_are_detected, of_version_2};
+
     use super::*;
 
     const FREED_AT: Timestamp = Timestamp {
@@ -372,12 +271,9 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_a_record_is_detected() {
-        let bytes = record(&[(3, 9)]).encode();
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::all(&damaged).count(), 0, "bit {bit}");
-        }
+        assert_flipped_bits_are_detected(&record(&[(3, 9)]).encode(), |bytes| {
+            Record::all(bytes).next().ok_or("no record")
+        });
     }
 
     #[test]
@@ -392,29 +288,6 @@ mod tests {
     }
 
     #[test]
-    fn names_round_trip_and_others_are_refused() {
-        for superseded in [None, Some(Millis(-7))] {
-            let name = FreedSegmentName {
-                segment: SegmentId::from_bits(0x0abc_1234_5678).expect("48 bits"),
-                freed_at: FREED_AT,
-                superseded,
-            };
-            assert_eq!(FreedSegmentName::parse(&name.to_string()), Some(name));
-        }
-        assert_eq!(log_of(&log_name(77)), Some(77));
-        let far = format!("log-{:016x}", u64::MAX);
-        for other in [
-            &far,
-            "log-77",
-            "running",
-            "0ab-c12345678",
-            "0ab-c12345678.1.2",
-        ] {
-            assert!(log_of(other).is_none() && FreedSegmentName::parse(other).is_none());
-        }
-    }
-
-    #[test]
     fn the_run_time_round_trips_and_every_flipped_bit_is_detected() {
         let saved = RunTime {
             moment: 9,
@@ -422,22 +295,17 @@ mod tests {
         };
         let bytes: [u8; RUN_TIME_BYTES] = saved.encode().try_into().expect("40 bytes");
         assert_eq!(RunTime::parse(&bytes), Ok(saved));
-        for bit in 0..RUN_TIME_BYTES * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(RunTime::parse(&damaged).is_err(), "bit {bit}");
-        }
+        assert_flipped_bits_are_detected(&bytes, |bytes| {
+            RunTime::parse(bytes.first_chunk().expect("40 bytes"))
+        });
     }
 
     #[test]
     fn every_flipped_bit_of_a_logs_header_is_detected() {
         let bytes = LogHeader.encode();
         assert_eq!(LogHeader::parse(&bytes), Ok(&[][..]));
-        for bit in 0..LOG_HEADER_BYTES * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(LogHeader::parse(&damaged).is_err(), "bit {bit}");
-        }
+        assert_eq!(bytes.len(), LOG_HEADER_BYTES);
+        assert_flipped_bits_are_detected(&bytes, |bytes| LogHeader::parse(bytes).map(|_| ()));
         for length in 0..LOG_HEADER_BYTES {
             let short = LogHeader::parse(&bytes[..length]);
             assert!(matches!(short, Err(FormatError::Short(_))), "{length}");
@@ -447,19 +315,13 @@ mod tests {
     #[test]
     fn a_newer_version_is_not_reported_as_damage() {
         let newer = Err(FormatError::Version { found: 2, known: 1 });
-        let mut log = LogHeader.encode();
-        log[8] = 2;
-        let crc = checksum::crc32c(&log[..LOG_HEADER_BYTES - 4]);
-        log[LOG_HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        let log = of_version_2(&LogHeader.encode());
         assert_eq!(
             LogHeader::parse(&log).map(|_| ()),
             newer.clone().map(|_: ()| ())
         );
-        let saved = RunTime::default().encode();
-        let mut saved: [u8; RUN_TIME_BYTES] = saved.try_into().expect("40 bytes");
-        saved[8] = 2;
-        let crc = checksum::crc32c(&saved[..RUN_TIME_BYTES - 4]);
-        saved[RUN_TIME_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        let saved = of_version_2(&RunTime::default().encode());
+        let saved: [u8; RUN_TIME_BYTES] = saved.try_into().expect("40 bytes");
         assert_eq!(RunTime::parse(&saved).map(|_| ()), newer);
     }
 

@@ -29,7 +29,7 @@ use unit::UnitError;
 use world::{Millis, OpenMode};
 
 use super::Undelete;
-use super::record::FreedSegmentName;
+use super::name::FreedSegmentName;
 use crate::is_not_found;
 use plan::{Plan, SavedPlan};
 
@@ -201,7 +201,7 @@ impl Undelete<'_> {
             // An empty file is what an interrupted delete leaves.
             Ok(file) => Ok(!file.length().is_ok_and(|length| length == 0)),
             Err(error) if is_not_found(&error) => Ok(false),
-            // Whatever it is, it occupies the name.
+            // Anything else occupies the name as well.
             Err(error) if world::WrongKind::of(&error).is_some() => Ok(true),
             Err(error) => Err(root.segment_error(segment, "open", error)),
         }

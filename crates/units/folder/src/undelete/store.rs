@@ -8,7 +8,7 @@ use world::{Millis, OpenMode, WrongKind};
 
 use super::Undelete;
 use super::index::path_of;
-use super::record::{FOLDER, FreedSegmentName};
+use super::name::{FOLDER, FreedSegmentName};
 use crate::is_not_found;
 
 /// A file that is to be moved to `freed/`.

@@ -150,7 +150,7 @@ fn check_owners(site: &Site) {
     assert_eq!(held(second.write_note(&[1; 512])), "place 1");
     help::read_slots(&second, segment(1), 4096, 0, 4).expect("it may be read");
     assert_eq!(held(open(owner(2, 4), true).probe()), "place 1");
-    // The operator says that the first one is gone.
+    // The operator confirms that the first one was removed.
     open(owner(2, 5), true).probe().expect("taken over");
     assert_eq!(held(first.probe()), "place 2");
     assert_eq!(held(help::free(&first, segment(1), [0])), "place 2");

@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When a request that was told to fails.
+/// When a request with an injected fault fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fails {
     /// Before anything was done.
@@ -118,7 +118,7 @@ impl TestStore {
         Ok(())
     }
 
-    /// Whether the failure that was told to come has not come.
+    /// Whether the injected failure has not happened.
     pub fn take_unfailed(&self) -> bool {
         self.failing_in.swap(-1, Ordering::SeqCst) >= 0
     }

@@ -28,9 +28,9 @@ fn what_is_read_without_waiting_is_what_was_put_and_told_once() {
     free(&unit, segment(1), [7]).expect("freed");
     // As another process, which knows nothing yet.
     for unit in [&unit, &site.open()] {
-        let (tell, told) = mpsc::channel();
+        let (sender, results) = mpsc::channel();
         for (first, count) in [(2, 5), (6, 2), (0, 1)] {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let done: ReadDone = Box::new(move |read| {
                 let read = read.map(|slots| {
                     let slots = slots
@@ -38,21 +38,21 @@ fn what_is_read_without_waiting_is_what_was_put_and_told_once() {
                         .map(|(tag, content)| (*tag, content.to_vec()));
                     slots.unzip::<_, _, Vec<_>, Vec<_>>()
                 });
-                tell.send((first, read)).expect("somebody listens");
+                sender.send((first, read)).expect("the test listens");
             });
             assert!(unit.read_async(run(first, count), 4096, done));
         }
-        drop(tell);
-        let mut told: Vec<_> = told.iter().collect();
-        told.sort_by_key(|(first, _)| *first);
-        assert_eq!(told.len(), 3);
+        drop(sender);
+        let mut results: Vec<_> = results.iter().collect();
+        results.sort_by_key(|(first, _)| *first);
+        assert_eq!(results.len(), 3);
         let (all_tags, all) = (tags(segment(1), 20), data(segment(1), 4096, 20));
-        for ((_, read), slots) in told.iter().zip([0..1, 2..7]) {
+        for ((_, read), slots) in results.iter().zip([0..1, 2..7]) {
             let (tags, data) = read.as_ref().expect("read");
             assert_eq!(tags[..], all_tags[slots.clone()]);
             assert!(data.concat() == all[slots.start * 4096..slots.end * 4096]);
         }
-        let gone = &told[2].1;
+        let gone = &results[2].1;
         assert!(
             matches!(gone, Err(UnitError::NoSlot { slot: Slot(7), .. })),
             "{gone:?}"

@@ -23,7 +23,7 @@ enum Act {
     Read(u64),
 }
 
-/// Who does what, and which of its requests fails, if any does.
+/// An action of one client, and which of its requests fails, if any.
 type Step = (usize, Act, Option<(i64, bool)>);
 
 fn step() -> impl Strategy<Value = Step> {
@@ -140,7 +140,7 @@ fn run(site: &Site, steps: &[Step]) {
     let walks = site.open();
     while walks.reclaim().expect("settled") {}
     model.check(&walks);
-    // Nothing is left of what is gone.
+    // Nothing is left of deleted segments.
     let names = site.store.names();
     for number in (0..SEGMENTS).filter(|number| !model.0.contains_key(number)) {
         let left = format!("/{number:09x}-");

@@ -173,9 +173,9 @@ fn what_another_host_frees_meanwhile_is_free() {
     put_slots(&twin.unit(), segment(1), 4096, 12).expect("put");
     for (slot, others) in [(2, 1), (4, 3)] {
         free(&twin.open(), segment(1), [others]).expect("freed");
-        let said = twin.store.get_raw(name);
+        let answer = twin.store.get_raw(name);
         site.store
-            .change_before_put(name, vec![(name.to_owned(), Some(said))]);
+            .change_before_put(name, vec![(name.to_owned(), Some(answer))]);
         free(&unit, segment(1), [slot]).expect("freed");
         free(&twin.open(), segment(1), [slot]).expect("freed");
         let rest: Vec<u16> = (0..12)

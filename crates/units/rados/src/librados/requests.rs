@@ -74,10 +74,71 @@ impl Connection {
     }
 }
 
+/// The pointer and length of `bytes`, as librados accepts them.
+fn raw(bytes: &[u8]) -> (*const c_char, usize) {
+    (bytes.as_ptr().cast(), bytes.len())
+}
+
+/// The results of a read operation that inspects an object. librados writes them.
+struct Inspection {
+    attributes: Handle,
+    size: u64,
+    time: libc::time_t,
+    results: [c_int; 2],
+}
+
+impl Inspection {
+    fn empty() -> Self {
+        Self {
+            attributes: ptr::null_mut(),
+            size: 0,
+            time: 0,
+            results: [0; 2],
+        }
+    }
+
+    /// A read operation that writes its results to `inspection`.
+    ///
+    /// # Safety
+    /// `inspection` must be valid, and must live until the operation has ended.
+    unsafe fn operation(functions: &Functions, inspection: *mut Self) -> Handle {
+        // SAFETY: it allocates a list of questions; the caller keeps the places of the answers.
+        unsafe {
+            let operation = (functions.rados_create_read_op)();
+            (functions.rados_read_op_getxattrs)(
+                operation,
+                &raw mut (*inspection).attributes,
+                &raw mut (*inspection).results[0],
+            );
+            (functions.rados_read_op_stat)(
+                operation,
+                &raw mut (*inspection).size,
+                &raw mut (*inspection).time,
+                &raw mut (*inspection).results[1],
+            );
+            operation
+        }
+    }
+
+    /// The size and attributes, after the operation has ended with `value`.
+    fn inspected(self, functions: &Functions, value: c_int) -> Result<Inspected, Errno> {
+        let attributes = match self.attributes.is_null() {
+            true => Vec::new(),
+            // SAFETY: librados has created the list, and access is exclusive.
+            false => unsafe { attributes_in(functions, self.attributes) },
+        };
+        let [first, second] = self.results;
+        let answered = done(value).and(done(first)).and(done(second));
+        answered.map(|_| Inspected {
+            size: self.size,
+            attributes,
+        })
+    }
+}
+
 impl Handles {
     fn add(&self, operation: Handle, change: &Change<'_>) -> Result<(), Errno> {
         let functions = self.functions;
-        let bytes_of = |bytes: &[u8]| (bytes.as_ptr().cast::<c_char>(), bytes.len());
         match *change {
             // SAFETY: for all: the operation is live, texts end in a zero, and the data is copied
             // before the call returns.
@@ -99,43 +160,22 @@ impl Handles {
                     HINTS,
                 );
             },
-            Change::MustBe(bytes) => {
-                // Bytes behind the end of an object compare as zeroes: one zero ensures that the
-                // object ends there.
-                let bytes = [bytes, &[0]].concat();
-                let (bytes, length) = bytes_of(&bytes);
-                // SAFETY: as above; the whole operation says if they differ.
-                unsafe {
-                    (functions.rados_write_op_cmpext)(operation, bytes, length, 0, ptr::null_mut());
-                }
-            }
-            Change::MustHave(name, value) => {
-                let (name, (value, length)) = (text(name)?, bytes_of(value));
-                // SAFETY: as above.
-                unsafe {
-                    (functions.rados_write_op_cmpxattr)(
-                        operation,
-                        name.as_ptr(),
-                        EQUAL,
-                        value,
-                        length,
-                    );
-                }
-            }
+            Change::MustBe(bytes) => self.compare_content(operation, bytes),
+            Change::MustHave(name, value) => self.compare_attribute(operation, name, value)?,
             Change::Set(name, value) => {
-                let (name, (value, length)) = (text(name)?, bytes_of(value));
+                let (name, (value, length)) = (text(name)?, raw(value));
                 // SAFETY: as above.
                 unsafe {
                     (functions.rados_write_op_setxattr)(operation, name.as_ptr(), value, length);
                 }
             }
             Change::Write(offset, bytes) => {
-                let (bytes, length) = bytes_of(bytes);
+                let (bytes, length) = raw(bytes);
                 // SAFETY: as above.
                 unsafe { (functions.rados_write_op_write)(operation, bytes, length, offset) };
             }
             Change::Replace(bytes) => {
-                let (bytes, length) = bytes_of(bytes);
+                let (bytes, length) = raw(bytes);
                 // SAFETY: as above.
                 unsafe { (functions.rados_write_op_write_full)(operation, bytes, length) };
             }
@@ -145,6 +185,36 @@ impl Handles {
             },
             // SAFETY: as above.
             Change::Remove => unsafe { (functions.rados_write_op_remove)(operation) },
+        }
+        Ok(())
+    }
+
+    /// Adds the condition that the object consists of `bytes`.
+    fn compare_content(&self, operation: Handle, bytes: &[u8]) {
+        // Bytes behind the end of an object compare as zeroes: one zero ensures that the
+        // object ends there.
+        let bytes = [bytes, &[0]].concat();
+        let (bytes, length) = raw(&bytes);
+        // SAFETY: the operation is live, and the data is copied before the call returns; the
+        // whole operation says if they differ.
+        unsafe {
+            (self.functions.rados_write_op_cmpext)(operation, bytes, length, 0, ptr::null_mut());
+        }
+    }
+
+    /// Adds the condition that an attribute has this value.
+    fn compare_attribute(&self, operation: Handle, name: &str, value: &[u8]) -> Result<(), Errno> {
+        let (name, (value, length)) = (text(name)?, raw(value));
+        // SAFETY: the operation is live, the name ends in a zero, and the data is copied before
+        // the call returns.
+        unsafe {
+            (self.functions.rados_write_op_cmpxattr)(
+                operation,
+                name.as_ptr(),
+                EQUAL,
+                value,
+                length,
+            );
         }
         Ok(())
     }
@@ -215,59 +285,23 @@ impl Pool for Connection {
     }
 
     fn inspect(&self, name: &str, callback: Callback<Inspected>) {
-        /// Results that librados writes.
-        struct Filled {
-            attributes: Handle,
-            size: u64,
-            time: libc::time_t,
-            results: [c_int; 2],
-        }
         let handles = self.handles();
         let functions = handles.functions;
         let name = match text(name) {
             Err(errno) => return callback(Err(errno)),
             Ok(name) => name,
         };
-        let filled = Box::into_raw(Box::new(Filled {
-            attributes: ptr::null_mut(),
-            size: 0,
-            time: 0,
-            results: [0; 2],
-        }));
-        // SAFETY: it allocates a list of questions; the places of the answers live
-        // until the request ends.
-        let operation = unsafe {
-            let operation = (functions.rados_create_read_op)();
-            (functions.rados_read_op_getxattrs)(
-                operation,
-                &raw mut (*filled).attributes,
-                &raw mut (*filled).results[0],
-            );
-            (functions.rados_read_op_stat)(
-                operation,
-                &raw mut (*filled).size,
-                &raw mut (*filled).time,
-                &raw mut (*filled).results[1],
-            );
-            operation
-        };
-        let (sent, sent_operation) = (Sent(filled), Sent(operation));
+        let inspection = Box::into_raw(Box::new(Inspection::empty()));
+        // SAFETY: the inspection is freed when the request has ended.
+        let operation = unsafe { Inspection::operation(functions, inspection) };
+        let (sent, sent_operation) = (Sent(inspection), Sent(operation));
         let finish: Finish = Box::new(move |value| {
             // SAFETY: the request has ended, so access is exclusive.
-            let filled = unsafe { Box::from_raw(sent.take()) };
-            let attributes = match filled.attributes.is_null() {
-                true => Vec::new(),
-                // SAFETY: librados has created the list, and access is exclusive.
-                false => unsafe { attributes_in(functions, filled.attributes) },
-            };
+            let inspection = unsafe { Box::from_raw(sent.take()) };
+            let inspected = inspection.inspected(functions, value);
             // SAFETY: the request has ended.
             unsafe { (functions.rados_release_read_op)(sent_operation.take()) };
-            let [first, second] = filled.results;
-            let answered = done(value).and(done(first)).and(done(second));
-            callback(answered.map(|_| Inspected {
-                size: filled.size,
-                attributes,
-            }));
+            callback(inspected);
         });
         handles.submit(finish, |completion| {
             // SAFETY: all handles are live, and the name is copied.

@@ -67,7 +67,7 @@ fn what_is_freed_after_a_restore_that_was_cut_short_has_its_own_time() {
         for id in ids {
             assert!(is_absent(&read(&unit, id, SLOT_BYTES, 0, 1)));
         }
-        let restored = unit.restore(&all(), true).expect("told");
+        let restored = unit.restore(&all(), true).expect("reported");
         for id in ids {
             assert_eq!(of(&restored, id), (SegmentFate::Present, 4, 0), "{number}");
         }
@@ -172,7 +172,7 @@ fn what_is_freed_after_a_restore_was_begun_is_not_brought_back_by_its_end() {
         let mut simulation = begun();
         cut_short(&mut simulation, &all(), number);
         let unit = with_undelete(&simulation.world());
-        // Whatever the clock says then.
+        // The clock may jump in between.
         simulation.clock.jump(-3_600_000);
         free(&unit, ids[0], [5]);
         unit.delete(ids[1]).expect("deleted");
@@ -180,7 +180,7 @@ fn what_is_freed_after_a_restore_was_begun_is_not_brought_back_by_its_end() {
         unit.complete_restore().expect("ended");
         assert_eq!(is_there(&unit, ids[0], 5..6), [false], "{number}");
         assert!(is_absent(&read(&unit, ids[1], SLOT_BYTES, 0, 1)));
-        let restored = unit.restore(&all(), true).expect("told");
+        let restored = unit.restore(&all(), true).expect("reported");
         assert_eq!(of(&restored, ids[1]).0, SegmentFate::Restored);
     }
     assert!(unfinished > 0);

@@ -111,7 +111,7 @@ fn what_cannot_be_put_back_leaves_in_its_place_what_is_there() {
     let old = freed_files(&simulation, &id.to_string()).remove(0);
     simulation.disk.inject(&old, Fault::Unremovable);
     let unit = with_undelete(&simulation.world());
-    let restored = unit.restore(&replaced(), false).expect("told");
+    let restored = unit.restore(&replaced(), false).expect("reported");
     assert_eq!(of(&restored, id).0, SegmentFate::Failed);
     assert_eq!(unit.stat_segment(id).expect("there").generation, 1);
     simulation.disk.heal(&old);
@@ -153,7 +153,7 @@ fn a_unit_without_any_room_is_restored() {
             free(&unit, *id, [0]);
         }
         run_for(&simulation, &unit, DAY / 2);
-        let restored = unit.restore(&all(), true).expect("told");
+        let restored = unit.restore(&all(), true).expect("reported");
         assert_eq!(of(&restored, ids[0]), (SegmentFate::Present, 1, 0));
     }
 }
@@ -247,7 +247,7 @@ fn an_unreadable_run_time_is_saved_again() {
             settle(&unit);
         }
         simulation.disk.heal(&run_time);
-        let restored = unit.restore(&all(), true).expect("told");
+        let restored = unit.restore(&all(), true).expect("reported");
         assert_eq!(restored.segments.len(), 2);
     }
 }

@@ -44,7 +44,7 @@ fn what_is_over_gives_its_room_back() {
     replace(&unit, ids[4], ids[4], Generations::new(Some(0), 0), 64).expect("replaced");
     run_for(&simulation, &unit, DAY - Duration::from_secs(60));
     assert!(room_taken(&world, &simulation) >= before, "all is kept");
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(of(&restored, ids[0]), (SegmentFate::Present, 32, 0));
     assert_eq!(of(&restored, ids[3]), (SegmentFate::Restored, 0, 0));
 
@@ -55,7 +55,7 @@ fn what_is_over_gives_its_room_back() {
     // 96 slots, and a segment with its table; a sector is for the time.
     let least = 96 * 4096 + 64 * 4096;
     assert!(after + least <= before, "{before} {after}");
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(restored.segments, []);
     assert!(restored.reclaimed_until.is_some());
     for id in &ids[..3] {
@@ -89,7 +89,7 @@ fn no_clock_that_is_set_ends_the_time_and_none_stops_it() {
             simulation.clock.jump(jump_days * 60_000);
             unit = with_undelete(&simulation.world());
         }
-        let restored = unit.restore(&all(), true).expect("told");
+        let restored = unit.restore(&all(), true).expect("reported");
         assert_eq!(of(&restored, slots), (SegmentFate::Present, 4, 0));
         assert_eq!(of(&restored, whole), (SegmentFate::Restored, 0, 0));
         run_for(&simulation, &unit, DAY / 10);
@@ -113,7 +113,7 @@ fn what_is_freed_twice_is_kept_from_the_first_time_on() {
         free(&unit, id, 0..4);
     }
     assert_eq!(unit.undelete_usage().expect("known").bytes, 0);
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(restored.segments, []);
 }
 
@@ -156,7 +156,7 @@ fn a_unit_that_keeps_nothing_any_more_gives_all_of_it_back() {
     free(&unit, slots, [5]);
     unit.delete(slots).expect("deleted");
     assert_eq!(unit.undelete_usage().expect("known").segments, 0);
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(restored.segments, []);
 }
 

@@ -33,7 +33,7 @@ fn what_a_log_has_lost_is_found_after_the_next_start() {
         settle(&unit);
         simulation.crash();
         let unit = with_undelete(&simulation.world());
-        let logged = unit.restore(&all(), true).expect("told");
+        let logged = unit.restore(&all(), true).expect("reported");
         lost += 3 - of(&logged, id).1;
         settle(&unit);
         let restored = unit.restore(&all(), false).expect("restored");
@@ -90,7 +90,7 @@ fn slots_that_cannot_be_logged_are_logged_later_although_others_are_punched() {
     assert_eq!(allocated, 7 * 4096, "the room of three is given back");
     simulation.disk.heal(&freed);
     settle(&unit);
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(of(&restored, id).1, 1);
 }
 
@@ -142,7 +142,7 @@ fn what_no_log_names_is_found_though_as_many_other_slots_are_named() {
         simulation.disk.heal(&freed);
         let unit = with_undelete(&simulation.world());
         if !is_of_another {
-            // What is gone since then is named all the same.
+            // The log still names what was reclaimed since.
             let punched = unit
                 .segments
                 .read_table(id, OpenMode::Write)
@@ -151,7 +151,7 @@ fn what_no_log_names_is_found_though_as_many_other_slots_are_named() {
             punch.expect("as a log is given back in part");
         }
         settle(&unit);
-        let restored = unit.restore(&all(), true).expect("told");
+        let restored = unit.restore(&all(), true).expect("reported");
         match is_of_another {
             true => assert_eq!(of(&restored, id), (SegmentFate::Occupied, 1, 0)),
             false => assert_eq!(of(&restored, id), (SegmentFate::Present, 3, 1)),

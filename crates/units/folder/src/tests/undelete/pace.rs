@@ -76,7 +76,7 @@ fn what_an_older_log_names_is_not_its_successors_though_the_segment_is_gone() {
     simulation.kill();
     let unit = with_undelete(&simulation.world());
     run_for(&simulation, &unit, minutes(50));
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(restored.segments.len(), 1, "the older log is gone");
     assert_eq!(of(&restored, id), (SegmentFate::Present, 1, 0));
     run_for(&simulation, &unit, minutes(30));
@@ -148,6 +148,6 @@ fn a_free_does_not_wait_until_all_logs_are_read() {
     while unit.reclaim().expect("settled") {}
     let kept = unit.undelete_usage().expect("known");
     assert_eq!(kept.bytes, bytes + u64::from(SLOT_BYTES) + 44);
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(of(&restored, id).0, SegmentFate::Present);
 }

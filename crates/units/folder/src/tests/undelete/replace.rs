@@ -73,7 +73,7 @@ fn a_replacement_that_fails_leaves_nothing_among_what_is_kept() {
         assert_eq!((kept.bytes, kept.segments), (0, 0), "{fault:?}");
         assert_eq!(freed_files(&simulation, "").len(), 0, "{fault:?}");
     }
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     assert_eq!(restored.segments, []);
 }
 

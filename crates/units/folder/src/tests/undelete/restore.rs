@@ -41,7 +41,7 @@ fn what_is_freed_deleted_or_replaced_is_gone_at_once_and_can_be_brought_back() {
     simulation.kill();
     let world = simulation.world();
     let unit = with_undelete(&world);
-    let dry = unit.restore(&all(), true).expect("told");
+    let dry = unit.restore(&all(), true).expect("reported");
     assert_eq!(is_there(&unit, some, 0..20), expected, "nothing was done");
     let restored = unit.restore(&all(), false).expect("restored");
     assert_eq!(restored, dry);

@@ -36,7 +36,7 @@ fn a_full_unit_gives_up_the_oldest_first() {
     unit.probe().expect("what is kept is room");
     let kept = unit.undelete_usage().expect("known");
     assert!(kept.evicted_bytes > 0 && kept.bytes > 2 << 20, "{kept:?}");
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     let is_back: Vec<bool> = freed
         .iter()
         .map(|id| {
@@ -105,8 +105,8 @@ fn more_than_its_share_is_given_up() {
     read(&unit, segment(39), SLOT_BYTES, 0, 256).expect("as it was put");
 }
 
-/// All that was freed within an hour is in one log, and once that was begun it went as
-/// a whole, whatever was needed.
+/// All that was freed within an hour is in one log, and once reclaimed it went as a whole, even
+/// if less room was needed.
 #[test]
 fn a_full_unit_gives_up_no_more_than_is_needed() {
     let simulation = Simulation::new(1);
@@ -133,7 +133,7 @@ fn a_full_unit_gives_up_no_more_than_is_needed() {
     let kept = unit.undelete_usage().expect("known");
     assert!((1 << 20..3 << 20).contains(&kept.evicted_bytes), "{kept:?}");
     assert!(kept.bytes < 38 * 255 * 4096 + (1 << 20), "{kept:?}");
-    let restored = unit.restore(&all(), true).expect("told");
+    let restored = unit.restore(&all(), true).expect("reported");
     let gone = restored.segments.iter().filter(|one| one.lost > 0).count();
     assert!((1..=3).contains(&gone), "{restored:?}");
     // The rest goes in its time.
@@ -177,7 +177,7 @@ fn many_small_segments_push_out_no_larger_ones() {
     for id in large {
         assert_eq!(of(&restored, id), (SegmentFate::Restored, 0, 0));
     }
-    // Of those that are alike the oldest have gone.
+    // Of equal ones the oldest were reclaimed.
     assert_eq!(restored.segments.len(), 16);
     assert!(
         restored

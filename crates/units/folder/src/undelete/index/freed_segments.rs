@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::SegmentId;
 
-use crate::undelete::record::FreedSegmentName;
+use crate::undelete::name::FreedSegmentName;
 
 /// A segment that was deleted or replaced and is stored.
 #[derive(Debug, Clone, Copy)]

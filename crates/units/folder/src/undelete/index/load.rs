@@ -8,10 +8,8 @@ use world::{Clock, Disk, OpenMode};
 
 use super::{FreedSegments, Index, Logs, RunClock, path_of};
 use crate::is_not_found;
-use crate::undelete::record::{
-    DRAFT, FOLDER, FreedSegmentName, LogHeader, RESTORE, RUN_TIME, RUN_TIME_BYTES, Record, RunTime,
-    log_name, log_of,
-};
+use crate::undelete::name::{DRAFT, FOLDER, FreedSegmentName, RESTORE, RUN_TIME, log_name, log_of};
+use crate::undelete::record::{LogHeader, RUN_TIME_BYTES, Record, RunTime};
 
 /// Maximum length of a log that is read, in bytes.
 const LOG_BYTES_MAX: u64 = 64 << 20;

@@ -8,7 +8,8 @@ use base::SegmentId;
 use world::File;
 
 use super::OpenLog;
-use crate::undelete::record::{Record, Timestamp};
+use crate::undelete::name::Timestamp;
+use crate::undelete::record::Record;
 
 /// Length in bytes from which a log is closed.
 const LOG_BYTES: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use world::Clock;
 
-use crate::undelete::record::Timestamp;
+use crate::undelete::name::Timestamp;
 
 /// Computes the run time from what earlier processes saved and the monotonic clock.
 pub(in crate::undelete) struct RunClock {

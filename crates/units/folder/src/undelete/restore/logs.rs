@@ -9,7 +9,8 @@ use unit::UnitError;
 use super::plan::Plan;
 use crate::undelete::Undelete;
 use crate::undelete::index::{Index, read_log};
-use crate::undelete::record::{FOLDER, LogHeader, RESTORE, Record, log_name};
+use crate::undelete::name::{FOLDER, RESTORE, log_name};
+use crate::undelete::record::{LogHeader, Record};
 
 impl Undelete<'_> {
     /// Rewrites the logs without the restored slots, and ends the restore.

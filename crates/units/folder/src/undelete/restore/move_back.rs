@@ -12,7 +12,7 @@ use super::{Restore, RestoredSegment, SegmentFate, concerns_one_segment};
 use crate::is_not_found;
 use crate::root::folder_of;
 use crate::undelete::index::{FreedSegment, path_of};
-use crate::undelete::record::{FOLDER, FreedSegmentName};
+use crate::undelete::name::{FOLDER, FreedSegmentName};
 use crate::undelete::store::FileToStore;
 
 impl Restore<'_> {

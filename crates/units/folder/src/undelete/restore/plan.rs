@@ -14,9 +14,8 @@ use crate::is_not_found;
 use crate::root::{is_full, segment_of};
 use crate::undelete::Undelete;
 use crate::undelete::index::path_of;
-use crate::undelete::record::{
-    DRAFT, FOLDER, FreedSegmentName, RESTORE, Record, Timestamp, VERSION, log_name,
-};
+use crate::undelete::name::{DRAFT, FOLDER, FreedSegmentName, RESTORE, Timestamp, log_name};
+use crate::undelete::record::{Record, VERSION};
 
 /// Maximum length of a plan that is read, in bytes.
 const PLAN_BYTES_MAX: u64 = 64 << 20;

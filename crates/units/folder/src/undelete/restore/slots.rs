@@ -12,7 +12,7 @@ use crate::runs::runs;
 use crate::segments::OpenTable;
 use crate::table::{Table, write_entries};
 use crate::undelete::index::{path_of, read_log};
-use crate::undelete::record::FreedSegmentName;
+use crate::undelete::name::FreedSegmentName;
 
 /// The slots of one segment that are selected.
 #[derive(Default)]

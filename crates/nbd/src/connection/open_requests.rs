@@ -1,14 +1,17 @@
-//! Requests that have started and have no reply, and how their replies are staged.
+//! [`OpenRequests`]: the requests of a connection that have started and have no reply, and how their
+//! replies are staged.
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::ops::Deref;
 
-use base::{Extent, IoError, Outcome};
+use base::{Extent, IoError, Outcome, Started};
 
-use super::Connection;
+use super::{LongRequest, Pause, Step, Violation};
+use crate::buffers::Output;
 use crate::export_state::{ExportState, Operation};
 use crate::reply::{self, DATA_CHUNK_BYTES};
 use crate::request::Range;
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 use crate::wire::{Errno, Fault, chunk};
 
 /// The form of a reply.
@@ -101,7 +104,108 @@ impl Request {
     }
 }
 
-impl Connection {
+/// The requests of a connection that have started and have no reply, and the staged replies.
+#[derive(Debug)]
+pub struct OpenRequests {
+    /// The key of the connection's link, to which completions are passed.
+    link: Key,
+    /// Whether replies are structured.
+    structured: bool,
+    /// Staged replies.
+    pub output: Output,
+    pub(super) entries: Slab<Request>,
+    /// The memory that pending operations hold, in bytes.
+    operation_bytes: usize,
+    /// Why the connection has to end.
+    pub(super) broken: Option<Violation>,
+}
+
+impl OpenRequests {
+    pub(super) fn new(link: Key, structured: bool) -> Self {
+        Self {
+            link,
+            structured,
+            output: Output::default(),
+            entries: Slab::default(),
+            operation_bytes: 0,
+            broken: None,
+        }
+    }
+
+    /// The number of requests without a reply.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The memory of staged replies and pending operations, in bytes.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.output.memory() + self.operation_bytes
+    }
+
+    /// Records that a piece of `request` is pending in the device.
+    pub(super) fn add_operation<D>(
+        &mut self,
+        state: &mut ExportState<D>,
+        request: Key,
+        offset: u64,
+        bytes: usize,
+    ) {
+        self.operation_bytes += bytes;
+        state.operations.insert(Operation {
+            link: self.link,
+            request,
+            offset,
+            bytes,
+        });
+    }
+
+    /// Adds a long request of which no piece has started.
+    pub(super) fn add_long(&mut self, cookie: u64, kind: ReplyKind, range: Range) -> LongRequest {
+        let mut request = Request::new(cookie, kind);
+        request.unissued = true;
+        LongRequest {
+            request: self.entries.insert(request),
+            next: range.offset,
+            end: range.end(),
+        }
+    }
+
+    /// Handles the device's answer to a piece.
+    pub(super) fn issued<D>(
+        &mut self,
+        state: &mut ExportState<D>,
+        request: Key,
+        piece: Range,
+        started: Started,
+    ) -> Step {
+        if started == Started::Busy {
+            return Break(Pause::Stalled);
+        }
+        state.uncommitted = true;
+        if let Some(entry) = self.entries.get_mut(request) {
+            match started {
+                Started::Pending => {
+                    entry.outstanding += 1;
+                    self.add_operation(state, request, piece.offset, piece.length as usize);
+                }
+                Started::Failed(error) => entry.fault = Some(state.fault(error)),
+                Started::Done | Started::Busy => {}
+            }
+        }
+        Continue(())
+    }
+
+    /// Records that no further piece of a long request starts, so that it ends with the last
+    /// pending one.
+    pub(super) fn all_issued<D>(&mut self, request: Key, state: &mut ExportState<D>) {
+        if let Some(entry) = self.entries.get_mut(request) {
+            entry.unissued = false;
+            self.end_if_over(request, state);
+        }
+    }
+
     /// Handles the completion of a pending operation.
     pub fn complete<D>(
         &mut self,
@@ -110,7 +214,7 @@ impl Connection {
         result: Result<Outcome, IoError>,
     ) {
         self.operation_bytes -= operation.bytes;
-        let Some(request) = self.requests.get_mut(operation.request) else {
+        let Some(request) = self.entries.get_mut(operation.request) else {
             return;
         };
         request.outstanding -= 1;
@@ -121,7 +225,7 @@ impl Connection {
             }
             (ReplyKind::Plain, Ok(Outcome::Done)) => {}
             (ReplyKind::Extents { length, one }, Ok(Outcome::Extents(runs))) => {
-                if let Some(mut request) = self.requests.remove(operation.request) {
+                if let Some(mut request) = self.entries.remove(operation.request) {
                     self.stage_extents(state, &mut request, &runs, length, one);
                     self.answer(request, state);
                 }
@@ -135,7 +239,7 @@ impl Connection {
                     offset: operation.offset,
                     length: operation.bytes as u32,
                 };
-                let head = request.head(self.settings.structured, piece);
+                let head = request.head(self.structured, piece);
                 request.begun = true;
                 self.output.put(&head, &mut state.pool);
                 self.output.put(&data, &mut state.pool);
@@ -148,10 +252,10 @@ impl Connection {
     }
 
     /// Stages the reply to a request if all its pieces have ended.
-    pub(super) fn end_if_over<D>(&mut self, request: Key, state: &mut ExportState<D>) {
+    fn end_if_over<D>(&mut self, request: Key, state: &mut ExportState<D>) {
         let over = |entry: &Request| entry.outstanding == 0 && !entry.unissued;
-        if self.requests.get(request).is_some_and(over)
-            && let Some(entry) = self.requests.remove(request)
+        if self.entries.get(request).is_some_and(over)
+            && let Some(entry) = self.entries.remove(request)
         {
             self.answer(entry, state);
         }
@@ -177,9 +281,9 @@ impl Connection {
         let (cookie, pool) = (request.cookie, &mut state.pool);
         match (request.fault, request.kind) {
             (Some(fault), ReplyKind::ReadWhole(_)) if request.begun => {
-                self.broken = Some(super::Violation::PartialReply(fault.message));
+                self.broken = Some(Violation::PartialReply(fault.message));
             }
-            (Some(fault), _) if self.settings.structured => {
+            (Some(fault), _) if self.structured => {
                 self.output.put(&reply::error_chunk(cookie, &fault), pool);
             }
             (Some(fault), _) => {
