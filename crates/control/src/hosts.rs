@@ -95,6 +95,34 @@ impl HostRequest<'_> {
         let _turn = turns.assignments(host).await;
         // The serial first: a change meanwhile makes another one.
         let (serial, look, clean) = database.hosts().counters(host).await?;
+        let attachments = self.attachments().await?;
+        let units = database.units().all().await?.into_iter();
+        Ok(Assignments {
+            serial,
+            attachments,
+            units: units
+                .map(|unit| HostUnit {
+                    id: unit.id,
+                    url: unit.url,
+                    is_disabled: unit.is_disabled,
+                })
+                .collect(),
+            copysets: self.copysets().await?,
+            keys: self.wrapping_keys().await?,
+            tasks: database.hosts().jobs_of(host).await?,
+            report_number: look,
+            clean,
+            compare: database.repair().compare_count().await?,
+            preloads: database.images().preloads_on(host).await?,
+            audits: database.audits().on_host(host).await?,
+            unpins: database.images().unpins().await?,
+        })
+    }
+
+    /// The desired attachments of `host`.
+    async fn attachments(self) -> Result<Vec<Assignment>, ControlError> {
+        let host = self.host;
+        let database = &self.inner.database;
         let mut attachments = Vec::new();
         let pending = database.snapshots().pending_cuts().await?;
         let chains = database.chains().on_host(host).await?;
@@ -120,27 +148,7 @@ impl HostRequest<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let units = database.units().all().await?.into_iter();
-        Ok(Assignments {
-            serial,
-            attachments,
-            units: units
-                .map(|unit| HostUnit {
-                    id: unit.id,
-                    url: unit.url,
-                    is_disabled: unit.is_disabled,
-                })
-                .collect(),
-            copysets: self.copysets().await?,
-            keys: self.wrapping_keys().await?,
-            tasks: database.hosts().jobs_of(host).await?,
-            report_number: look,
-            clean,
-            compare: database.repair().compare_count().await?,
-            preloads: database.images().preloads_on(host).await?,
-            audits: database.audits().on_host(host).await?,
-            unpins: database.images().unpins().await?,
-        })
+        Ok(attachments)
     }
 
     /// Stores the report of `host`.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::host::catalog_calls::{EndRepair, LookAtRepair, TakeRepair};
+use api::host::catalog_calls::{EndRepair, ReportRepair, TakeRepair};
 use api::host::{RepairJob, RepairOutcome, RepairProgress, Want};
 use base::{CopysetId, UnitId, with_causes};
 use catalog::CatalogError;
@@ -222,7 +222,7 @@ impl Repair {
                 self.controller.catalog(EndRepair { copyset, end }).await?;
                 return Ok(is_well);
             }
-            let look = LookAtRepair {
+            let look = ReportRepair {
                 copyset,
                 progress: RepairProgress::default(),
             };
@@ -311,7 +311,7 @@ impl Repair {
                         return Ok(None);
                     }
                     let progress = pacing.progress();
-                    let look = LookAtRepair { copyset, progress };
+                    let look = ReportRepair { copyset, progress };
                     // Without an answer the pass may continue: its capability expires.
                     if let Ok(None) = self.controller.catalog(look).await {
                         pacing.stop();

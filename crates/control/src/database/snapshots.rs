@@ -83,6 +83,25 @@ pub(in crate::database) async fn settle(
     .await
 }
 
+/// Refuses a name that another snapshot of the same owner has.
+async fn refuse_name(
+    change: &mut AnyConnection,
+    owner: &str,
+    name: &str,
+) -> Result<(), DatabaseError> {
+    let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
+        .bind(name)
+        .bind(owner)
+        .fetch_optional(change)
+        .await?;
+    match taken {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Taken {
+            what: format!("a snapshot named {name:?}"),
+        }),
+    }
+}
+
 /// Snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshots<'a> {
@@ -113,16 +132,7 @@ impl Snapshots<'_> {
             let of = check_volume(&mut change, principal, volume, need).await?;
             // The volume's owner owns it, not the user who takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
-            let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
-                .bind(&new.name)
-                .bind(&owner)
-                .fetch_optional(&mut *change)
-                .await?;
-            if taken.is_some() {
-                return Err(DatabaseError::Taken {
-                    what: format!("a snapshot named {:?}", new.name),
-                });
-            }
+            refuse_name(&mut change, &owner, &new.name).await?;
             refuse_if_deleting(&of)?;
             check_membership(&mut change, principal, &of).await?;
             let more = Addition {

@@ -105,7 +105,7 @@ impl Scene {
     }
 
     pub async fn look(&self, host: usize, now: Millis) -> Option<RepairJob> {
-        let call = calls::LookAtRepair {
+        let call = calls::ReportRepair {
             copyset: copyset(),
             progress: RepairProgress { done: 1, all: 2 },
         };

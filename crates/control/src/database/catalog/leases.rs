@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use base::{JournalFolderId, Lineage, PartyId, SegmentId, Sequence, VolumeId};
-use catalog::LeaseSalt;
-use catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
+use api::host::catalog_calls::{Acquire, ReserveSerials};
+use base::{Lineage, PartyId, SegmentId, Sequence, SnapshotId, VolumeId};
+use catalog::{Lease, Leftovers, OpenSegment, StoredVersion, VersionCommit, VersionKey};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
@@ -106,6 +106,26 @@ impl Holder {
         };
         Err(DatabaseError::Fenced { volume, reason })
     }
+
+    /// Refuses a version that does not follow the head of its volume.
+    fn check_successor(&self, version: &StoredVersion) -> Result<(), DatabaseError> {
+        let volume = version.key.volume;
+        if self.head != version.parent || self.deleting {
+            let reason = match self.head {
+                Some(head) => format!("its head is now {} of {}", head.number, head.volume),
+                None => "it has no head now".to_owned(),
+            };
+            return Err(DatabaseError::Fenced { volume, reason });
+        }
+        if version.key.number <= self.number_last {
+            let reason = format!(
+                "version {} of {volume} cannot follow version {}",
+                version.key.number, self.number_last
+            );
+            return Err(DatabaseError::Refused { reason });
+        }
+        Ok(())
+    }
 }
 
 impl Catalog<'_> {
@@ -157,77 +177,64 @@ impl Catalog<'_> {
     /// See [`catalog::Catalog::acquire`].
     pub(in crate::database) async fn acquire(
         self,
-        volume: VolumeId,
-        salt: LeaseSalt,
-        journals: Option<JournalFolderId>,
         host: PartyId,
+        call: &Acquire,
     ) -> Result<Lease, DatabaseError> {
-        self.database.transaction().run(|mut change| async move {
-            let row = sqlx::query(volumes!("WHERE v.id = $1"))
-                .bind(volume.to_string())
-                .fetch_optional(&mut *change)
-                .await?
-                .ok_or_else(|| DatabaseError::not_found(ObjectKind::Volume, volume))?;
-            let number_last = rows::number(&row, "number_last")?;
-            let journal_next = rows::number(&row, "journal_next")?;
-            let restores = rows::number(&row, "restores")?;
-            let journal = journals::of_row(&row)?;
-            let VolumeRow {
-                epoch,
-                head,
-                size_bytes,
-                block_size,
-                replicas,
-                erasure,
-                lineage,
-                ..
-            } = rows::volume_row(&row)?;
-            let epoch = epoch + 1;
-            if epoch >= Sequence::EPOCH_MAX {
-                return Err(DatabaseError::Refused {
-                    reason: format!(
-                        "{volume} has been opened {} times, and its key cannot be used for more; \
-                     clone a snapshot from before it was opened last, and copy that clone into \
-                     a new volume",
-                        epoch - 1
-                    ),
-                });
-            }
-            sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
-                .bind(i64::from(epoch))
-                .bind(volume.to_string())
-                .execute(&mut *change)
-                .await?;
-            reports::note_lease(&mut change, volume, host, epoch).await?;
-            let journal = match journal {
-                Some(last) => Some(last.for_lease(&mut change, volume, host, journals).await?),
-                None => None,
-            };
-            snapshots::fail_taken(&mut change, volume).await?;
-            self.count_lease(&mut change).await?;
-            lineages::note_salt(&mut change, lineage, epoch, salt).await?;
-            let keys = lineages::keys_of(&mut change, lineage).await?;
-            let head = match head {
-                Some(key) => Some(version_rows::version_of(&mut change, key).await?),
-                None => None,
-            };
-            let leftovers = leftovers_of(&mut change, volume, epoch).await?;
-            Ok(Lease {
-                volume,
-                epoch,
-                size_bytes,
-                block_size,
-                replicas,
-                erasure,
-                keys,
-                head,
-                journal_next,
-                journal,
-                number_last,
-                leftovers,
-                restores: Some(restores),
+        let Acquire {
+            volume,
+            salt,
+            journals,
+        } = *call;
+        self.database
+            .transaction()
+            .run(|mut change| async move {
+                let row = row_of(&mut change, volume).await?;
+                let number_last = rows::number(&row, "number_last")?;
+                let journal_next = rows::number(&row, "journal_next")?;
+                let restores = rows::number(&row, "restores")?;
+                let journal = journals::of_row(&row)?;
+                let VolumeRow {
+                    epoch,
+                    head,
+                    size_bytes,
+                    block_size,
+                    replicas,
+                    erasure,
+                    lineage,
+                    ..
+                } = rows::volume_row(&row)?;
+                let epoch = begin_epoch(&mut change, volume, epoch).await?;
+                reports::note_lease(&mut change, volume, host, epoch).await?;
+                let journal = match journal {
+                    Some(last) => Some(last.for_lease(&mut change, volume, host, journals).await?),
+                    None => None,
+                };
+                snapshots::fail_taken(&mut change, volume).await?;
+                self.count_lease(&mut change).await?;
+                lineages::note_salt(&mut change, lineage, epoch, salt).await?;
+                let keys = lineages::keys_of(&mut change, lineage).await?;
+                let head = match head {
+                    Some(key) => Some(version_rows::version_of(&mut change, key).await?),
+                    None => None,
+                };
+                let leftovers = leftovers_of(&mut change, volume, epoch).await?;
+                Ok(Lease {
+                    volume,
+                    epoch,
+                    size_bytes,
+                    block_size,
+                    replicas,
+                    erasure,
+                    keys,
+                    head,
+                    journal_next,
+                    journal,
+                    number_last,
+                    leftovers,
+                    restores: Some(restores),
+                })
             })
-        }).await
+            .await
     }
 
     /// See [`catalog::Catalog::commit`].
@@ -257,46 +264,12 @@ impl Catalog<'_> {
                         return Ok(());
                     }
                 }
-                if holder.head != version.parent || holder.deleting {
-                    let reason = match holder.head {
-                        Some(head) => format!("its head is now {} of {}", head.number, head.volume),
-                        None => "it has no head now".to_owned(),
-                    };
-                    return Err(DatabaseError::Fenced { volume, reason });
-                }
-                if version.key.number <= holder.number_last {
-                    let reason = format!(
-                        "version {} of {volume} cannot follow version {}",
-                        version.key.number, holder.number_last
-                    );
-                    return Err(DatabaseError::Refused { reason });
-                }
+                holder.check_successor(version)?;
                 let degraded = commit.degraded.iter().map(|share| share.segment);
                 let open = commit.open_segments.iter().map(|open| open.segment);
                 check_segments(&mut change, volume, degraded.chain(open).collect()).await?;
                 versions::insert(&mut change, version).await?;
-                let number = version.key.number.cast_signed();
-                sqlx::query(
-                    "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
-             journal_next = $3 WHERE id = $1",
-                )
-                .bind(volume.to_string())
-                .bind(number)
-                .bind(version.journal_next.cast_signed())
-                .execute(&mut *change)
-                .await?;
-                for pin in &commit.pins {
-                    // A snapshot that was deleted in the meantime pins nothing.
-                    sqlx::query(
-                        "UPDATE snapshots SET state = 'completed', version_volume = $1, \
-                 version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
-                    )
-                    .bind(volume.to_string())
-                    .bind(number)
-                    .bind(pin.to_string())
-                    .execute(&mut *change)
-                    .await?;
-                }
+                set_head(&mut change, version, &commit.pins).await?;
                 self.database
                     .repair()
                     .record_missed(&mut change, host, commit, now)
@@ -313,10 +286,13 @@ impl Catalog<'_> {
     pub(in crate::database) async fn reserve_serials(
         self,
         host: PartyId,
-        volume: VolumeId,
-        epoch: u32,
-        count: u32,
+        call: &ReserveSerials,
     ) -> Result<Range<u64>, DatabaseError> {
+        let ReserveSerials {
+            volume,
+            epoch,
+            count,
+        } = *call;
         self.database
             .transaction()
             .run(|mut change| async move {
@@ -369,6 +345,70 @@ impl Catalog<'_> {
             })
             .await
     }
+}
+
+async fn row_of(connection: &mut AnyConnection, volume: VolumeId) -> Result<AnyRow, DatabaseError> {
+    sqlx::query(volumes!("WHERE v.id = $1"))
+        .bind(volume.to_string())
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Volume, volume))
+}
+
+/// Begins the epoch after `last`, which is returned.
+async fn begin_epoch(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    last: u32,
+) -> Result<u32, DatabaseError> {
+    let epoch = last + 1;
+    if epoch >= Sequence::EPOCH_MAX {
+        return Err(DatabaseError::Refused {
+            reason: format!(
+                "{volume} has been opened {last} times, and its key cannot be used for more; \
+                 clone a snapshot from before it was opened last, and copy that clone into \
+                 a new volume"
+            ),
+        });
+    }
+    sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
+        .bind(i64::from(epoch))
+        .bind(volume.to_string())
+        .execute(change)
+        .await?;
+    Ok(epoch)
+}
+
+/// Makes `version` the head of its volume, and completes the snapshots that it `pins`.
+async fn set_head(
+    change: &mut AnyConnection,
+    version: &StoredVersion,
+    pins: &[SnapshotId],
+) -> Result<(), DatabaseError> {
+    let volume = version.key.volume;
+    let number = version.key.number.cast_signed();
+    sqlx::query(
+        "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
+         journal_next = $3 WHERE id = $1",
+    )
+    .bind(volume.to_string())
+    .bind(number)
+    .bind(version.journal_next.cast_signed())
+    .execute(&mut *change)
+    .await?;
+    for pin in pins {
+        // A snapshot that was deleted in the meantime pins nothing.
+        sqlx::query(
+            "UPDATE snapshots SET state = 'completed', version_volume = $1, \
+             version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
+        )
+        .bind(volume.to_string())
+        .bind(number)
+        .bind(pin.to_string())
+        .execute(&mut *change)
+        .await?;
+    }
+    Ok(())
 }
 
 /// What the leases before `epoch` left unfinished.
