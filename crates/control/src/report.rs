@@ -45,9 +45,9 @@ impl Control {
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().all().await?;
-        let (hosts, unasked) = self.host_reports().await?;
+        let (hosts, not_requested) = self.host_reports().await?;
         let units = self.unit_registry().of_reports(&hosts).await?;
-        let mut problems: Vec<String> = unasked.into_iter().collect();
+        let mut problems: Vec<String> = not_requested.into_iter().collect();
         let unhealthy = units.iter().filter(|unit| !unit.is_healthy());
         problems.extend(unhealthy.map(unit_problem));
         for volume in &volumes.damaged {

@@ -126,23 +126,23 @@ impl Control {
     /// Requests reports from the responsive hosts and waits for them, but not for long. Returns why
     /// they were not requested if the database is read-only, as on a full disk: the last reports
     /// then have to do.
-    pub(crate) async fn ask_hosts(&self) -> Result<Option<String>, ControlError> {
+    pub(crate) async fn request_reports(&self) -> Result<Option<String>, ControlError> {
         let since = self.unresponsive_before().await?;
         let database = &self.inner.database;
-        let asked = match database.hosts().request_reports(since).await {
+        let requested = match database.hosts().request_reports(since).await {
             Err(error @ (DatabaseError::Full(_) | DatabaseError::ReadOnly(_))) => {
                 return Ok(Some(error.to_string()));
             }
-            asked => asked?,
+            requested => requested?,
         };
-        if asked > 0 {
-            let is_owing = |host: &HostRow| {
-                let is_there = host.heard.is_some_and(|heard| heard > since);
-                is_there && host.seen < host.look
+        if requested > 0 {
+            let is_outdated = |host: &HostRow| {
+                let is_responsive = host.heard.is_some_and(|heard| heard > since);
+                is_responsive && host.report_number < host.reports_requested
             };
             self.until(SHOW_WITHIN, || async {
                 let hosts = database.hosts().all().await?;
-                Ok((!hosts.iter().any(is_owing)).then_some(()))
+                Ok((!hosts.iter().any(is_outdated)).then_some(()))
             })
             .await?;
         }
@@ -154,8 +154,8 @@ impl Control {
     pub(crate) async fn host_reports(
         &self,
     ) -> Result<(Vec<HostReport>, Option<String>), ControlError> {
-        let unasked = self.ask_hosts().await?;
-        Ok((self.inner.database.hosts().reports().await?, unasked))
+        let not_requested = self.request_reports().await?;
+        Ok((self.inner.database.hosts().reports().await?, not_requested))
     }
 }
 
@@ -604,8 +604,8 @@ mod tests {
         HostRow {
             host: PartyId::from_u128(1),
             name: "h".to_owned(),
-            look: 0,
-            seen: 0,
+            reports_requested: 0,
+            report_number: 0,
             heard: heard.map(Millis),
             free_bytes,
         }

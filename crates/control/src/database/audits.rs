@@ -21,7 +21,7 @@ use crate::database::hosts::{self, jobs};
 use crate::database::rows::{self, SnapshotState, VolumeRow};
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{self, Rights};
-use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right};
+use crate::database::{Database, DatabaseError, Job, Need, ObjectKind, Principal, Right};
 
 /// How long results are kept, in milliseconds.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
@@ -362,16 +362,7 @@ impl Audits<'_> {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn on_host(self, host: PartyId) -> Result<Vec<DesiredAudit>, DatabaseError> {
-        sqlx::query(
-            "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
-             WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id",
-        )
-        .bind(host.to_string())
-        .fetch_all(&self.database.reader)
-        .await?
-        .iter()
-        .filter_map(|row| wanted(row).transpose())
-        .collect()
+        Job::Audit.desired(self.database, host, desired).await
     }
 
     /// Records the progress of a host; `false` if the audit no longer exists.
@@ -514,7 +505,7 @@ fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
 }
 
 /// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
-fn wanted(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
+fn desired(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };

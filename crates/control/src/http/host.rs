@@ -169,7 +169,9 @@ async fn answer_host(
             let (id, report) = (call.attachment, &call.report);
             json(&call, request.attachment_reported(id, report).await)
         }
-        ControllerCall::ReportSnapshot(call) => json(&call, request.cut_taken(call.snapshot).await),
+        ControllerCall::ReportSnapshot(call) => {
+            json(&call, request.consistency_point_taken(call.snapshot).await)
+        }
         ControllerCall::ReportJob(call) => {
             json(&call, request.task_done(call.task, &call.answer).await)
         }

@@ -102,7 +102,7 @@ impl Volumes<'_> {
             .await?;
         let mut view = self.seen(row.id).await?;
         if view.served().is_some() {
-            self.request.ask_hosts().await?;
+            self.request.request_reports().await?;
             let on = BTreeSet::from_iter(view.attachments.iter().map(|one| one.host));
             for host in on {
                 let Some(said) = database.hosts().report(host).await? else {

@@ -391,7 +391,7 @@ mod claims {
                 .record_report(rows.host, &report, Millis(heard));
             kept.await.expect("kept");
             let row = host().await;
-            assert_eq!((row.free_bytes, row.seen), (free_bytes, 9));
+            assert_eq!((row.free_bytes, row.report_number), (free_bytes, 9));
             assert_eq!(row.heard, Some(Millis(heard)));
             let reports = database.hosts().reports().await.expect("read");
             let whole = reports.iter().find(|one| one.host == row);

@@ -705,7 +705,7 @@ fn a_pending_snapshot_is_completed_or_fails() {
         let cut = sqlite
             .database
             .snapshots()
-            .record_cut(snapshot, sqlite.catalog.host);
+            .record_consistency_point(snapshot, sqlite.catalog.host);
         sqlite.runtime.block_on(cut).expect("noted");
     };
     let volume = sqlite.create();

@@ -104,7 +104,7 @@ impl Rows {
             .counters(self.host)
             .await
             .expect("there")
-            .0
+            .assignments
     }
 }
 

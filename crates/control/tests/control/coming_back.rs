@@ -103,7 +103,7 @@ mod claims {
         assert_eq!(scene.take(0, NOW).await, None, "not at once");
         let call = calls::SuspectUnit {
             unit: unit(1),
-            suspicion: Suspicion::Rejoined,
+            suspicion: Suspicion::NothingLost,
         };
         let taken = scene.call(2, NOW, call).await.expect("answered");
         assert_eq!(taken, Value::Bool(true));
@@ -194,7 +194,7 @@ mod claims {
             copied_to: Some(Vec::new()),
             ..RepairOutcome::default()
         };
-        assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
+        assert!(task.is_comparison && scene.end(1, MUCH_LATER, end).await);
         scene.suspicion(1, false).await;
         let later = Millis(MUCH_LATER.0 + 120_000);
         let task = scene.take(0, later).await.expect("filling");

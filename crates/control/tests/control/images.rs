@@ -178,7 +178,7 @@ impl Rows {
 
     pub async fn serial(&self, host: usize) -> u64 {
         let wanted = self.database.hosts().counters(self.hosts[host]).await;
-        wanted.expect("there").0
+        wanted.expect("there").assignments
     }
 
     async fn unpins(&self) -> u64 {

@@ -75,7 +75,7 @@ impl Rows for Scene {
         };
         // Nothing was ever read: that comes first.
         let task = scene.take(0, NOW).await.expect("to be read");
-        assert!(task.scrub && task.compare);
+        assert!(task.is_scrub && task.is_comparison);
         let end = RepairOutcome {
             compared: true,
             scrubbed: true,
@@ -152,8 +152,8 @@ impl Scene {
     pub async fn ends_well(&self, host: usize, task: &RepairJob) {
         let end = RepairOutcome {
             in_sync: task.missed.clone(),
-            compared: task.compare,
-            scrubbed: task.scrub,
+            compared: task.is_comparison,
+            scrubbed: task.is_scrub,
             ..RepairOutcome::default()
         };
         assert!(self.end(host, NOW, end).await);

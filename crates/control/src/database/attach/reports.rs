@@ -62,7 +62,7 @@ impl Attachments<'_> {
                         end_writer(&mut change, id, &stored, report.problem.as_ref()).await?;
                     }
                     moves::create_successor(&mut change, id, now).await?;
-                    hosts::clean(&mut change).await?;
+                    hosts::request_cleaning(&mut change).await?;
                     hosts::assign(&mut change, host).await?;
                 }
                 Ok(true)

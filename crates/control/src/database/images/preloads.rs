@@ -195,17 +195,7 @@ impl Images<'_> {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn preloads_on(self, host: PartyId) -> Result<Vec<DesiredPreload>, DatabaseError> {
-        sqlx::query(
-            "SELECT p.*, v.size_bytes, v.block_bytes, v.image FROM preloads p \
-             JOIN volumes v ON v.id = p.volume WHERE p.host = $1 AND p.ended_ms IS NULL \
-             AND v.image IS NOT NULL ORDER BY p.created_ms, p.volume",
-        )
-        .bind(host.to_string())
-        .fetch_all(&self.database.reader)
-        .await?
-        .iter()
-        .filter_map(|row| wanted(row).transpose())
-        .collect()
+        Job::Preload.desired(self.database, host, desired).await
     }
 
     /// Records the progress of a host; `false` if the preload was replaced or canceled.
@@ -280,7 +270,7 @@ impl Images<'_> {
 }
 
 /// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
-fn wanted(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
+fn desired(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };

@@ -37,7 +37,7 @@ impl Repair<'_> {
                     return Ok(true);
                 }
                 let is_older = match suspicion {
-                    Suspicion::Rejoined => {
+                    Suspicion::NothingLost => {
                         try_again(&mut change, unit).await?;
                         return Ok(true);
                     }

@@ -383,7 +383,7 @@ async fn task_of(
         .fetch_one(&mut *connection)
         .await?;
     let suspect = in_flight::suspect_of(&mut *connection, id).await?;
-    let wanted: i64 = scrub.try_get("scrub_requested")?;
+    let requested: i64 = scrub.try_get("scrub_requested")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
     Ok(Some(RepairJob {
@@ -407,8 +407,8 @@ async fn task_of(
             .collect::<Result<_, DatabaseError>>()?,
         serial_next,
         suspect,
-        compare: wanted > 0 || is_due,
-        scrub: wanted == 1 || is_due,
+        is_comparison: requested > 0 || is_due,
+        is_scrub: requested == 1 || is_due,
     }))
 }
 
@@ -417,7 +417,7 @@ async fn task_of(
 fn changed_of(task: &RepairJob) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
         MemberState::Rebuilding => true,
-        MemberState::InSync => task.compare,
+        MemberState::InSync => task.is_comparison,
         MemberState::Draining => false,
     };
     let changed = task.copyset.member_states().filter(is_changed);

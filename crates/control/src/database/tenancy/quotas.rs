@@ -81,14 +81,16 @@ pub(in crate::database) async fn check_membership(
     Err(DatabaseError::Forbidden {
         reason: match owner == principal.party.id {
             true => format!(
-                "you are no longer in project {:?}, on whose account volume {name:?} is, so \
-                 nothing can be added to it; put it on another's first: `scree volume transfer {name} \
-                 {user} --project PROJECT`",
+                "volume {name:?} is charged to project {:?}, of which you are no longer a member, so \
+                 it cannot grow or get snapshots; charge it to another project first: \
+                 `scree volume transfer {name} {user} --project PROJECT`",
                 volume.project_name.as_deref().unwrap_or_default()
             ),
             false => format!(
-                "the owner of volume {name:?} is no longer in the project on whose account it is, \
-                 so nothing can be added to it; they can put it on another's, by `scree volume transfer`"
+                "volume {name:?} is charged to a project of which its owner is no longer a member, \
+                 so it cannot grow or get snapshots; the owner can charge it to another project: \
+                 `scree volume transfer {name} {} --project PROJECT`",
+                volume.owner_name.as_deref().unwrap_or("OWNER")
             ),
         },
     })
