@@ -86,7 +86,7 @@ impl Volumes<'_> {
             VolumeView::fresh(row, new.tags)
         } else {
             tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
-            self.seen(row.id).await?
+            self.reported_view(row.id).await?
         };
         let notices = [self.overcommitted(size_bytes, redundancy).await?, zones];
         view.notice = Message::joined(notices.into_iter().flatten());

@@ -32,7 +32,7 @@ fn the_database_is_a_catalog_on_postgresql_too() {
     }
 }
 
-/// Two instances of the controller, and many threads in each, on the same rows.
+/// Two controllers, each with many threads, work on the same rows.
 #[test]
 fn controllers_of_one_database_never_grant_the_same_number_twice() {
     const THREADS: usize = 8;
@@ -67,7 +67,7 @@ fn controllers_of_one_database_never_grant_the_same_number_twice() {
                         epochs.push(lease.epoch);
                         match catalog.reserve_serials(volume, lease.epoch, 3) {
                             Ok(range) => serials.extend(range),
-                            // Another one has taken the lease since.
+                            // Another thread has taken the lease.
                             Err(error) => assert!(error.is_fenced(), "{error}"),
                         }
                         let id =
@@ -103,7 +103,7 @@ fn controllers_of_one_database_never_grant_the_same_number_twice() {
     assert_eq!(made, TURNS, "each name once");
 }
 
-/// The simulator's catalog.
+/// The catalog in memory, which the simulator uses.
 #[derive(Default)]
 struct Memory {
     catalog: MemoryCatalog,
@@ -169,7 +169,7 @@ fn the_catalog_in_memory_passes_the_conformance_suite() {
     }
 }
 
-/// One call after another took all that the cluster will ever have.
+/// Repeated calls once reserved all the serials that a cluster can ever have.
 #[test]
 fn segment_serials_are_reserved_in_small_numbers() {
     let server = Postgres::start();
@@ -187,7 +187,7 @@ fn segment_serials_are_reserved_in_small_numbers() {
     }
 }
 
-/// Every volume of a cluster was looked at, at each turn of each host.
+/// Each host once examined every volume of the cluster in every round of cleaning.
 #[test]
 fn only_volumes_with_removable_versions_are_examined() {
     let server = Postgres::start();
@@ -225,7 +225,7 @@ fn only_volumes_with_removable_versions_are_examined() {
     }
 }
 
-/// The answer to a commit was lost, and the host made it once more.
+/// A host repeats a commit whose answer was lost.
 #[test]
 fn a_repeated_commit_succeeds() {
     let scene = Scene::new();
@@ -287,7 +287,7 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
     };
     assert_eq!(due(4, 0, 9), []);
     let first = due(5, 0, 2);
-    // No answer has more, whatever count the call names.
+    // An answer has at most 16 plans, even if the call requests more.
     let more = due(5, first[1].id, u32::MAX);
     let rest = due(5, more[15].id, u32::MAX);
     assert_eq!((first.len(), more.len(), rest.len()), (2, 16, 2));
@@ -298,8 +298,8 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
     assert_eq!(parts.map(|part| part.slots()).sum::<usize>(), plan.slots());
 }
 
-/// An operator put back the database of a day before, as the handbook said:
-/// the next lease had an epoch that had been used, and with it nonces.
+/// After an operator had restored the database from a backup, the next lease got an epoch that had
+/// been used before, and with it used nonces.
 #[test]
 fn a_database_that_was_moved_ahead_grants_no_number_twice() {
     let scene = Scene::new();

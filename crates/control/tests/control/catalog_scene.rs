@@ -33,8 +33,7 @@ pub const SALT: LeaseSalt = LeaseSalt([3; 16]);
 
 static ATTACHMENTS: AtomicU64 = AtomicU64::new(1);
 
-/// The database as a host sees it, every call and answer once through JSON. The
-/// volume that it takes a lease on is attached to it.
+/// The catalog of one host. Acquiring a lease attaches the volume to the host first.
 pub struct HostCatalog {
     pub database: Database,
     pub principal: Principal,
@@ -83,7 +82,7 @@ impl HostCatalog {
         self.runtime.block_on(attached).expect("attached");
     }
 
-    /// As an agent that has closed it.
+    /// Detaches the volume, as an agent that has closed it does.
     pub fn detach(&self, volume: VolumeId) {
         self.runtime.block_on(async {
             let of = self
@@ -130,7 +129,7 @@ impl Catalog for HostCatalog {
             self.database.volumes().get(volume).await?;
             self.database.attachments().of_volume(volume).await
         });
-        // One that is gone, the database is to refuse.
+        // A deleted volume is not attached: the database has to refuse the lease.
         if of.is_ok_and(|of| of.is_empty()) {
             self.attach(volume);
         }
@@ -340,7 +339,7 @@ impl Scene {
         row.expect("there").state
     }
 
-    /// Opens the volume, commits one version, closes it.
+    /// Opens the volume, commits one version and closes it.
     pub fn write(&self, volume: VolumeId) -> VersionKey {
         self.attach(volume);
         let lease = self.catalog.acquire(volume, SALT, None).expect("a lease");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-/// Words were once described by the names that they have in the code.
+/// Words were once described by their names in the code.
 #[test]
 fn words_are_described_as_they_are_sent() {
     let document = serde_json::to_value(control::http::description()).expect("JSON");
@@ -60,7 +60,7 @@ fn each_problem_code_and_state_is_explained_to_programmers() {
     assert!(looked_for > 20, "{looked_for}");
 }
 
-/// So that what clients are made from is what the server does.
+/// Clients are generated from this file.
 #[test]
 fn the_committed_description_matches_the_handlers() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");

@@ -1,4 +1,4 @@
-//! What the database, the manager and the API promise.
+//! The promises of the database, the controller and the API.
 
 #![expect(
     clippy::disallowed_methods,

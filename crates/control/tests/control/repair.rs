@@ -19,25 +19,28 @@ mod claims {
         scene.suspicion(1, false).await;
         assert!(scene.take(0, NOW).await.is_some());
         assert_eq!(scene.take(1, NOW).await, None, "another has it");
-        assert_eq!(scene.look(1, NOW).await, None);
+        assert_eq!(scene.report_progress(1, NOW).await, None);
         let may = |host: usize, now| {
             scene
                 .database
                 .repair()
                 .rights(scene.hosts[host], copyset(), now)
         };
-        // What is filled it may change, and not where that comes from.
+        // The host may change the rebuilding member, and not the members it copies from.
         assert_eq!(may(0, NOW).await.expect("read"), Some(vec![unit(1)]));
         assert_eq!(may(1, NOW).await.expect("read"), None);
         let said = Millis(NOW.0 + 50_000);
-        assert!(scene.look(0, said).await.is_some(), "it says how far it is");
+        assert!(
+            scene.report_progress(0, said).await.is_some(),
+            "it says how far it is"
+        );
         let shown = scene.database.repair().list(said).await.expect("read");
         assert_eq!(
             (shown[0].progress.done, shown[0].repairer.as_deref()),
             (1, Some("one"))
         );
         assert_eq!(scene.take(1, LATER).await, None);
-        // It is unresponsive: another one goes on.
+        // The host is unresponsive, so another host continues.
         let unresponsive = Millis(said.0 + 60_001);
         assert!(
             scene.take(1, unresponsive).await.is_none(),
@@ -49,7 +52,7 @@ mod claims {
             .await
             .expect("no host repairs it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
-        assert_eq!(scene.look(0, unresponsive).await, None);
+        assert_eq!(scene.report_progress(0, unresponsive).await, None);
         let end = RepairOutcome {
             in_sync: task.missed,
             ..RepairOutcome::default()
@@ -63,8 +66,7 @@ mod claims {
         assert!(scene.member_states().await.iter().all(whole));
     }
 
-    /// A host that is not to be trusted filled the database, or showed what it liked at any
-    /// length.
+    /// A faulty host could once fill the database, and show texts of any length.
     pub async fn a_repair_report_names_a_limited_number_of_units(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("a task");
@@ -82,7 +84,10 @@ mod claims {
             matches!(refused, Err(CatalogError::Refused { .. })),
             "{refused:?}"
         );
-        assert!(scene.look(0, NOW).await.is_some(), "it still has it");
+        assert!(
+            scene.report_progress(0, NOW).await.is_some(),
+            "it still has it"
+        );
         let wordy = RepairOutcome {
             copied_to: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
@@ -95,8 +100,8 @@ mod claims {
         assert_eq!(problem.chars().count(), 2000);
     }
 
-    /// A host said that units lack something, and was the one to change them; and it went
-    /// from one copyset to the next, and kept what it had got for each.
+    /// A host that reported units as incomplete was once given the right to change them. It could
+    /// also go from copyset to copyset and keep its rights on each.
     pub async fn a_host_that_reported_a_suspicion_does_not_repair_and_none_repairs_two(
         scene: Scene,
     ) {
@@ -123,7 +128,7 @@ mod claims {
             },
         };
         scene.call(0, NOW, call).await.expect("ended");
-        // Two of them lack something, says the first host: the other one repairs.
+        // The first host reports two members as incomplete, so the other host repairs.
         scene.suspect_as(0, 1, true).await;
         let soon = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(0, soon).await, None, "it is who suspected");
@@ -148,7 +153,7 @@ mod claims {
         let next = scene.take(1, Millis(later.0 + 30_000)).await;
         let next = next.expect("those that have no problem come first");
         assert_ne!(next.copyset.id, first.copyset.id);
-        // The other one is unresponsive.
+        // The other host is unresponsive.
         let unresponsive = Millis(NOW.0 + 200_000);
         assert!(
             scene.take(0, unresponsive).await.is_some(),
@@ -156,7 +161,7 @@ mod claims {
         );
     }
 
-    /// A host committed that members lack something, and was the one to change them.
+    /// A host whose commit named members as incomplete was once given the right to change them.
     pub async fn a_host_does_not_repair_members_that_its_own_commit_reported(scene: Scene) {
         let segment = scene.attach().await;
         let all = (u64::MAX, u64::MAX);
@@ -170,7 +175,7 @@ mod claims {
         scene.commit(1, all, first).await.expect("the other has it");
         let later = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(1, later).await, None, "it is who committed");
-        // Nor does it keep what it repairs already, with more to change.
+        // It also loses a copyset that it is already repairing, since it would gain rights.
         scene.is_repaired().await;
         scene.suspicion(0, false).await;
         assert!(scene.take(1, later).await.is_some());
@@ -185,8 +190,8 @@ mod claims {
                 .rights(scene.hosts[1], copyset(), now)
         };
         assert_eq!(may(later).await.expect("read"), None);
-        assert_eq!(scene.look(1, later).await, None);
-        // The only host there is repairs on.
+        assert_eq!(scene.report_progress(1, later).await, None);
+        // If no other host is available, it continues.
         let alone = Millis(later.0 + 59_999);
         let both = Some(vec![unit(0), unit(1)]);
         assert_eq!(may(alone).await.expect("read"), both);
@@ -194,7 +199,7 @@ mod claims {
         assert!(scene.take(1, unresponsive).await.is_some());
     }
 
-    /// As the one before, by a table so old that it knows of no member that came since.
+    /// The same for a commit by an old copyset table, which does not have the new member.
     pub async fn a_host_that_did_not_know_a_new_member_does_not_repair(scene: Scene) {
         scene.attach().await;
         scene.drain(0, &Scene::others(&[2])).await;
@@ -218,7 +223,7 @@ mod claims {
         let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
         assert_eq!(scene.states().await, [filling, whole]);
         scene.is_repaired().await;
-        // In a comparison it looks at all of them.
+        // A comparison examines all members.
         let wanted = scene
             .database
             .units()
@@ -233,7 +238,7 @@ mod claims {
     pub async fn a_member_is_in_sync_only_if_it_has_missed_nothing_since(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("filling");
-        // It has missed something while the last pass went on.
+        // The member has missed a write during the last pass.
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
         assert_eq!(
@@ -248,8 +253,8 @@ mod claims {
         );
     }
 
-    /// Of two that were away, one goes on to count; of one that is older than it was
-    /// that cannot be said.
+    /// If both members were unavailable, one of them keeps counting as a copy. A member that was
+    /// restored to an earlier state does not.
     pub async fn one_of_two_rejoined_units_keeps_counting_as_a_copy(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.suspicion(1, false).await;
@@ -259,8 +264,8 @@ mod claims {
         assert_eq!(scene.states().await, [filling, filling]);
     }
 
-    /// A host with an old table put a version, and while it did both units were
-    /// replaced: the version was committed, and no member had what it named.
+    /// While a host wrote a version by an old copyset table, both units were replaced. The version
+    /// was committed, and no member had its slots.
     pub async fn a_version_without_enough_members_is_refused(scene: Scene) {
         let segment = scene.attach().await;
         let refused = |done: Result<(), CatalogError>| {
@@ -274,12 +279,12 @@ mod claims {
         let (principal, database) = (&scene.principal, &scene.database);
         scene.drain(0, &usable).await;
         let task = scene.take(0, NOW).await.expect("filling");
-        // The one that leaves has what was put before it did.
+        // The draining member has the slots that were put before the drain.
         let lacking = Some((segment, &[1][..]));
         scene.commit(2, (0, 0), lacking).await.expect("it is there");
         scene.ends_well(0, &task).await;
         assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
-        // But nothing of what was put since.
+        // It has none that were put later.
         refused(scene.commit(3, (0, 1), lacking).await);
         scene.is_repaired().await;
         assert_eq!(scene.member_states().await.len(), 2);
@@ -296,11 +301,11 @@ mod claims {
             refused(scene.commit(4, (0, 2), None).await);
         }
         scene.commit(4, (1, 1), None).await.expect("one is there");
-        // A host that repeats its puts knows the current members.
+        // A host that repeats its puts uses the current members.
         let table = database.units().copysets().await.expect("read");
         let newest = table[0].joined;
         scene.commit(5, (newest, newest), None).await.expect("both");
-        // It names nothing new.
+        // The version names no new slots.
         let nothing = (u64::MAX, u64::MAX);
         scene.commit(6, nothing, None).await.expect("nothing");
     }
@@ -346,8 +351,8 @@ mod claims {
         );
     }
 
-    /// A unit was whole when a pass began, and was then found to be older than it was:
-    /// members filled from it became in sync, and the draining one was removed.
+    /// A unit was in sync when a pass began, and was then found to be in an earlier state. Members
+    /// rebuilt from it became in sync, and the draining member was removed.
     pub async fn a_member_rebuilt_from_an_older_unit_is_not_in_sync(scene: Scene) {
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
@@ -363,8 +368,8 @@ mod claims {
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
-    /// A database was put back to before a unit was drained: a host that still knew the
-    /// members of the lost one put on units that were none.
+    /// A database was restored to a state before a drain. A host that still used the lost copyset
+    /// table wrote to units that were no members any more.
     pub async fn a_restored_database_accepts_no_writes_by_an_older_table(scene: Scene) {
         scene.drain(0, &Scene::others(&[2])).await;
         let before = scene.database.units().copysets().await.expect("read");

@@ -41,17 +41,17 @@ mod claims {
         assert_eq!(scene.member_states().await.len(), 2);
         let left = scene.database.units().all().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
-        // With what it held then it does not come back.
+        // A removed unit cannot be added again with its old segments.
         let again = [UnitRow::new(unit(0), "file:///0".to_owned())];
         let added = scene.database.units().plan(&again, |_, _| Vec::new(), NOW);
         assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
     }
 
-    /// Two units were drained one after the other, and the second one got a place of the
-    /// first: all was copied twice.
+    /// When two units were drained one after the other, the second one replaced the first, and
+    /// everything was copied twice.
     pub async fn a_draining_unit_replaces_no_member(scene: Scene) {
         let (principal, database) = (&scene.principal, &scene.database);
-        // Who asks first has looked before the second one was drained.
+        // The usable units were determined before the second unit was drained.
         let usable = Scene::others(&[1, 2, 3]);
         let none = Scene::others(&[]);
         let refused = database
@@ -66,7 +66,7 @@ mod claims {
         }
         let rows = database.units().all().await.expect("read");
         assert!(rows.iter().all(|row| !row.is_draining), "all or none");
-        // A unit with a place, and one that would be the first to get it.
+        // One draining unit is a member, and the other one would be the first choice to replace it.
         let id = CopysetId::new(1).expect("12 bits");
         let plan =
             |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
@@ -80,7 +80,7 @@ mod claims {
         }
     }
 
-    /// A drain could not be ended.
+    /// A drain could once not be canceled.
     pub async fn a_canceled_drain_restores_the_members(scene: Scene) {
         let segment = scene.attach().await;
         let (principal, database) = (&scene.principal, &scene.database);
@@ -107,7 +107,8 @@ mod claims {
         );
         let copysets = database.units().copysets().await.expect("read");
         assert_eq!((copysets[0].joined, copysets[0].draining[0].place), (2, 0));
-        // What was put while it left is on the others, and so it may be in a version.
+        // Slots that were put during the drain are on the other members, so a version may name
+        // them.
         let lacking = Some((segment, &[1][..]));
         scene
             .commit(2, (1, 1), lacking)
@@ -144,7 +145,7 @@ mod claims {
                 .contains("scree unit add")
         );
         scene.suspicion(1, false).await;
-        // Unit 1 may lack what only unit 0 has.
+        // Unit 1 may be missing slots that only unit 0 has.
         assert!(
             remove(0, Removal::Lost, &[2, 3])
                 .await
@@ -156,13 +157,13 @@ mod claims {
         assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
         let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
-        // Until that one is whole, the other one has the last copy.
+        // Until the replacement is in sync, the other member has the last copy.
         assert!(
             remove(1, Removal::Lost, &[3])
                 .await
                 .contains("last complete copy")
         );
-        // The new one is lost, too: its place is another's.
+        // The replacement is lost as well, and is replaced.
         assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
         let task = scene.take(0, NOW).await.expect("filling");
         scene.ends_well(0, &task).await;
@@ -171,7 +172,7 @@ mod claims {
                 .await
                 .contains("scree unit add")
         );
-        // One that is a member of nothing goes at once.
+        // A unit that is a member of no copyset is removed at once.
         let moved = scene
             .database
             .units()
@@ -180,8 +181,8 @@ mod claims {
         assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
     }
 
-    /// A healthy unit was removed for a dead one, which was counted as the whole copy.
-    /// Without another member in sync, the operator has to accept the data loss.
+    /// A healthy unit was once removed because a dead one counted as a complete copy. Without
+    /// another member in sync, the operator has to accept the data loss.
     pub async fn an_unreachable_unit_does_not_count_as_a_copy(scene: Scene) {
         let usable = Scene::others(&[2, 3]);
         let remove = async |number: u128, how, there: &[u128]| {
@@ -205,7 +206,7 @@ mod claims {
         assert!(said.contains("is found by no host"), "{said}");
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
 
-        // What replaces one that is drained dies in the middle of it.
+        // The replacement of a draining unit is lost before it is in sync.
         scene.drain(0, &Scene::others(&[2])).await;
         scene.suspicion(1, true).await;
         let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
@@ -221,8 +222,8 @@ mod claims {
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
-    /// A cluster that began with one unit has copysets of one: a unit that was lost
-    /// could not be removed for what never lay there.
+    /// A cluster that began with one unit has copysets of one member. A lost unit could not be
+    /// removed because of such a copyset, though nothing was ever stored there.
     pub async fn in_an_empty_copyset_a_member_is_replaced_at_once(scene: Scene) {
         let id = CopysetId::new(1).expect("12 bits");
         let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
@@ -250,7 +251,7 @@ mod claims {
             (unit(2), MemberState::Rebuilding)
         );
 
-        // From now on there may be something.
+        // From now on the copyset may hold data.
         let new = volume("single", NOW);
         let inserted = scene.database.volumes().insert(principal, &new);
         inserted.await.expect("made");
@@ -277,12 +278,12 @@ mod claims {
         assert_eq!(note(5000).await.expect("noted"), []);
         assert_eq!(note(5999).await.expect("noted"), []);
         assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
-        // The power was gone, and no host there that could have found it.
+        // During a power failure no host was running that could have reached the unit.
         assert_eq!(note(16_001).await.expect("noted"), []);
         assert_eq!(note(17_000).await.expect("noted"), []);
         assert_eq!(note(17_001).await.expect("noted"), [unit(0)]);
         let usable = Scene::others(&[3]);
-        // The other one is missing as well: it is no copy.
+        // The other member is missing as well, so it does not count as a copy.
         let none = HashSet::new();
         let replaced = scene
             .database
@@ -306,7 +307,7 @@ mod claims {
             .replace_missing(unit(0), &usable, &there, NOW)
             .await;
         assert_eq!(replaced.expect("it was before"), 0);
-        // It is back before the other one is whole.
+        // The unit rejoins before its replacement is in sync.
         let back = scene
             .database
             .units()

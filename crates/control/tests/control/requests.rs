@@ -1,5 +1,4 @@
-//! What is claimed of every request: keys under which things are made once,
-//! trying without doing, pages, filters, tags, quotas.
+//! What holds for every request: idempotency keys, dry runs, pages, filters and tags.
 
 use serde_json::{Value, json};
 
@@ -24,7 +23,7 @@ pub async fn names(scene: &Scene, party: &Party, path: &str) -> Vec<String> {
     loop {
         let joint = if path.contains('?') { '&' } else { '?' };
         let request = format!("GET {path}{joint}after={after}");
-        let page = scene.ask(Some(party), &request, Value::Null, 200).await;
+        let page = scene.request(Some(party), &request, Value::Null, 200).await;
         let items = page["items"].as_array().expect("a list");
         names.extend(
             items
@@ -44,12 +43,12 @@ async fn a_request_with_the_same_idempotency_key_is_carried_out_once(scene: Scen
     let new = json!({"name": "disk", "size": 1 << 20});
     let (status, first) = post(&scene, &alice, "/v1/volumes", "k1", &new).await;
     assert_eq!(status, 201, "{first}");
-    // The same in other words.
+    // The same request, written differently.
     let again = json!({"size": 1 << 20, "name": "disk"});
     let (status, second) = post(&scene, &alice, "/v1/volumes", "k1", &again).await;
     assert_eq!((status, &second), (201, &first));
     assert_eq!(names(&scene, &alice, "/v1/volumes").await, ["disk"]);
-    // Other words under the same key, and the same ones by somebody else.
+    // A different request with the same key, and the same request of another user.
     let other = json!({"name": "disk-2", "size": 1 << 20});
     let (status, refused) = post(&scene, &alice, "/v1/volumes", "k1", &other).await;
     assert_eq!(
@@ -70,16 +69,18 @@ async fn a_request_with_the_same_idempotency_key_is_carried_out_once(scene: Scen
     assert_eq!(status, 201, "{first}");
     let (_, second) = post(&scene, &alice, "/v1/snapshots", "k2", &new).await;
     assert_eq!(second, first);
-    // What was refused was not made: the key is free.
+    // A refused request does not use up its key.
     let clone = json!({"name": "disk", "from": "noon"});
     let (status, _) = post(&scene, &alice, "/v1/volumes", "k3", &clone).await;
     assert_eq!(status, 409);
     let clone = json!({"name": "clone", "from": "noon"});
     let (status, _) = post(&scene, &alice, "/v1/volumes", "k3", &clone).await;
     assert_eq!(status, 201);
-    // What is gone since is not made again.
+    // An object that was deleted since is not created again.
     let snapshot = "DELETE /v1/snapshots/noon";
-    scene.ask(Some(&alice), snapshot, Value::Null, 200).await;
+    scene
+        .request(Some(&alice), snapshot, Value::Null, 200)
+        .await;
     let (status, gone) = post(&scene, &alice, "/v1/snapshots", "k2", &new).await;
     assert_eq!(status, 409, "{gone}");
     assert!(
@@ -120,7 +121,7 @@ async fn a_request_with_the_same_idempotency_key_is_carried_out_once(scene: Scen
     assert_eq!(second["id"], first["id"]);
 }
 
-/// Of two that come at the same time, one makes it and both are told so.
+/// Of two concurrent requests one creates the object, and both return it.
 async fn two_concurrent_requests_with_one_key_create_one_object(scene: Scene) {
     let alice = scene.member("users", "alice").await;
     for turn in 0..8 {
@@ -236,9 +237,9 @@ fn dry_runs_of_administrator() -> Vec<(&'static str, Value)> {
 
 /// The number of entries in the audit log, and the volume `disk`.
 async fn state_of_disk(scene: &Scene, owner: &Party) -> (usize, Value) {
-    let log = scene.ask(Some(&scene.root), "GET /v1/audit", Value::Null, 200);
+    let log = scene.request(Some(&scene.root), "GET /v1/audit", Value::Null, 200);
     let log = log.await.as_array().expect("entries").len();
-    let disk = scene.ask(Some(owner), "GET /v1/volumes/disk", Value::Null, 200);
+    let disk = scene.request(Some(owner), "GET /v1/volumes/disk", Value::Null, 200);
     (log, disk.await)
 }
 
@@ -247,16 +248,16 @@ async fn a_dry_run_creates_nothing_and_finds_conflicts(scene: Scene) {
     let principal = Some(&alice);
     let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
     let request = "POST /v1/volumes?dry_run=true";
-    let tried = scene.ask(principal, request, new.clone(), 201).await;
+    let tried = scene.request(principal, request, new.clone(), 201).await;
     assert_eq!(
         (&tried["name"], &tried["tags"]["tier"]),
         (&json!("disk"), &json!("gold"))
     );
     assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
     scene
-        .ask(principal, "POST /v1/volumes", new.clone(), 201)
+        .request(principal, "POST /v1/volumes", new.clone(), 201)
         .await;
-    scene.ask(principal, request, new, 409).await;
+    scene.request(principal, request, new, 409).await;
 }
 
 async fn dry_runs_are_checked_and_change_nothing(scene: Scene) {
@@ -264,16 +265,16 @@ async fn dry_runs_are_checked_and_change_nothing(scene: Scene) {
     let (root, principal) = (Some(&scene.root), Some(&alice));
     scene.member("hosts", "h1").await;
     let grant = json!({"user": "alice", "right": "use", "host": "h1"});
-    scene.ask(root, "POST /v1/grants", grant, 201).await;
+    scene.request(root, "POST /v1/grants", grant, 201).await;
     let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
-    scene.ask(principal, "POST /v1/volumes", new, 201).await;
+    scene.request(principal, "POST /v1/volumes", new, 201).await;
     let before = state_of_disk(&scene, &alice).await;
     for (request, body, status) in dry_runs_of_owner() {
-        scene.ask(principal, request, body, status).await;
+        scene.request(principal, request, body, status).await;
     }
     for (request, body) in changes_without_dry_run() {
         let request = format!("{request}?dry_run=true");
-        let refused = scene.ask(root, &request, body, 400).await;
+        let refused = scene.request(root, &request, body, 400).await;
         assert_eq!(refused["field"], "dry_run", "{request}: {refused}");
     }
     for (request, body) in dry_runs_of_administrator() {
@@ -281,12 +282,12 @@ async fn dry_runs_are_checked_and_change_nothing(scene: Scene) {
             Value::Null => String::new(),
             body => body.to_string(),
         };
-        let (status, answer) = scene.try_ask(root, request, &body).await;
+        let (status, answer) = scene.try_request(root, request, &body).await;
         assert!((200..300).contains(&status), "{request}: {answer}");
     }
     assert_eq!(before, state_of_disk(&scene, &alice).await);
     for absent in ["GET /v1/users/carol", "GET /v1/projects/red"] {
-        scene.ask(root, absent, Value::Null, 404).await;
+        scene.request(root, absent, Value::Null, 404).await;
     }
     assert!(names(&scene, &alice, "/v1/snapshots").await.is_empty());
 }
@@ -298,10 +299,12 @@ async fn lists_are_paged_and_filtered(scene: Scene) {
         let tier = if number % 2 == 0 { "gold" } else { "tin" };
         let tags = json!({"tier": tier, "number": number.to_string()});
         let new = json!({"name": format!("disk-{number}"), "size": 1 << 20, "tags": tags});
-        scene.ask(principal, "POST /v1/volumes", new, 201).await;
+        scene.request(principal, "POST /v1/volumes", new, 201).await;
         let new = json!({"volume": format!("disk-{number}"), "name": format!("noon-{number}"),
             "tags": {"tier": tier}});
-        scene.ask(principal, "POST /v1/snapshots", new, 201).await;
+        scene
+            .request(principal, "POST /v1/snapshots", new, 201)
+            .await;
     }
     for limit in [1, 2, 3, 6, 7, 8, 1000] {
         let mut all = names(&scene, &alice, &format!("/v1/volumes?limit={limit}")).await;
@@ -349,11 +352,11 @@ async fn lists_are_paged_and_filtered(scene: Scene) {
         "tag=x",
     ] {
         let request = format!("GET /v1/volumes?{query}");
-        scene.ask(principal, &request, Value::Null, 400).await;
+        scene.request(principal, &request, Value::Null, 400).await;
     }
     let set = json!({"tags": {"tier": "lead"}});
     let tagged = scene
-        .ask(principal, "PUT /v1/volumes/disk-0/tags", set.clone(), 200)
+        .request(principal, "PUT /v1/volumes/disk-0/tags", set.clone(), 200)
         .await;
     assert_eq!(tagged["tags"], set["tags"]);
     assert_eq!(
@@ -373,13 +376,14 @@ async fn lists_are_paged_and_filtered(scene: Scene) {
     ] {
         let set = json!({"tags": tags});
         let refused = scene
-            .ask(principal, "PUT /v1/volumes/disk-0/tags", set, 400)
+            .request(principal, "PUT /v1/volumes/disk-0/tags", set, 400)
             .await;
         assert_eq!(refused["field"], "tags");
     }
 }
 
-/// A misspelt `dry_run` had it done, and a misspelt filter showed everything.
+/// A request with a misspelled `dry_run` was once carried out, and a misspelled filter showed
+/// everything.
 #[tokio::test]
 async fn unknown_parameters_and_invalid_values_are_refused() {
     let scene = Scene::new().await;
@@ -400,24 +404,26 @@ async fn unknown_parameters_and_invalid_values_are_refused() {
             true => new.clone(),
             false => Value::Null,
         };
-        let refused = scene.ask(principal, request, body, 400).await;
+        let refused = scene.request(principal, request, body, 400).await;
         assert_eq!(refused["code"], "invalid_argument", "{request}");
     }
     assert!(names(&scene, &alice, "/v1/volumes").await.is_empty());
     for request in ["GET /v1/audit?limit=0", "GET /v1/audit?limit=1001"] {
         scene
-            .ask(Some(&scene.root), request, Value::Null, 400)
+            .request(Some(&scene.root), request, Value::Null, 400)
             .await;
     }
-    scene.ask(principal, "POST /v1/volumes", new, 201).await;
+    scene.request(principal, "POST /v1/volumes", new, 201).await;
     let restore = "POST /v1/volumes/disk/restore";
     for body in [json!({}), json!({"time": null, "version": 1})] {
-        let (status, _) = scene.try_ask(principal, restore, &body.to_string()).await;
+        let (status, _) = scene
+            .try_request(principal, restore, &body.to_string())
+            .await;
         assert!(matches!(status, 400 | 422), "{body}: {status}");
     }
 }
 
-/// To JSON Schema, and so to the description, `1048576.0` is an integer.
+/// In JSON Schema, and so in docs/openapi.json, `1048576.0` is an integer.
 #[tokio::test]
 async fn a_whole_number_may_be_written_with_a_point() {
     let scene = Scene::new().await;
@@ -429,24 +435,28 @@ async fn a_whole_number_may_be_written_with_a_point() {
         ("1e300", 422),
     ] {
         let body = format!(r#"{{"name": "disk", "size": {size}}}"#);
-        let (said, answer) = scene.try_ask(Some(&alice), "POST /v1/volumes", &body).await;
+        let (said, answer) = scene
+            .try_request(Some(&alice), "POST /v1/volumes", &body)
+            .await;
         assert_eq!(said, status, "{size}: {answer}");
     }
 }
 
-/// The last of them counted, so that what has the other was shown.
+/// Of two values for one tag the last one once counted, so objects with the other one were shown.
 #[tokio::test]
 async fn an_object_has_one_value_for_each_tag() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let new = json!({"name": "disk", "size": 1 << 20, "tags": {"tier": "gold"}});
-    scene.ask(Some(&alice), "POST /v1/volumes", new, 201).await;
+    scene
+        .request(Some(&alice), "POST /v1/volumes", new, 201)
+        .await;
     let both = "/v1/volumes?tag=tier%3Dtin&tag=tier%3Dgold";
     assert!(names(&scene, &alice, both).await.is_empty());
-    // No filter could name it.
+    // No filter could name such a tag.
     let set = json!({"tags": {"a=b": "c"}});
     let tag = "PUT /v1/volumes/disk/tags";
-    scene.ask(Some(&alice), tag, set, 400).await;
+    scene.request(Some(&alice), tag, set, 400).await;
 }
 
 on_both!(

@@ -426,7 +426,10 @@ async fn each_caller_gets_the_status_of_their_rights(scene: Scene) {
                 Value::Null => String::new(),
                 body => filled(&body.to_string(), &things),
             };
-            let (status, answer) = cast.scene.try_ask(cast.caller(column), &asked, &sent).await;
+            let (status, answer) = cast
+                .scene
+                .try_request(cast.caller(column), &asked, &sent)
+                .await;
             if status != statuses[column] {
                 wrong.push(format!(
                     "{request} {body} by {who}: {status} and not {}: {answer}",
@@ -479,7 +482,7 @@ async fn a_strangers_object_is_answered_like_one_that_does_not_exist(scene: Scen
                 Value::Null => String::new(),
                 body => filled(&body.to_string(), things),
             };
-            let (status, answer) = cast.scene.try_ask(Some(&cast.bob), &asked, &sent).await;
+            let (status, answer) = cast.scene.try_request(Some(&cast.bob), &asked, &sent).await;
             let mut text = answer.to_string();
             for (letter, thing) in things {
                 text = text.replace(thing, letter);
@@ -504,7 +507,7 @@ async fn a_strangers_object_is_answered_like_one_that_does_not_exist(scene: Scen
         };
         for (letter, id) in [&things[0], &absent[0]] {
             let asked = request.replace(letter, id);
-            let (status, answer) = cast.scene.try_ask(Some(&cast.bob), &asked, body).await;
+            let (status, answer) = cast.scene.try_request(Some(&cast.bob), &asked, body).await;
             assert_eq!(status, 404, "{answer}");
             let detail = answer["detail"].as_str().expect("text");
             let expected = format!("volume {id:?} does not exist; `scree volume list` shows those");

@@ -24,7 +24,7 @@ impl Cast {
         scene.member("hosts", "h2").await;
         scene.member("daemons", "u1").await;
         let root = Some(&scene.root);
-        let hosts = scene.ask(root, "GET /v1/hosts", Value::Null, 200).await;
+        let hosts = scene.request(root, "GET /v1/hosts", Value::Null, 200).await;
         let named = |host: &&Value| host["name"] == "h2";
         let h2 = hosts["items"]
             .as_array()
@@ -36,18 +36,20 @@ impl Cast {
         for user in ["alice", "bob"] {
             for host in ["h1", "h2"] {
                 let grant = json!({"user": user, "right": "use", "host": host});
-                scene.ask(root, "POST /v1/grants", grant, 201).await;
+                scene.request(root, "POST /v1/grants", grant, 201).await;
             }
         }
         let shared = json!({"name": "shared"});
-        scene.ask(root, "POST /v1/projects", shared, 201).await;
+        scene.request(root, "POST /v1/projects", shared, 201).await;
         for user in ["alice", "carol"] {
             let join = format!("PUT /v1/projects/shared/members/{user}");
-            scene.ask(root, &join, Value::Null, 200).await;
+            scene.request(root, &join, Value::Null, 200).await;
         }
         // A project with a volume cannot be deleted.
         let kept = json!({"name": "kept", "size": 1 << 20, "project": "shared"});
-        scene.ask(Some(&alice), "POST /v1/volumes", kept, 201).await;
+        scene
+            .request(Some(&alice), "POST /v1/volumes", kept, 201)
+            .await;
         Self {
             scene,
             host,
@@ -61,7 +63,7 @@ impl Cast {
     pub async fn objects(&self, number: usize, right: Option<&str>) -> Vec<(&'static str, String)> {
         let (scene, alice) = (&self.scene, Some(&self.alice));
         let made = async |request: &str, body: Value, status| -> String {
-            let made = scene.ask(alice, request, body, status).await;
+            let made = scene.request(alice, request, body, status).await;
             made["id"].as_str().expect("an id").to_owned()
         };
         let name = format!("thing-{number}");

@@ -17,15 +17,19 @@ async fn a_user_without_hosts_is_told_that_no_host_is_granted_to_them(scene: Sce
     cast.let_h2_report().await;
     let preload = filled("POST /v1/volumes/{v}/image/preloads", &things);
     // It is not an image.
-    scene.ask(alice, &preload, json!({}), 409).await;
-    let grants = scene.ask(alice, "GET /v1/grants", Value::Null, 200).await;
+    scene.request(alice, &preload, json!({}), 409).await;
+    let grants = scene
+        .request(alice, "GET /v1/grants", Value::Null, 200)
+        .await;
     for grant in grants["items"].as_array().expect("a page") {
         if grant["name"] == "h1" || grant["name"] == "h2" {
             let back = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
-            scene.ask(alice, &back, Value::Null, 200).await;
+            scene.request(alice, &back, Value::Null, 200).await;
         }
     }
-    let refused = scene.ask(alice, &preload, json!({"hosts": []}), 403).await;
+    let refused = scene
+        .request(alice, &preload, json!({"hosts": []}), 403)
+        .await;
     let why = refused["detail"].as_str().expect("words");
     assert!(why.contains("you may not use any host"), "{why}");
 }
@@ -35,7 +39,7 @@ async fn a_revoked_right_is_refused_from_the_next_request_on(scene: Scene) {
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let things = cast.objects(0, Some("use")).await;
     let of_bob = format!("GET /v1/grants?volume={}", things[0].1);
-    let grants = scene.ask(alice, &of_bob, Value::Null, 200).await;
+    let grants = scene.request(alice, &of_bob, Value::Null, 200).await;
     let grants = grants["items"].as_array().expect("a list");
     let grant = grants
         .iter()
@@ -43,17 +47,19 @@ async fn a_revoked_right_is_refused_from_the_next_request_on(scene: Scene) {
         .expect("given");
     let attach = json!({"volume": things[0].1, "host": "h1"});
     let made = scene
-        .ask(bob, "POST /v1/attachments", attach.clone(), 202)
+        .request(bob, "POST /v1/attachments", attach.clone(), 202)
         .await;
     let delete = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
-    scene.ask(alice, &delete, Value::Null, 200).await;
-    scene.ask(bob, "POST /v1/attachments", attach, 404).await;
+    scene.request(alice, &delete, Value::Null, 200).await;
+    scene
+        .request(bob, "POST /v1/attachments", attach, 404)
+        .await;
     // The requester may still detach.
     let end = format!(
         "DELETE /v1/attachments/{}",
         made["id"].as_str().expect("an id")
     );
-    scene.ask(bob, &end, Value::Null, 202).await;
+    scene.request(bob, &end, Value::Null, 202).await;
 }
 
 async fn a_host_is_usable_by_its_grantees_for_their_vms_only(scene: Scene) {
@@ -61,15 +67,17 @@ async fn a_host_is_usable_by_its_grantees_for_their_vms_only(scene: Scene) {
     let (scene, root) = (&cast.scene, Some(&cast.scene.root));
     let dave = scene.member("users", "dave").await;
     let new = json!({"name": "disk", "size": 1 << 20});
-    scene.ask(Some(&dave), "POST /v1/volumes", new, 201).await;
+    scene
+        .request(Some(&dave), "POST /v1/volumes", new, 201)
+        .await;
     let attach = |vm: Value| json!({"volume": "disk", "host": "h1", "vm": vm});
     let request = "POST /v1/attachments";
-    // The host does not exist for dave.
+    // For dave the host does not exist.
     scene
-        .ask(Some(&dave), request, attach(Value::Null), 404)
+        .request(Some(&dave), request, attach(Value::Null), 404)
         .await;
     let none = scene
-        .ask(Some(&dave), request, json!({"volume": "disk"}), 403)
+        .request(Some(&dave), request, json!({"volume": "disk"}), 403)
         .await;
     assert!(
         none["detail"]
@@ -78,9 +86,11 @@ async fn a_host_is_usable_by_its_grantees_for_their_vms_only(scene: Scene) {
             .contains("scree grant add dave use --host")
     );
     let grant = json!({"user": "dave", "right": "use", "host": "h1", "vm": "libvirt:dave-"});
-    scene.ask(root, "POST /v1/grants", grant, 201).await;
+    scene.request(root, "POST /v1/grants", grant, 201).await;
     for other in [json!("libvirt:erin-1"), json!("qmp:/run/vm"), Value::Null] {
-        let refused = scene.ask(Some(&dave), request, attach(other), 403).await;
+        let refused = scene
+            .request(Some(&dave), request, attach(other), 403)
+            .await;
         assert!(
             refused["detail"]
                 .as_str()
@@ -89,7 +99,7 @@ async fn a_host_is_usable_by_its_grantees_for_their_vms_only(scene: Scene) {
         );
     }
     scene
-        .ask(Some(&dave), request, attach(json!("libvirt:dave-1")), 202)
+        .request(Some(&dave), request, attach(json!("libvirt:dave-1")), 202)
         .await;
 }
 
@@ -97,16 +107,18 @@ async fn two_owners_may_use_the_same_name(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
-    let hers = scene.ask(alice, "POST /v1/volumes", new, 201).await;
+    let hers = scene.request(alice, "POST /v1/volumes", new, 201).await;
     let new = json!({"name": "data", "size": 1 << 20});
     // This does not tell him that hers exists.
-    let his = scene.ask(bob, "POST /v1/volumes", new.clone(), 201).await;
-    scene.ask(bob, "POST /v1/volumes", new, 409).await;
+    let his = scene
+        .request(bob, "POST /v1/volumes", new.clone(), 201)
+        .await;
+    scene.request(bob, "POST /v1/volumes", new, 409).await;
     let grant = json!({"user": "bob", "right": "read", "volume": "data"});
-    scene.ask(alice, "POST /v1/grants", grant, 201).await;
+    scene.request(alice, "POST /v1/grants", grant, 201).await;
     let shown = async |who, name: &str| {
         let path = format!("GET /v1/volumes/{name}");
-        scene.ask(who, &path, Value::Null, 200).await["id"].clone()
+        scene.request(who, &path, Value::Null, 200).await["id"].clone()
     };
     assert_eq!(shown(bob, "data").await, his["id"], "his own first");
     assert_eq!(shown(bob, "alice%2Fdata").await, hers["id"]);
@@ -114,7 +126,7 @@ async fn two_owners_may_use_the_same_name(scene: Scene) {
     // Both belong to other users.
     let root = Some(&scene.root);
     let unclear = scene
-        .ask(root, "GET /v1/volumes/data", Value::Null, 409)
+        .request(root, "GET /v1/volumes/data", Value::Null, 409)
         .await;
     let detail = unclear["detail"].as_str().expect("text");
     assert!(
@@ -129,13 +141,13 @@ async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20});
-    let his = scene.ask(bob, "POST /v1/volumes", new, 201).await;
+    let his = scene.request(bob, "POST /v1/volumes", new, 201).await;
     let take = json!({"volume": "data", "name": "noon"});
-    scene.ask(bob, "POST /v1/snapshots", take, 201).await;
+    scene.request(bob, "POST /v1/snapshots", take, 201).await;
     let unasked = json!({"user": "alice", "right": "administer", "volume": "data"});
-    scene.ask(bob, "POST /v1/grants", unasked, 201).await;
+    scene.request(bob, "POST /v1/grants", unasked, 201).await;
     let shown = scene
-        .ask(alice, "GET /v1/volumes/data", Value::Null, 200)
+        .request(alice, "GET /v1/volumes/data", Value::Null, 200)
         .await;
     assert_eq!(shown["id"], his["id"]);
     for looked in [
@@ -145,7 +157,7 @@ async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
         "GET /v1/attachments?volume=data",
         "GET /v1/grants?volume=data",
     ] {
-        scene.ask(alice, looked, Value::Null, 200).await;
+        scene.request(alice, looked, Value::Null, 200).await;
     }
     let none = Value::Null;
     for (request, body) in [
@@ -180,7 +192,7 @@ async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
             json!({"user": "carol", "right": "read", "snapshot": "noon"}),
         ),
     ] {
-        let refused = scene.ask(alice, request, body, 409).await;
+        let refused = scene.request(alice, request, body, 409).await;
         let detail = refused["detail"].as_str().expect("text");
         assert!(
             detail.contains("bob/data") || detail.contains("bob/noon"),
@@ -188,17 +200,19 @@ async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
         );
     }
     let tag = "PUT /v1/volumes/bob%2Fdata/tags";
-    scene.ask(alice, tag, json!({"tags": {}}), 200).await;
+    scene.request(alice, tag, json!({"tags": {}}), 200).await;
     // Lists name the owner.
     let attach = json!({"volume": "bob/data", "host": "h1"});
-    let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
+    let made = scene
+        .request(alice, "POST /v1/attachments", attach, 202)
+        .await;
     assert_eq!(
         (&made["volume"], &made["owner"]),
         (&json!("data"), &json!("bob"))
     );
     for list in ["attachments", "grants"] {
         let path = format!("GET /v1/{list}?volume=bob%2Fdata");
-        let listed = scene.ask(alice, &path, Value::Null, 200).await;
+        let listed = scene.request(alice, &path, Value::Null, 200).await;
         assert_eq!(listed["items"][0]["owner"], "bob", "{listed}");
     }
     // Error texts name it with its owner.
@@ -207,7 +221,7 @@ async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
         ("DELETE /v1/volumes/bob%2Fdata", Value::Null),
         ("POST /v1/attachments", elsewhere),
     ] {
-        let refused = scene.ask(alice, request, body, 409).await;
+        let refused = scene.request(alice, request, body, 409).await;
         let detail = refused["detail"].as_str().expect("text");
         assert!(
             detail.contains("`scree volume unexport bob/data`"),
@@ -218,9 +232,9 @@ async fn a_bare_name_means_anothers_object_only_in_reads(scene: Scene) {
         "DELETE /v1/attachments/{}?force=true",
         made["id"].as_str().expect("an id")
     );
-    scene.ask(alice, &end, Value::Null, 202).await;
+    scene.request(alice, &end, Value::Null, 202).await;
     let by_id = format!("DELETE /v1/volumes/{}", his["id"].as_str().expect("an id"));
-    scene.ask(alice, &by_id, Value::Null, 202).await;
+    scene.request(alice, &by_id, Value::Null, 202).await;
 }
 
 /// Users with the right to read once saw in which VM a volume was, and why it could not be plugged
@@ -229,9 +243,11 @@ async fn only_those_who_administer_a_volume_see_attachments_of_others(scene: Sce
     let cast = Cast::new(scene).await;
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let new = json!({"name": "data", "size": 1 << 20, "project": "alice"});
-    scene.ask(alice, "POST /v1/volumes", new, 201).await;
+    scene.request(alice, "POST /v1/volumes", new, 201).await;
     let attach = json!({"volume": "data", "host": "h1", "vm": "libvirt:secret"});
-    let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
+    let made = scene
+        .request(alice, "POST /v1/attachments", attach, 202)
+        .await;
     let id = made["id"].as_str().expect("an id").parse().expect("an id");
     let report = AttachmentReport {
         generation: 1,
@@ -264,11 +280,11 @@ async fn only_those_who_administer_a_volume_see_attachments_of_others(scene: Sce
     assert!(kept.expect("recorded"), "accepted");
     let states = async |who| {
         let path = "GET /v1/volumes/alice%2Fdata";
-        let shown = scene.ask(who, path, Value::Null, 200).await;
+        let shown = scene.request(who, path, Value::Null, 200).await;
         let mut listed = Vec::new();
         for state in ["available", "in-use", "error"] {
             let path = format!("GET /v1/volumes?name=data&state={state}");
-            let list = scene.ask(who, &path, Value::Null, 200).await;
+            let list = scene.request(who, &path, Value::Null, 200).await;
             if list["items"]
                 .as_array()
                 .is_some_and(|items| !items.is_empty())
@@ -287,23 +303,25 @@ async fn only_those_who_administer_a_volume_see_attachments_of_others(scene: Sce
     assert_eq!(states(Some(&scene.root)).await, whole);
     let grant = |right: &str| json!({"user": "bob", "right": right, "volume": "data"});
     for right in ["read", "use", "snapshot"] {
-        scene.ask(alice, "POST /v1/grants", grant(right), 201).await;
+        scene
+            .request(alice, "POST /v1/grants", grant(right), 201)
+            .await;
         assert_eq!(states(bob).await, (vec!["in-use"], Value::Null), "{right}");
     }
     scene
-        .ask(alice, "POST /v1/grants", grant("administer"), 201)
+        .request(alice, "POST /v1/grants", grant("administer"), 201)
         .await;
     assert_eq!(states(bob).await, whole);
 }
 
-/// It once accepted tags and rights, which were lost with it.
+/// It once accepted tags and rights, which were lost when it was deleted.
 async fn a_volume_that_is_being_deleted_accepts_no_changes(scene: Scene) {
     let cast = Cast::new(scene).await;
     let (scene, alice) = (&cast.scene, Some(&cast.alice));
     let things = cast.objects(0, None).await;
     let id = &things[0].1;
     let delete = format!("DELETE /v1/volumes/{id}");
-    scene.ask(alice, &delete, Value::Null, 202).await;
+    scene.request(alice, &delete, Value::Null, 202).await;
     let give = json!({"user": "carol", "project": "shared"});
     for (request, body) in [
         ("PUT /v1/volumes/{v}/tags", json!({"tags": {"a": "b"}})),
@@ -318,17 +336,17 @@ async fn a_volume_that_is_being_deleted_accepts_no_changes(scene: Scene) {
         ("DELETE /v1/volumes/{v}", Value::Null),
     ] {
         let request = filled(request, &things);
-        let refused = scene.ask(alice, &request, body, 409).await;
+        let refused = scene.request(alice, &request, body, 409).await;
         assert_eq!(refused["code"], "conflict", "{request}");
         let detail = refused["detail"].as_str().expect("text");
         assert!(detail.contains("is being deleted"), "{request}: {detail}");
     }
     // Rights can still be revoked, and its snapshots can be changed.
     let revoke = filled("DELETE /v1/grants/{g}", &things);
-    scene.ask(alice, &revoke, Value::Null, 200).await;
+    scene.request(alice, &revoke, Value::Null, 200).await;
     let set = json!({"tags": {"a": "b"}});
     let tag = filled("PUT /v1/snapshots/{s}/tags", &things);
-    scene.ask(alice, &tag, set, 200).await;
+    scene.request(alice, &tag, set, 200).await;
 }
 
 /// The requester of an attachment may detach it, but needs the right to attach it again.
@@ -337,17 +355,21 @@ async fn a_user_without_the_right_cannot_cancel_a_move(scene: Scene) {
     let (scene, alice, bob) = (&cast.scene, Some(&cast.alice), Some(&cast.bob));
     let things = cast.objects(0, None).await;
     let grant = json!({"user": "bob", "right": "use", "volume": things[0].1});
-    let grant = scene.ask(alice, "POST /v1/grants", grant, 201).await;
+    let grant = scene.request(alice, "POST /v1/grants", grant, 201).await;
     let attach = json!({"volume": things[0].1, "host": "h1"});
-    let made = scene.ask(bob, "POST /v1/attachments", attach, 202).await;
+    let made = scene
+        .request(bob, "POST /v1/attachments", attach, 202)
+        .await;
     let revoke = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
-    scene.ask(alice, &revoke, Value::Null, 200).await;
+    scene.request(alice, &revoke, Value::Null, 200).await;
     let path = format!("/v1/attachments/{}", made["id"].as_str().expect("an id"));
     let (start, cancel) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
     cast.let_h2_report().await;
-    scene.ask(alice, &start, json!({"host": "h2"}), 202).await;
-    scene.ask(bob, &cancel, Value::Null, 404).await;
-    scene.ask(alice, &cancel, Value::Null, 202).await;
+    scene
+        .request(alice, &start, json!({"host": "h2"}), 202)
+        .await;
+    scene.request(bob, &cancel, Value::Null, 404).await;
+    scene.request(alice, &cancel, Value::Null, 202).await;
 }
 
 /// Entries about hosts once had ids only.
@@ -357,34 +379,36 @@ async fn the_audit_log_has_names_beside_ids(scene: Scene) {
     let things = cast.objects(0, Some("read")).await;
     let volume = &things[0].1;
     let grant = json!({"user": "carol", "right": "use", "host": "h2", "vm": "libvirt:carol-"});
-    let grant = scene.ask(root, "POST /v1/grants", grant, 201).await;
+    let grant = scene.request(root, "POST /v1/grants", grant, 201).await;
     let attach = json!({"volume": volume, "host": "h1", "vm": "libvirt:one"});
-    let made = scene.ask(alice, "POST /v1/attachments", attach, 202).await;
+    let made = scene
+        .request(alice, "POST /v1/attachments", attach, 202)
+        .await;
     let id = made["id"].as_str().expect("an id");
     let onto = json!({"host": "h2"});
     let path = format!("/v1/attachments/{id}");
     let (start, cancel) = (format!("POST {path}/move"), format!("DELETE {path}/move"));
     cast.let_h2_report().await;
-    scene.ask(alice, &start, onto, 202).await;
-    scene.ask(alice, &cancel, Value::Null, 202).await;
+    scene.request(alice, &start, onto, 202).await;
+    scene.request(alice, &cancel, Value::Null, 202).await;
     let detach = format!("DELETE {path}?force=true");
-    scene.ask(alice, &detach, Value::Null, 202).await;
+    scene.request(alice, &detach, Value::Null, 202).await;
     let set = json!({"tags": {"a": "b"}});
     let tag = filled("PUT /v1/volumes/{v}/tags", &things);
-    scene.ask(alice, &tag, set.clone(), 200).await;
+    scene.request(alice, &tag, set.clone(), 200).await;
     let tag = filled("PUT /v1/snapshots/{s}/tags", &things);
-    scene.ask(alice, &tag, set, 200).await;
+    scene.request(alice, &tag, set, 200).await;
     let revoke = format!("DELETE /v1/grants/{}", grant["id"].as_str().expect("an id"));
-    scene.ask(root, &revoke, Value::Null, 200).await;
+    scene.request(root, &revoke, Value::Null, 200).await;
     let mut ids = [String::new(), String::new()];
     for (host, id) in ["h1", "h2"].iter().zip(&mut ids) {
         let path = format!("GET /v1/hosts/{host}");
-        let shown = scene.ask(root, &path, Value::Null, 200).await;
+        let shown = scene.request(root, &path, Value::Null, 200).await;
         *id = shown["id"].as_str().expect("an id").to_owned();
     }
     let [h1, h2] = ids;
     let snapshot = &things[1].1;
-    let log = scene.ask(root, "GET /v1/audit", Value::Null, 200).await;
+    let log = scene.request(root, "GET /v1/audit", Value::Null, 200).await;
     let said: Vec<String> = log
         .as_array()
         .expect("lines")
@@ -417,7 +441,7 @@ async fn hints_name_commands_that_the_caller_may_run(scene: Scene) {
     let volume = &things[0].1;
     let attach = |host: &str| json!({"volume": volume, "host": host});
     let detail = async |who, request: &str, body: Value, status| {
-        let refused = scene.ask(who, request, body, status).await;
+        let refused = scene.request(who, request, body, status).await;
         refused["detail"].as_str().expect("text").to_owned()
     };
     let request = "POST /v1/attachments";
@@ -433,7 +457,7 @@ async fn hints_name_commands_that_the_caller_may_run(scene: Scene) {
     let many = json!({"name": "many", "size": 1 << 20, "replicas": 4, "project": "alice"});
     let to_unknown = json!({"user": "unknown", "right": "read", "volume": volume});
     let of_host = format!("GET /v1/attachments/{}", things[2].1);
-    let unresponsive = scene.ask(alice, &of_host, Value::Null, 200).await;
+    let unresponsive = scene.request(alice, &of_host, Value::Null, 200).await;
     for said in [
         detail(alice, "POST /v1/volumes", many, 400).await,
         detail(alice, "POST /v1/grants", to_unknown, 404).await,

@@ -53,7 +53,7 @@ pub struct Server {
     pub ended: tokio::task::JoinHandle<()>,
 }
 
-/// What came back.
+/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// Sends a request, with this certificate.
+    /// Sends a request with this certificate.
     pub async fn send(
         &self,
         party: Option<&Party>,
@@ -120,8 +120,7 @@ impl Server {
              {headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await?;
-        // What the socket did not take is in TLS's own buffer, and reading does not
-        // send it.
+        // What the socket did not accept is in TLS's buffer, and reading does not send it.
         stream.flush().await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

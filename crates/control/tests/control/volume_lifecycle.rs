@@ -8,7 +8,7 @@ use world::Millis;
 
 use crate::catalog_scene::{SALT, Scene};
 
-/// What a journal has does not follow the version that was gone back to.
+/// The records of a journal do not follow the version to which the volume was restored.
 #[test]
 fn restoring_a_volume_discards_its_journal() {
     let scene = Scene::new();
@@ -31,8 +31,8 @@ fn restoring_a_volume_discards_its_journal() {
     assert_eq!(lease.expect("a lease").journal, None);
 }
 
-/// A clone could be taken back to versions from before it was made, and then
-/// not to what it had been: its line was that of what it had gone back to.
+/// A clone could once be restored to versions older than itself, and then not back to its own
+/// versions: its list of versions was that of the volume it had been restored from.
 #[test]
 fn a_clone_is_restored_to_its_origin_and_no_earlier_version() {
     let scene = Scene::new();
@@ -64,7 +64,7 @@ fn a_clone_is_restored_to_its_origin_and_no_earlier_version() {
     go_back(held);
     assert_eq!(keys(), [held, own], "and forth");
     go_back(own);
-    // Whatever becomes of the snapshot and of the versions around it.
+    // The same holds when the snapshot and the neighboring versions are deleted.
     let forgotten = scene
         .database
         .snapshots()

@@ -206,7 +206,7 @@ impl Audits<'_> {
         let row = rights::volume_for(&mut moment, principal, volume, need).await?;
         let rights = rights::volume_rights(&mut moment, principal, &row).await?;
         let audit = one(&mut moment, row.id, id, now).await?;
-        Ok((row, seen(audit, &rights, principal)))
+        Ok((row, visible_part(audit, &rights, principal)))
     }
 
     /// All audits of a volume that the principal may read, newest first, without their results.
@@ -235,7 +235,7 @@ impl Audits<'_> {
             .fetch_all(&mut *moment)
             .await?;
         let audits = found.iter().map(audit_of_volume);
-        let audits = audits.map(|audit| Ok(seen(audit?, &rights, principal)));
+        let audits = audits.map(|audit| Ok(visible_part(audit?, &rights, principal)));
         let audits = audits.collect::<Result<_, DatabaseError>>()?;
         Ok((row, audits))
     }
@@ -272,7 +272,7 @@ impl Audits<'_> {
                 jobs::assign(&mut change, &gone).await?;
                 let target = format!("{id} of {} {}", row.id, row.name);
                 principal.note(&mut change, "delete-audit", target).await?;
-                Ok((row, seen(audit, &rights, principal)))
+                Ok((row, visible_part(audit, &rights, principal)))
             })
             .await
     }
@@ -353,7 +353,7 @@ impl Audits<'_> {
 }
 
 /// The part of an audit that is visible with these rights on its volume.
-fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
+fn visible_part(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
     let is_own = audit.principal == Some(principal.party.id);
     let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
     let sees_result = rights.allow(Need::Have(Right::Read));

@@ -38,7 +38,7 @@ struct Holder {
 }
 
 /// The error for a deleted volume: its writer is fenced, as by another writer.
-fn gone(volume: VolumeId) -> DatabaseError {
+fn deleted(volume: VolumeId) -> DatabaseError {
     DatabaseError::Fenced {
         volume,
         reason: "the volume was deleted".to_owned(),
@@ -63,7 +63,7 @@ async fn holder(
     .bind(host.to_string())
     .fetch_optional(connection)
     .await?
-    .ok_or_else(|| gone(volume))?;
+    .ok_or_else(|| deleted(volume))?;
     let attached: Option<i64> = row.try_get("attached")?;
     Ok(Holder {
         epoch: rows::small(&row, "epoch")?,
@@ -71,7 +71,7 @@ async fn holder(
         number_last: rows::number(&row, "number_last")?,
         deleting: rows::flag(&row, "deleting")?,
         lineage: rows::spelt(&row, "lineage")?,
-        is_attached: attached.ok_or_else(|| gone(volume))? == 1,
+        is_attached: attached.ok_or_else(|| deleted(volume))? == 1,
     })
 }
 
