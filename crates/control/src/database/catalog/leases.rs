@@ -1,18 +1,16 @@
 //! Leases: who may write a volume, and what it may write.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use api::host::catalog_calls::{Acquire, ReserveSerials};
-use base::{Lineage, PartyId, SegmentId, Sequence, SnapshotId, VolumeId};
-use catalog::{Lease, Leftovers, OpenSegment, StoredVersion, VersionCommit, VersionKey};
+use base::{Lineage, PartyId, Sequence, SnapshotId, VolumeId};
+use catalog::{Lease, Leftovers, StoredVersion, VersionCommit, VersionKey};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
-
 use world::Millis;
 
 use crate::database::attach::{journals, reports};
-use crate::database::catalog::{frees, version_rows, versions};
+use crate::database::catalog::{frees, ledger, version_rows, versions};
 use crate::database::keys::lineages;
 use crate::database::repair::{degraded, in_flight};
 use crate::database::rows::{self, VolumeRow};
@@ -171,7 +169,7 @@ impl Catalog<'_> {
     /// [`DatabaseError`].
     pub async fn leftovers(self, volume: VolumeId) -> Result<Leftovers, DatabaseError> {
         let mut moment = self.database.moment().await?;
-        leftovers_of(&mut moment, volume, u32::MAX).await
+        ledger::leftovers_of(&mut moment, volume, u32::MAX).await
     }
 
     /// See [`catalog::Catalog::acquire`].
@@ -180,11 +178,7 @@ impl Catalog<'_> {
         host: PartyId,
         call: &Acquire,
     ) -> Result<Lease, DatabaseError> {
-        let Acquire {
-            volume,
-            salt,
-            journals,
-        } = *call;
+        let volume = call.volume;
         self.database
             .transaction()
             .run(|mut change| async move {
@@ -206,18 +200,21 @@ impl Catalog<'_> {
                 let epoch = begin_epoch(&mut change, volume, epoch).await?;
                 reports::note_lease(&mut change, volume, host, epoch).await?;
                 let journal = match journal {
-                    Some(last) => Some(last.for_lease(&mut change, volume, host, journals).await?),
+                    Some(last) => Some(
+                        last.for_lease(&mut change, volume, host, call.journals)
+                            .await?,
+                    ),
                     None => None,
                 };
                 snapshots::fail_taken(&mut change, volume).await?;
                 self.count_lease(&mut change).await?;
-                lineages::note_salt(&mut change, lineage, epoch, salt).await?;
+                lineages::note_salt(&mut change, lineage, epoch, call.salt).await?;
                 let keys = lineages::keys_of(&mut change, lineage).await?;
                 let head = match head {
                     Some(key) => Some(version_rows::version_of(&mut change, key).await?),
                     None => None,
                 };
-                let leftovers = leftovers_of(&mut change, volume, epoch).await?;
+                let leftovers = ledger::leftovers_of(&mut change, volume, epoch).await?;
                 Ok(Lease {
                     volume,
                     epoch,
@@ -267,16 +264,22 @@ impl Catalog<'_> {
                 holder.check_successor(version)?;
                 let degraded = commit.degraded.iter().map(|share| share.segment);
                 let open = commit.open_segments.iter().map(|open| open.segment);
-                check_segments(&mut change, volume, degraded.chain(open).collect()).await?;
+                ledger::check_segments(&mut change, volume, degraded.chain(open).collect()).await?;
                 versions::insert(&mut change, version).await?;
                 set_head(&mut change, version, &commit.pins).await?;
                 self.database
                     .repair()
                     .record_missed(&mut change, host, commit, now)
                     .await?;
-                note_open_segments(&mut change, volume, version.epoch, &commit.open_segments)
+                ledger::note_open_segments(
+                    &mut change,
+                    volume,
+                    version.epoch,
+                    &commit.open_segments,
+                )
+                .await?;
+                ledger::note_serials_used(&mut change, volume, version.epoch, commit.serial_next)
                     .await?;
-                note_serials_used(&mut change, volume, version.epoch, commit.serial_next).await?;
                 frees::free_closed(&mut change, volume).await
             })
             .await
@@ -407,118 +410,6 @@ async fn set_head(
         .bind(pin.to_string())
         .execute(&mut *change)
         .await?;
-    }
-    Ok(())
-}
-
-/// What the leases before `epoch` left unfinished.
-pub(in crate::database) async fn leftovers_of(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    epoch: u32,
-) -> Result<Leftovers, DatabaseError> {
-    let open_segments = sqlx::query(
-        "SELECT segment, slots FROM open_segments WHERE volume = $1 AND epoch < $2 \
-         ORDER BY segment",
-    )
-    .bind(volume.to_string())
-    .bind(i64::from(epoch))
-    .fetch_all(&mut *connection)
-    .await?;
-    let serials = sqlx::query(
-        "SELECT first, end_before FROM serial_ranges WHERE volume = $1 AND epoch < $2 \
-         ORDER BY first",
-    )
-    .bind(volume.to_string())
-    .bind(i64::from(epoch))
-    .fetch_all(&mut *connection)
-    .await?;
-    Ok(Leftovers {
-        open_segments: open_segments
-            .iter()
-            .map(open_segment)
-            .collect::<Result<_, _>>()?,
-        serials: serials
-            .iter()
-            .map(|row| Ok(rows::number(row, "first")?..rows::number(row, "end_before")?))
-            .collect::<Result<_, DatabaseError>>()?,
-    })
-}
-
-fn open_segment(row: &AnyRow) -> Result<OpenSegment, DatabaseError> {
-    let bits = rows::number(row, "segment")?;
-    let segment = SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
-        what: format!("segment number {bits}"),
-    })?;
-    Ok(OpenSegment {
-        segment,
-        slots: rows::small(row, "slots")?,
-    })
-}
-
-/// Refuses segments that were never reserved for the volume: the next lease may delete what this
-/// one leaves open.
-async fn check_segments(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    segments: Vec<SegmentId>,
-) -> Result<(), DatabaseError> {
-    let own = leftovers_of(connection, volume, u32::MAX).await?;
-    let open: HashSet<SegmentId> = own.open_segments.iter().map(|open| open.segment).collect();
-    let is_own = |segment: SegmentId| {
-        let mut ranges = own.serials.iter();
-        open.contains(&segment) || ranges.any(|range| range.contains(&segment.serial()))
-    };
-    match segments.into_iter().find(|segment| !is_own(*segment)) {
-        None => Ok(()),
-        Some(segment) => Err(DatabaseError::Refused {
-            reason: format!("segment {segment:?} was not reserved for {volume}"),
-        }),
-    }
-}
-
-async fn note_open_segments(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    epoch: u32,
-    segments: &[OpenSegment],
-) -> Result<(), DatabaseError> {
-    sqlx::query("DELETE FROM open_segments WHERE volume = $1 AND epoch = $2")
-        .bind(volume.to_string())
-        .bind(i64::from(epoch))
-        .execute(&mut *connection)
-        .await?;
-    for open in segments {
-        sqlx::query(
-            "INSERT INTO open_segments (volume, epoch, segment, slots) VALUES ($1, $2, $3, $4)",
-        )
-        .bind(volume.to_string())
-        .bind(i64::from(epoch))
-        .bind(open.segment.bits().cast_signed())
-        .bind(i64::from(open.slots))
-        .execute(&mut *connection)
-        .await?;
-    }
-    Ok(())
-}
-
-/// Serials below `next` are in committed versions, or in open segments.
-async fn note_serials_used(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    epoch: u32,
-    next: u64,
-) -> Result<(), DatabaseError> {
-    for statement in [
-        "DELETE FROM serial_ranges WHERE volume = $1 AND epoch = $2 AND end_before <= $3",
-        "UPDATE serial_ranges SET first = $3 WHERE volume = $1 AND epoch = $2 AND first < $3",
-    ] {
-        sqlx::query(statement)
-            .bind(volume.to_string())
-            .bind(i64::from(epoch))
-            .bind(next.cast_signed())
-            .execute(&mut *connection)
-            .await?;
     }
     Ok(())
 }
