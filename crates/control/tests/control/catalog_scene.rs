@@ -271,10 +271,11 @@ impl Scene {
     }
 
     pub fn on(runtime: Runtime, database: Database, folder: tempfile::TempDir) -> Self {
-        let founded = database
-            .cluster()
-            .create(ClusterId::from_u128(1), &[1; 32], Millis(0));
-        runtime.block_on(founded).expect("founded");
+        let created_cluster =
+            database
+                .cluster()
+                .create(ClusterId::from_u128(1), &[1; 32], Millis(0));
+        runtime.block_on(created_cluster).expect("created");
         let catalog = HostCatalog::new(&database, &runtime);
         Self {
             runtime,

@@ -30,10 +30,11 @@ pub struct Rows {
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let founded = database
-            .cluster()
-            .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
-        founded.await.expect("founded");
+        let created_cluster =
+            database
+                .cluster()
+                .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
+        created_cluster.await.expect("created");
         let principal = local(&database).await;
         let mut hosts = Vec::new();
         for name in ["h1", "h2", "h3"] {

@@ -96,7 +96,7 @@ impl Scene {
             .register_all(&[unit])
             .await
             .expect("taken in");
-        let authority = authority::open(&world, folder.path(), "").expect("founded");
+        let authority = authority::open(&world, folder.path(), "").expect("created");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
         let principal = parties.local_principal().await.expect("there");

@@ -60,10 +60,10 @@ struct Scene {
 
 impl Scene {
     async fn new(database: Database, stage: Stage) -> Self {
-        let founded = database
+        let created_cluster = database
             .cluster()
             .create(ClusterId::from_u128(1), &[1; 32], NOW);
-        founded.await.expect("founded");
+        created_cluster.await.expect("created");
         let mut scene = Self {
             principal: local(&database).await,
             database,

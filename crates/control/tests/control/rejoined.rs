@@ -43,11 +43,11 @@ mod claims {
     /// sync.
     pub async fn is_taken_once(scene: Scene) {
         assert!(scene.suspicion(1, false).await);
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(!scene.suspicion(1, false).await, "it is said again later");
         scene.ends_well(0, &task).await;
         assert!(scene.suspicion(1, false).await, "that was through");
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(scene.suspicion(1, true).await, "that it is older is more");
         assert!(!scene.suspicion(1, true).await);
         assert!(!scene.suspicion(1, false).await);
@@ -94,7 +94,7 @@ mod claims {
     /// A unit that has lost nothing is not compared, but a failed repair is retried.
     pub async fn is_back_as_it_was(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         let end = RepairOutcome {
             problem: Some("it is away".to_owned()),
             ..RepairOutcome::default()
@@ -118,7 +118,7 @@ mod claims {
     pub async fn in_flight_slots_are_suspect(scene: Scene) {
         let first = scene.attach().await.serial();
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         let read = read_of(&task, 1).expect("not all");
         for serial in [first, first + 1, task.serial_next, 1 << 35] {
             let is_read = read.iter().any(|range| range.contains(&serial));
@@ -131,7 +131,7 @@ mod claims {
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
-        let task = scene.take(0, LATER).await.expect("still filling");
+        let task = scene.take(0, LATER).await.expect("still rebuilding");
         assert_eq!(read_of(&task, 1), Some(read));
         // Something was copied, and the member is not in sync.
         let end = RepairOutcome {
@@ -140,7 +140,7 @@ mod claims {
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, LATER, end).await);
-        let task = scene.take(0, MUCH_LATER).await.expect("still filling");
+        let task = scene.take(0, MUCH_LATER).await.expect("still rebuilding");
         assert_eq!(read_of(&task, 1), None);
     }
 
@@ -153,7 +153,7 @@ mod claims {
         let degraded = Some((lacked, [1].as_slice()));
         let missed = scene.commit_using(2, (0, 0), degraded, first + 16).await;
         missed.expect("committed");
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         let read = read_of(&task, 1).expect("not all");
         let is_read = |serial: u64| read.iter().any(|range| range.contains(&serial));
         for serial in 0..8 {
@@ -166,10 +166,10 @@ mod claims {
 
     pub async fn every_slot_is_suspect_after_an_abandoned_repair(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(read_of(&task, 1).is_some());
         // The host stopped reporting.
-        let task = scene.take(1, MUCH_LATER).await.expect("still filling");
+        let task = scene.take(1, MUCH_LATER).await.expect("still rebuilding");
         assert_eq!(read_of(&task, 1), None);
     }
 
@@ -196,7 +196,7 @@ mod claims {
         assert!(task.is_comparison && scene.end(1, MUCH_LATER, end).await);
         scene.suspicion(1, false).await;
         let later = Millis(MUCH_LATER.0 + 120_000);
-        let task = scene.take(0, later).await.expect("filling");
+        let task = scene.take(0, later).await.expect("rebuilding");
         assert_eq!(read_of(&task, 1), None);
         // Once the unit was read, its slots are not suspect any more.
         let end = RepairOutcome {
@@ -205,19 +205,19 @@ mod claims {
         };
         assert!(scene.end(0, later, end).await);
         scene.suspicion(1, false).await;
-        let task = scene.take(0, later).await.expect("filling");
+        let task = scene.take(0, later).await.expect("rebuilding");
         assert!(read_of(&task, 1).is_some());
     }
 
     pub async fn every_slot_of_an_older_member_is_suspect(scene: Scene) {
         scene.suspicion(1, false).await;
         scene.suspect_as(1, 1, true).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert_eq!(read_of(&task, 1), None);
         scene.ends_well(0, &task).await;
         // Nothing of the previous report is left.
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(read_of(&task, 1).is_some());
     }
 

@@ -214,14 +214,14 @@ mod claims {
     /// A host that rebuilt one member once reported the others as incomplete, and got them.
     pub async fn a_repair_report_on_other_members_is_ignored(scene: Scene) {
         scene.suspicion(0, false).await;
-        scene.take(0, NOW).await.expect("filling");
+        scene.take(0, NOW).await.expect("rebuilding");
         let end = RepairOutcome {
             out_of_sync: vec![unit(0), unit(1)],
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
-        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
-        assert_eq!(scene.states().await, [filling, whole]);
+        let (rebuilding, in_sync) = (MemberState::Rebuilding, MemberState::InSync);
+        assert_eq!(scene.states().await, [rebuilding, in_sync]);
         scene.is_repaired().await;
         // A comparison examines all members.
         let wanted = scene
@@ -232,12 +232,12 @@ mod claims {
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
         assert!(scene.end(0, NOW, end).await);
-        assert_eq!(scene.states().await, [filling; 2]);
+        assert_eq!(scene.states().await, [rebuilding; 2]);
     }
 
     pub async fn a_member_is_in_sync_only_if_it_has_missed_nothing_since(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         // The member has missed a write during the last pass.
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
@@ -245,7 +245,7 @@ mod claims {
             scene.member_states().await[1],
             (unit(1), MemberState::Rebuilding)
         );
-        let task = scene.take(0, NOW).await.expect("still filling");
+        let task = scene.take(0, NOW).await.expect("still rebuilding");
         scene.ends_well(0, &task).await;
         assert_eq!(
             scene.member_states().await[1],
@@ -258,10 +258,10 @@ mod claims {
     pub async fn one_of_two_rejoined_units_keeps_counting_as_a_copy(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.suspicion(1, false).await;
-        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
-        assert_eq!(scene.states().await, [filling, whole]);
+        let (rebuilding, in_sync) = (MemberState::Rebuilding, MemberState::InSync);
+        assert_eq!(scene.states().await, [rebuilding, in_sync]);
         scene.suspicion(1, true).await;
-        assert_eq!(scene.states().await, [filling, filling]);
+        assert_eq!(scene.states().await, [rebuilding, rebuilding]);
     }
 
     /// While a host wrote a version by an old copyset table, both units were replaced. The version
@@ -278,7 +278,7 @@ mod claims {
         let usable = Scene::others(&[2, 3]);
         let (principal, database) = (&scene.principal, &scene.database);
         scene.drain(0, &usable).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         // The draining member has the slots that were put before the drain.
         let lacking = Some((segment, &[1][..]));
         scene.commit(2, (0, 0), lacking).await.expect("it is there");
@@ -357,7 +357,7 @@ mod claims {
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
         for (host, is_older) in [(2, true), (1, false)] {
-            let task = scene.take(0, NOW).await.expect("filling");
+            let task = scene.take(0, NOW).await.expect("rebuilding");
             scene.suspect_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
             let standing = scene.member_states().await;

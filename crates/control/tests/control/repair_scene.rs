@@ -39,10 +39,10 @@ pub struct Scene {
 
 impl Rows for Scene {
     async fn new(database: Database) -> Self {
-        let founded = database
+        let created_cluster = database
             .cluster()
             .create(ClusterId::from_u128(1), &[1; 32], NOW);
-        founded.await.expect("founded");
+        created_cluster.await.expect("created");
         let principal = local(&database).await;
         let hosts = [
             add_host(&database, &principal, "one", NOW).await,

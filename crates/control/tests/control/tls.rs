@@ -30,8 +30,9 @@ impl Party {
 }
 
 pub fn authority() -> Authority {
-    let founded = Authority::create("cluster-1", &RealRandom, RealClock::default().wall());
-    founded.expect("founded").0
+    let created_authority =
+        Authority::create("cluster-1", &RealRandom, RealClock::default().wall());
+    created_authority.expect("created").0
 }
 
 pub fn signed(authority: &Authority, subject: &str, names: &[String]) -> Party {
