@@ -230,8 +230,10 @@ impl Agent {
         parts.preloads.set_desired(desired.preloads);
         parts.audits.set_desired(desired.audits);
         parts.caching.set_unpins(desired.unpins);
-        parts.repair.set_compare_count(desired.compare);
-        parts.cleaning.set_serial(desired.clean);
+        parts
+            .repair
+            .set_compare_count(desired.comparisons_requested);
+        parts.cleaning.set_serial(desired.cleaning_serial);
         parts.reporter.set_requested(desired.report_number);
     }
 

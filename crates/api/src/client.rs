@@ -264,23 +264,23 @@ impl Client {
         let mut others = self.inner.servers.len() - 1;
         loop {
             let at = *self.inner.current.borrow();
-            let asked = self.ask(at, &method, path, body.clone());
+            let answer = self.send_to(at, &method, path, body.clone());
             let answer = match is_safe {
-                true => match self.unless_left(at, asked).await {
+                true => match self.unless_left(at, answer).await {
                     Some(answer) => answer,
                     // Another request has timed out at the same server.
                     None => continue,
                 },
-                false => asked.await,
+                false => answer.await,
             };
-            let may_ask_another = match &answer {
+            let may_try_another = match &answer {
                 // The server has not received the request.
                 Err(ClientError::Unreachable(_) | ClientError::Certificate(_)) => true,
                 Err(ClientError::Broken(_)) => is_safe,
                 Err(ClientError::Refused(problem)) => is_safe && problem.status == UNAVAILABLE,
                 Ok(_) => false,
             };
-            if !may_ask_another || others == 0 {
+            if !may_try_another || others == 0 {
                 let answer = answer?;
                 return serde_json::from_slice(&answer).map_err(|error| broken(&error));
             }
@@ -288,22 +288,22 @@ impl Client {
         }
     }
 
-    /// Waits for `asked`, unless the server at `at` is not in use any more.
-    async fn unless_left<T>(&self, at: usize, asked: impl Future<Output = T>) -> Option<T> {
+    /// Waits for `answer`, unless the server at `at` is not in use any more.
+    async fn unless_left<T>(&self, at: usize, answer: impl Future<Output = T>) -> Option<T> {
         let mut current = self.inner.current.subscribe();
         let left = async {
             // The returned guard is dropped at once, since other requests take the lock.
             drop(current.wait_for(|now| *now != at).await);
         };
         tokio::select! {
-            answer = asked => Some(answer),
+            answer = answer => Some(answer),
             () = left => None,
         }
     }
 
     /// Sends a request to one server. If it does not answer, or is unavailable, the next
     /// one is used from then on.
-    async fn ask(
+    async fn send_to(
         &self,
         at: usize,
         method: &Method,

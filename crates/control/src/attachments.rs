@@ -19,8 +19,8 @@ use crate::database::{
     AttachmentRow, HostRow, Need, NewAttachment, Page, Right, Successor, VolumeName,
 };
 use crate::error::ControlError;
+use crate::host_reports::UNRESPONSIVE_MS;
 use crate::timestamp::rfc3339;
-use crate::units::UNRESPONSIVE_MS;
 
 /// How often a waiting request looks again even if nothing has changed: a lease may have expired.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

@@ -210,7 +210,7 @@ impl Folder {
         if length.map_err(|source| FolderError::Io { path, source })? > 0 {
             return Ok(());
         }
-        self.refuse_if(self.look(remains)?.likely)
+        self.refuse_if(self.leftovers(remains)?.likely)
     }
 
     /// Refuses a data directory with leftover files of a used database if its database is new.
@@ -218,10 +218,10 @@ impl Folder {
     /// # Errors
     /// [`FolderError::DatabaseLost`].
     pub fn check_new(&self, remains: &FindLeftovers) -> Result<(), FolderError> {
-        self.refuse_if(self.look(remains)?.certain)
+        self.refuse_if(self.leftovers(remains)?.certain)
     }
 
-    fn look(&self, remains: &FindLeftovers) -> Result<Leftovers, FolderError> {
+    fn leftovers(&self, remains: &FindLeftovers) -> Result<Leftovers, FolderError> {
         remains().map_err(|source| FolderError::Io {
             path: self.path.clone(),
             source,

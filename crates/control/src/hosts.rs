@@ -88,15 +88,43 @@ impl HostRequest<'_> {
         let turns = &self.inner.turns;
         self.until(wait, || async {
             let _turn = turns.assignments(host).await;
-            let (serial, ..) = database.hosts().counters(host).await?;
+            let serial = database.hosts().counters(host).await?.assignments;
             Ok((Some(serial) != after).then_some(()))
         })
         .await?;
         let _turn = turns.assignments(host).await;
         // The serial first: a change meanwhile makes another one.
-        let (serial, look, clean) = database.hosts().counters(host).await?;
+        let counters = database.hosts().counters(host).await?;
+        let attachments = self.attachments().await?;
+        let units = database.units().all().await?.into_iter();
+        Ok(Assignments {
+            serial: counters.assignments,
+            attachments,
+            units: units
+                .map(|unit| HostUnit {
+                    id: unit.id,
+                    url: unit.url,
+                    is_disabled: unit.is_disabled,
+                })
+                .collect(),
+            copysets: self.copysets().await?,
+            keys: self.wrapping_keys().await?,
+            tasks: database.hosts().jobs_of(host).await?,
+            report_number: counters.reports_requested,
+            cleaning_serial: counters.cleaning_serial,
+            comparisons_requested: database.repair().comparisons_requested().await?,
+            preloads: database.images().preloads_on(host).await?,
+            audits: database.audits().on_host(host).await?,
+            unpins: database.images().unpins().await?,
+        })
+    }
+
+    /// The desired attachments of `host`.
+    async fn attachments(self) -> Result<Vec<Assignment>, ControlError> {
+        let host = self.host;
+        let database = &self.inner.database;
         let mut attachments = Vec::new();
-        let pending = database.snapshots().pending_cuts().await?;
+        let pending = database.snapshots().pending_consistency_points().await?;
         let chains = database.chains().on_host(host).await?;
         let written = database.chains().volumes_on_host(host).await?;
         let images = database.images().on_host(host).await?;
@@ -120,27 +148,7 @@ impl HostRequest<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        let units = database.units().all().await?.into_iter();
-        Ok(Assignments {
-            serial,
-            attachments,
-            units: units
-                .map(|unit| HostUnit {
-                    id: unit.id,
-                    url: unit.url,
-                    is_disabled: unit.is_disabled,
-                })
-                .collect(),
-            copysets: self.copysets().await?,
-            keys: self.wrapping_keys().await?,
-            tasks: database.hosts().jobs_of(host).await?,
-            report_number: look,
-            clean,
-            compare: database.repair().compare_count().await?,
-            preloads: database.images().preloads_on(host).await?,
-            audits: database.audits().on_host(host).await?,
-            unpins: database.images().unpins().await?,
-        })
+        Ok(attachments)
     }
 
     /// Stores the report of `host`.
@@ -213,9 +221,14 @@ impl HostRequest<'_> {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn cut_taken(self, id: SnapshotId) -> Result<(), ControlError> {
+    pub async fn consistency_point_taken(self, id: SnapshotId) -> Result<(), ControlError> {
         let host = self.host;
-        Ok(self.inner.database.snapshots().record_cut(id, host).await?)
+        Ok(self
+            .inner
+            .database
+            .snapshots()
+            .record_consistency_point(id, host)
+            .await?)
     }
 
     /// Stores the result of a job.
@@ -382,7 +395,7 @@ fn assignment(
     chain: Option<DesiredChain>,
     pending: &[(SnapshotId, VolumeId)],
 ) -> Assignment {
-    let cuts = pending
+    let snapshots = pending
         .iter()
         .filter(|(_, of)| *of == row.volume && row.access == Access::ReadWrite);
     let is_anothers = volume.last_host.is_some_and(|last| last != row.host);
@@ -398,7 +411,7 @@ fn assignment(
         forced: row.desired.is_forced,
         access: row.access,
         version: row.version,
-        snapshots: cuts.map(|(snapshot, _)| *snapshot).collect(),
+        snapshots: snapshots.map(|(snapshot, _)| *snapshot).collect(),
         chain,
         image: None,
         journal_bytes: volume.settings.journal_bytes,

@@ -10,8 +10,8 @@ use crate::authorized_request::AuthorizedRequest;
 use crate::control::Control;
 use crate::database::{DatabaseError, KeyRow};
 use crate::error::ControlError;
+use crate::host_jobs::wrong_output;
 use crate::parse;
-use crate::units::wrong_output;
 
 impl Control {
     /// All wrapping keys, as hosts know them.

@@ -5,9 +5,9 @@
 //! * [`volumes`], [`snapshots`], [`attachments`], [`chains`], [`projects`], [`units`], [`keys`]:
 //!   the requests of users and operators
 //! * [`host_request`], [`hosts`]: the requests and reports of agents; [`unit_registry`]: units and
-//!   the copysets that are planned over them; `report`: a summary of the cluster; `turns`:
-//!   limits the calls of each host; `capabilities`: what hosts may do on unit daemons; [`daemons`]:
-//!   the requests of unit daemons
+//!   the copysets that are planned over them; `host_reports`, `host_jobs`: waiting for reports and
+//!   jobs of hosts; `report`: a summary of the cluster; `turns`: limits the calls of each host;
+//!   `capabilities`: what hosts may do on unit daemons; [`daemons`]: the requests of unit daemons
 //! * [`parties`]: users, hosts and unit daemons, and their authentication; [`authority`]: the key
 //!   that signs their certificates
 //! * [`ownership`]: detects copies of a database
@@ -30,6 +30,8 @@ mod declared_metrics;
 pub mod error;
 pub mod folder;
 mod health;
+mod host_jobs;
+mod host_reports;
 pub mod host_request;
 pub mod hosts;
 pub mod http;

@@ -1,12 +1,13 @@
 //! The state of the whole cluster, and what needs attention.
 
-use api::host::AttachmentState;
+use api::host::{AttachmentState, VolumeReport};
 use api::types::{HostLoad, VolumeLoad};
 use base::ClusterId;
 
 use crate::control::Control;
 use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
 use crate::error::ControlError;
+use crate::units::UnitView;
 
 /// A summary of the cluster.
 #[derive(Debug, Clone)]
@@ -44,40 +45,24 @@ impl Control {
     /// [`ControlError`].
     pub async fn report(&self) -> Result<Report, ControlError> {
         let volumes = self.inner.database.volumes().all().await?;
-        let (hosts, unasked) = self.host_reports().await?;
+        let (hosts, not_requested) = self.host_reports().await?;
         let units = self.unit_registry().of_reports(&hosts).await?;
-        let mut problems: Vec<String> = unasked.into_iter().collect();
-        for unit in units.iter().filter(|unit| !unit.is_healthy()) {
-            let reason = unit.message();
-            let reason = reason.map_or_else(|| "no reason is known".to_owned(), |why| why.text);
-            problems.push(format!(
-                "unit {} is {}: {reason}",
-                unit.row.url,
-                unit.state()
-            ));
-        }
+        let mut problems: Vec<String> = not_requested.into_iter().collect();
+        let unhealthy = units.iter().filter(|unit| !unit.is_healthy());
+        problems.extend(unhealthy.map(unit_problem));
         for volume in &volumes.damaged {
             let (name, why) = (&volume.name, &volume.reason);
             problems.push(format!("volume {name:?} is in error: {why}"));
         }
         let attachments = self.inner.database.attachments().all().await?;
-        for attachment in &attachments {
+        problems.extend(attachments.iter().filter_map(|attachment| {
             let name = volumes.name_of(attachment.volume).unwrap_or_default();
-            if let Some(why) = &attachment.observed.problem {
-                problems.push(format!("volume {name:?} is in error: {why}"));
-            }
-        }
-        let mut journal_used_bytes = 0;
-        for volume in hosts.iter().flat_map(|host| &host.report.volumes) {
-            journal_used_bytes += volume.engine.journal_used_bytes;
-            let name = volumes.name_of(volume.volume).unwrap_or_default();
-            if let Some(why) = &volume.engine.destage_error {
-                problems.push(format!("volume {name:?} cannot destage: {why}"));
-            }
-            if let Some(why) = &volume.engine.read_error {
-                problems.push(format!("reads of volume {name:?} wait: {why}"));
-            }
-        }
+            let why = attachment.observed.problem.as_ref()?;
+            Some(format!("volume {name:?} is in error: {why}"))
+        }));
+        let open = || hosts.iter().flat_map(|host| &host.report.volumes);
+        let journal_used_bytes = open().map(|volume| volume.engine.journal_used_bytes).sum();
+        problems.extend(open().flat_map(|volume| engine_problems(volume, &volumes)));
         problems.extend(
             self.unit_registry()
                 .shared_zones()
@@ -143,6 +128,26 @@ impl Control {
         });
         Ok(loads.collect())
     }
+}
+
+fn unit_problem(unit: &UnitView) -> String {
+    let reason = unit.message();
+    let reason = reason.map_or_else(|| "no reason is known".to_owned(), |why| why.text);
+    format!("unit {} is {}: {reason}", unit.row.url, unit.state())
+}
+
+/// Why an open volume cannot destage or read.
+fn engine_problems(volume: &VolumeReport, volumes: &VolumeRows) -> impl Iterator<Item = String> {
+    let name = volumes.name_of(volume.volume).unwrap_or_default();
+    let engine = &volume.engine;
+    let destage = engine.destage_error.as_ref();
+    let read = engine.read_error.as_ref();
+    [
+        destage.map(|why| format!("volume {name:?} cannot destage: {why}")),
+        read.map(|why| format!("reads of volume {name:?} wait: {why}")),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {

@@ -107,7 +107,8 @@ impl Snapshots<'_> {
     async fn wait_cut(self, id: &str) -> Result<SnapshotRow, ControlError> {
         let taken = self.request.until(CUT_WITHIN, || async {
             let snapshot = self.get(id).await?;
-            let is_taken = snapshot.is_cut || snapshot.state != SnapshotState::Pending;
+            let is_taken =
+                snapshot.has_consistency_point || snapshot.state != SnapshotState::Pending;
             Ok(is_taken.then_some(snapshot))
         });
         match taken.await? {

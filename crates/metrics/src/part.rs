@@ -123,8 +123,8 @@ impl Monitor {
         let parts = self.parts();
         let mut answers = Answers::new();
         // After the timeout, the answers so far count.
-        let asking = ask(&parts, MonitoredPart::reasons, &mut answers);
-        let _ = host::timeout(ANSWER_TIMEOUT, asking).await;
+        let collecting = collect(&parts, MonitoredPart::reasons, &mut answers);
+        let _ = host::timeout(ANSWER_TIMEOUT, collecting).await;
         let mut reasons = Vec::new();
         for name in &self.inner.expected {
             if !parts.iter().any(|part| part.name() == *name) {
@@ -142,14 +142,14 @@ impl Monitor {
     pub async fn metrics(&self) -> String {
         let parts = self.parts();
         let (mut reasons, mut measures) = (Answers::new(), Answers::new());
-        let asking = host::timeout(ANSWER_TIMEOUT, async {
+        let collecting = host::timeout(ANSWER_TIMEOUT, async {
             tokio::join!(
-                ask(&parts, MonitoredPart::reasons, &mut reasons),
-                ask(&parts, MonitoredPart::measure, &mut measures)
+                collect(&parts, MonitoredPart::reasons, &mut reasons),
+                collect(&parts, MonitoredPart::measure, &mut measures)
             )
         });
         // After the timeout, the answers so far count.
-        let _ = asking.await;
+        let _ = collecting.await;
         let mut text = self.own().text();
         let (mut ready, mut unresponsive) = (Vec::new(), Vec::new());
         for name in &self.inner.expected {
@@ -199,17 +199,17 @@ impl Monitor {
 
 /// Asks all parts at once and collects each answer as it arrives, so that a part that hangs takes
 /// no time from the others.
-async fn ask<T: Send + 'static>(
+async fn collect<T: Send + 'static>(
     parts: &[Arc<MonitoredPart>],
     question: for<'a> fn(&'a MonitoredPart) -> Answer<'a, T>,
     answers: &mut Answers<T>,
 ) {
-    let mut asking = JoinSet::new();
+    let mut collecting = JoinSet::new();
     for part in parts {
         let part = Arc::clone(part);
-        asking.spawn(async move { (part.name(), question(&part).await) });
+        collecting.spawn(async move { (part.name(), question(&part).await) });
     }
-    while let Some(answer) = asking.join_next().await {
+    while let Some(answer) = collecting.join_next().await {
         match answer {
             Ok((name, answer)) => {
                 answers.insert(name, answer);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::host::catalog_calls::{EndRepair, LookAtRepair, TakeRepair};
+use api::host::catalog_calls::{EndRepair, ReportRepair, TakeRepair};
 use api::host::{RepairJob, RepairOutcome, RepairProgress, Want};
 use base::{CopysetId, UnitId, with_causes};
 use catalog::CatalogError;
@@ -222,11 +222,11 @@ impl Repair {
                 self.controller.catalog(EndRepair { copyset, end }).await?;
                 return Ok(is_well);
             }
-            let look = LookAtRepair {
+            let call = ReportRepair {
                 copyset,
                 progress: RepairProgress::default(),
             };
-            match self.controller.catalog(look).await? {
+            match self.controller.catalog(call).await? {
                 Some(now) => task = now,
                 None => return Ok(false),
             }
@@ -285,7 +285,7 @@ impl Repair {
         let _stop = StopOnDrop(Arc::clone(&pacing));
         let open = task.open.iter().map(|open| (open.segment, open.slots));
         let uncommitted = Uncommitted::new(open, task.uncommitted.clone(), task.serial_next);
-        let depth = match (task.scrub, task.compare) {
+        let depth = match (task.is_scrub, task.is_comparison) {
             (true, _) => Depth::Scrub,
             (false, true) => Depth::Compare,
             (false, false) => Depth::Rebuild,
@@ -311,9 +311,9 @@ impl Repair {
                         return Ok(None);
                     }
                     let progress = pacing.progress();
-                    let look = LookAtRepair { copyset, progress };
+                    let call = ReportRepair { copyset, progress };
                     // Without an answer the pass may continue: its capability expires.
-                    if let Ok(None) = self.controller.catalog(look).await {
+                    if let Ok(None) = self.controller.catalog(call).await {
                         pacing.stop();
                     }
                 }
@@ -345,8 +345,8 @@ fn outcome(
             .collect(),
         out_of_sync: found.incomplete.into_iter().collect(),
         copied_to: Some(copied_to.iter().copied().collect()),
-        compared: task.compare && found.is_complete,
-        scrubbed: task.scrub && found.is_complete,
+        compared: task.is_comparison && found.is_complete,
+        scrubbed: task.is_scrub && found.is_complete,
         full: found.full.into_iter().collect(),
         damaged: found.rotten,
         problem: match found.problems.is_empty() {

@@ -84,13 +84,13 @@ impl Reporter {
     pub async fn send(&self, is_requested: bool) {
         let parts = &self.parts;
         // A request from here on is for the next report.
-        let look = *self.requested.borrow();
+        let report_number = *self.requested.borrow();
         let units = match is_requested {
             true => parts.units.fresh_reports().await,
             false => parts.units.reports(),
         };
         let report = Report {
-            report_number: look,
+            report_number,
             units,
             volumes: self.volumes().await,
             free_bytes: parts.units.free_bytes(),

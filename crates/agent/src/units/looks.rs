@@ -116,7 +116,7 @@ impl Answer {
         let incarnation = self.incarnation();
         match incarnation.is_none() || incarnation != known.incarnation {
             true => Suspicion::Restarted,
-            false => Suspicion::Rejoined,
+            false => Suspicion::NothingLost,
         }
     }
 }

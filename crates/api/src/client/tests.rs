@@ -15,18 +15,18 @@ enum Does {
     Refuses,
 }
 
-/// Servers in a folder, and what each of them was asked, in order.
+/// Servers in a folder, and the requests that each of them received, in order.
 struct Scene {
     _folder: tempfile::TempDir,
     client: Client,
-    asked: mpsc::UnboundedReceiver<(usize, String)>,
+    received: mpsc::UnboundedReceiver<(usize, String)>,
 }
 
 impl Scene {
     /// `None`: no server listens there.
     fn new(servers: &[Option<Does>]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let (tell, asked) = mpsc::unbounded_channel();
+        let (sender, received) = mpsc::unbounded_channel();
         let mut transports = Vec::new();
         for (at, does) in servers.iter().enumerate() {
             let path = folder.path().join(format!("{at}.sock"));
@@ -34,19 +34,19 @@ impl Scene {
             if let Some(does) = *does {
                 #[expect(clippy::disallowed_methods, reason = "a server of the test's own")]
                 let listener = UnixListener::bind(&path).expect("bound");
-                tokio::spawn(serve(listener, at, does, tell.clone()));
+                tokio::spawn(serve(listener, at, does, sender.clone()));
             }
         }
         Self {
             _folder: folder,
             client: Client::with(transports, None),
-            asked,
+            received,
         }
     }
 
-    /// What was asked since the last look.
-    fn asked(&mut self) -> Vec<(usize, String)> {
-        std::iter::from_fn(|| self.asked.try_recv().ok()).collect()
+    /// The requests that were received since the last call.
+    fn requests(&mut self) -> Vec<(usize, String)> {
+        std::iter::from_fn(|| self.received.try_recv().ok()).collect()
     }
 }
 
@@ -54,14 +54,14 @@ async fn serve(
     listener: UnixListener,
     at: usize,
     does: Does,
-    tell: mpsc::UnboundedSender<(usize, String)>,
+    sender: mpsc::UnboundedSender<(usize, String)>,
 ) {
     while let Ok((stream, _)) = listener.accept().await {
-        let tell = tell.clone();
+        let sender = sender.clone();
         tokio::spawn(async move {
             let mut stream = BufReader::new(stream);
             while let Some(line) = request(&mut stream).await {
-                tell.send((at, line)).expect("the test listens");
+                sender.send((at, line)).expect("the test listens");
                 let (status, body) = match does {
                     Does::Answers => ("200 OK", format!("{at}")),
                     Does::HangsUp => return,
@@ -111,7 +111,7 @@ async fn an_unavailable_server_is_skipped() {
         let at: usize = scene.client.post("/", &()).await.expect("answered");
         assert_eq!(at, 2);
     }
-    assert_eq!(scene.asked(), [is(2, "POST"), is(2, "POST")]);
+    assert_eq!(scene.requests(), [is(2, "POST"), is(2, "POST")]);
     let unanswered = Scene::new(&[None, None]);
     let gone = unanswered.client.get::<usize>("/").await;
     assert!(matches!(gone, Err(ClientError::Unreachable(_))), "{gone:?}");
@@ -123,7 +123,7 @@ async fn a_sent_change_is_not_repeated_and_the_next_server_is_used_from_then_on(
     let mut scene = Scene::new(&[Some(Does::HangsUp), Some(Does::Answers)]);
     let lost = scene.client.post::<usize>("/", &()).await;
     assert!(matches!(lost, Err(ClientError::Broken(_))), "{lost:?}");
-    assert_eq!(scene.asked(), [is(0, "POST")]);
+    assert_eq!(scene.requests(), [is(0, "POST")]);
     assert_eq!(
         scene
             .client
@@ -132,7 +132,7 @@ async fn a_sent_change_is_not_repeated_and_the_next_server_is_used_from_then_on(
             .expect("answered"),
         1
     );
-    assert_eq!(scene.asked(), [is(1, "POST")]);
+    assert_eq!(scene.requests(), [is(1, "POST")]);
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn a_sent_read_is_repeated_with_the_next_server() {
     for does in [Does::HangsUp, Does::Refuses] {
         let mut scene = Scene::new(&[Some(does), Some(Does::Answers)]);
         assert_eq!(scene.client.get::<usize>("/").await.expect("answered"), 1);
-        assert_eq!(scene.asked(), [is(0, "GET"), is(1, "GET")]);
+        assert_eq!(scene.requests(), [is(0, "GET"), is(1, "GET")]);
     }
     let mut all = Scene::new(&[Some(Does::HangsUp), Some(Does::Refuses)]);
     let refused = all.client.get::<usize>("/").await;
@@ -148,7 +148,7 @@ async fn a_sent_read_is_repeated_with_the_next_server() {
         matches!(refused, Err(ClientError::Refused(_))),
         "{refused:?}"
     );
-    assert_eq!(all.asked(), [is(0, "GET"), is(1, "GET")]);
+    assert_eq!(all.requests(), [is(0, "GET"), is(1, "GET")]);
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn a_refused_change_is_returned_and_the_next_server_is_used_from_then_on()
         scene.client.put::<usize>("/", &()).await.expect("answered"),
         1
     );
-    assert_eq!(scene.asked(), [is(0, "PUT"), is(1, "PUT")]);
+    assert_eq!(scene.requests(), [is(0, "PUT"), is(1, "PUT")]);
 }
 
 /// A machine that has lost its power: its connections stay.
@@ -172,14 +172,14 @@ async fn a_server_that_timed_out_once_is_skipped_by_all_requests() {
     let mut scene = Scene::new(&[Some(Does::SaysNothing), Some(Does::Answers)]);
     let client = scene.client.clone();
     let follows = tokio::spawn(async move { client.get::<usize>("/").await });
-    let first = scene.asked.recv().await;
+    let first = scene.received.recv().await;
     assert_eq!(first, Some(is(0, "GET")));
     let wait = Duration::from_millis(20);
     let late = Client::within(wait, scene.client.post::<usize>("/", &())).await;
     assert!(matches!(late, Err(ClientError::Broken(_))), "{late:?}");
     let followed = follows.await.expect("no panic");
     assert_eq!(followed.expect("answered"), 1);
-    assert_eq!(scene.asked(), [is(0, "POST"), is(1, "GET")]);
+    assert_eq!(scene.requests(), [is(0, "POST"), is(1, "GET")]);
 }
 
 #[test]

@@ -84,7 +84,7 @@ calls! {
     TakeRepair = "repair-take" {} -> CatalogAnswer<Option<RepairJob>>;
     /// Reports the progress of a repair. Returns its state, or `None` if another host has the
     /// copyset. This host keeps it for another [`REPAIR_TERM_MS`](super::REPAIR_TERM_MS).
-    LookAtRepair = "repair-look" {
+    ReportRepair = "repair-report" {
         copyset: CopysetId,
         progress: RepairProgress,
     } -> CatalogAnswer<Option<RepairJob>>;

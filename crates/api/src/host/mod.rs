@@ -83,9 +83,9 @@ pub struct Assignments {
     /// The number of the last request for a report.
     pub report_number: u64,
     /// When this changes, there may be something to clean.
-    pub clean: u64,
-    /// The number of copysets that should be compared even if their members are in sync.
-    pub compare: u64,
+    pub cleaning_serial: u64,
+    /// The number of copysets whose members should be compared even if they are in sync.
+    pub comparisons_requested: u64,
     /// The images that it should read into its cache.
     pub preloads: Vec<DesiredPreload>,
     /// The audits that it should run.

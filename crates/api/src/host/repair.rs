@@ -27,9 +27,9 @@ pub struct RepairJob {
     /// that is not listed may be wrong.
     pub suspect: Vec<(UnitId, Vec<Range<u64>>)>,
     /// Whether members that are in sync are compared as well.
-    pub compare: bool,
+    pub is_comparison: bool,
     /// Whether every slot is read as well.
-    pub scrub: bool,
+    pub is_scrub: bool,
 }
 
 /// The progress of a repair.
@@ -67,8 +67,8 @@ pub struct RepairOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suspicion {
-    /// Nothing: it was only unavailable.
-    Rejoined,
+    /// Nothing: the same process answers again, and the unit was only unavailable.
+    NothingLost,
     /// Writes that were not synced: the unit has restarted.
     Restarted,
     /// Everything since an earlier state to which the unit was restored.

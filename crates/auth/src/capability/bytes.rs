@@ -126,61 +126,13 @@ impl Capability {
         let holder = reader.array().or_end()?;
         let made = Millis(reader.u64().or_end()? as i64);
         let ends = Millis(reader.u64().or_end()? as i64);
-        let lineage_tag = LineageTag(reader.u64().or_end()?);
-        let fence = Fence(reader.u64().or_end()?);
-        let epoch = reader.u32().or_end()?;
+        let lease = LeaseFields {
+            lineage_tag: LineageTag(reader.u64().or_end()?),
+            fence: Fence(reader.u64().or_end()?),
+            epoch: reader.u32().or_end()?,
+        };
         let generation = reader.u32().or_end()?;
-        let items = |reader: &mut Reader<'_>| -> Result<Vec<u64>, Option<BadCapability>> {
-            (0..count).map(|_| reader.u64().or_end()).collect()
-        };
-        let scope = match kind {
-            LEASE => {
-                let mut serials = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let (first, length) = (reader.u64().or_end()?, reader.u64().or_end()?);
-                    let end = first.checked_add(length).filter(|end| *end > first);
-                    serials.push(first..end.ok_or(BadCapability::Items)?);
-                }
-                Scope::Lease {
-                    lineage_tag,
-                    fence,
-                    epoch,
-                    serials,
-                }
-            }
-            READ => {
-                let lineage_tags = items(reader)?.into_iter().map(LineageTag).collect();
-                Scope::Read { lineage_tags }
-            }
-            FREE => {
-                let ids = items(reader)?.into_iter().map(SegmentId::from_bits);
-                let segments: Vec<SegmentId> =
-                    ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
-                if !segments.is_sorted() {
-                    return Err(Some(BadCapability::Items));
-                }
-                Scope::Free { segments }
-            }
-            REPAIR => {
-                let numbers = items(reader)?.into_iter();
-                let ids = numbers.map(|number| CopysetId::new(number.try_into().ok()?));
-                let copysets = ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
-                let count = reader.u64().or_end()?;
-                if count > ITEMS_MAX as u64 {
-                    return Err(Some(BadCapability::Items));
-                }
-                let mut units = Vec::new();
-                for _ in 0..count {
-                    units.push(UnitId::from_u128(reader.u128().or_end()?));
-                }
-                Scope::Repair { copysets, units }
-            }
-            COUNT => match items(reader)?[..] {
-                [leases] => Scope::Count { leases },
-                _ => return Err(Some(BadCapability::Items)),
-            },
-            other => return Err(Some(BadCapability::Kind(other))),
-        };
+        let scope = read_scope(reader, kind, count, lease)?;
         Ok(Self {
             cluster,
             holder,
@@ -190,6 +142,73 @@ impl Capability {
             scope,
         })
     }
+}
+
+/// The fields that only the scope of a lease has. They are 0 in the other kinds.
+struct LeaseFields {
+    lineage_tag: LineageTag,
+    fence: Fence,
+    epoch: u32,
+}
+
+/// Reads the `count` items of a capability of this kind. Fails with `None` where the bytes end.
+fn read_scope(
+    reader: &mut Reader<'_>,
+    kind: u16,
+    count: usize,
+    lease: LeaseFields,
+) -> Result<Scope, Option<BadCapability>> {
+    let items = |reader: &mut Reader<'_>| -> Result<Vec<u64>, Option<BadCapability>> {
+        (0..count).map(|_| reader.u64().or_end()).collect()
+    };
+    Ok(match kind {
+        LEASE => {
+            let mut serials = Vec::with_capacity(count);
+            for _ in 0..count {
+                let (first, length) = (reader.u64().or_end()?, reader.u64().or_end()?);
+                let end = first.checked_add(length).filter(|end| *end > first);
+                serials.push(first..end.ok_or(BadCapability::Items)?);
+            }
+            Scope::Lease {
+                lineage_tag: lease.lineage_tag,
+                fence: lease.fence,
+                epoch: lease.epoch,
+                serials,
+            }
+        }
+        READ => {
+            let lineage_tags = items(reader)?.into_iter().map(LineageTag).collect();
+            Scope::Read { lineage_tags }
+        }
+        FREE => {
+            let ids = items(reader)?.into_iter().map(SegmentId::from_bits);
+            let segments: Vec<SegmentId> =
+                ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
+            if !segments.is_sorted() {
+                return Err(Some(BadCapability::Items));
+            }
+            Scope::Free { segments }
+        }
+        REPAIR => {
+            let numbers = items(reader)?.into_iter();
+            let ids = numbers.map(|number| CopysetId::new(number.try_into().ok()?));
+            let copysets = ids.collect::<Option<_>>().ok_or(BadCapability::Items)?;
+            let count = reader.u64().or_end()?;
+            if count > ITEMS_MAX as u64 {
+                return Err(Some(BadCapability::Items));
+            }
+            let mut units = Vec::new();
+            for _ in 0..count {
+                units.push(UnitId::from_u128(reader.u128().or_end()?));
+            }
+            Scope::Repair { copysets, units }
+        }
+        COUNT => match items(reader)?[..] {
+            [leases] => Scope::Count { leases },
+            _ => return Err(Some(BadCapability::Items)),
+        },
+        other => return Err(Some(BadCapability::Kind(other))),
+    })
 }
 
 trait OrEnd<T> {

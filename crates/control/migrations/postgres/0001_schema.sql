@@ -455,7 +455,7 @@ CREATE TABLE snapshots (
     encryption     TEXT    NOT NULL,
     state          TEXT    NOT NULL CHECK (state IN ('pending', 'completed', 'error')),
     -- While pending, 1: the consistency point is in the journal and waits for a version.
-    is_cut         BIGINT NOT NULL DEFAULT 0,
+    has_consistency_point BIGINT NOT NULL DEFAULT 0,
     -- When completed: the version that it holds; null: the volume was empty.
     version_volume TEXT,
     version_number BIGINT,
@@ -571,17 +571,17 @@ CREATE TABLE hosts (
     party       TEXT    NOT NULL PRIMARY KEY REFERENCES parties (id) ON DELETE CASCADE,
     -- Grows with every change of the host's desired state.
     assignments BIGINT NOT NULL DEFAULT 0,
-    -- Grows when a fresh report is requested. A report that has seen this value answers it.
-    look        BIGINT NOT NULL DEFAULT 0,
+    -- Grows when a fresh report is requested. A report whose `report_number` is this value answers it.
+    reports_requested BIGINT NOT NULL DEFAULT 0,
     -- Grows when there may be something to clean.
-    clean       BIGINT NOT NULL DEFAULT 0
+    cleaning_serial BIGINT NOT NULL DEFAULT 0
 );
 
 -- The last report of each host. Written every two seconds, and therefore apart from `hosts`.
 CREATE TABLE host_reports (
     party      TEXT    NOT NULL PRIMARY KEY REFERENCES parties (id) ON DELETE CASCADE,
     heard_ms   BIGINT NOT NULL,
-    look       BIGINT NOT NULL,
+    report_number BIGINT NOT NULL,
     -- Free space that the report names, so that quota checks need not parse it.
     free_bytes BIGINT,
     report     TEXT    NOT NULL

@@ -131,7 +131,7 @@ pub struct SnapshotRow {
     /// Its state, and the version it holds.
     pub state: SnapshotState,
     /// While pending: whether its consistency point was taken and waits for a version.
-    pub is_cut: bool,
+    pub has_consistency_point: bool,
     /// When it was requested.
     pub created: Millis,
 }
@@ -318,7 +318,7 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
         block_size,
         encryption: spelt(row, "encryption")?,
         state,
-        is_cut: flag(row, "is_cut")?,
+        has_consistency_point: flag(row, "has_consistency_point")?,
         created: Millis(row.try_get("created_ms")?),
     })
 }

@@ -53,7 +53,7 @@ pub(in crate::database) async fn fail_taken(
     sqlx::query(
         "UPDATE snapshots SET state = 'error', message = \
          'Scree ended before the snapshot was completed; take it again' \
-         WHERE volume = $1 AND state = 'pending' AND is_cut = 1",
+         WHERE volume = $1 AND state = 'pending' AND has_consistency_point = 1",
     )
     .bind(volume.to_string())
     .execute(connection)
@@ -70,7 +70,7 @@ pub(in crate::database) async fn settle(
         "UPDATE snapshots SET state = 'completed', \
          version_volume = (SELECT head_volume FROM volumes WHERE id = $1), \
          version_number = (SELECT head_number FROM volumes WHERE id = $1) \
-         WHERE volume = $1 AND state = 'pending' AND is_cut = 0",
+         WHERE volume = $1 AND state = 'pending' AND has_consistency_point = 0",
     )
     .bind(volume.to_string())
     .execute(&mut *connection)
@@ -81,6 +81,25 @@ pub(in crate::database) async fn settle(
         "the volume was closed before its consistency point was taken",
     )
     .await
+}
+
+/// Refuses a name that another snapshot of the same owner has.
+async fn refuse_name(
+    change: &mut AnyConnection,
+    owner: &str,
+    name: &str,
+) -> Result<(), DatabaseError> {
+    let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
+        .bind(name)
+        .bind(owner)
+        .fetch_optional(change)
+        .await?;
+    match taken {
+        None => Ok(()),
+        Some(_) => Err(DatabaseError::Taken {
+            what: format!("a snapshot named {name:?}"),
+        }),
+    }
 }
 
 /// Snapshots.
@@ -113,16 +132,7 @@ impl Snapshots<'_> {
             let of = check_volume(&mut change, principal, volume, need).await?;
             // The volume's owner owns it, not the user who takes it.
             let owner = of.owner.map(|owner| owner.to_string()).unwrap_or_default();
-            let taken = sqlx::query("SELECT id FROM snapshots WHERE name = $1 AND owner = $2")
-                .bind(&new.name)
-                .bind(&owner)
-                .fetch_optional(&mut *change)
-                .await?;
-            if taken.is_some() {
-                return Err(DatabaseError::Taken {
-                    what: format!("a snapshot named {:?}", new.name),
-                });
-            }
+            refuse_name(&mut change, &owner, &new.name).await?;
             refuse_if_deleting(&of)?;
             check_membership(&mut change, principal, &of).await?;
             let more = Addition {
@@ -205,8 +215,10 @@ impl Snapshots<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn pending_cuts(self) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
-        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND is_cut = 0")
+    pub async fn pending_consistency_points(
+        self,
+    ) -> Result<Vec<(SnapshotId, VolumeId)>, DatabaseError> {
+        sqlx::query("SELECT id, volume FROM snapshots WHERE state = 'pending' AND has_consistency_point = 0")
             .fetch_all(&self.database.reader)
             .await?
             .iter()
@@ -229,13 +241,17 @@ impl Snapshots<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn record_cut(self, id: SnapshotId, host: PartyId) -> Result<(), DatabaseError> {
+    pub async fn record_consistency_point(
+        self,
+        id: SnapshotId,
+        host: PartyId,
+    ) -> Result<(), DatabaseError> {
         self.database
             .transaction()
             .notify()
             .run(|mut change| async move {
                 sqlx::query(
-                    "UPDATE snapshots SET is_cut = 1 WHERE id = $1 AND volume IN (SELECT volume \
+                    "UPDATE snapshots SET has_consistency_point = 1 WHERE id = $1 AND volume IN (SELECT volume \
                  FROM attachments WHERE host = $2 AND access = 'read-write' \
                  AND state <> 'detached')",
                 )
@@ -266,7 +282,7 @@ impl Snapshots<'_> {
                     .bind(id.to_string())
                     .execute(&mut *change)
                     .await?;
-                hosts::clean(&mut change).await?;
+                hosts::request_cleaning(&mut change).await?;
                 tags::forget(&mut change, &id.to_string()).await?;
                 grants::forget(&mut change, &id.to_string()).await?;
                 grants::forget_gone(&mut change, snapshot.volume).await?;

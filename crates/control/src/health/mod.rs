@@ -87,7 +87,7 @@ impl Control {
         };
         measures.one(&DATABASE_LATENCY, latency.as_secs_f64());
         match host::timeout(DATABASE_WITHIN, self.counts()).await {
-            Some(Ok(counts)) => tell(&mut measures, &counts),
+            Some(Ok(counts)) => record_counts(&mut measures, &counts),
             Some(Err(error)) => tracing::warn!(%error, "nothing is counted"),
             None => tracing::warn!("nothing is counted: the database takes too long"),
         }
@@ -116,7 +116,7 @@ impl Part for Control {
     }
 }
 
-fn tell(measures: &mut Measures, counts: &Counts) {
+fn record_counts(measures: &mut Measures, counts: &Counts) {
     measures.gauge(
         &VOLUMES,
         all(VolumeState::ALL, VolumeState::as_str, &counts.volumes),

@@ -153,67 +153,50 @@ async fn answer_host(
     host: PartyId,
     call: ControllerCall,
 ) -> Result<Answer, ApiError> {
+    let request = control.host(host);
     match call {
-        ControllerCall::Begin(call) => json(&call, control.host(host).begin().await),
+        ControllerCall::Begin(call) => json(&call, request.begin().await),
         ControllerCall::FollowAssignments(call) => {
             let wait = Duration::from_secs(call.wait_seconds.min(FOLLOW_SECONDS_MAX));
-            json(
-                &call,
-                control.host(host).assignments(call.after, wait).await,
-            )
+            json(&call, request.assignments(call.after, wait).await)
         }
-        ControllerCall::ReportHost(call) => {
-            json(&call, control.host(host).keep_report(&call.report).await)
-        }
+        ControllerCall::ReportHost(call) => json(&call, request.keep_report(&call.report).await),
         ControllerCall::RenewLeases(call) => {
             let _turn = control.inner.turns.renewal(host).await;
-            json(&call, control.host(host).renew(&call.renewal).await)
+            json(&call, request.renew(&call.renewal).await)
         }
         ControllerCall::ReportAttachment(call) => {
             let (id, report) = (call.attachment, &call.report);
-            json(
-                &call,
-                control.host(host).attachment_reported(id, report).await,
-            )
+            json(&call, request.attachment_reported(id, report).await)
         }
         ControllerCall::ReportSnapshot(call) => {
-            json(&call, control.host(host).cut_taken(call.snapshot).await)
+            json(&call, request.consistency_point_taken(call.snapshot).await)
         }
-        ControllerCall::ReportJob(call) => json(
-            &call,
-            control.host(host).task_done(call.task, &call.answer).await,
-        ),
+        ControllerCall::ReportJob(call) => {
+            json(&call, request.task_done(call.task, &call.answer).await)
+        }
         ControllerCall::ReportPreload(call) => {
             let (volume, report) = (call.volume, &call.report);
-            json(
-                &call,
-                control.host(host).preload_reported(volume, report).await,
-            )
+            json(&call, request.preload_reported(volume, report).await)
         }
         ControllerCall::ReportAudit(call) => {
             let (id, report) = (call.audit, &call.report);
-            json(&call, control.host(host).audit_reported(id, report).await)
+            json(&call, request.audit_reported(id, report).await)
         }
         ControllerCall::RegisterKey(call) => json(&call, control.key_created(&call).await),
         ControllerCall::RegisterUnits(call) => json(
             &call,
             control.unit_registry().register_all(&call.units).await,
         ),
-        ControllerCall::PlanCleaning(call) => {
-            json(&call, control.host(host).cleaning(&call.busy).await)
-        }
-        ControllerCall::MoveAhead(call) => {
-            json(&call, control.host(host).move_ahead(call.leases).await)
-        }
+        ControllerCall::PlanCleaning(call) => json(&call, request.cleaning(&call.busy).await),
+        ControllerCall::MoveAhead(call) => json(&call, request.move_ahead(call.leases).await),
         ControllerCall::SignCertificate(call) => {
             let parties = control.parties();
             let issued = parties.sign_for_daemons(host, &call.request_pem).await;
             let issued = issued.map(|issued| super::parties::certificate(parties, issued));
             json(&call, issued)
         }
-        ControllerCall::SignCapabilities(call) => {
-            json(&call, control.host(host).capabilities(&call).await)
-        }
+        ControllerCall::SignCapabilities(call) => json(&call, request.capabilities(&call).await),
     }
 }
 

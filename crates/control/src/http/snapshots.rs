@@ -154,7 +154,7 @@ async fn delete(
 }
 
 fn shown(row: SnapshotRow, tags: Tags) -> Snapshot {
-    let taken = row.is_cut || row.state != SnapshotState::Pending;
+    let taken = row.has_consistency_point || row.state != SnapshotState::Pending;
     let (state, message) = match row.state {
         SnapshotState::Pending => (Stage::Pending, None),
         SnapshotState::Completed(_) => (Stage::Completed, None),

@@ -34,7 +34,7 @@ impl Volumes<'_> {
             .await?;
         Ok(VolumeView {
             tags,
-            ..self.seen(row.id).await?
+            ..self.reported_view(row.id).await?
         })
     }
 
@@ -57,7 +57,7 @@ impl Volumes<'_> {
             .volumes()
             .set_settings(self.request.principal(), name, set)
             .await?;
-        let mut view = self.seen(row.id).await?;
+        let mut view = self.reported_view(row.id).await?;
         view.row.settings = row.settings;
         Ok(view)
     }
@@ -82,7 +82,7 @@ impl Volumes<'_> {
             .volumes()
             .transfer(self.request.principal(), name, user, project)
             .await?;
-        let seen = self.seen(row.id).await?;
+        let seen = self.reported_view(row.id).await?;
         Ok(VolumeView { row, ..seen })
     }
 
@@ -124,12 +124,12 @@ impl Volumes<'_> {
             .set_size(self.request.principal(), row.id, size_bytes)
             .await?;
         if self.request.is_dry_run() {
-            let mut view = self.seen(row.id).await?;
+            let mut view = self.reported_view(row.id).await?;
             view.row.size_bytes = grown.size_bytes;
             return Ok(view);
         }
         let seen = self.request.until(GROWN_WITHIN, || async {
-            let view = self.seen(row.id).await?;
+            let view = self.reported_view(row.id).await?;
             let is_smaller = |one: &AttachmentRow| {
                 one.access == Access::ReadWrite && one.observed.size_bytes.unwrap_or(0) < size_bytes
             };
@@ -142,7 +142,7 @@ impl Volumes<'_> {
                 self.overcommitted(size_bytes, row.redundancy()).await?,
             ),
             None => (
-                self.seen(row.id).await?,
+                self.reported_view(row.id).await?,
                 Some(Message::new(
                     MessageCode::GrowthPending,
                     "its host has not reported yet that clients see the new size",
@@ -176,10 +176,10 @@ impl Volumes<'_> {
             .begin_delete(self.request.principal(), row.id, now)
             .await?;
         if self.request.is_dry_run() {
-            return self.seen(row.id).await;
+            return self.reported_view(row.id).await;
         }
         tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
-        match self.seen(row.id).await {
+        match self.reported_view(row.id).await {
             Ok(view) => Ok(view),
             // It was cleaned and removed meanwhile.
             Err(ControlError::NotFound { .. }) => {

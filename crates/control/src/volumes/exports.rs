@@ -118,7 +118,7 @@ impl Volumes<'_> {
                 });
             }
         }
-        self.seen(row.id).await
+        self.reported_view(row.id).await
     }
 
     /// The attachment, as soon as its host has reported on `asked`.

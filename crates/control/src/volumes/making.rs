@@ -51,46 +51,11 @@ impl Volumes<'_> {
         settings.check()?;
         let encryption = word("encryption", request.encryption.as_deref())?;
         let erasure: Option<Erasure> = word("erasure", request.erasure.as_deref())?;
-        let origin = match &request.from {
-            Some(from) => {
-                let need = Need::Have(Right::Read);
-                Some(
-                    database
-                        .snapshots()
-                        .find(self.request.principal(), from, need)
-                        .await?,
-                )
-            }
-            None => None,
-        };
+        let origin = self.origin_of(request.from.as_deref()).await?;
         let (size_bytes, block_size, encryption) = shape_of(&request, encryption, origin.as_ref())?;
-        if request.replicas.is_some() && erasure.is_some() {
-            let reason = "give `replicas` or `erasure`, not both";
-            return Err(ControlError::invalid("erasure", reason.to_owned()));
-        }
-        let replicas = match (request.replicas, erasure) {
-            (Some(replicas), _) => replicas,
-            (None, Some(_)) => 1,
-            (None, None) => self.request.unit_registry().default_replicas().await?,
-        };
-        let redundancy = Redundancy { replicas, erasure };
-        if !(1..=REPLICAS_MAX).contains(&replicas) {
-            let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
-            return Err(ControlError::invalid("replicas", reason));
-        }
+        let redundancy = self.redundancy_of(request.replicas, erasure).await?;
         self.refuse_beyond_capacity(size_bytes, redundancy).await?;
-        let zones = self
-            .request
-            .unit_registry()
-            .missing_zones(redundancy)
-            .await?;
-        if let Some(missing) = zones.as_ref().filter(|_| request.strict_zones) {
-            let field = match erasure {
-                Some(_) => "erasure",
-                None => "replicas",
-            };
-            return Err(ControlError::invalid(field, missing.text.clone()));
-        }
+        let zones = self.check_zones(redundancy, request.strict_zones).await?;
         self.request
             .unit_registry()
             .ensure_copysets(redundancy, self.request.is_dry_run())
@@ -105,7 +70,7 @@ impl Volumes<'_> {
             size_bytes,
             block_size,
             encryption,
-            replicas,
+            replicas: redundancy.replicas,
             erasure,
             // The wrapped key is bound to the volume by its lineage's number.
             lineage: Lineage::from_u128(id.as_u128()),
@@ -121,11 +86,66 @@ impl Volumes<'_> {
             VolumeView::fresh(row, new.tags)
         } else {
             tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
-            self.seen(row.id).await?
+            self.reported_view(row.id).await?
         };
         let notices = [self.overcommitted(size_bytes, redundancy).await?, zones];
         view.notice = Message::joined(notices.into_iter().flatten());
         Ok(view)
+    }
+
+    /// The snapshot that a volume is cloned from, if one is named.
+    async fn origin_of(self, from: Option<&str>) -> Result<Option<SnapshotRow>, ControlError> {
+        let Some(from) = from else {
+            return Ok(None);
+        };
+        let snapshots = self.request.inner.database.snapshots();
+        let need = Need::Have(Right::Read);
+        let found = snapshots.find(self.request.principal(), from, need);
+        Ok(Some(found.await?))
+    }
+
+    /// The redundancy of a new volume. The number of copies has a default that depends on the units.
+    async fn redundancy_of(
+        self,
+        replicas: Option<u8>,
+        erasure: Option<Erasure>,
+    ) -> Result<Redundancy, ControlError> {
+        if replicas.is_some() && erasure.is_some() {
+            let reason = "give `replicas` or `erasure`, not both";
+            return Err(ControlError::invalid("erasure", reason.to_owned()));
+        }
+        let replicas = match (replicas, erasure) {
+            (Some(replicas), _) => replicas,
+            (None, Some(_)) => 1,
+            (None, None) => self.request.unit_registry().default_replicas().await?,
+        };
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
+            let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
+            return Err(ControlError::invalid("replicas", reason));
+        }
+        Ok(Redundancy { replicas, erasure })
+    }
+
+    /// What is wrong if there are fewer zones than the volume has members. It is an error if
+    /// `is_strict`.
+    async fn check_zones(
+        self,
+        redundancy: Redundancy,
+        is_strict: bool,
+    ) -> Result<Option<Message>, ControlError> {
+        let zones = self
+            .request
+            .unit_registry()
+            .missing_zones(redundancy)
+            .await?;
+        if let Some(missing) = zones.as_ref().filter(|_| is_strict) {
+            let field = match redundancy.erasure {
+                Some(_) => "erasure",
+                None => "replicas",
+            };
+            return Err(ControlError::invalid(field, missing.text.clone()));
+        }
+        Ok(zones)
     }
 }
 

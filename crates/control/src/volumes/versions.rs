@@ -54,7 +54,7 @@ impl Volumes<'_> {
             .set_head(self.request.principal(), row.id, version)
             .await?;
         tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
-        self.seen(row.id).await
+        self.reported_view(row.id).await
     }
 
     fn choose(

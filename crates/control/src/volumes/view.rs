@@ -100,9 +100,9 @@ impl Volumes<'_> {
             .volumes()
             .find(self.request.principal(), name, Need::See)
             .await?;
-        let mut view = self.seen(row.id).await?;
+        let mut view = self.reported_view(row.id).await?;
         if view.served().is_some() {
-            self.request.ask_hosts().await?;
+            self.request.request_reports().await?;
             let on = BTreeSet::from_iter(view.attachments.iter().map(|one| one.host));
             for host in on {
                 let Some(said) = database.hosts().report(host).await? else {
@@ -154,7 +154,7 @@ impl Volumes<'_> {
     }
 
     /// As [`Self::get`], without requesting a fresh report.
-    pub(super) async fn seen(self, id: VolumeId) -> Result<VolumeView, ControlError> {
+    pub(super) async fn reported_view(self, id: VolumeId) -> Result<VolumeView, ControlError> {
         let database = &self.request.inner.database;
         let (is_attached, attachments) = database
             .attachments()

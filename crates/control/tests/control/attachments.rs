@@ -1,4 +1,4 @@
-//! What is claimed of attachments and of leases in time, on both databases.
+//! Attachments, and the terms of their leases, on both databases.
 
 use api::host::{
     Access, AttachmentReport, AttachmentState, CatalogCall, Fenced, HeldLease, Renewal, Report,
@@ -77,7 +77,7 @@ impl Rows {
         self.acquire_with(None).await.expect("a lease");
     }
 
-    /// As a host that has these journals.
+    /// Acquires a lease, as a host that has these journals.
     async fn acquire_with(&self, journals: Option<JournalFolderId>) -> Result<Lease, CatalogError> {
         let call = calls::Acquire {
             volume: self.volume,
@@ -97,7 +97,7 @@ impl Rows {
         self.call(call).await.expect("the lease holds");
     }
 
-    /// Attached by a host that was not heard of since, and taken from it.
+    /// Takes the volume by force from a host that stopped reporting.
     async fn take(&self, asked: &AttachmentRow) -> String {
         let detached = self
             .database
@@ -237,7 +237,7 @@ fn leases_on_sqlite_are_measured_by_this_machines_clock() {
     });
 }
 
-/// What is claimed of both.
+/// The claims, which hold on both databases.
 mod claims {
     use super::*;
 
@@ -284,7 +284,8 @@ mod claims {
             .expect("there");
         assert!(!rows.report(&asked, AttachmentState::Attached).await);
         assert!(rows.report(&ended, AttachmentState::Busy).await);
-        // CacheLookups again, the guest is asked again; until then it is not busy.
+        // After another detach request the guest is asked once more. Until then the volume is not
+        // busy.
         let again = rows
             .database
             .attachments()
@@ -293,7 +294,7 @@ mod claims {
             .expect("there");
         assert_eq!(again.observed.state, AttachmentState::Detaching);
         assert!(!rows.report(&ended, AttachmentState::Detached).await);
-        // It may be wanted once more instead.
+        // It may also be attached again.
         let wanted = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
         let wanted = wanted.expect("the same");
         assert!(wanted.id == asked.id && wanted.desired.is_attached && !wanted.desired.is_forced);
@@ -323,7 +324,7 @@ mod claims {
         let renewed = renewed.expect("heard");
         assert!(renewed.lost.is_empty() && renewed.fenced.is_empty());
 
-        // Without a request by force nothing is taken, however unresponsive the host is.
+        // Without a forced detach no lease is taken, however long the host has been unresponsive.
         let late = Millis(heard.0 + 100 * LEASE_MS);
         let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
@@ -344,7 +345,7 @@ mod claims {
         assert!(reason.contains("the volume is empty"), "{reason}");
         assert!(!rows.report(&forced, AttachmentState::Attached).await);
 
-        // Its host is back.
+        // The host reports again.
         let renewed = database.hosts().renew(rows.host, &renewal, late).await;
         let renewed = renewed.expect("heard");
         assert_eq!(renewed.lost, [held]);
@@ -362,7 +363,7 @@ mod claims {
         let refused = calls::answer(database, &reach, call).await;
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
-        // The next attachment says which version it opens with.
+        // The next attachment reports with which version it opens.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         assert_eq!(
             next.observed.notice.clone().map(|notice| notice.text),
@@ -391,7 +392,7 @@ mod claims {
                 .record_report(rows.host, &report, Millis(heard));
             kept.await.expect("kept");
             let row = host().await;
-            assert_eq!((row.free_bytes, row.seen), (free_bytes, 9));
+            assert_eq!((row.free_bytes, row.report_number), (free_bytes, 9));
             assert_eq!(row.heard, Some(Millis(heard)));
             let reports = database.hosts().reports().await.expect("read");
             let whole = reports.iter().find(|one| one.host == row);
@@ -399,15 +400,15 @@ mod claims {
             let own = database.hosts().report(rows.host).await.expect("read");
             assert_eq!(own.as_ref(), whole);
         }
-        // That it is there says nothing else.
+        // A sign of life changes nothing else.
         let heard = database.hosts().record_heard(rows.host, Millis(5)).await;
         heard.expect("kept");
         assert_eq!(host().await.free_bytes, Some(7));
     }
 
-    /// Both restores make a row of the same id. The second one kept that the
-    /// first was to end by force: a host that was unresponsive for ten seconds lost
-    /// the volume again, and with it what was in its journal.
+    /// Both restores create a row with the same id. The second one once kept the forced detach of
+    /// the first: a host that was unresponsive for ten seconds lost the volume again, and with it
+    /// the content of its journal.
     pub async fn a_forced_detachment_does_not_outlast_the_next_restore(rows: Rows) {
         let database = &rows.database;
         let restore = async || {
@@ -435,7 +436,7 @@ mod claims {
         let late = Millis(100 * LEASE_MS);
         let ended = database.hosts().end_forced(LEASE_MS, late).await;
         assert_eq!(ended.expect("looked"), []);
-        // What was said of the wishes before counts for nothing.
+        // Reports on earlier generations of the desired state are ignored.
         assert!(
             again.desired.generation > taken.desired.generation && again.observed.generation == 0
         );
@@ -467,8 +468,8 @@ mod claims {
             "{reason}"
         );
 
-        // The next attachment says what happens to the journal: by which folder
-        // it has as it opens, and not before.
+        // What happens to the journal depends on the folder that the host has when it acquires the
+        // lease, not before.
         let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let notice = next.observed.notice.clone().map(|notice| notice.text);
         assert_eq!(notice, Some(reason.clone()));
@@ -480,7 +481,7 @@ mod claims {
         let note = Some(format!("{reason} only, which this host does not have"));
         assert_eq!(rows.note(&next).await, note);
 
-        // That host did not get far: it is as if it had not been there.
+        // The host acquired no lease, so its attachment changed nothing.
         assert_eq!(rows.take(&next).await, reason);
         let last = rows.attach(None, Access::ReadWrite).await.expect("asked");
         let lease = rows.acquire_with(None).await.expect("a lease");
@@ -512,7 +513,7 @@ mod claims {
             .expect("nothing is in the way");
         assert_eq!((lease.journal, &next.observed.notice), (None, &None));
 
-        // One that takes no lease leaves the journal as it is.
+        // An attachment that acquires no lease does not change the named journal.
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         rows.take(&next).await;

@@ -1,5 +1,5 @@
-//! Certificates that are no good, and those of the operator's own authorities:
-//! who is let in, who is not, and in which words. For users and hosts.
+//! Invalid certificates, and certificates of the operator's own authorities: which users and hosts
+//! are accepted, and with which message the others are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use world::{Clock as _, Millis, host};
 use crate::parties::{Scene, try_join};
 use crate::tls::{Party, authority, signed};
 
-/// Another program's authority.
+/// An authority of the operator's own.
 struct Foreign {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -69,7 +69,7 @@ impl Foreign {
             .push(DnType::CommonName, common_name);
         let uris = uris.iter().map(|uri| Ia5String::try_from(*uri));
         params.subject_alt_names = uris.map(|uri| SanType::URI(uri.expect("ASCII"))).collect();
-        // What other programs put there does no harm.
+        // Other names in the certificate are ignored.
         let dns = Ia5String::try_from("alice.example").expect("ASCII");
         params.subject_alt_names.push(SanType::DnsName(dns));
         Party {
@@ -83,7 +83,7 @@ fn subject(text: &str) -> Subject {
     text.parse().expect("a subject")
 }
 
-/// The word with which TLS refuses this certificate.
+/// The alert with which TLS refuses this certificate.
 async fn alert(scene: &Scene, party: &Party) -> AlertDescription {
     let answer = scene.server.send(Some(party), "GET", "/v1/me", "").await;
     let error = answer.expect_err("refused");
@@ -94,9 +94,11 @@ async fn alert(scene: &Scene, party: &Party) -> AlertDescription {
     }
 }
 
-/// What a party hears that TLS lets through, and the API does not.
+/// The refusal of a party whose certificate TLS accepts and the API does not.
 async fn refusal(scene: &Scene, party: &Party, request: &str, status: u16) -> String {
-    let problem = scene.ask(Some(party), request, Value::Null, status).await;
+    let problem = scene
+        .request(Some(party), request, Value::Null, status)
+        .await;
     problem["detail"].as_str().expect("a text").to_owned()
 }
 
@@ -153,18 +155,18 @@ async fn the_api_refuses_unknown_parties_and_wrong_roles() {
         let known = scene.member(path, "known").await;
         let at = |what: &str| format!("/v1/{path}/known{what}");
         scene
-            .ask(root, &format!("POST {}", at("/disable")), Value::Null, 200)
+            .request(root, &format!("POST {}", at("/disable")), Value::Null, 200)
             .await;
         let said = refusal(&scene, &known, "GET /v1/me", 401).await;
         assert!(said.contains("is disabled"), "{kind}: {said}");
         scene
-            .ask(root, &format!("POST {}", at("/enable")), Value::Null, 200)
+            .request(root, &format!("POST {}", at("/enable")), Value::Null, 200)
             .await;
         scene
-            .ask(Some(&known), "GET /v1/me", Value::Null, 200)
+            .request(Some(&known), "GET /v1/me", Value::Null, 200)
             .await;
         scene
-            .ask(root, &format!("DELETE {}", at("/keys")), Value::Null, 200)
+            .request(root, &format!("DELETE {}", at("/keys")), Value::Null, 200)
             .await;
         let said = refusal(&scene, &known, "GET /v1/me", 401).await;
         assert!(said.contains("join with a new token"), "{kind}: {said}");
@@ -178,7 +180,7 @@ async fn the_api_refuses_unknown_parties_and_wrong_roles() {
         let said = refusal(&scene, &stranger, "GET /v1/me", 401).await;
         assert!(said.contains("belongs to no party"), "{kind}: {said}");
     }
-    // A controller's is good for clients, too; it is none of them.
+    // A controller's certificate is also valid for TLS clients, but it names no party.
     let server = signed(&scene.server.authority, "scree://controller/c1", &[]);
     let said = refusal(&scene, &server, "GET /v1/me", 401).await;
     assert!(said.contains("belongs to no party"), "{said}");
@@ -193,7 +195,7 @@ async fn the_api_refuses_unknown_parties_and_wrong_roles() {
     assert!(said.contains("for users only"), "{said}");
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 struct Kept(TlsStream<TcpStream>);
 
 impl Kept {
@@ -207,8 +209,8 @@ impl Kept {
         Self(connected.expect("let in"))
     }
 
-    /// The head and the body of the answer.
-    async fn ask(&mut self) -> (String, String) {
+    /// Returns the head and the body of the answer.
+    async fn request(&mut self) -> (String, String) {
         let request = b"GET /v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n";
         self.0.write_all(request).await.expect("sent");
         let mut head = Vec::new();
@@ -224,8 +226,7 @@ impl Kept {
     }
 }
 
-/// TLS looks at the dates as a connection begins, and connections are kept: for
-/// days, by an agent.
+/// TLS checks the dates when a connection begins, and agents keep connections open for days.
 #[tokio::test]
 async fn an_expired_certificate_is_refused_at_the_next_request() {
     let scene = Scene::new().await;
@@ -247,11 +248,11 @@ async fn an_expired_certificate_is_refused_at_the_next_request() {
             key_pem: key.key_pem.to_string(),
         };
         let mut kept = Kept::new(&scene, &brief).await;
-        let (head, body) = kept.ask().await;
+        let (head, body) = kept.request().await;
         assert!(head.starts_with("http/1.1 200"), "{head}{body}");
         let ended = host::timeout(Duration::from_secs(60), async {
             loop {
-                let (head, body) = kept.ask().await;
+                let (head, body) = kept.request().await;
                 if !head.starts_with("http/1.1 200") {
                     return (head, body);
                 }
@@ -265,7 +266,7 @@ async fn an_expired_certificate_is_refused_at_the_next_request() {
     }
 }
 
-/// It once went on with connections that had shown the old one, until that ended.
+/// Connections with the old certificate were once accepted until it expired.
 #[tokio::test]
 async fn a_client_presents_its_new_certificate_at_the_next_request() {
     let scene = Scene::new().await;
@@ -302,26 +303,28 @@ async fn a_party_of_a_named_authority_is_known_by_its_single_uri() {
         let remedy = format!("`scree {kind} add new`");
         assert!(said.contains(&remedy), "{said}");
         let new = json!({ "name": "new" });
-        scene.ask(root, &format!("POST /v1/{path}"), new, 201).await;
-        let me = scene.ask(Some(&party), "GET /v1/me", Value::Null, 200);
+        scene
+            .request(root, &format!("POST /v1/{path}"), new, 201)
+            .await;
+        let me = scene.request(Some(&party), "GET /v1/me", Value::Null, 200);
         let me = me.await;
         assert_eq!((&me["kind"], &me["name"]), (&json!(kind), &json!("new")));
-        // It is that one's to renew.
+        // The authority that signed it has to renew it.
         let key = KeyRequest::generate().expect("a key");
         let ask = json!({ "signing_request": key.request_pem });
-        let said = scene.ask(Some(&party), "POST /v1/me/certificate", ask, 409);
+        let said = scene.request(Some(&party), "POST /v1/me/certificate", ask, 409);
         let said = said.await["detail"].to_string();
         assert!(said.contains("another authority's"), "{said}");
         let disable = format!("POST /v1/{path}/new/disable");
-        scene.ask(root, &disable, Value::Null, 200).await;
+        scene.request(root, &disable, Value::Null, 200).await;
         let said = refusal(&scene, &party, "GET /v1/me", 401).await;
         assert!(said.contains("is disabled"), "{said}");
     }
     let host = named.client(&["scree://host/h1"], "h1");
     let new = json!({ "name": "h1" });
-    scene.ask(root, "POST /v1/hosts", new, 201).await;
+    scene.request(root, "POST /v1/hosts", new, 201).await;
     scene
-        .ask(Some(&host), "POST /v1/host/rpc/begin", json!({}), 200)
+        .request(Some(&host), "POST /v1/host/rpc/begin", json!({}), 200)
         .await;
 }
 
@@ -363,7 +366,9 @@ async fn a_named_authoritys_certificate_must_name_exactly_one_party() {
         assert!(said.contains(why), "{uris:?} of {common_name}: {said}");
     }
     let both = named.client(&[alice, "spiffe://example/alice"], "x");
-    scene.ask(Some(&both), "GET /v1/me", Value::Null, 200).await;
+    scene
+        .request(Some(&both), "GET /v1/me", Value::Null, 200)
+        .await;
 
     let unnamed = Foreign::called("Other").client(&[alice], "alice");
     assert_eq!(alert(&scene, &unnamed).await, AlertDescription::UnknownCA);
@@ -375,25 +380,27 @@ async fn a_named_authoritys_certificate_must_name_exactly_one_party() {
     );
 }
 
-/// Each authority's certificates are known in one way only: otherwise a key that
-/// was forgotten would be known by its name, and one that leaked by its key.
+/// Certificates of each authority are matched in one way only. Otherwise a forgotten key would
+/// still match by its name, and a leaked one by its key.
 #[tokio::test]
 async fn a_certificate_identifies_only_in_the_way_of_its_authority() {
     let named = Foreign::new();
     let scene = Scene::naming(&[&named.pem]).await;
     let alice = scene.member("users", "alice").await;
     scene
-        .ask(Some(&alice), "GET /v1/me", Value::Null, 200)
+        .request(Some(&alice), "GET /v1/me", Value::Null, 200)
         .await;
-    // Her key, with a name that no party has.
+    // Her key, with the name of no party.
     let key = KeyPair::from_pem(&alice.key_pem).expect("a key");
     let purpose = ExtendedKeyUsagePurpose::ClientAuth;
     let other = named.signed(&["scree://user/unknown"], "alice", &key, purpose);
     let said = refusal(&scene, &other, "GET /v1/me", 401).await;
     assert!(said.contains("does not exist"), "{said}");
-    // Her name, with a key that is forgotten.
+    // Her name, with a key that was forgotten.
     let forget = "DELETE /v1/users/alice/keys";
-    scene.ask(Some(&scene.root), forget, Value::Null, 200).await;
+    scene
+        .request(Some(&scene.root), forget, Value::Null, 200)
+        .await;
     let said = refusal(&scene, &alice, "GET /v1/me", 401).await;
     assert!(said.contains("belongs to no party"), "{said}");
 }

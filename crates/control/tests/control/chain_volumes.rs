@@ -1,11 +1,11 @@
-//! What is claimed of replicas: volumes, by name, and places in the network.
+//! Replicas of chains: volumes by name, and addresses in the network.
 
 use serde_json::{Value, json};
 
 use crate::parties::Scene;
 use crate::tls::Party;
 
-/// Asks for a chain of `volume` with one replica; what is answered.
+/// Requests a chain of `volume` with one replica. Returns the answer.
 async fn replicate(scene: &Scene, who: &Party, volume: &str, to: &str, status: u16) -> Value {
     let place = if to.starts_with("nbd") {
         "uri"
@@ -17,14 +17,16 @@ async fn replicate(scene: &Scene, who: &Party, volume: &str, to: &str, status: u
          {place} = {to:?}\n"
     );
     let body = json!({"policy": policy});
-    let done = scene.ask(Some(who), "POST /v1/chains", body, status).await;
+    let done = scene
+        .request(Some(who), "POST /v1/chains", body, status)
+        .await;
     match status {
         200 => done,
         _ => done["detail"].clone(),
     }
 }
 
-fn says(refused: &Value, words: &str) {
+fn assert_says(refused: &Value, words: &str) {
     let text = refused.as_str().expect("text");
     assert!(text.contains(words), "{text}");
 }
@@ -32,7 +34,7 @@ fn says(refused: &Value, words: &str) {
 async fn volumes(scene: &Scene, of: &Party, names: &[&str]) {
     for name in names {
         let new = json!({"name": name, "size": 1 << 20});
-        scene.ask(Some(of), "POST /v1/volumes", new, 201).await;
+        scene.request(Some(of), "POST /v1/volumes", new, 201).await;
     }
 }
 
@@ -40,22 +42,22 @@ async fn chains_have_no_cycle_and_a_replica_belongs_to_one_volume(scene: Scene) 
     let alice = scene.member("users", "alice").await;
     volumes(&scene, &alice, &["a", "b", "c", "d"]).await;
     let refused = replicate(&scene, &alice, "a", "a", 409).await;
-    says(&refused, "of itself");
+    assert_says(&refused, "of itself");
     replicate(&scene, &alice, "a", "b", 200).await;
     replicate(&scene, &alice, "b", "c", 200).await;
     let refused = replicate(&scene, &alice, "c", "a", 409).await;
-    says(&refused, "circle");
+    assert_says(&refused, "circle");
     let refused = replicate(&scene, &alice, "d", "b", 409).await;
-    says(&refused, "is a replica of \"a\"");
+    assert_says(&refused, "is a replica of \"a\"");
     replicate(&scene, &alice, "a", "none", 404).await;
-    // Once the circle has a gap it is none.
+    // Without one of its links there is no cycle.
     let chain = replicate(&scene, &alice, "b", "d", 200).await;
     replicate(&scene, &alice, "c", "a", 200).await;
     let refused = replicate(&scene, &alice, "b", "c", 409).await;
-    says(&refused, "circle");
+    assert_says(&refused, "circle");
     let id = chain["id"].as_str().expect("an id");
     let delete = format!("DELETE /v1/chains/{id}");
-    scene.ask(Some(&alice), &delete, Value::Null, 200).await;
+    scene.request(Some(&alice), &delete, Value::Null, 200).await;
     replicate(&scene, &alice, "d", "c", 200).await;
 }
 
@@ -64,26 +66,28 @@ async fn a_replica_has_the_same_owner_as_its_volume(scene: Scene) {
     let bob = scene.member("users", "bob").await;
     volumes(&scene, &alice, &["a", "b", "c"]).await;
     volumes(&scene, &bob, &["d"]).await;
-    // It is not there for who may not see it, and may not be used by who may.
+    // A user who may not see the volume gets 404, and one who may only use it gets 409.
     replicate(&scene, &alice, "a", "bob/d", 404).await;
     let grant = json!({"user": "alice", "right": "use", "volume": "d"});
-    scene.ask(Some(&bob), "POST /v1/grants", grant, 201).await;
+    scene
+        .request(Some(&bob), "POST /v1/grants", grant, 201)
+        .await;
     let refused = replicate(&scene, &alice, "a", "bob/d", 409).await;
-    says(&refused, "belongs to another owner");
-    // One that gets another owner, or is deleted, is a replica no more: the chain is news.
+    assert_says(&refused, "belongs to another owner");
+    // A volume that is transferred or deleted is no replica any more, so the chain changes.
     let first = replicate(&scene, &alice, "a", "b", 200).await;
     let give = json!({"user": "bob"});
     let path = "POST /v1/volumes/alice%2Fb/transfer";
-    scene.ask(Some(&scene.root), path, give, 200).await;
+    scene.request(Some(&scene.root), path, give, 200).await;
     let id = first["id"].as_str().expect("an id");
     let show = format!("GET /v1/chains/{id}");
-    let after = scene.ask(Some(&alice), &show, Value::Null, 200).await;
+    let after = scene.request(Some(&alice), &show, Value::Null, 200).await;
     assert_eq!(after["revision"], json!(2), "{after}");
     replicate(&scene, &bob, "d", "b", 200).await;
     replicate(&scene, &alice, "a", "c", 200).await;
     let delete = "DELETE /v1/volumes/c";
-    scene.ask(Some(&alice), delete, Value::Null, 202).await;
-    let after = scene.ask(Some(&alice), &show, Value::Null, 200).await;
+    scene.request(Some(&alice), delete, Value::Null, 202).await;
+    let after = scene.request(Some(&alice), &show, Value::Null, 200).await;
     assert_eq!(after["revision"], json!(4), "{after}");
 }
 
@@ -94,14 +98,14 @@ async fn an_address_holds_at_most_one_replica(scene: Scene) {
     volumes(&scene, &bob, &["c"]).await;
     let place = "nbd://10.0.0.1/x";
     let first = replicate(&scene, &alice, "a", place, 200).await;
-    // However it is spelt.
+    // The spelling of the address does not matter.
     let spelt = ["nbd://10.0.0.1:10809/x", "nbd://[::ffff:10.0.0.1]/x"];
     for same in spelt.into_iter().chain([place]) {
         let refused = replicate(&scene, &alice, "b", same, 409).await;
-        says(&refused, "10.0.0.1:10809/x has a replica of \"a\"");
+        assert_says(&refused, "10.0.0.1:10809/x has a replica of \"a\"");
     }
     replicate(&scene, &alice, "b", "nbd://10.0.0.1/y", 200).await;
-    // What others have is not told, and each host has sockets of its own.
+    // The error does not name the other volume, and each host has its own sockets.
     replicate(&scene, &bob, "c", place, 200).await;
     for volume in ["a", "b"] {
         replicate(&scene, &alice, volume, "nbd+unix:///x?socket=s", 200).await;
@@ -110,10 +114,10 @@ async fn an_address_holds_at_most_one_replica(scene: Scene) {
     replicate(&scene, &alice, "a", place, 200).await;
     let id = first["id"].as_str().expect("an id");
     let delete = format!("DELETE /v1/chains/{id}");
-    scene.ask(Some(&alice), &delete, Value::Null, 200).await;
+    scene.request(Some(&alice), &delete, Value::Null, 200).await;
     replicate(&scene, &alice, "b", place, 200).await;
     scene
-        .ask(Some(&alice), "DELETE /v1/volumes/b", Value::Null, 202)
+        .request(Some(&alice), "DELETE /v1/volumes/b", Value::Null, 202)
         .await;
     replicate(&scene, &alice, "a", place, 200).await;
 }

@@ -1,4 +1,4 @@
-//! What is claimed of chains, on both databases.
+//! Chains of filters, on both databases.
 
 use api::host::{Access, AttachmentReport, AttachmentState, ChainKey};
 use base::{ChainId, PartyId, VolumeId};
@@ -64,7 +64,7 @@ impl Rows {
         self.apply_to(self.volume, vm, (policy, &[])).await
     }
 
-    /// One with replicas at these addresses.
+    /// A chain with replicas at these addresses.
     async fn apply_to(
         &self,
         volume: VolumeId,
@@ -83,7 +83,7 @@ impl Rows {
         self.database.chains().set(&self.principal, &new).await
     }
 
-    /// The chain that is wanted in `vm`.
+    /// The desired chain of the volume in `vm`.
     async fn wanted(&self, vm: Option<&str>) -> Option<ChainKey> {
         let chains = self
             .database
@@ -104,7 +104,7 @@ impl Rows {
             .counters(self.host)
             .await
             .expect("there")
-            .0
+            .assignments
     }
 }
 
@@ -146,7 +146,7 @@ fn all_of_this_holds_on_postgresql() {
     on_postgres(&server, claims::reapplying_a_chain_records_its_addresses);
 }
 
-/// What is claimed of both.
+/// The claims, which hold on both databases.
 mod claims {
     use super::*;
 
@@ -225,7 +225,7 @@ mod claims {
         }
         let refused = rows.apply(None, "all").await;
         assert!(matches!(refused, Err(DatabaseError::Quota { .. })));
-        // The place of one that is there is not one more.
+        // An address that the chain has already does not count again.
         let vm = Some("libvirt:vm-0");
         assert_eq!(rows.apply(vm, "new").await.expect("kept").0.revision, 2);
 
@@ -247,8 +247,8 @@ mod claims {
         );
     }
 
-    /// A chain from before addresses were kept has none, and got none when it was applied once
-    /// more: so another volume's could have its place.
+    /// A chain that is older than the table of addresses has none there, and got none when it was
+    /// applied again, so another volume's chain could use its addresses.
     pub async fn reapplying_a_chain_records_its_addresses(rows: Rows) {
         let (here, place) = (rows.volume, ["10.0.0.1:10809/x"]);
         let new = fresh::volume("other", NOW);
@@ -264,7 +264,7 @@ mod claims {
             matches!(refused, Err(DatabaseError::Refused { .. })),
             "{refused:?}"
         );
-        // Where another one's are there is no place for those of an old chain.
+        // An old chain cannot add an address that another chain has.
         let kept = rows.apply_to(other, None, ("two", &[])).await;
         kept.expect("kept");
         let refused = rows.apply_to(other, None, ("two", &place)).await;

@@ -1,5 +1,4 @@
-//! Unit daemons: how one comes to be a unit of the cluster, and what hosts are
-//! given to show to them.
+//! Unit daemons: how they become units of the cluster, and the capabilities that hosts get on them.
 
 use api::host::calls::SignCapabilities;
 use api::host::{Capabilities, CatalogCall, Want};
@@ -30,12 +29,12 @@ on_both!(
 );
 
 async fn begin(scene: &Scene, daemon: &Party, url: Value) -> UnitCluster {
-    let said = scene.ask(Some(daemon), BEGIN, json!({"url": url}), 200);
+    let said = scene.request(Some(daemon), BEGIN, json!({"url": url}), 200);
     serde_json::from_value(said.await).expect("what it has to know")
 }
 
 async fn units(scene: &Scene) -> Vec<Value> {
-    let units = scene.ask(Some(&scene.root), "GET /v1/units", Value::Null, 200);
+    let units = scene.request(Some(&scene.root), "GET /v1/units", Value::Null, 200);
     units.await.as_array().expect("a list").clone()
 }
 
@@ -44,7 +43,7 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     let before = units(&scene).await.len();
     let cluster = begin(&scene, &daemon, Value::Null).await;
     assert_eq!(units(&scene).await.len(), before, "it does not listen yet");
-    // Hosts find it by that name.
+    // Hosts reach it by that name.
     let certificate = CertificateDer::from_pem_slice(daemon.chain_pem.as_bytes()).expect("one");
     assert!(
         certificate
@@ -76,22 +75,23 @@ async fn a_daemon_becomes_a_unit_when_it_listens(scene: Scene) {
     assert!(sets.iter().any(|set| set.members.contains(&cluster.unit)));
     assert!(again.units.iter().any(|known| known.url == url));
 
-    // At another address it is the same unit, and no other daemon may have its address.
+    // A daemon that moves to another address is the same unit, and no other daemon may use its
+    // address.
     let moved = "scree://10.0.0.8:7420";
     begin(&scene, &daemon, json!(moved)).await;
     assert_eq!(units(&scene).await.len(), before);
     assert_eq!(units(&scene).await.last().expect("one")["url"], moved);
     let other = scene.member("daemons", "store-2").await;
-    let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
+    let taken = scene.request(Some(&other), BEGIN, json!({"url": moved}), 409);
     assert_eq!(taken.await["code"], "already_exists");
     begin(&scene, &other, json!(url)).await;
-    let taken = scene.ask(Some(&other), BEGIN, json!({"url": moved}), 409);
+    let taken = scene.request(Some(&other), BEGIN, json!({"url": moved}), 409);
     taken.await;
-    let nowhere = scene.ask(Some(&other), BEGIN, json!({"url": "scree://[::]:1"}), 400);
+    let nowhere = scene.request(Some(&other), BEGIN, json!({"url": "scree://[::]:1"}), 400);
     assert_eq!(nowhere.await["field"], "url");
 }
 
-/// It was thrown away with the only copies of what it had.
+/// The unit was once removed together with the only copies of its slots.
 async fn a_reachable_unit_is_removed_as_lost_only_if_its_daemon_is_disabled(scene: Scene) {
     let daemon = scene.member("daemons", "store-1").await;
     let unit = begin(&scene, &daemon, json!("scree://10.0.0.7:7420")).await;
@@ -111,14 +111,14 @@ async fn a_reachable_unit_is_removed_as_lost_only_if_its_daemon_is_disabled(scen
     let (root, remove) = (Some(&scene.root), "POST /v1/units/store-1/remove");
     for accept in [false, true] {
         let how = json!({"lost": true, "accept_data_loss": accept});
-        let refused = scene.ask(root, remove, how, 409).await;
+        let refused = scene.request(root, remove, how, 409).await;
         let why = refused["detail"].to_string();
         assert!(why.contains("host h1 finds store-1 there"), "{refused}");
     }
     let disable = "POST /v1/daemons/store-1/disable";
-    scene.ask(root, disable, Value::Null, 200).await;
+    scene.request(root, disable, Value::Null, 200).await;
     let how = json!({"lost": true, "accept_data_loss": true}).to_string();
-    let (_, said) = scene.try_ask(root, remove, &how).await;
+    let (_, said) = scene.try_request(root, remove, &how).await;
     assert!(!said.to_string().contains("finds store-1 there"), "{said}");
 }
 
@@ -137,26 +137,26 @@ async fn a_daemon_may_make_only_its_own_calls(scene: Scene) {
         (&daemon, "GET /v1/volumes", Value::Null),
         (&daemon, "GET /v1/daemons", Value::Null),
     ] {
-        scene.ask(Some(who), request, body, 403).await;
+        scene.request(Some(who), request, body, 403).await;
     }
-    scene.ask(None, BEGIN, json!({}), 401).await;
+    scene.request(None, BEGIN, json!({}), 401).await;
     let disable = "POST /v1/daemons/store-1/disable";
     scene
-        .ask(Some(&scene.root), disable, Value::Null, 200)
+        .request(Some(&scene.root), disable, Value::Null, 200)
         .await;
-    scene.ask(Some(&daemon), BEGIN, json!({}), 401).await;
+    scene.request(Some(&daemon), BEGIN, json!({}), 401).await;
 }
 
 fn at(url: &str, folder: &str) -> Value {
     json!({"url": url, "folder": folder.repeat(32)})
 }
 
-/// The two moved it back and forth every 30 s.
+/// Two daemons once moved the unit back and forth every 30 s.
 async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scene: Scene) {
     let root = Some(&scene.root);
     let daemon = scene.member("daemons", "store-1").await;
     let (first, second) = ("scree://10.0.0.7:7420", "scree://10.0.0.8:7420");
-    let ask = async |place: Value, status| scene.ask(Some(&daemon), BEGIN, place, status).await;
+    let ask = async |place: Value, status| scene.request(Some(&daemon), BEGIN, place, status).await;
     ask(at(first, "a"), 200).await;
     ask(at(first, "a"), 200).await;
     let found = async || {
@@ -174,10 +174,12 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
         let reason = unit["message"]["text"].as_str().expect("it is shown");
         assert!(reason.contains(second), "{reason}");
     }
-    let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
+    let status = scene
+        .request(root, "GET /v1/status", Value::Null, 200)
+        .await;
     let problems = status["problems"].to_string();
     assert!(problems.contains("second daemon"), "{problems}");
-    // One that was restarted with another port, and an earlier version that does not say.
+    // A daemon that was restarted on another port, and one that reports no process.
     let moved = "scree://10.0.0.7:7421";
     ask(at(moved, "a"), 200).await;
     assert_eq!(found().await["url"], moved);
@@ -186,7 +188,7 @@ async fn a_second_daemon_with_the_same_identity_does_not_take_the_unit_away(scen
     ask(at("scree://10.0.0.9:7420", "g"), 400).await;
 }
 
-/// It was shown as healthy, and got more and more.
+/// A disabled daemon was once shown as healthy, and got more and more segments.
 async fn a_disabled_daemon_is_shown_as_disabled_and_gets_no_copysets(scene: Scene) {
     let root = Some(&scene.root);
     let (old, new) = (
@@ -202,9 +204,11 @@ async fn a_disabled_daemon_is_shown_as_disabled_and_gets_no_copysets(scene: Scen
     };
     assert_eq!(state("store-2").await, "expected", "it has not begun");
     let disable = "POST /v1/daemons/store-1/disable";
-    scene.ask(root, disable, Value::Null, 200).await;
+    scene.request(root, disable, Value::Null, 200).await;
     assert_eq!(state("store-1").await, "disabled");
-    let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
+    let status = scene
+        .request(root, "GET /v1/status", Value::Null, 200)
+        .await;
     let problems = status["problems"].to_string();
     assert!(problems.contains("is disabled"), "{problems}");
     let sets = scene
@@ -215,7 +219,7 @@ async fn a_disabled_daemon_is_shown_as_disabled_and_gets_no_copysets(scene: Scen
         .await
         .expect("read");
 
-    // Its address is free, and hosts are told.
+    // Its address is free, and hosts are notified.
     let next = begin(&scene, &new, json!(url)).await;
     let known = next.units.iter().find(|unit| unit.id == cluster.unit);
     assert!(known.expect("it is known").is_disabled);
@@ -231,8 +235,10 @@ async fn a_disabled_daemon_is_shown_as_disabled_and_gets_no_copysets(scene: Scen
         assert!(!set.members.contains(&cluster.unit), "{set:?}");
     }
     let enable = "POST /v1/daemons/store-1/enable";
-    scene.ask(root, enable, Value::Null, 200).await;
-    let taken = scene.ask(Some(&old), BEGIN, json!({"url": url}), 409).await;
+    scene.request(root, enable, Value::Null, 200).await;
+    let taken = scene
+        .request(Some(&old), BEGIN, json!({"url": url}), 409)
+        .await;
     assert_eq!(taken["code"], "already_exists");
     begin(&scene, &old, json!("scree://10.0.0.9:7420")).await;
 }
@@ -262,10 +268,12 @@ impl Leased {
         let key = VerifyingKey(begin(&scene, &daemon, Value::Null).await.keys[0].0);
         let host = scene.member("hosts", "h1").await;
         let new = json!({"name": "disk", "size": 1 << 30});
-        let volume = scene.ask(root, "POST /v1/volumes", new, 201).await;
+        let volume = scene.request(root, "POST /v1/volumes", new, 201).await;
         let volume = volume["id"].as_str().expect("one").parse().expect("an id");
         let attach = json!({"volume": "disk", "host": "h1"});
-        scene.ask(root, "POST /v1/attachments", attach, 202).await;
+        scene
+            .request(root, "POST /v1/attachments", attach, 202)
+            .await;
         let mut leased = Self {
             scene,
             key,
@@ -286,7 +294,7 @@ impl Leased {
     async fn call(&self, call: CatalogCall) -> Value {
         let request = format!("POST /v1/host/rpc/{}", call.name());
         let call = serde_json::to_value(&call).expect("JSON");
-        let answer = self.scene.ask(Some(&self.host), &request, call, 200);
+        let answer = self.scene.request(Some(&self.host), &request, call, 200);
         answer.await["Ok"].clone()
     }
 
@@ -308,7 +316,9 @@ impl Leased {
 
     async fn sign(&self, host: &Party) -> Capabilities {
         let wants = sign_capabilities(&self.wants());
-        let answer = self.scene.ask(Some(host), SIGN_CAPABILITIES, wants, 200);
+        let answer = self
+            .scene
+            .request(Some(host), SIGN_CAPABILITIES, wants, 200);
         serde_json::from_value(answer.await).expect("answers")
     }
 }
@@ -359,7 +369,10 @@ async fn a_call_for_too_many_or_repeated_capabilities_is_refused(scene: Scene) {
     for wants in [vec![wants[1]; 257], vec![wants[0], wants[1], wants[0]]] {
         let body = sign_capabilities(&wants);
         let host = Some(&leased.host);
-        let refused = leased.scene.ask(host, SIGN_CAPABILITIES, body, 400).await;
+        let refused = leased
+            .scene
+            .request(host, SIGN_CAPABILITIES, body, 400)
+            .await;
         assert_eq!(refused["field"], "wants");
     }
 }
@@ -369,12 +382,14 @@ async fn a_hosts_certificate_for_daemons_is_refused_by_controllers(scene: Scene)
     let request = KeyRequest::generate().expect("a key");
     let asked = json!({"request_pem": request.request_pem});
     let sign = "POST /v1/host/rpc/sign-certificate";
-    let issued = scene.ask(Some(&host), sign, asked, 200).await;
+    let issued = scene.request(Some(&host), sign, asked, 200).await;
     assert_eq!(issued["subject"], "scree://host/h1");
     let for_daemons = Party {
         chain_pem: issued["certificate"].as_str().expect("PEM").to_owned(),
         key_pem: request.key_pem.to_string(),
     };
     let begin = "POST /v1/host/rpc/begin";
-    scene.ask(Some(&for_daemons), begin, json!({}), 401).await;
+    scene
+        .request(Some(&for_daemons), begin, json!({}), 401)
+        .await;
 }

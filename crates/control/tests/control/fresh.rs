@@ -1,5 +1,4 @@
-//! New databases of either kind, and the rows with which most tests of what a
-//! database promises begin.
+//! New databases on SQLite and PostgreSQL, and the rows with which most tests begin.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,18 +16,18 @@ use crate::postgres::Postgres;
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1000);
 
-/// One that no other id of this process is made of.
+/// A number that no other id of this process has.
 pub fn number() -> u128 {
     NUMBERS.fetch_add(1, Ordering::Relaxed).into()
 }
 
-/// What claims are made of: a database, and what is in it at first.
+/// A database with the rows that a claim needs.
 pub trait Rows: Sized {
-    /// Puts it into a new database.
+    /// Inserts the rows into a new database.
     fn new(database: Database) -> impl Future<Output = Self>;
 }
 
-/// SQLite, in a folder that goes with it.
+/// A new SQLite database. Dropping the folder deletes it.
 pub async fn sqlite() -> (Database, TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let database = Database::open(&folder.path().join("scree.db")).await;
@@ -54,7 +53,7 @@ pub fn on_postgres<R: Rows, F: Future<Output = ()>>(server: &Postgres, claim: im
     });
 }
 
-/// Adds a host that is heard of at `now`.
+/// Adds a host that reports at `now`.
 pub async fn add_host(
     database: &Database,
     principal: &Principal,
@@ -97,7 +96,7 @@ async fn add_party(
     party
 }
 
-/// An empty volume of 1 MiB to be made.
+/// A new, empty volume of 1 MiB.
 pub fn volume(name: &str, created: Millis) -> NewVolume {
     NewVolume {
         id: VolumeId::from_u128(number()),
@@ -116,7 +115,7 @@ pub fn volume(name: &str, created: Millis) -> NewVolume {
     }
 }
 
-/// A plain export to be asked for.
+/// A new plain export.
 pub fn attachment(
     volume: VolumeId,
     host: PartyId,
@@ -133,7 +132,7 @@ pub fn attachment(
     }
 }
 
-/// What a host says that has come so far with what was `asked`.
+/// The report of a host that has brought an attachment into this state.
 pub fn report(asked: &AttachmentRow, state: AttachmentState) -> AttachmentReport {
     AttachmentReport {
         generation: asked.desired.generation,

@@ -1,5 +1,5 @@
-//! What those who watch a controller hear, over real connections and as the
-//! foreign parser of Prometheus reads it.
+//! Readiness and metrics of a controller, over real connections and read by the parser of
+//! Prometheus.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ use crate::postgres::Postgres;
 use crate::principals::local;
 use crate::tls::{Answer, Party};
 
-/// The numbers in a text, read strictly.
+/// The samples in an exposition, parsed strictly.
 struct Numbers(Vec<Value>);
 
 impl Numbers {
@@ -41,7 +41,7 @@ impl Numbers {
         Self(serde_json::from_slice(&output.stdout).expect("JSON"))
     }
 
-    /// Those rows of this name that have these labels, and perhaps more.
+    /// The samples of this name that have at least these labels.
     fn of(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
         let has = |row: &&Value| {
             row["name"] == name
@@ -119,8 +119,7 @@ async fn requests_are_counted_by_route_and_never_by_path() {
     assert_eq!(numbers.one(name, &took), 4.0);
 }
 
-/// The answer of one that is not ready. What was heard a moment ago is believed
-/// for a second.
+/// The answer of a controller that is not ready. An answer is cached for a second.
 async fn unready(scene: &Scene) -> Answer {
     let told = host::timeout(Duration::from_secs(30), async {
         loop {
@@ -184,7 +183,7 @@ async fn a_starting_or_stopping_controller_is_not_ready() {
     assert_eq!(get(&scene, None, "/readyz").await.status, 200);
 }
 
-/// Two volumes, one of them attached; a host that was heard of at 100.
+/// Two volumes, one of them attached, and a host that reported at 100.
 async fn counted(database: &Database) -> Counts {
     let host = database
         .parties()

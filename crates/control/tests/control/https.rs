@@ -1,4 +1,4 @@
-//! Who is asking, over real connections.
+//! Authentication and limits of the API, over real connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +29,11 @@ async fn start() -> Server {
     Server::start(Arc::new(authority()), router).await
 }
 
-async fn ask(server: &Server, party: Option<&Party>) -> std::io::Result<String> {
+async fn request(server: &Server, party: Option<&Party>) -> std::io::Result<String> {
     Ok(server.send(party, "GET", "/who", "").await?.body)
 }
 
-/// HTTP/2 was offered and not spoken: curl, which prefers it, got no answers.
+/// HTTP/2 was once offered and not supported, so curl, which prefers it, got no answers.
 #[tokio::test]
 async fn a_client_that_offers_http_2_gets_http_1() {
     let server = start().await;
@@ -53,11 +53,14 @@ async fn a_request_carries_the_identity_of_its_caller() {
     let server = start().await;
     for subject in ["scree://user/alice", "scree://host/h1"] {
         let party = signed(&server.authority, subject, &[]);
-        assert_eq!(ask(&server, Some(&party)).await.expect("answered"), subject);
+        assert_eq!(
+            request(&server, Some(&party)).await.expect("answered"),
+            subject
+        );
     }
-    assert_eq!(ask(&server, None).await.expect("answered"), "anonymous");
+    assert_eq!(request(&server, None).await.expect("answered"), "anonymous");
     let stranger = signed(&authority(), "scree://user/alice", &[]);
-    let refused = ask(&server, Some(&stranger)).await;
+    let refused = request(&server, Some(&stranger)).await;
     assert!(refused.is_err(), "another authority's: {refused:?}");
 }
 
@@ -74,7 +77,7 @@ async fn a_client_without_tls_gets_an_answer_and_a_silent_one_blocks_no_other() 
         .await
         .expect("sent");
     let mut answer = String::new();
-    // It is said before the whole request is read.
+    // The refusal arrives before the whole request is read.
     plain.shutdown().await.expect("shut");
     plain.read_to_string(&mut answer).await.expect("answered");
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
@@ -86,18 +89,18 @@ async fn a_client_without_tls_gets_an_answer_and_a_silent_one_blocks_no_other() 
         .expect("sent");
     garbage.shutdown().await.expect("shut");
     let mut rest = Vec::new();
-    // Closed, or an alert first.
+    // The connection is closed, possibly after an alert.
     let _ = garbage.read_to_end(&mut rest).await;
-    assert_eq!(ask(&server, None).await.expect("answered"), "anonymous");
+    assert_eq!(request(&server, None).await.expect("answered"), "anonymous");
     drop(unresponsive);
 }
 
 #[tokio::test]
 async fn a_stopping_server_accepts_no_connections_and_ends() {
     let mut server = start().await;
-    assert_eq!(ask(&server, None).await.expect("answered"), "anonymous");
+    assert_eq!(request(&server, None).await.expect("answered"), "anonymous");
     server.stop.take().expect("once").send(()).expect("it runs");
     let ended = tokio::time::timeout(Duration::from_secs(30), &mut server.ended).await;
     ended.expect("it ends").expect("without a panic");
-    assert!(ask(&server, None).await.is_err());
+    assert!(request(&server, None).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! What is claimed of base images and preloads, on both databases.
+//! Base images and preloads, on both databases.
 
 use api::host::{Access, AttachmentState, BaseImage, CatalogCall, PreloadReport};
 use api::words::{ImageMark, PreloadState};
@@ -16,24 +16,25 @@ use crate::principals::{local, snapshot};
 
 pub const NOW: Millis = Millis(1_000_000);
 
-/// A volume that was written, a clone of it that was, too, and a clone of that.
+/// A volume, a clone of it, and a clone of that clone. The first two have versions.
 pub struct Rows {
     pub database: Database,
     pub principal: Principal,
     key: KeyId,
-    /// The first has the clone, the second that one's clone, the third nothing.
+    /// Three hosts: the first has the clone, the second the clone's clone, the third no volume.
     pub hosts: [PartyId; 3],
     pub volumes: Vec<(VolumeId, Lineage)>,
-    /// Of the first one.
+    /// A snapshot of the first volume.
     pub snapshot: Option<SnapshotId>,
 }
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let founded = database
-            .cluster()
-            .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
-        founded.await.expect("founded");
+        let created_cluster =
+            database
+                .cluster()
+                .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
+        created_cluster.await.expect("created");
         let principal = local(&database).await;
         let mut hosts = Vec::new();
         for name in ["h1", "h2", "h3"] {
@@ -159,8 +160,7 @@ impl Rows {
         marked.map(drop)
     }
 
-    /// Which image the volume on each of the two hosts is of, by its number, and whether that
-    /// stays.
+    /// For each of the two hosts: the number of its volume's base image, and whether it is pinned.
     async fn images(&self) -> [Option<(usize, bool)>; 2] {
         let mut all = [None; 2];
         for (number, one) in all.iter_mut().enumerate() {
@@ -178,7 +178,7 @@ impl Rows {
 
     pub async fn serial(&self, host: usize) -> u64 {
         let wanted = self.database.hosts().counters(self.hosts[host]).await;
-        wanted.expect("there").0
+        wanted.expect("there").assignments
     }
 
     async fn unpins(&self) -> u64 {
@@ -224,7 +224,7 @@ fn all_of_this_holds_on_postgresql() {
     on_postgres(&server, claims::preloads_of_an_unresponsive_host_end);
 }
 
-/// What is claimed of both.
+/// The claims, which hold on both databases.
 mod claims {
     use super::*;
 
@@ -239,7 +239,7 @@ mod claims {
         let count = rows.database.images().clone_count(rows.volumes[0].0).await;
         assert_eq!(count.expect("read"), 2);
 
-        // A clone may be one, too: also its own blocks are an image's then.
+        // A clone may be an image as well. Its own blocks are blocks of an image then.
         rows.mark("clone", None).await.expect("marked");
         assert_eq!(rows.images().await, [Some((1, false)); 2]);
         let before = rows.serial(0).await;
@@ -263,7 +263,7 @@ mod claims {
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
         rows.mark("base", Some(true)).await.expect("pinned");
         assert_eq!(rows.images().await, [Some((0, true)); 2]);
-        // To mark it once more says nothing of that.
+        // Marking it again does not change the pin.
         rows.mark("base", None).await.expect("marked");
         assert_eq!(rows.images().await, [Some((0, true)); 2]);
         assert_eq!(rows.unpins().await, 0);
@@ -272,7 +272,7 @@ mod claims {
         assert_eq!(rows.images().await, [Some((0, false)); 2]);
         assert_eq!(rows.unpins().await, 1);
         assert!(rows.serial(2).await > before, "it may have had it before");
-        // Nothing more is let go of if it is unmarked now.
+        // Unmarking it now does not count as another unpin.
         let unmarked = rows.database.images().unmark(&rows.principal, "base").await;
         assert_eq!(unmarked.expect("unmarked").image, Some(ImageMark::Marked));
         assert_eq!(rows.unpins().await, 1);
@@ -301,14 +301,14 @@ mod claims {
         assert!(matches!(begin().await, Err(DatabaseError::Refused { .. })));
         rows.mark("base", None).await.expect("marked");
         let key = VersionKey { volume, number: 1 };
-        // A host that has a clone has the keys; what the image is like now it does not read.
+        // A host that has a clone has the keys, but does not read the current version of the image.
         let reads = async || {
             let reach = Reach::new(host, NOW);
             let version = calls::answer(database, &reach, calls::Version { key }).await;
             let keys = calls::answer(database, &reach, calls::Keys { lineage }).await;
             (version.is_ok(), keys.is_ok())
         };
-        // The one that had it last is heard of still.
+        // The host that had it last still reports.
         database
             .hosts()
             .record_report(rows.hosts[2], &api::host::Report::default(), NOW)
@@ -370,7 +370,7 @@ mod claims {
         assert_eq!(database.images().preloads_on(host).await.expect("read"), []);
         let called_off = is(PreloadState::Error, 0, Some("it was canceled"));
         assert_eq!(shown().await, called_off);
-        // With the image goes all that is known of it.
+        // Deleting the volume deletes its preloads.
         begin().await.expect("once more");
         let unmarked = database.images().unmark(&rows.principal, "base").await;
         unmarked.expect("unmarked");
@@ -378,7 +378,7 @@ mod claims {
         assert_eq!(shown().await, vec![]);
     }
 
-    /// Its preload went on for ever, and held its version.
+    /// Its preload once never ended, and held its version.
     pub async fn preloads_of_an_unresponsive_host_end(rows: Rows) {
         let (database, volume) = (&rows.database, rows.volumes[0].0);
         rows.mark("base", None).await.expect("marked");
@@ -456,7 +456,7 @@ mod claims {
         let is_off = "the host is disabled";
         let forgotten = why("the host's keys were forgotten");
         assert_eq!(whys(shown().await), [why(is_off), forgotten, None]);
-        // One that is disabled does not begin.
+        // A disabled host does not begin a preload.
         begin(2_004_000).await;
         assert_eq!(whys(shown().await), [why(is_off), None, None]);
         disable("h1", false).await;

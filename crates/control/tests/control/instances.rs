@@ -1,5 +1,4 @@
-//! Several controllers on one PostgreSQL, and what becomes of them when it goes
-//! away.
+//! Several controllers on one PostgreSQL server, and what they do when it is unavailable.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +18,7 @@ use world::{Millis, World, host};
 
 use crate::postgres::Postgres;
 
-/// A request that cannot be carried out is answered within.
+/// The longest time until a request is answered that cannot be carried out.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
 fn folder() -> TempDir {
@@ -62,7 +61,7 @@ fn copy_authority(from: &TempDir, to: &TempDir) {
     }
 }
 
-/// Two controllers on a database, each with a folder of its own.
+/// Two controllers on one database, each with its own data directory.
 struct Pair {
     controls: [AuthorizedRequest; 2],
     folders: [TempDir; 2],
@@ -167,7 +166,7 @@ fn controllers_with_separate_folders_share_one_cluster() {
         assert_eq!(seen.row.size_bytes, 1 << 20);
         let taken = second.volumes().create(small("disk", 1)).await;
         assert!(matches!(taken, Err(ControlError::Exists { .. })));
-        // They start again, in any order.
+        // The controllers start again, in any order.
         let url = pair.url.clone();
         let [first, second] = pair.shut_down().await;
         for folder in [&second, &first] {
@@ -182,7 +181,7 @@ fn controllers_with_separate_folders_share_one_cluster() {
     });
 }
 
-/// Each would have made certificates that the others refuse.
+/// Each would create certificates that the others refuse.
 #[test]
 fn a_controller_without_the_clusters_authority_does_not_start() {
     run(async |_server, url| {
@@ -209,7 +208,7 @@ fn a_controller_without_the_clusters_authority_does_not_start() {
         ] {
             assert!(said.contains(word), "{said}");
         }
-        // One of its own, from another cluster.
+        // The folder has the authority of another cluster.
         let own = Control::start(World::real(1), settings(second.path(), None)).await;
         own.expect("starts").shut_down().await;
         fs::remove_file(second.path().join("scree.db")).expect("removed");
@@ -223,7 +222,7 @@ fn a_controller_without_the_clusters_authority_does_not_start() {
             "{said}"
         );
         assert!(said.contains("--new-authority"), "{said}");
-        // The operator's word that the others are lost.
+        // The operator confirms that the others are lost.
         let accepted = Settings {
             new_authority: true,
             ..settings(second.path(), Some(&url))
@@ -238,7 +237,7 @@ fn a_controller_without_the_clusters_authority_does_not_start() {
     });
 }
 
-/// Without one place to be second at, each would found a cluster of its own.
+/// Without a single database, each would create its own cluster.
 #[test]
 fn controllers_that_start_together_on_a_new_database_create_one_cluster() {
     run(async |_server, url| {
@@ -252,7 +251,7 @@ fn controllers_that_start_together_on_a_new_database_create_one_cluster() {
         for start in starts {
             match start.await.expect("no panic") {
                 Ok(control) => controls.push(control),
-                // Who was slower has an authority of its own, or none.
+                // The slower one has its own authority, or none.
                 Err(StartError::Authority(
                     AuthorityFileError::Other { .. } | AuthorityFileError::Missing { .. },
                 )) => {}
@@ -303,7 +302,7 @@ fn a_copied_database_is_told_from_the_original() {
         let said = refused(settings(folder.path(), Some(&copy))).await;
         assert!(matches!(said, StartError::Moved { .. }), "{said}");
         assert!(said.to_string().contains("--restored-database"), "{said}");
-        // The operator's word that the original is gone: another owner.
+        // The operator confirms that the original is gone, which makes this copy the owner.
         let accepted = Settings {
             restored_database: true,
             ..settings(folder.path(), Some(&copy))
@@ -319,18 +318,18 @@ fn a_copied_database_is_told_from_the_original() {
         assert!(after.owner.generation > before.owner.generation);
         control.shut_down().await;
         drop(control);
-        // The original knows nothing of that.
+        // The original does not have that entry.
         start(folder.path(), &url).await.expect("starts");
     });
 }
 
-/// A name that leads to a restored dump, say, while a controller runs.
+/// A host name may point to a restored dump while a controller runs.
 #[test]
 fn a_connection_to_another_database_is_refused() {
     run(async |server, url| {
         let folder = folder();
         let control = start(folder.path(), &url).await.expect("starts");
-        // The same name, and another database of the server.
+        // The same name, and another database on the server.
         empty(&server, "scree0").await;
         server
             .execute("postgres", "ALTER DATABASE scree0 RENAME TO original")
@@ -346,7 +345,7 @@ fn a_connection_to_another_database_is_refused() {
             matches!(refused, Err(ControlError::Unavailable { .. })),
             "{refused:?}"
         );
-        // The original is there again: it goes on.
+        // The original is available again, and the controller continues.
         empty(&server, "scree0").await;
         server
             .execute("postgres", "ALTER DATABASE scree0 RENAME TO copy")
@@ -486,8 +485,8 @@ fn a_hanging_database_blocks_no_caller_forever() {
     });
 }
 
-/// sqlx gives a connection that is half way into a transaction to the next one:
-/// what that had made was never committed, and what it read was long past.
+/// sqlx hands a connection with an open transaction to the next user, whose changes were then never
+/// committed, and whose reads were outdated.
 #[test]
 fn a_caller_that_stops_waiting_leaves_no_open_transaction() {
     run(async |_server, url| {
@@ -609,7 +608,7 @@ fn a_read_only_database_is_read_and_reported() {
     });
 }
 
-/// What a third controller says as it gives up.
+/// The error of a third controller that cannot start.
 async fn refused_start(pair: &Pair) -> StartError {
     let folder = folder();
     copy_authority(&pair.folders[0], &folder);
@@ -631,7 +630,7 @@ fn a_controller_without_its_database_does_not_start_and_names_it() {
     });
 }
 
-/// The system identifier may be kept from a user.
+/// A user may not have the right to read the system identifier.
 #[test]
 fn a_database_user_without_the_right_to_read_the_identity_is_told_the_grant() {
     run(async |server, url| {

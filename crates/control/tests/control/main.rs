@@ -1,4 +1,4 @@
-//! What the database, the manager and the API promise.
+//! The promises of the database, the controller and the API.
 
 #![expect(
     clippy::disallowed_methods,
@@ -8,9 +8,10 @@
 mod attachments;
 mod calls;
 mod catalog;
+mod catalog_scene;
 mod certificates;
 mod chains;
-mod coming_back;
+mod description;
 mod fresh;
 mod health;
 mod https;
@@ -19,17 +20,23 @@ mod instances;
 mod keys;
 mod moves;
 mod principals;
+mod rejoined;
 mod repair;
 mod repair_scene;
+mod replacement;
 #[macro_use]
 mod parties;
 mod chain_volumes;
 mod daemons;
 mod postgres;
+mod quotas;
 mod reach;
 mod requests;
 mod rights;
+mod rights_scene;
 mod settings;
+mod sharing;
 mod tls;
 mod volume_audits;
+mod volume_lifecycle;
 mod zones;

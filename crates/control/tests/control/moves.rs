@@ -1,4 +1,4 @@
-//! What is claimed of moving attachments, on both databases.
+//! Moving attachments, on both databases.
 
 use api::host::{Access, AttachmentState};
 use base::{AttachmentId, PartyId, VolumeId};
@@ -17,7 +17,7 @@ const NOW: Millis = Millis(1_000_000);
 const HEARD_AFTER: Millis = Millis(NOW.0 - 10_000);
 const LEASE_MS: i64 = 10_000;
 
-/// A volume that the first of two hosts has attached, with a lease.
+/// A volume that is attached to the first of two hosts, with a lease.
 struct Rows {
     database: Database,
     principal: Principal,
@@ -100,7 +100,7 @@ impl Rows {
             .await
     }
 
-    /// Those that have not ended.
+    /// The attachments that have not ended.
     async fn there(&self) -> Vec<AttachmentRow> {
         let there = self.database.attachments().of_volume(self.volume).await;
         there.expect("read")
@@ -141,7 +141,7 @@ fn what_cannot_be_moved_stays() {
 
 #[test]
 fn a_move_to_an_unresponsive_host_is_refused() {
-    on_sqlite(claims::an_unresponsive_hosts_copyset_goes_to_another_host);
+    on_sqlite(claims::a_move_to_an_unresponsive_host_is_refused);
 }
 
 #[test]
@@ -151,13 +151,10 @@ fn all_of_this_holds_on_postgresql() {
     on_postgres(&server, claims::is_called_off);
     on_postgres(&server, claims::is_detached);
     on_postgres(&server, claims::stays);
-    on_postgres(
-        &server,
-        claims::an_unresponsive_hosts_copyset_goes_to_another_host,
-    );
+    on_postgres(&server, claims::a_move_to_an_unresponsive_host_is_refused);
 }
 
-/// What is claimed of both.
+/// The claims, which hold on both databases.
 mod claims {
     use super::*;
 
@@ -166,7 +163,7 @@ mod claims {
         let moving = rows.start(&next).await.expect("asked");
         assert_eq!(moving.desired.successor.as_ref(), Some(&next));
         assert!(!moving.desired.is_attached && moving.observed.state == AttachmentState::Detaching);
-        // The same again changes nothing, and has no other id.
+        // Repeating the request changes nothing, and returns the same successor.
         assert_eq!(rows.start(&rows.to(1)).await.expect("the same"), moving);
         rows.no_other_host_gets_it().await;
         let deleted = rows
@@ -174,14 +171,14 @@ mod claims {
             .volumes()
             .begin_delete(&rows.principal, rows.volume, NOW);
         assert!(matches!(deleted.await, Err(DatabaseError::Refused { .. })));
-        // Its agent is killed, and starts again; so is what is wanted.
+        // The agent restarts: the desired state is the same.
         let begun = rows
             .database
             .attachments()
             .nothing_open(rows.hosts[0])
             .await;
         begun.expect("noted");
-        // What was said before the move was asked for, is heard of late.
+        // A late report on the desired state before the move.
         assert!(
             !rows
                 .report(0, &rows.attached, AttachmentState::Detached)
@@ -197,7 +194,7 @@ mod claims {
         assert!(there[0].desired.is_attached && there[0].epoch.is_none());
         assert_eq!(there[0].requested_by, Some(rows.principal.party.id));
         rows.no_other_host_gets_it().await;
-        // Said once more, nothing follows twice.
+        // Repeating the report creates no second successor.
         assert!(!rows.report(0, &moving, AttachmentState::Detached).await);
         assert_eq!(rows.there().await.len(), 1);
         assert_eq!(rows.acquire(1).await.epoch, 2);
@@ -222,7 +219,7 @@ mod claims {
             .await;
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
         let moving = rows.start(&rows.to(1)).await.expect("asked");
-        // To another one after all.
+        // The target is changed.
         let other = rows.start(&rows.to(2)).await.expect("asked");
         assert_eq!(
             other.desired.successor.as_ref().map(|next| next.host),
@@ -252,7 +249,7 @@ mod claims {
     pub async fn is_detached(rows: Rows) {
         let (database, id) = (&rows.database, rows.attached.id);
         rows.start(&rows.to(1)).await.expect("asked");
-        // Its host is dead, and it is taken from it.
+        // The host is unresponsive, and the volume is taken from it by force.
         let forced = database
             .attachments()
             .detach(&rows.principal, id, true)
@@ -270,8 +267,8 @@ mod claims {
         assert!(matches!(gone, Err(DatabaseError::Refused { .. })));
     }
 
-    /// Where it is, it is in use.
-    pub async fn an_unresponsive_hosts_copyset_goes_to_another_host(rows: Rows) {
+    /// The volume would become unusable.
+    pub async fn a_move_to_an_unresponsive_host_is_refused(rows: Rows) {
         let (to, database) = (rows.to(1), &rows.database);
         let moved = database
             .attachments()

@@ -1,4 +1,4 @@
-//! Users and hosts: what each of them gets, over real connections.
+//! Users and hosts: what each of them may call, over real connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub struct Scene {
     pub folder: tempfile::TempDir,
 }
 
-/// Tests of claims, functions of a [`Scene`]: each on SQLite, and all of them on
-/// one PostgreSQL server.
+/// Defines the tests of claims, which are functions of a [`Scene`]: each on SQLite, and all of them
+/// on one PostgreSQL server.
 macro_rules! on_both {
     ($($claim:ident)*) => {
         mod on_sqlite {
@@ -61,7 +61,7 @@ impl Scene {
         Self::with(authorities, None).await
     }
 
-    /// One on the PostgreSQL database at `url`.
+    /// A scene on the PostgreSQL database at `url`.
     pub async fn on(url: &str) -> Self {
         Self::with(&[], Some(url)).await
     }
@@ -85,7 +85,7 @@ impl Scene {
         let control = Control::start(world.clone(), settings).await;
         let control = control.expect("starts");
         control.set_open(true);
-        // As if a host had marked one: volumes need room somewhere.
+        // Registers a unit, as a host does: volumes need one.
         let unit = HostUnit {
             id: UnitId::from_u128(1),
             url: "file:///unit".to_owned(),
@@ -96,7 +96,7 @@ impl Scene {
             .register_all(&[unit])
             .await
             .expect("taken in");
-        let authority = authority::open(&world, folder.path(), "").expect("founded");
+        let authority = authority::open(&world, folder.path(), "").expect("created");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
         let principal = parties.local_principal().await.expect("there");
@@ -115,8 +115,8 @@ impl Scene {
         }
     }
 
-    /// Asks, and expects this status.
-    pub async fn ask(
+    /// Sends a request, and expects this status.
+    pub async fn request(
         &self,
         party: Option<&Party>,
         request: &str,
@@ -128,13 +128,18 @@ impl Scene {
         } else {
             body.to_string()
         };
-        let (said, answer) = self.try_ask(party, request, &text).await;
+        let (said, answer) = self.try_request(party, request, &text).await;
         assert_eq!(said, status, "{request}: {answer}");
         answer
     }
 
-    /// Asks.
-    pub async fn try_ask(&self, party: Option<&Party>, request: &str, body: &str) -> (u16, Value) {
+    /// Sends a request.
+    pub async fn try_request(
+        &self,
+        party: Option<&Party>,
+        request: &str,
+        body: &str,
+    ) -> (u16, Value) {
         let (method, path) = request.split_once(' ').expect("a method and a path");
         let answer = self.server.send(party, method, path, body).await;
         let answer = answer.expect("answered");
@@ -142,10 +147,10 @@ impl Scene {
         (answer.status, value)
     }
 
-    /// A new user or host with a certificate. `path`: `users` or `hosts`.
+    /// A new user or host with a certificate. `path` is `users` or `hosts`.
     pub async fn member(&self, path: &str, name: &str) -> Party {
         let new = json!({ "name": name });
-        self.ask(Some(&self.root), &format!("POST /v1/{path}"), new, 201)
+        self.request(Some(&self.root), &format!("POST /v1/{path}"), new, 201)
             .await;
         let token = self.token(path, name).await;
         joined(&self.server, &token).await
@@ -153,7 +158,9 @@ impl Scene {
 
     pub async fn token(&self, path: &str, name: &str) -> String {
         let request = format!("POST /v1/{path}/{name}/token");
-        let token = self.ask(Some(&self.root), &request, Value::Null, 201).await;
+        let token = self
+            .request(Some(&self.root), &request, Value::Null, 201)
+            .await;
         token["token"].as_str().expect("a token").to_owned()
     }
 }
@@ -183,7 +190,7 @@ async fn a_token_joins_its_party_once() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let me = scene
-        .ask(Some(&alice), "GET /v1/me", Value::Null, 200)
+        .request(Some(&alice), "GET /v1/me", Value::Null, 200)
         .await;
     assert_eq!(
         (&me["kind"], &me["name"]),
@@ -191,7 +198,9 @@ async fn a_token_joins_its_party_once() {
     );
     assert_eq!(me["administrator"], json!(false));
     let host = scene.member("hosts", "alice").await;
-    let me = scene.ask(Some(&host), "GET /v1/me", Value::Null, 200).await;
+    let me = scene
+        .request(Some(&host), "GET /v1/me", Value::Null, 200)
+        .await;
     assert_eq!(me["kind"], json!("host"), "a name of its own");
 
     let token = scene.token("users", "alice").await;
@@ -220,29 +229,29 @@ async fn a_disabled_party_is_refused_from_the_next_request_on() {
     let alice = scene.member("users", "alice").await;
     let ask = async |status| {
         scene
-            .ask(Some(&alice), "GET /v1/me", Value::Null, status)
+            .request(Some(&alice), "GET /v1/me", Value::Null, status)
             .await
     };
     ask(200).await;
     let root = Some(&scene.root);
     let token = scene.token("users", "alice").await;
     scene
-        .ask(root, "POST /v1/users/alice/disable", Value::Null, 200)
+        .request(root, "POST /v1/users/alice/disable", Value::Null, 200)
         .await;
     assert_eq!(ask(401).await["code"], json!("unauthenticated"));
     let key = KeyRequest::generate().expect("a key");
     assert_eq!(try_join(&scene.server, &token, &key).await.0, 401);
     scene
-        .ask(root, "POST /v1/users/alice/enable", Value::Null, 200)
+        .request(root, "POST /v1/users/alice/enable", Value::Null, 200)
         .await;
     ask(200).await;
     scene
-        .ask(root, "DELETE /v1/users/alice/keys", Value::Null, 200)
+        .request(root, "DELETE /v1/users/alice/keys", Value::Null, 200)
         .await;
     ask(401).await;
     assert_eq!(try_join(&scene.server, &token, &key).await.0, 401);
     scene
-        .ask(root, "POST /v1/users/root/disable", Value::Null, 409)
+        .request(root, "POST /v1/users/root/disable", Value::Null, 409)
         .await;
 }
 
@@ -255,7 +264,7 @@ async fn a_certificate_is_renewed_for_the_same_key_and_for_another() {
     let body = json!({ "signing_request": key.request_pem });
     for _ in 0..2 {
         let issued = scene
-            .ask(Some(&alice), "POST /v1/me/certificate", body.clone(), 201)
+            .request(Some(&alice), "POST /v1/me/certificate", body.clone(), 201)
             .await;
         assert_eq!(issued["subject"], json!("scree://user/alice"));
         let renewed = Party {
@@ -263,12 +272,12 @@ async fn a_certificate_is_renewed_for_the_same_key_and_for_another() {
             key_pem: key.key_pem.to_string(),
         };
         let me = scene
-            .ask(Some(&renewed), "GET /v1/me", Value::Null, 200)
+            .request(Some(&renewed), "GET /v1/me", Value::Null, 200)
             .await;
         assert_eq!(me["name"], json!("alice"));
     }
     scene
-        .ask(Some(&bob), "POST /v1/me/certificate", body, 409)
+        .request(Some(&bob), "POST /v1/me/certificate", body, 409)
         .await;
 }
 
@@ -334,7 +343,9 @@ async fn only_administrators_see_and_change_others() {
     let principals = [None, Some(&host), Some(&alice), Some(&scene.root)];
     for (request, body, statuses) in table {
         for (principal, status) in principals.into_iter().zip(statuses) {
-            scene.ask(principal, request, body.clone(), status).await;
+            scene
+                .request(principal, request, body.clone(), status)
+                .await;
         }
     }
 }
@@ -344,9 +355,11 @@ async fn changes_are_in_the_audit_log_and_refusals_are_not() {
     let scene = Scene::new().await;
     let alice = scene.member("users", "alice").await;
     let new = json!({ "name": "mallory" });
-    scene.ask(Some(&alice), "POST /v1/users", new, 403).await;
+    scene
+        .request(Some(&alice), "POST /v1/users", new, 403)
+        .await;
     let log = scene
-        .ask(Some(&scene.root), "GET /v1/audit", Value::Null, 200)
+        .request(Some(&scene.root), "GET /v1/audit", Value::Null, 200)
         .await;
     let told: Vec<_> = log
         .as_array()
@@ -396,8 +409,8 @@ async fn changes_are_in_the_audit_log_and_refusals_are_not() {
     assert_eq!(ids, [3, 2]);
 }
 
-/// The report of a host with thousands of open volumes was refused, and so was
-/// the removal of a version of more than 3 GiB.
+/// The report of a host with thousands of open volumes was once refused, and so was the removal of
+/// a version of more than 3 GiB.
 #[tokio::test]
 async fn a_host_may_send_a_long_report() {
     let scene = Scene::new().await;
@@ -405,16 +418,16 @@ async fn a_host_may_send_a_long_report() {
     let long = "x".repeat(4 << 20);
     let report = |look: Value, problems: &[&str]| json!({"report": {"report_number": look, "units": [], "volumes": [], "free_bytes": 0, "problems": problems}});
     let tell = "POST /v1/host/rpc/report-host";
-    let told = scene.ask(Some(&host), tell, report(json!(0), &[&long]), 200);
+    let told = scene.request(Some(&host), tell, report(json!(0), &[&long]), 200);
     told.await;
     let longer = report(json!(0), &[long.as_str(); 4]);
-    scene.ask(Some(&host), tell, longer, 413).await;
-    // Only what is short is looked at twice.
+    scene.request(Some(&host), tell, longer, 413).await;
+    // Only short bodies are parsed twice.
     scene
-        .ask(Some(&host), tell, report(json!(0.0), &["one"]), 200)
+        .request(Some(&host), tell, report(json!(0.0), &["one"]), 200)
         .await;
     scene
-        .ask(Some(&host), tell, report(json!(0.0), &[&long]), 422)
+        .request(Some(&host), tell, report(json!(0.0), &[&long]), 422)
         .await;
     let key = VersionKey {
         volume: VolumeId::from_u128(7),
@@ -431,12 +444,12 @@ async fn a_host_may_send_a_long_report() {
         plan: EncodedPlan(vec![0; 4 << 20]),
     };
     let call = serde_json::to_value(&call).expect("JSON");
-    let answer = scene.ask(Some(&host), "POST /v1/host/rpc/remove-version", call, 200);
-    // Of a version that there is not; but it was read.
+    let answer = scene.request(Some(&host), "POST /v1/host/rpc/remove-version", call, 200);
+    // The version does not exist, but the body was read.
     assert!(answer.await["Err"]["Refused"].is_object());
 }
 
-/// A user's first project has the user's name, and was taken for another one.
+/// A user's first project has the user's name, and was once taken for another user's.
 #[tokio::test]
 async fn no_name_is_taken_for_an_id() {
     let scene = Scene::new().await;
@@ -454,39 +467,39 @@ async fn no_name_is_taken_for_an_id() {
             ("POST /v1/projects", json!({ "name": name })),
             ("POST /v1/volumes", json!({"name": name, "size": 1 << 20})),
         ] {
-            let refused = scene.ask(root, request, body, 400).await;
+            let refused = scene.request(root, request, body, 400).await;
             assert_eq!(refused["field"], "name", "{request} {name}");
         }
     }
     scene
-        .ask(root, "POST /v1/users", json!({"name": "proj-1"}), 201)
+        .request(root, "POST /v1/users", json!({"name": "proj-1"}), 201)
         .await;
 }
 
-/// It could be locked out, or left without a project, and nothing undid that.
+/// The local user could be disabled, or left without a project, and nothing could undo that.
 #[tokio::test]
 async fn the_controllers_own_machine_is_not_locked_out() {
     let scene = Scene::new().await;
     let root = Some(&scene.root);
     let join = "PUT /v1/projects/root/members/local";
-    scene.ask(root, join, Value::Null, 200).await;
+    scene.request(root, join, Value::Null, 200).await;
     for request in [
         "POST /v1/users/local/disable",
         "POST /v1/hosts/local/disable",
         "DELETE /v1/projects/local",
         "DELETE /v1/projects/local/members/local",
     ] {
-        let refused = scene.ask(root, request, Value::Null, 409).await;
+        let refused = scene.request(root, request, Value::Null, 409).await;
         let detail = refused["detail"].as_str().expect("text");
         assert!(detail.contains("own machine"), "{request}: {detail}");
     }
     let me = scene
-        .ask(root, "GET /v1/users/local", Value::Null, 200)
+        .request(root, "GET /v1/users/local", Value::Null, 200)
         .await;
     assert_eq!(me["disabled"], false);
-    // Any other project it may leave.
+    // The user may leave any other project.
     let leave = "DELETE /v1/projects/root/members/local";
-    scene.ask(root, leave, Value::Null, 200).await;
+    scene.request(root, leave, Value::Null, 200).await;
     let enable = "POST /v1/users/local/enable";
-    scene.ask(root, enable, Value::Null, 200).await;
+    scene.request(root, enable, Value::Null, 200).await;
 }

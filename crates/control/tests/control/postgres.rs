@@ -1,4 +1,4 @@
-//! A PostgreSQL server of the test's own, in a folder that goes with it.
+//! A PostgreSQL server for one test, in a folder that is deleted with it.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Pid, Signal};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-/// The user that Debian's package makes; the server refuses to run as root.
+/// The user that Debian's package creates. The server refuses to run as root.
 const USER: &str = "postgres";
 
-/// How often it is asked whether it is ready, and how many times.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
-const LOOKS_MAX: usize = 600;
+/// The time between two checks of whether the server is ready, and the number of checks.
+const READY_CHECK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+const READY_CHECKS_MAX: usize = 600;
 
 /// A running server.
 pub struct Postgres {
@@ -22,7 +22,7 @@ pub struct Postgres {
     databases: AtomicU64,
 }
 
-/// Where the distribution keeps the server's programs, the newest of them.
+/// The folder with the newest version of the server's programs.
 fn programs() -> PathBuf {
     let installed = std::fs::read_dir("/usr/lib/postgresql").map(|found| {
         let folders = found.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
@@ -36,7 +36,7 @@ fn programs() -> PathBuf {
     }
 }
 
-/// `program`, run as the server's user if this is root.
+/// A command that runs `program`, as the server's user if this process is root.
 fn as_server(program: &Path) -> Command {
     let is_root = rustix::process::getuid().is_root();
     let mut command = if is_root {
@@ -69,8 +69,8 @@ fn running(folder: &tempfile::TempDir) -> Child {
 }
 
 impl Postgres {
-    /// Makes a server that listens on a socket in its folder only. It syncs
-    /// nothing: no test cuts its power.
+    /// Starts a server that listens only on a socket in its folder. It never syncs, since no test
+    /// cuts the power.
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         if rustix::process::getuid().is_root() {
@@ -103,31 +103,31 @@ impl Postgres {
                 .expect("pg_isready runs")
                 .success()
         });
-        let mut some = ready.take(LOOKS_MAX).inspect(|is_ready| {
+        let mut some = ready.take(READY_CHECKS_MAX).inspect(|is_ready| {
             if !is_ready {
-                std::thread::park_timeout(LOOK_AGAIN);
+                std::thread::park_timeout(READY_CHECK_EVERY);
             }
         });
         assert!(some.any(|is_ready| is_ready), "it never got ready");
     }
 
-    /// SIGKILL: it ends at once, and all its processes with it.
+    /// Kills the server and all its processes (SIGKILL).
     pub fn kill(&mut self) {
         let children = self.children();
         for process in children.into_iter().chain([self.pid()]) {
-            // Some end by themselves, when the first one does.
+            // Some end by themselves when the first one does.
             let _ = rustix::process::kill_process(process, Signal::KILL);
         }
         self.server.wait().expect("it ends");
     }
 
-    /// Starts it again.
+    /// Starts the server again.
     pub fn restart(&mut self) {
         self.server = running(&self.folder);
         self.wait();
     }
 
-    /// Lets all its processes stand still, or go on.
+    /// Stops or continues all its processes.
     pub fn freeze(&self, is_frozen: bool) {
         let signal = if is_frozen {
             Signal::STOP
@@ -161,7 +161,7 @@ impl Postgres {
         connection.execute(statements).await.expect("done");
     }
 
-    /// The URL of a new, empty database on it.
+    /// The URL of a new, empty database.
     pub fn database(&self, runtime: &tokio::runtime::Runtime) -> String {
         let name = format!("scree{}", self.databases.fetch_add(1, Ordering::Relaxed));
         runtime.block_on(async {
@@ -174,7 +174,7 @@ impl Postgres {
         self.url(&name)
     }
 
-    /// The URL of a database on it.
+    /// The URL of the database with this name.
     pub fn url(&self, database: &str) -> String {
         let folder = self.folder.path().to_str().expect("UTF-8");
         let host = folder.replace('/', "%2F");
@@ -184,7 +184,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // The whole group: `setpriv` has become the server, which has children.
+        // The whole process group: `setpriv` has become the server, which has children.
         let _ = rustix::process::kill_process_group(self.pid(), Signal::KILL);
         let _ = self.server.wait();
     }

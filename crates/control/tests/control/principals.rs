@@ -1,4 +1,4 @@
-//! Who asks, in tests that are about something else.
+//! Principals for tests of other subjects.
 
 use auth::Kind;
 use base::{PartyId, SnapshotId, VolumeId};
@@ -15,7 +15,7 @@ pub async fn local(database: &Database) -> Principal {
     of(party)
 }
 
-/// This user.
+/// The principal of this party.
 pub fn of(party: PartyRow) -> Principal {
     let by = Origin {
         at: Millis(0),
@@ -32,7 +32,7 @@ pub fn of(party: PartyRow) -> Principal {
     }
 }
 
-/// A snapshot to be taken.
+/// A new snapshot.
 pub fn snapshot(id: SnapshotId, name: &str, volume: VolumeId) -> NewSnapshot {
     NewSnapshot {
         id,

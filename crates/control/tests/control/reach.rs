@@ -1,5 +1,5 @@
-//! What each host gets from each call of the engine's catalog: one that has the
-//! volume, had it last, shows it, has a clone of it, or nothing to do with it.
+//! The reach of hosts: what each call of the engine's catalog answers to a host that has the
+//! volume, had it last, shows it read-only, has a clone of it, or has nothing to do with it.
 
 use api::host::{Access, AttachmentState, CatalogCall, EncodedPlan};
 use base::{
@@ -22,10 +22,10 @@ use crate::fresh::{self, add_host, number};
 use crate::postgres::Postgres;
 use crate::principals::{local, snapshot};
 
-/// When all hosts were heard of.
+/// When all hosts reported.
 const NOW: Millis = Millis(1_000_000_000);
 
-/// An hour after that, and a bit.
+/// A little more than an hour after [`NOW`].
 const LATER: Millis = Millis(NOW.0 + UNRESPONSIVE_FOR_MS + 1);
 
 const HOSTS: [&str; 5] = ["has", "last", "shows", "clone", "other"];
@@ -34,19 +34,19 @@ fn segment() -> SegmentId {
     SegmentId::new(CopysetId::new(0).expect("12 bits"), 7).expect("36 bits")
 }
 
-/// What becomes of the volume that host `last` has written.
+/// The state of the volume that host `last` has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Host `has` has it attached.
     Attached,
     /// No host has it attached for writing; host `shows` shows its newest version.
     Detached,
-    /// It is on its way out.
+    /// It is being deleted.
     Deleting,
 }
 
-/// The volume has versions 2 and 3, a slot to be freed and one with too few
-/// copies; its key is being rewrapped, and host `clone` has a clone of it.
+/// The volume has versions 2 and 3, a slot to free and a degraded segment. Its key is being
+/// rewrapped, and host `clone` has a clone of it.
 struct Scene {
     database: Database,
     principal: Principal,
@@ -60,10 +60,10 @@ struct Scene {
 
 impl Scene {
     async fn new(database: Database, stage: Stage) -> Self {
-        let founded = database
+        let created_cluster = database
             .cluster()
             .create(ClusterId::from_u128(1), &[1; 32], NOW);
-        founded.await.expect("founded");
+        created_cluster.await.expect("created");
         let mut scene = Self {
             principal: local(&database).await,
             database,
@@ -196,7 +196,7 @@ impl Scene {
         }
     }
 
-    /// As host `last`: versions 1 to 3, of which the first is removed.
+    /// Host `last` commits versions 1 to 3, and removes the first.
     async fn write(&self) {
         let (volume, lineage) = (self.volume, self.lineage);
         self.insert(volume, lineage, None).await;
@@ -260,8 +260,8 @@ impl Scene {
         remove.into()
     }
 
-    /// The call of this name, of the volume.
-    async fn asked(&self, name: &str) -> CatalogCall {
+    /// The call with this name, on the volume.
+    async fn call_named(&self, name: &str) -> CatalogCall {
         let (volume, epoch, lineage) = (self.volume, self.epoch, self.lineage);
         let [from, to] = self.keys;
         let key = self.version(3).key;
@@ -333,9 +333,9 @@ impl Scene {
         }
     }
 
-    /// The plan that is due.
+    /// The free plan that is due.
     async fn due(&self, free: calls::DueFrees) -> i64 {
-        // The hosts that may see it: the writer, or the last one.
+        // The hosts that may see the plan: the writer, or the last writer.
         let mut due = self.call("last", free.clone()).await;
         if due == json!([]) {
             due = self.call("has", free).await;
@@ -343,7 +343,7 @@ impl Scene {
         due[0]["id"].as_i64().expect("one is due")
     }
 
-    /// Whether a host gets a capability for something, to show it to units.
+    /// Whether a host gets a capability for this.
     async fn may(&self, what: &str, host: &str, now: Millis) -> bool {
         let reach = Reach::new(self.host(host), now);
         let (database, volume) = (&self.database, self.volume);
@@ -365,7 +365,7 @@ impl Scene {
                 lines.map(|lineages| assert_eq!(lineages, [self.lineage]))
             }
             "free" => {
-                let plan = self.asked("freed").await;
+                let plan = self.call_named("freed").await;
                 let CatalogCall::Freed(calls::Freed { id, .. }) = plan else {
                     panic!("it is one");
                 };
@@ -386,12 +386,12 @@ impl Scene {
         }
     }
 
-    /// Whether a call has given or changed anything of the volume.
+    /// Whether a call returned or changed anything of the volume.
     async fn does(&self, name: &str, host: &str, now: Millis) -> bool {
         if let Some(what) = name.strip_prefix("may ") {
             return self.may(what, host, now).await;
         }
-        let call = self.asked(name).await;
+        let call = self.call_named(name).await;
         let answer = self.call_at(host, now, call).await;
         let database = &self.database;
         match (name, answer) {
@@ -416,7 +416,7 @@ async fn on_sqlite(stage: Stage) -> (Scene, tempfile::TempDir) {
     (Scene::new(database, stage).await, folder)
 }
 
-/// What is cleaned, and so read and changed, by one host.
+/// Cleaning, which reads and changes the volume: one host does it.
 const CLEANING: [&str; 8] = [
     "neighbours",
     "wrapped-by",
@@ -428,10 +428,10 @@ const CLEANING: [&str; 8] = [
     "freed",
 ];
 
-/// What the holder of the lease does.
+/// The calls of the holder of the lease.
 const WRITING: [&str; 4] = ["commit", "reserve-serials", "swept", "name-journal"];
 
-/// Each call, and which hosts get something of it.
+/// Each call, and the hosts for which it succeeds.
 fn table() -> Vec<(&'static str, Stage, &'static [&'static str])> {
     let mut table = vec![
         ("version", Stage::Attached, &["has"][..]),
@@ -485,7 +485,7 @@ fn it_is_so_on_postgresql_too() {
         runtime.block_on(async {
             let database = Database::connect(&url.parse().expect("a URL")).await;
             let scene = Scene::new(database.expect("made"), stage).await;
-            // Those first that change nothing.
+            // Calls that change nothing come first.
             let rest = HOSTS.iter().filter(|host| !expected.contains(host));
             for host in rest.chain(expected.first()) {
                 let does = scene.does(name, host, NOW).await;
@@ -506,7 +506,7 @@ async fn any_host_cleans_after_an_hour_without_reports_and_none_before() {
         assert!(!scene.does(name, "other", before).await, "{name}");
         assert!(scene.does(name, "other", LATER).await, "{name}");
     }
-    // One that is attached is not taken for that, however unresponsive its host.
+    // An attached volume is not cleaned by another host, however long its host is unresponsive.
     for name in CLEANING {
         let (scene, _folder) = on_sqlite(Stage::Attached).await;
         assert!(!scene.does(name, "other", LATER).await, "{name}");
@@ -523,7 +523,7 @@ async fn the_last_host_of_a_deleted_volume_cleans_until_nothing_is_left() {
         assert!(!scene.does(name, "other", NOW).await, "{name}");
         assert!(!scene.does(name, "clone", NOW).await, "{name}");
     }
-    // A snapshot holds version 3: that is all there is.
+    // Only version 3 is left, which a snapshot holds.
     for name in ["version", "neighbours", "freed", "remove-version"] {
         assert!(scene.does(name, "last", NOW).await, "{name}");
     }
@@ -540,7 +540,7 @@ async fn objects_out_of_reach_are_answered_like_absent_ones() {
     let (absent, no_lineage) = (VolumeId::from_u128(1 << 60), Lineage::from_u128(1 << 61));
     let names = ["version", "neighbours", "keys", "remove-version"];
     for name in names.into_iter().chain(WRITING) {
-        let call = scene.asked(name).await;
+        let call = scene.call_named(name).await;
         let there = scene.call_at("other", NOW, call.clone()).await;
         let text = serde_json::to_string(&call).expect("JSON");
         let text = text
@@ -557,9 +557,8 @@ async fn objects_out_of_reach_are_answered_like_absent_ones() {
     }
 }
 
-/// Else a host could make any key one of its own volume's, and read with it.
-/// What a lease leaves open, the next one may delete: a host that named others'
-/// segments so was given them.
+/// The next lease may delete what a lease leaves open. A host that named segments of other volumes
+/// as open was once allowed to delete them.
 #[tokio::test]
 async fn a_lease_leaves_open_only_segments_reserved_for_its_volume() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
@@ -581,7 +580,7 @@ async fn a_lease_leaves_open_only_segments_reserved_for_its_volume() {
         .lease_rights(host, scene.volume, scene.epoch);
     assert_eq!(rights.await.expect("its own").serials, []);
 
-    let reserve = scene.asked("reserve-serials").await;
+    let reserve = scene.call_named("reserve-serials").await;
     let serials = scene.call("has", reserve).await;
     let serials: std::ops::Range<u64> = serde_json::from_value(serials).expect("serials");
     let mut commit = scene.commit(4);
@@ -591,7 +590,7 @@ async fn a_lease_leaves_open_only_segments_reserved_for_its_volume() {
         slots: 1,
     }];
     scene.call("has", calls::Commit { commit }).await;
-    // Also when it is no more among what is reserved.
+    // This holds even when the segment is not reserved any more.
     let mut commit = scene.commit(5);
     commit.open_segments = vec![OpenSegment {
         segment: SegmentId::new(copyset, serials.start).expect("36 bits"),

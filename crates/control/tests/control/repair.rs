@@ -1,46 +1,46 @@
-//! Who repairs a copyset, who becomes whole, and that the last complete copy stays
-//! (docs/internals/repair.md).
-
-use std::collections::HashSet;
+//! Which host repairs a copyset, and when a member is in sync (docs/internals/repair.md).
 
 use api::host::RepairOutcome;
 use base::{CopysetId, Location, UnitId};
 use catalog::{CatalogError, Copyset, FreePlan, MemberState, PendingFree};
-use control::database::{DatabaseError, Removal, UnitRow};
+use control::database::{Removal, UnitRow};
 use serde_json::Value;
 use world::Millis;
 
 use crate::calls;
-use crate::fresh::{on_postgres, on_sqlite, volume};
+use crate::fresh::{on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
 
 mod claims {
     use super::*;
 
-    pub async fn is_one_hosts(scene: Scene) {
+    pub async fn a_copyset_stays_with_its_repairing_host_until_that_is_unresponsive(scene: Scene) {
         scene.suspicion(1, false).await;
         assert!(scene.take(0, NOW).await.is_some());
         assert_eq!(scene.take(1, NOW).await, None, "another has it");
-        assert_eq!(scene.look(1, NOW).await, None);
+        assert_eq!(scene.report_progress(1, NOW).await, None);
         let may = |host: usize, now| {
             scene
                 .database
                 .repair()
                 .rights(scene.hosts[host], copyset(), now)
         };
-        // What is filled it may change, and not where that comes from.
+        // The host may change the rebuilding member, and not the members it copies from.
         assert_eq!(may(0, NOW).await.expect("read"), Some(vec![unit(1)]));
         assert_eq!(may(1, NOW).await.expect("read"), None);
         let said = Millis(NOW.0 + 50_000);
-        assert!(scene.look(0, said).await.is_some(), "it says how far it is");
+        assert!(
+            scene.report_progress(0, said).await.is_some(),
+            "it says how far it is"
+        );
         let shown = scene.database.repair().list(said).await.expect("read");
         assert_eq!(
             (shown[0].progress.done, shown[0].repairer.as_deref()),
             (1, Some("one"))
         );
         assert_eq!(scene.take(1, LATER).await, None);
-        // It is unresponsive: another one goes on.
+        // The host is unresponsive, so another host continues.
         let unresponsive = Millis(said.0 + 60_001);
         assert!(
             scene.take(1, unresponsive).await.is_none(),
@@ -52,7 +52,7 @@ mod claims {
             .await
             .expect("no host repairs it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
-        assert_eq!(scene.look(0, unresponsive).await, None);
+        assert_eq!(scene.report_progress(0, unresponsive).await, None);
         let end = RepairOutcome {
             in_sync: task.missed,
             ..RepairOutcome::default()
@@ -66,8 +66,7 @@ mod claims {
         assert!(scene.member_states().await.iter().all(whole));
     }
 
-    /// A host that is not to be trusted filled the database, or showed what it liked at any
-    /// length.
+    /// A faulty host could once fill the database, and show texts of any length.
     pub async fn a_repair_report_names_a_limited_number_of_units(scene: Scene) {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("a task");
@@ -85,7 +84,10 @@ mod claims {
             matches!(refused, Err(CatalogError::Refused { .. })),
             "{refused:?}"
         );
-        assert!(scene.look(0, NOW).await.is_some(), "it still has it");
+        assert!(
+            scene.report_progress(0, NOW).await.is_some(),
+            "it still has it"
+        );
         let wordy = RepairOutcome {
             copied_to: Some(Vec::new()),
             problem: Some("ä".repeat(100_000)),
@@ -98,9 +100,11 @@ mod claims {
         assert_eq!(problem.chars().count(), 2000);
     }
 
-    /// A host said that units lack something, and was the one to change them; and it went
-    /// from one copyset to the next, and kept what it had got for each.
-    pub async fn is_not_who_suspected(scene: Scene) {
+    /// A host that reported units as incomplete was once given the right to change them. It could
+    /// also go from copyset to copyset and keep its rights on each.
+    pub async fn a_host_that_reported_a_suspicion_does_not_repair_and_none_repairs_two(
+        scene: Scene,
+    ) {
         let id = CopysetId::new(1).expect("12 bits");
         let plan =
             |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
@@ -124,7 +128,7 @@ mod claims {
             },
         };
         scene.call(0, NOW, call).await.expect("ended");
-        // Two of them lack something, says the first host: the other one repairs.
+        // The first host reports two members as incomplete, so the other host repairs.
         scene.suspect_as(0, 1, true).await;
         let soon = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(0, soon).await, None, "it is who suspected");
@@ -149,7 +153,7 @@ mod claims {
         let next = scene.take(1, Millis(later.0 + 30_000)).await;
         let next = next.expect("those that have no problem come first");
         assert_ne!(next.copyset.id, first.copyset.id);
-        // The other one is unresponsive.
+        // The other host is unresponsive.
         let unresponsive = Millis(NOW.0 + 200_000);
         assert!(
             scene.take(0, unresponsive).await.is_some(),
@@ -157,7 +161,7 @@ mod claims {
         );
     }
 
-    /// A host committed that members lack something, and was the one to change them.
+    /// A host whose commit named members as incomplete was once given the right to change them.
     pub async fn a_host_does_not_repair_members_that_its_own_commit_reported(scene: Scene) {
         let segment = scene.attach().await;
         let all = (u64::MAX, u64::MAX);
@@ -171,7 +175,7 @@ mod claims {
         scene.commit(1, all, first).await.expect("the other has it");
         let later = Millis(NOW.0 + 30_001);
         assert_eq!(scene.take(1, later).await, None, "it is who committed");
-        // Nor does it keep what it repairs already, with more to change.
+        // It also loses a copyset that it is already repairing, since it would gain rights.
         scene.is_repaired().await;
         scene.suspicion(0, false).await;
         assert!(scene.take(1, later).await.is_some());
@@ -186,8 +190,8 @@ mod claims {
                 .rights(scene.hosts[1], copyset(), now)
         };
         assert_eq!(may(later).await.expect("read"), None);
-        assert_eq!(scene.look(1, later).await, None);
-        // The only host there is repairs on.
+        assert_eq!(scene.report_progress(1, later).await, None);
+        // If no other host is available, it continues.
         let alone = Millis(later.0 + 59_999);
         let both = Some(vec![unit(0), unit(1)]);
         assert_eq!(may(alone).await.expect("read"), both);
@@ -195,7 +199,7 @@ mod claims {
         assert!(scene.take(1, unresponsive).await.is_some());
     }
 
-    /// As the one before, by a table so old that it knows of no member that came since.
+    /// The same for a commit by an old copyset table, which does not have the new member.
     pub async fn a_host_that_did_not_know_a_new_member_does_not_repair(scene: Scene) {
         scene.attach().await;
         scene.drain(0, &Scene::others(&[2])).await;
@@ -210,16 +214,16 @@ mod claims {
     /// A host that rebuilt one member once reported the others as incomplete, and got them.
     pub async fn a_repair_report_on_other_members_is_ignored(scene: Scene) {
         scene.suspicion(0, false).await;
-        scene.take(0, NOW).await.expect("filling");
+        scene.take(0, NOW).await.expect("rebuilding");
         let end = RepairOutcome {
             out_of_sync: vec![unit(0), unit(1)],
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end.clone()).await);
-        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
-        assert_eq!(scene.states().await, [filling, whole]);
+        let (rebuilding, in_sync) = (MemberState::Rebuilding, MemberState::InSync);
+        assert_eq!(scene.states().await, [rebuilding, in_sync]);
         scene.is_repaired().await;
-        // In a comparison it looks at all of them.
+        // A comparison examines all members.
         let wanted = scene
             .database
             .units()
@@ -228,20 +232,20 @@ mod claims {
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
         assert!(scene.end(0, NOW, end).await);
-        assert_eq!(scene.states().await, [filling; 2]);
+        assert_eq!(scene.states().await, [rebuilding; 2]);
     }
 
-    pub async fn missed_nothing_since(scene: Scene) {
+    pub async fn a_member_is_in_sync_only_if_it_has_missed_nothing_since(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
-        // It has missed something while the last pass went on.
+        let task = scene.take(0, NOW).await.expect("rebuilding");
+        // The member has missed a write during the last pass.
         scene.suspect_as(1, 1, false).await;
         scene.ends_well(0, &task).await;
         assert_eq!(
             scene.member_states().await[1],
             (unit(1), MemberState::Rebuilding)
         );
-        let task = scene.take(0, NOW).await.expect("still filling");
+        let task = scene.take(0, NOW).await.expect("still rebuilding");
         scene.ends_well(0, &task).await;
         assert_eq!(
             scene.member_states().await[1],
@@ -249,52 +253,20 @@ mod claims {
         );
     }
 
-    /// Of two that were away, one goes on to count; of one that is older than it was
-    /// that cannot be said.
-    pub async fn one_goes_on_to_count(scene: Scene) {
+    /// If both members were unavailable, one of them keeps counting as a copy. A member that was
+    /// restored to an earlier state does not.
+    pub async fn one_of_two_rejoined_units_keeps_counting_as_a_copy(scene: Scene) {
         scene.suspicion(0, false).await;
         scene.suspicion(1, false).await;
-        let (filling, whole) = (MemberState::Rebuilding, MemberState::InSync);
-        assert_eq!(scene.states().await, [filling, whole]);
+        let (rebuilding, in_sync) = (MemberState::Rebuilding, MemberState::InSync);
+        assert_eq!(scene.states().await, [rebuilding, in_sync]);
         scene.suspicion(1, true).await;
-        assert_eq!(scene.states().await, [filling, filling]);
+        assert_eq!(scene.states().await, [rebuilding, rebuilding]);
     }
 
-    pub async fn is_drained(scene: Scene) {
-        let usable = Scene::others(&[2, 3]);
-        let moved = scene
-            .database
-            .units()
-            .drain(&scene.principal, &[unit(0)], &usable)
-            .await;
-        let (_, moved) = moved.expect("there are others").remove(0);
-        assert_eq!((moved.copysets, moved.is_removed), (1, false));
-        let standing = scene.member_states().await;
-        assert_eq!(
-            standing,
-            [
-                (unit(2), MemberState::Rebuilding),
-                (unit(1), MemberState::InSync),
-                (unit(0), MemberState::Draining)
-            ]
-        );
-        let table = scene.database.units().copysets().await.expect("read");
-        assert_eq!((table[0].joined, table[0].draining[0].place), (1, 0));
-        assert_eq!(scene.database.units().all().await.expect("read").len(), 4);
-        let task = scene.take(0, NOW).await.expect("filling");
-        scene.ends_well(0, &task).await;
-        assert_eq!(scene.member_states().await.len(), 2);
-        let left = scene.database.units().all().await.expect("read");
-        assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
-        // With what it held then it does not come back.
-        let again = [UnitRow::new(unit(0), "file:///0".to_owned())];
-        let added = scene.database.units().plan(&again, |_, _| Vec::new(), NOW);
-        assert!(matches!(added.await, Err(DatabaseError::Refused { .. })));
-    }
-
-    /// A host with an old table put a version, and while it did both units were
-    /// replaced: the version was committed, and no member had what it named.
-    pub async fn is_put_by_an_old_table(scene: Scene) {
+    /// While a host wrote a version by an old copyset table, both units were replaced. The version
+    /// was committed, and no member had its slots.
+    pub async fn a_version_without_enough_members_is_refused(scene: Scene) {
         let segment = scene.attach().await;
         let refused = |done: Result<(), CatalogError>| {
             assert!(
@@ -306,13 +278,13 @@ mod claims {
         let usable = Scene::others(&[2, 3]);
         let (principal, database) = (&scene.principal, &scene.database);
         scene.drain(0, &usable).await;
-        let task = scene.take(0, NOW).await.expect("filling");
-        // The one that leaves has what was put before it did.
+        let task = scene.take(0, NOW).await.expect("rebuilding");
+        // The draining member has the slots that were put before the drain.
         let lacking = Some((segment, &[1][..]));
         scene.commit(2, (0, 0), lacking).await.expect("it is there");
         scene.ends_well(0, &task).await;
         assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
-        // But nothing of what was put since.
+        // It has none that were put later.
         refused(scene.commit(3, (0, 1), lacking).await);
         scene.is_repaired().await;
         assert_eq!(scene.member_states().await.len(), 2);
@@ -329,16 +301,16 @@ mod claims {
             refused(scene.commit(4, (0, 2), None).await);
         }
         scene.commit(4, (1, 1), None).await.expect("one is there");
-        // A host that repeats its puts knows the current members.
+        // A host that repeats its puts uses the current members.
         let table = database.units().copysets().await.expect("read");
         let newest = table[0].joined;
         scene.commit(5, (newest, newest), None).await.expect("both");
-        // It names nothing new.
+        // The version names no new slots.
         let nothing = (u64::MAX, u64::MAX);
         scene.commit(6, nothing, None).await.expect("nothing");
     }
 
-    pub async fn is_freed_on_all_members(scene: Scene) {
+    pub async fn a_free_is_done_only_by_a_host_that_knew_all_members(scene: Scene) {
         let database = &scene.database;
         let mut plan = FreePlan::default();
         plan.add(Location::from_bits(1));
@@ -379,13 +351,13 @@ mod claims {
         );
     }
 
-    /// A unit was whole when a pass began, and was then found to be older than it was:
-    /// members filled from it became in sync, and the draining one was removed.
+    /// A unit was in sync when a pass began, and was then found to be in an earlier state. Members
+    /// rebuilt from it became in sync, and the draining member was removed.
     pub async fn a_member_rebuilt_from_an_older_unit_is_not_in_sync(scene: Scene) {
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
         for (host, is_older) in [(2, true), (1, false)] {
-            let task = scene.take(0, NOW).await.expect("filling");
+            let task = scene.take(0, NOW).await.expect("rebuilding");
             scene.suspect_as(host, 1, is_older).await;
             scene.ends_well(0, &task).await;
             let standing = scene.member_states().await;
@@ -396,86 +368,9 @@ mod claims {
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
 
-    /// Two units were drained one after the other, and the second one got a place of the
-    /// first: all was copied twice.
-    pub async fn several_are_drained(scene: Scene) {
-        let (principal, database) = (&scene.principal, &scene.database);
-        // Who asks first has looked before the second one was drained.
-        let usable = Scene::others(&[1, 2, 3]);
-        let none = Scene::others(&[]);
-        let refused = database
-            .units()
-            .drain(principal, &[unit(2), unit(0)], &none)
-            .await;
-        match refused {
-            Err(DatabaseError::Refused { reason }) => {
-                assert!(reason.contains("file:///0 (unit-"), "{reason}");
-            }
-            other => panic!("{other:?}"),
-        }
-        let rows = database.units().all().await.expect("read");
-        assert!(rows.iter().all(|row| !row.is_draining), "all or none");
-        // A unit with a place, and one that would be the first to get it.
-        let id = CopysetId::new(1).expect("12 bits");
-        let plan =
-            |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
-        let planned = database.units().plan(&[], plan, NOW).await;
-        planned.expect("planned");
-        scene.drain(2, &usable).await;
-        scene.drain(0, &usable).await;
-        for copyset in database.units().copysets().await.expect("read") {
-            let members: HashSet<UnitId> = copyset.members.into_iter().collect();
-            assert_eq!(members, Scene::others(&[1, 3]));
-        }
-    }
-
-    /// A drain could not be ended.
-    pub async fn is_not_drained_after_all(scene: Scene) {
-        let segment = scene.attach().await;
-        let (principal, database) = (&scene.principal, &scene.database);
-        let cancel = async |number: u128| {
-            database
-                .units()
-                .cancel_drain(principal, &[unit(number)])
-                .await
-        };
-        let refused = cancel(0).await;
-        assert!(matches!(refused, Err(DatabaseError::Refused { .. })));
-        let usable = Scene::others(&[2]);
-        scene.drain(0, &usable).await;
-        scene.commit(1, (1, 1), None).await.expect("on the new one");
-        let kept = cancel(0).await.expect("it leaves a place");
-        assert_eq!((kept[0].1.copysets, kept[0].1.is_removed), (1, false));
-        assert_eq!(
-            scene.member_states().await,
-            [
-                (unit(0), MemberState::Rebuilding),
-                (unit(1), MemberState::InSync),
-                (unit(2), MemberState::Draining)
-            ]
-        );
-        let copysets = database.units().copysets().await.expect("read");
-        assert_eq!((copysets[0].joined, copysets[0].draining[0].place), (2, 0));
-        // What was put while it left is on the others, and so it may be in a version.
-        let lacking = Some((segment, &[1][..]));
-        scene
-            .commit(2, (1, 1), lacking)
-            .await
-            .expect("on the other");
-        let before = scene.commit(3, (0, 0), lacking).await;
-        assert!(matches!(before, Err(CatalogError::MembersChanged { .. })));
-        let mut again = scene.take(0, NOW).await.expect("it has missed that");
-        again.missed.retain(|(member, _)| *member != unit(2));
-        scene.ends_well(0, &again).await;
-        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
-        let rows = database.units().all().await.expect("read");
-        assert_eq!(rows.len(), 4);
-        assert!(rows.iter().all(|row| !row.is_draining));
-    }
-
-    /// A database was put back to before a unit was drained: a host that still knew the
-    /// members of the lost one put on units that were none.
-    pub async fn is_put_back(scene: Scene) {
+    /// A database was restored to a state before a drain. A host that still used the lost copyset
+    /// table wrote to units that were no members any more.
+    pub async fn a_restored_database_accepts_no_writes_by_an_older_table(scene: Scene) {
         scene.drain(0, &Scene::others(&[2])).await;
         let before = scene.database.units().copysets().await.expect("read");
         let moved = scene.database.catalog().move_ahead(9, scene.hosts[0], NOW);
@@ -492,208 +387,17 @@ mod claims {
         scene.is_repaired().await;
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
     }
-
-    pub async fn the_last_whole_copy_stays(scene: Scene) {
-        let remove = async |number: u128, how, others: &[u128]| {
-            let (usable, there) = (Scene::others(others), Scene::others(&[0, 1, 2, 3]));
-            let removed =
-                scene
-                    .database
-                    .units()
-                    .remove(&scene.principal, unit(number), how, &usable, &there);
-            match removed.await {
-                Err(DatabaseError::Refused { reason }) => reason,
-                other => format!("{other:?}"),
-            }
-        };
-        assert!(remove(0, Removal::Empty, &[2, 3]).await.contains("drain"));
-        assert!(
-            remove(0, Removal::Lost, &[])
-                .await
-                .contains("scree unit add")
-        );
-        scene.suspicion(1, false).await;
-        // Unit 1 may lack what only unit 0 has.
-        assert!(
-            remove(0, Removal::Lost, &[2, 3])
-                .await
-                .contains("last complete copy")
-        );
-        assert_eq!(scene.member_states().await.len(), 2, "nothing has changed");
-        let task = scene.take(0, NOW).await.expect("filling");
-        scene.ends_well(0, &task).await;
-        assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
-        let standing = scene.member_states().await;
-        assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
-        // Until that one is whole, the other one has the last copy.
-        assert!(
-            remove(1, Removal::Lost, &[3])
-                .await
-                .contains("last complete copy")
-        );
-        // The new one is lost, too: its place is another's.
-        assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
-        let task = scene.take(0, NOW).await.expect("filling");
-        scene.ends_well(0, &task).await;
-        assert!(
-            remove(1, Removal::Lost, &[])
-                .await
-                .contains("scree unit add")
-        );
-        // One that is a member of nothing goes at once.
-        let moved = scene
-            .database
-            .units()
-            .drain(&scene.principal, &[unit(3)], &HashSet::new())
-            .await;
-        assert!(matches!(moved, Err(DatabaseError::Refused { .. })));
-    }
-
-    /// A healthy unit was removed for a dead one, which was counted as the whole copy.
-    /// Without another member in sync, the operator has to accept the data loss.
-    pub async fn a_dead_unit_is_no_copy(scene: Scene) {
-        let usable = Scene::others(&[2, 3]);
-        let remove = async |number: u128, how, there: &[u128]| {
-            let (principal, there) = (&scene.principal, Scene::others(there));
-            let removed =
-                scene
-                    .database
-                    .units()
-                    .remove(principal, unit(number), how, &usable, &there);
-            match removed.await {
-                Err(DatabaseError::Refused { reason }) => reason,
-                other => format!("{other:?}"),
-            }
-        };
-        let said = remove(0, Removal::Lost, &[2, 3]).await;
-        assert!(
-            said.contains("file:///0 (unit-") && said.contains("last complete copy"),
-            "{said}"
-        );
-        assert!(said.contains("file:///1 (unit-"), "{said}");
-        assert!(said.contains("is found by no host"), "{said}");
-        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
-
-        // What replaces one that is drained dies in the middle of it.
-        scene.drain(0, &Scene::others(&[2])).await;
-        scene.suspicion(1, true).await;
-        let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
-        assert!(said.contains("file:///1 (unit-"), "{said}");
-        assert!(said.contains("may be incomplete"), "{said}");
-        assert!(said.contains("since it began to drain"), "{said}");
-        let said = remove(2, Removal::DataLossAccepted, &[0, 1, 3]).await;
-        assert!(said.starts_with("Ok"), "{said}");
-        assert!(said.contains("copysets_lost: 1"), "{said}");
-        let standing = scene.member_states().await;
-        assert_eq!(standing[0], (unit(3), MemberState::Rebuilding));
-        scene.is_repaired().await;
-        assert_eq!(scene.states().await, [MemberState::InSync; 2]);
-    }
-
-    /// A cluster that began with one unit has copysets of one: a unit that was lost
-    /// could not be removed for what never lay there.
-    pub async fn in_an_empty_copyset_a_unit_is_removed_at_once(scene: Scene) {
-        let id = CopysetId::new(1).expect("12 bits");
-        let plan = |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(0)])];
-        let added = scene.database.units().plan(&[], plan, NOW);
-        added.await.expect("planned");
-        let of_one = async || {
-            let copysets = scene.database.units().copysets().await.expect("read");
-            let found = copysets.into_iter().find(|copyset| copyset.id == id);
-            found
-                .expect("it is there")
-                .member_states()
-                .collect::<Vec<_>>()
-        };
-        let (principal, usable) = (&scene.principal, Scene::others(&[2]));
-        let all = Scene::others(&[0, 1, 2, 3]);
-        let removed =
-            scene
-                .database
-                .units()
-                .remove(principal, unit(0), Removal::Lost, &usable, &all);
-        assert_eq!(removed.await.expect("removed").copysets, 2);
-        assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
-        assert_eq!(
-            scene.member_states().await[0],
-            (unit(2), MemberState::Rebuilding)
-        );
-
-        // From now on there may be something.
-        let new = volume("single", NOW);
-        let inserted = scene.database.volumes().insert(principal, &new);
-        inserted.await.expect("made");
-        let usable = Scene::others(&[3]);
-        let refused =
-            scene
-                .database
-                .units()
-                .remove(principal, unit(2), Removal::Lost, &usable, &all);
-        assert!(matches!(refused.await, Err(DatabaseError::Refused { .. })));
-        assert_eq!(of_one().await, [(unit(2), MemberState::InSync)]);
-    }
-
-    pub async fn is_missing_for_too_long(scene: Scene) {
-        let missing = Scene::others(&[0]);
-        let note = |now: i64| {
-            let unresponsive_before = Millis(now - 10_000);
-            let (now, since) = (Millis(now), Millis(now - 1000));
-            scene
-                .database
-                .units()
-                .record_missing(&missing, now, since, unresponsive_before)
-        };
-        assert_eq!(note(5000).await.expect("noted"), []);
-        assert_eq!(note(5999).await.expect("noted"), []);
-        assert_eq!(note(6000).await.expect("noted"), [unit(0)]);
-        // The power was gone, and no host there that could have found it.
-        assert_eq!(note(16_001).await.expect("noted"), []);
-        assert_eq!(note(17_000).await.expect("noted"), []);
-        assert_eq!(note(17_001).await.expect("noted"), [unit(0)]);
-        let usable = Scene::others(&[3]);
-        // The other one is missing as well: it is no copy.
-        let none = HashSet::new();
-        let replaced = scene
-            .database
-            .units()
-            .replace_missing(unit(0), &usable, &none, NOW);
-        assert_eq!(replaced.await.expect("looked at"), 0);
-        let there = Scene::others(&[1, 2, 3]);
-        let replaced = scene
-            .database
-            .units()
-            .replace_missing(unit(0), &usable, &there, NOW)
-            .await;
-        assert_eq!(replaced.expect("replaced"), 1);
-        assert_eq!(
-            scene.member_states().await[0],
-            (unit(3), MemberState::Rebuilding)
-        );
-        let replaced = scene
-            .database
-            .units()
-            .replace_missing(unit(0), &usable, &there, NOW)
-            .await;
-        assert_eq!(replaced.expect("it was before"), 0);
-        // It is back before the other one is whole.
-        let back = scene
-            .database
-            .units()
-            .record_missing(&HashSet::new(), NOW, NOW, NOW)
-            .await;
-        assert_eq!(back.expect("noted"), []);
-    }
 }
 
 #[test]
 fn a_copyset_stays_with_its_repairing_host_until_that_is_unresponsive() {
-    on_sqlite(claims::is_one_hosts);
+    on_sqlite(claims::a_copyset_stays_with_its_repairing_host_until_that_is_unresponsive);
     on_sqlite(claims::a_repair_report_names_a_limited_number_of_units);
 }
 
 #[test]
 fn a_host_that_reported_a_suspicion_does_not_repair_and_none_repairs_two() {
-    on_sqlite(claims::is_not_who_suspected);
+    on_sqlite(claims::a_host_that_reported_a_suspicion_does_not_repair_and_none_repairs_two);
 }
 
 #[test]
@@ -709,27 +413,22 @@ fn a_host_cannot_report_members_as_incomplete_that_it_does_not_rebuild() {
 
 #[test]
 fn a_member_is_in_sync_only_if_it_has_missed_nothing_since() {
-    on_sqlite(claims::missed_nothing_since);
+    on_sqlite(claims::a_member_is_in_sync_only_if_it_has_missed_nothing_since);
 }
 
 #[test]
 fn one_of_two_rejoined_units_keeps_counting_as_a_copy() {
-    on_sqlite(claims::one_goes_on_to_count);
-}
-
-#[test]
-fn a_drained_unit_is_removed_when_its_replacements_are_in_sync() {
-    on_sqlite(claims::is_drained);
+    on_sqlite(claims::one_of_two_rejoined_units_keeps_counting_as_a_copy);
 }
 
 #[test]
 fn a_version_without_enough_members_is_refused() {
-    on_sqlite(claims::is_put_by_an_old_table);
+    on_sqlite(claims::a_version_without_enough_members_is_refused);
 }
 
 #[test]
 fn a_free_is_done_only_by_a_host_that_knew_all_members() {
-    on_sqlite(claims::is_freed_on_all_members);
+    on_sqlite(claims::a_free_is_done_only_by_a_host_that_knew_all_members);
 }
 
 #[test]
@@ -738,49 +437,25 @@ fn a_member_filled_from_an_older_unit_is_not_in_sync() {
 }
 
 #[test]
-fn a_draining_unit_replaces_no_member() {
-    on_sqlite(claims::several_are_drained);
-}
-
-#[test]
-fn a_canceled_drain_restores_the_members() {
-    on_sqlite(claims::is_not_drained_after_all);
-}
-
-#[test]
 fn a_restored_database_accepts_no_writes_by_an_older_table() {
-    on_sqlite(claims::is_put_back);
-}
-
-#[test]
-fn the_last_complete_copy_is_never_removed() {
-    on_sqlite(claims::the_last_whole_copy_stays);
-}
-
-#[test]
-fn an_unreachable_unit_does_not_count_as_a_copy() {
-    on_sqlite(claims::a_dead_unit_is_no_copy);
-}
-
-#[test]
-fn in_an_empty_copyset_a_member_is_replaced_at_once() {
-    on_sqlite(claims::in_an_empty_copyset_a_unit_is_removed_at_once);
-}
-
-#[test]
-fn a_unit_that_has_been_missing_for_too_long_is_replaced() {
-    on_sqlite(claims::is_missing_for_too_long);
+    on_sqlite(claims::a_restored_database_accepts_no_writes_by_an_older_table);
 }
 
 #[test]
 fn all_of_this_holds_on_postgresql() {
     let server = Postgres::start();
-    on_postgres(&server, claims::is_one_hosts);
+    on_postgres(
+        &server,
+        claims::a_copyset_stays_with_its_repairing_host_until_that_is_unresponsive,
+    );
     on_postgres(
         &server,
         claims::a_repair_report_names_a_limited_number_of_units,
     );
-    on_postgres(&server, claims::is_not_who_suspected);
+    on_postgres(
+        &server,
+        claims::a_host_that_reported_a_suspicion_does_not_repair_and_none_repairs_two,
+    );
     on_postgres(
         &server,
         claims::a_host_does_not_repair_members_that_its_own_commit_reported,
@@ -790,23 +465,25 @@ fn all_of_this_holds_on_postgresql() {
         claims::a_host_that_did_not_know_a_new_member_does_not_repair,
     );
     on_postgres(&server, claims::a_repair_report_on_other_members_is_ignored);
-    on_postgres(&server, claims::missed_nothing_since);
-    on_postgres(&server, claims::one_goes_on_to_count);
-    on_postgres(&server, claims::is_drained);
-    on_postgres(&server, claims::is_put_back);
-    on_postgres(&server, claims::several_are_drained);
-    on_postgres(&server, claims::is_not_drained_after_all);
+    on_postgres(
+        &server,
+        claims::a_member_is_in_sync_only_if_it_has_missed_nothing_since,
+    );
+    on_postgres(
+        &server,
+        claims::one_of_two_rejoined_units_keeps_counting_as_a_copy,
+    );
+    on_postgres(
+        &server,
+        claims::a_restored_database_accepts_no_writes_by_an_older_table,
+    );
     on_postgres(
         &server,
         claims::a_member_rebuilt_from_an_older_unit_is_not_in_sync,
     );
-    on_postgres(&server, claims::is_freed_on_all_members);
-    on_postgres(&server, claims::is_put_by_an_old_table);
-    on_postgres(&server, claims::the_last_whole_copy_stays);
-    on_postgres(&server, claims::a_dead_unit_is_no_copy);
     on_postgres(
         &server,
-        claims::in_an_empty_copyset_a_unit_is_removed_at_once,
+        claims::a_free_is_done_only_by_a_host_that_knew_all_members,
     );
-    on_postgres(&server, claims::is_missing_for_too_long);
+    on_postgres(&server, claims::a_version_without_enough_members_is_refused);
 }

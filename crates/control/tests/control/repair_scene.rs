@@ -1,4 +1,4 @@
-//! A copyset that is repaired, as its tests know it.
+//! The scene of the repair tests: one copyset, its units, and hosts that repair it.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::fresh::{Rows, add_host, attachment, volume};
 use crate::principals::local;
 
 pub const NOW: Millis = Millis(1_000_000_000_000);
-/// Later than a host has a copyset that it says no more of.
+/// When a host that stopped reporting does not have its copyset any more.
 pub const LATER: Millis = Millis(NOW.0 + 61_000);
 
 pub fn unit(number: u128) -> UnitId {
@@ -28,21 +28,21 @@ pub fn copyset() -> CopysetId {
     CopysetId::new(0).expect("the first")
 }
 
-/// Four units, the first two of which are a copyset, and three hosts.
+/// Three hosts and four units, the first two of which form a copyset.
 pub struct Scene {
     pub database: Database,
     pub principal: Principal,
     pub hosts: [PartyId; 3],
-    /// What may lie there.
+    /// A volume that may have data on the copyset.
     pub disk: NewVolume,
 }
 
 impl Rows for Scene {
     async fn new(database: Database) -> Self {
-        let founded = database
+        let created_cluster = database
             .cluster()
             .create(ClusterId::from_u128(1), &[1; 32], NOW);
-        founded.await.expect("founded");
+        created_cluster.await.expect("created");
         let principal = local(&database).await;
         let hosts = [
             add_host(&database, &principal, "one", NOW).await,
@@ -57,7 +57,7 @@ impl Rows for Scene {
         };
         let added = database.units().plan(&units, plan, NOW);
         added.await.expect("added");
-        // Something may lie there.
+        // From now on the copyset may hold data.
         let disk = NewVolume {
             replicas: 2,
             ..volume("disk", NOW)
@@ -73,9 +73,9 @@ impl Rows for Scene {
             hosts,
             disk,
         };
-        // Nothing was ever read: that comes first.
+        // A copyset that was never scrubbed comes first.
         let task = scene.take(0, NOW).await.expect("to be read");
-        assert!(task.scrub && task.compare);
+        assert!(task.is_scrub && task.is_comparison);
         let end = RepairOutcome {
             compared: true,
             scrubbed: true,
@@ -104,8 +104,8 @@ impl Scene {
         serde_json::from_value(taken.expect("answered")).expect("a task")
     }
 
-    pub async fn look(&self, host: usize, now: Millis) -> Option<RepairJob> {
-        let call = calls::LookAtRepair {
+    pub async fn report_progress(&self, host: usize, now: Millis) -> Option<RepairJob> {
+        let call = calls::ReportRepair {
             copyset: copyset(),
             progress: RepairProgress { done: 1, all: 2 },
         };
@@ -121,7 +121,7 @@ impl Scene {
         self.call(host, now, call).await.expect("answered") == Value::Bool(true)
     }
 
-    /// The third host says that a unit may lack something.
+    /// The third host reports that a unit has restarted, or is older.
     pub async fn suspicion(&self, number: u128, is_older: bool) -> bool {
         self.suspect_as(2, number, is_older).await
     }
@@ -148,18 +148,18 @@ impl Scene {
         standing.map(|(_, state)| state).collect()
     }
 
-    /// All that the task names is found to be there.
+    /// Ends the repair with success: all members of the job are in sync.
     pub async fn ends_well(&self, host: usize, task: &RepairJob) {
         let end = RepairOutcome {
             in_sync: task.missed.clone(),
-            compared: task.compare,
-            scrubbed: task.scrub,
+            compared: task.is_comparison,
+            scrubbed: task.is_scrub,
             ..RepairOutcome::default()
         };
         assert!(self.end(host, NOW, end).await);
     }
 
-    /// The second host writes the volume. Returns a segment that it may put.
+    /// Attaches the volume to the second host. Returns a segment that is reserved for it.
     pub async fn attach(&self) -> SegmentId {
         let volume = self.disk.id;
         let new = attachment(volume, self.hosts[1], Access::ReadWrite, NOW);
@@ -185,8 +185,8 @@ impl Scene {
         SegmentId::new(copyset(), 1).expect("the first")
     }
 
-    /// Commits a version that was put by tables from `joined` to `joined_last`; of
-    /// `segment` these units lack something.
+    /// Commits a version that was put by copyset tables from `joined` to `joined_last`. The units
+    /// in `degraded` are missing slots of its segment.
     pub async fn commit(
         &self,
         number: u64,
@@ -196,7 +196,7 @@ impl Scene {
         self.commit_using(number, joined, degraded, 1).await
     }
 
-    /// And it has used all serials below `serial_next`.
+    /// As [`Scene::commit`], when all serials below `serial_next` are used.
     pub async fn commit_using(
         &self,
         number: u64,
@@ -251,7 +251,7 @@ impl Scene {
         drained.expect("there are others");
     }
 
-    /// What the first host has to repair ends well.
+    /// The first host takes a copyset and repairs it with success.
     pub async fn is_repaired(&self) {
         let task = self
             .take(0, NOW)

@@ -11,7 +11,7 @@ fn settings_of(volume: &Value) -> Value {
     json!([volume["journal_size"], volume["cache_max"]])
 }
 
-/// Once a request replaced all of them.
+/// A request once replaced all of them.
 async fn setting_one_keeps_the_others(scene: Scene) {
     let root = Some(&scene.root);
     let new = json!({
@@ -20,7 +20,7 @@ async fn setting_one_keeps_the_others(scene: Scene) {
         "journal_size": 16 << 20,
         "cache_max": 2 << 20,
     });
-    let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
+    let made = scene.request(root, "POST /v1/volumes", new, 201).await;
     assert_eq!(settings_of(&made), json!([16 << 20, 2 << 20]));
     for (set, expected) in [
         (json!({}), json!([16 << 20, 2 << 20])),
@@ -29,10 +29,10 @@ async fn setting_one_keeps_the_others(scene: Scene) {
         (json!({"journal_size": 8 << 20}), json!([8 << 20, 4 << 20])),
         (json!({"cache_max": null}), json!([8 << 20, null])),
     ] {
-        let answer = scene.ask(root, SET, set.clone(), 200).await;
+        let answer = scene.request(root, SET, set.clone(), 200).await;
         assert_eq!(settings_of(&answer), expected, "{set}");
         let kept = scene
-            .ask(root, "GET /v1/volumes/disk", Value::Null, 200)
+            .request(root, "GET /v1/volumes/disk", Value::Null, 200)
             .await;
         assert_eq!(settings_of(&kept), expected, "{set}");
     }
@@ -41,17 +41,17 @@ async fn setting_one_keeps_the_others(scene: Scene) {
 async fn an_invalid_setting_is_refused_by_its_name(scene: Scene) {
     let root = Some(&scene.root);
     let new = json!({"name": "disk", "size": 1 << 20, "cache_max": 2 << 20});
-    let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
+    let made = scene.request(root, "POST /v1/volumes", new, 201).await;
     for (field, value) in [("cache_max", json!(4096)), ("journal_size", json!(4096))] {
         let mut new = json!({"name": "other", "size": 1 << 20});
         new[field] = value.clone();
-        let refused = scene.ask(root, "POST /v1/volumes", new, 400).await;
+        let refused = scene.request(root, "POST /v1/volumes", new, 400).await;
         assert_eq!(refused["field"], field);
-        let refused = scene.ask(root, SET, json!({field: value}), 400).await;
+        let refused = scene.request(root, SET, json!({field: value}), 400).await;
         assert_eq!(refused["field"], field);
     }
     let kept = scene
-        .ask(root, "GET /v1/volumes/disk", Value::Null, 200)
+        .request(root, "GET /v1/volumes/disk", Value::Null, 200)
         .await;
     assert_eq!(settings_of(&kept), settings_of(&made));
 }
@@ -59,14 +59,14 @@ async fn an_invalid_setting_is_refused_by_its_name(scene: Scene) {
 async fn a_dry_run_shows_the_new_settings_and_keeps_the_old(scene: Scene) {
     let root = Some(&scene.root);
     let new = json!({"name": "disk", "size": 1 << 20, "cache_max": 2 << 20});
-    scene.ask(root, "POST /v1/volumes", new, 201).await;
+    scene.request(root, "POST /v1/volumes", new, 201).await;
     let dry = format!("{SET}?dry_run=true");
     let shown = scene
-        .ask(root, &dry, json!({"cache_max": 4 << 20}), 200)
+        .request(root, &dry, json!({"cache_max": 4 << 20}), 200)
         .await;
     assert_eq!(shown["cache_max"], 4 << 20);
     let kept = scene
-        .ask(root, "GET /v1/volumes/disk", Value::Null, 200)
+        .request(root, "GET /v1/volumes/disk", Value::Null, 200)
         .await;
     assert_eq!(kept["cache_max"], 2 << 20);
 }

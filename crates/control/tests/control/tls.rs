@@ -30,8 +30,9 @@ impl Party {
 }
 
 pub fn authority() -> Authority {
-    let founded = Authority::create("cluster-1", &RealRandom, RealClock::default().wall());
-    founded.expect("founded").0
+    let created_authority =
+        Authority::create("cluster-1", &RealRandom, RealClock::default().wall());
+    created_authority.expect("created").0
 }
 
 pub fn signed(authority: &Authority, subject: &str, names: &[String]) -> Party {
@@ -53,7 +54,7 @@ pub struct Server {
     pub ended: tokio::task::JoinHandle<()>,
 }
 
-/// What came back.
+/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -87,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Sends a request, with this certificate.
+    /// Sends a request with this certificate.
     pub async fn send(
         &self,
         party: Option<&Party>,
@@ -120,8 +121,7 @@ impl Server {
              {headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).await?;
-        // What the socket did not take is in TLS's own buffer, and reading does not
-        // send it.
+        // What the socket did not accept is in TLS's buffer, and reading does not send it.
         stream.flush().await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

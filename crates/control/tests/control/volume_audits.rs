@@ -137,7 +137,7 @@ fn all_of_this_holds_on_postgresql() {
     );
 }
 
-/// What is claimed of both.
+/// The claims, which hold on both databases.
 mod claims {
     use super::*;
 
@@ -360,7 +360,7 @@ mod claims {
         (user, grant.id)
     }
 
-    /// It ends, and has found something.
+    /// Reports the end of the audit, with a result.
     async fn end(rows: &Rows, id: AuditId, at: Millis) {
         let report = AuditReport {
             done_bytes: 0,
@@ -407,7 +407,7 @@ mod claims {
         assert_eq!(deleted(&root, first).await.expect("deleted").result, None);
         let own = deleted(&reader, second).await.expect("their own");
         assert!(own.result.is_some());
-        // The right to read is taken away, and another one left.
+        // The right to read is revoked, and another right is left.
         let (snapshotter, _) = given(&rows, "other", Right::Snapshot).await;
         let refused = deleted(&snapshotter, third).await;
         assert!(matches!(refused, Err(DatabaseError::Forbidden { .. })));
@@ -451,7 +451,7 @@ mod claims {
         assert_eq!(newest_first, [ids[2], ids[1], ids[0]]);
         assert_eq!(listed[1].state, AuditState::Done);
         assert_eq!(listed[1].result, None, "that is said when it is shown");
-        // As it was when it was asked for, whatever the units and the journal have by now.
+        // The placement and the journal are those at the time of the request.
         for audit in &listed {
             assert_eq!(audit.placement, Some(placement()));
             assert_eq!(audit.journal_bytes, Some(77));
@@ -465,7 +465,7 @@ mod claims {
         assert_eq!(principals(&listed), all);
         let seen = principals(&list(&reader, NOW).await);
         assert_eq!(seen, [None, Some(theirs.to_owned()), None]);
-        // What has ended is there for a day.
+        // Results are kept for a day.
         let later = Millis(NOW.0 + DAY_MS + 1);
         assert_eq!(list(owner, later).await.len(), 2);
         let log = database
@@ -513,7 +513,7 @@ mod claims {
             .collect();
         assert_eq!((ids.len(), ids[0]), (16, last));
         assert!(ids.contains(&kept));
-        // Who has none yet has room made for them by others.
+        // For a user without results, those of others are deleted.
         for _ in 0..2 {
             let next = asked(owner).await;
             let shown = database.audits().find(owner, &volume, next, NOW).await;

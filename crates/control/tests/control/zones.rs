@@ -1,4 +1,4 @@
-//! Zones: where units are said to be, and what is planned by that.
+//! Zones of units, and the copysets that are planned by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,17 @@ on_both!(
 async fn put_zone(scene: &Scene, unit: &str, zone: Value, status: u16) -> Value {
     let request = format!("PUT /v1/units/{unit}/zone");
     let body = json!({"zone": zone});
-    scene.ask(Some(&scene.root), &request, body, status).await
+    scene
+        .request(Some(&scene.root), &request, body, status)
+        .await
 }
 
 async fn units(scene: &Scene) -> Vec<Value> {
-    let units = scene.ask(Some(&scene.root), "GET /v1/units", Value::Null, 200);
+    let units = scene.request(Some(&scene.root), "GET /v1/units", Value::Null, 200);
     units.await.as_array().expect("a list").clone()
 }
 
-/// Daemons that have begun, four in each of two zones; and what there was before
-/// is in one of these.
+/// Daemons that have started, four in each of two zones. The existing unit is in one of these.
 async fn eight_daemons(scene: &Scene) {
     for unit in units(scene).await {
         put_zone(scene, unit["id"].as_str().expect("one"), json!("a"), 200).await;
@@ -37,7 +38,7 @@ async fn eight_daemons(scene: &Scene) {
         put_zone(scene, &name, json!(zone), 200).await;
         let url = json!({"url": format!("scree://10.0.0.{number}:7420")});
         scene
-            .ask(Some(&daemon), "POST /v1/unit/begin", url, 200)
+            .request(Some(&daemon), "POST /v1/unit/begin", url, 200)
             .await;
     }
 }
@@ -46,7 +47,7 @@ async fn copies_are_in_different_zones_also_those_set_before_a_daemon_starts(sce
     eight_daemons(&scene).await;
     let root = Some(&scene.root);
     let new = json!({"name": "disk", "size": 1 << 20, "replicas": 2, "strict_zones": true});
-    let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
+    let made = scene.request(root, "POST /v1/volumes", new, 201).await;
     assert_eq!(made["message"], Value::Null, "{made}");
     let zones: BTreeMap<UnitId, String> = units(&scene)
         .await
@@ -69,20 +70,24 @@ async fn copies_are_in_different_zones_also_those_set_before_a_daemon_starts(sce
         let apart: BTreeSet<&String> = pair.members.iter().map(|unit| &zones[unit]).collect();
         assert_eq!(apart.len(), 2, "{pair:?}");
     }
-    // By its daemon's name, too.
-    let shown = scene.ask(root, "GET /v1/units/store-3", Value::Null, 200);
+    // The daemon's name works as well.
+    let shown = scene.request(root, "GET /v1/units/store-3", Value::Null, 200);
     let shown = shown.await;
     assert_eq!((&shown["zone"], &shown["facts"]), (&json!("b"), &json!([])));
-    let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
+    let status = scene
+        .request(root, "GET /v1/status", Value::Null, 200)
+        .await;
     assert!(!status["problems"].to_string().contains("zone"), "{status}");
 
-    // What was planned before stays, and is told.
+    // Copysets that were planned before stay, and a notice names them.
     let said = put_zone(&scene, "store-3", json!("a"), 200).await;
     assert!(
         said["message"].to_string().contains("two in one zone"),
         "{said}"
     );
-    let status = scene.ask(root, "GET /v1/status", Value::Null, 200).await;
+    let status = scene
+        .request(root, "GET /v1/status", Value::Null, 200)
+        .await;
     assert!(
         status["problems"].to_string().contains("two in one zone"),
         "{status}"
@@ -98,7 +103,9 @@ async fn a_volume_with_too_few_zones_has_a_message_or_is_refused_if_strict(scene
     eight_daemons(&scene).await;
     let root = Some(&scene.root);
     let mut new = json!({"name": "disk", "size": 1 << 20, "replicas": 3, "strict_zones": true});
-    let refused = scene.ask(root, "POST /v1/volumes", new.clone(), 400).await;
+    let refused = scene
+        .request(root, "POST /v1/volumes", new.clone(), 400)
+        .await;
     assert_eq!(refused["field"], "replicas");
     let words = refused["detail"].to_string();
     assert!(
@@ -106,7 +113,7 @@ async fn a_volume_with_too_few_zones_has_a_message_or_is_refused_if_strict(scene
         "{refused}"
     );
     new["strict_zones"] = json!(false);
-    let made = scene.ask(root, "POST /v1/volumes", new, 201).await;
+    let made = scene.request(root, "POST /v1/volumes", new, 201).await;
     assert!(
         made["message"].to_string().contains("there are 2"),
         "{made}"

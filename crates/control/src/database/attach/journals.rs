@@ -6,6 +6,7 @@
 //! * A host gets no lease on a volume whose journal it cannot reach, unless the lease of the
 //!   journal's host was ended by force. The new attachment then says what happened to the journal.
 
+use api::host::catalog_calls::NameJournal;
 use api::words::MessageCode;
 use base::{JournalFolderId, PartyId, VolumeId};
 use catalog::NamedJournal;
@@ -171,10 +172,13 @@ impl Catalog<'_> {
     pub(in crate::database) async fn name_journal(
         self,
         host: PartyId,
-        volume: VolumeId,
-        epoch: u32,
-        folder: Option<JournalFolderId>,
+        call: &NameJournal,
     ) -> Result<(), DatabaseError> {
+        let NameJournal {
+            volume,
+            epoch,
+            folder,
+        } = *call;
         self.database
             .transaction()
             .run(|mut change| async move {

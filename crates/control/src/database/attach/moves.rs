@@ -6,7 +6,7 @@
 //! * Every other change of the desired state cancels the move.
 
 use api::host::{Access, AttachmentState};
-use base::AttachmentId;
+use base::{AttachmentId, PartyId};
 use sqlx::AnyConnection;
 use world::Millis;
 
@@ -14,6 +14,7 @@ use crate::database::attach::attachments::{
     AttachmentRow, Successor, administers, attachment_named, attachment_of,
 };
 use crate::database::attach::requests::set_desired;
+use crate::database::rows::VolumeRow;
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{check_host, check_volume};
 use crate::database::{Attachments, DatabaseError, Need, Principal, Right, hosts, rows};
@@ -44,6 +45,52 @@ fn refused<T>(reason: String) -> Result<T, DatabaseError> {
     Err(DatabaseError::Refused { reason })
 }
 
+/// Refuses a move that the state of the attachment, or of its volume, does not allow.
+fn refuse_unmovable(
+    old: &AttachmentRow,
+    volume: &VolumeRow,
+    next: &Successor,
+) -> Result<(), DatabaseError> {
+    let (id, name) = (old.id, &volume.name);
+    if old.observed.state == AttachmentState::Detached {
+        return refused(format!("attachment {id} of volume {name:?} has ended"));
+    }
+    if old.access == Access::ReadOnly {
+        return refused(format!(
+            "volume {name:?} is attached read-only, and may be so in several places: \
+             attach it there first, then detach it here"
+        ));
+    }
+    if !old.desired.is_attached && old.desired.successor.is_none() || volume.deleting {
+        return refused(format!("volume {name:?} is being detached already"));
+    }
+    if (old.host, &old.vm) == (next.host, &next.vm) {
+        return refused(format!("volume {name:?} is attached there already"));
+    }
+    Ok(())
+}
+
+/// Refuses a target that has not reported since `heard_after`.
+async fn refuse_unresponsive(
+    change: &mut AnyConnection,
+    target: PartyId,
+    heard_after: Millis,
+    name: &str,
+) -> Result<(), DatabaseError> {
+    let heard = sqlx::query("SELECT 1 FROM host_reports WHERE party = $1 AND heard_ms > $2")
+        .bind(target.to_string())
+        .bind(heard_after.0)
+        .fetch_optional(change)
+        .await?;
+    if heard.is_none() {
+        return refused(format!(
+            "the host that volume {name:?} is to be moved to does not report, so it would \
+             be nowhere; move it to another one, or detach it here and attach it there"
+        ));
+    }
+    Ok(())
+}
+
 impl Attachments<'_> {
     /// Requests that an attachment is detached and replaced by `next`. Repeating the request is no
     /// error, even when the move is done. A target host that has not reported since `heard_after`
@@ -60,45 +107,22 @@ impl Attachments<'_> {
         next: &Successor,
         heard_after: Millis,
     ) -> Result<AttachmentRow, DatabaseError> {
-        self.database.transaction_for(principal).run(|mut change| async move {
-            let old = attachment_named(&mut change, principal, &id.to_string()).await?;
-            let need = Need::Have(Right::Use);
-            let volume = check_volume(&mut change, principal, old.volume, need).await?;
-            check_host(&mut change, principal, next.host, next.vm.as_deref()).await?;
-            let is_same = |other: &Successor| (other.host, &other.vm) == (next.host, &next.vm);
-            if old.desired.successor.as_ref().is_some_and(is_same) {
-                return Ok(old);
-            }
-            let name = &volume.name;
-            if old.observed.state == AttachmentState::Detached {
-                return refused(format!("attachment {id} of volume {name:?} has ended"));
-            }
-            if old.access == Access::ReadOnly {
-                return refused(format!(
-                    "volume {name:?} is attached read-only, and may be so in several places: \
-                     attach it there first, then detach it here"
-                ));
-            }
-            if !old.desired.is_attached && old.desired.successor.is_none() || volume.deleting {
-                return refused(format!("volume {name:?} is being detached already"));
-            }
-            if (old.host, &old.vm) == (next.host, &next.vm) {
-                return refused(format!("volume {name:?} is attached there already"));
-            }
-            let heard =
-                sqlx::query("SELECT 1 FROM host_reports WHERE party = $1 AND heard_ms > $2")
-                    .bind(next.host.to_string())
-                    .bind(heard_after.0)
-                    .fetch_optional(&mut *change)
-                    .await?;
-            if heard.is_none() {
-                return refused(format!(
-                    "the host that volume {name:?} is to be moved to does not report, so it would \
-                     be nowhere; move it to another one, or detach it here and attach it there"
-                ));
-            }
-            set_desired(&mut change, &old, false, false).await?;
-            sqlx::query(
+        self.database
+            .transaction_for(principal)
+            .run(|mut change| async move {
+                let old = attachment_named(&mut change, principal, &id.to_string()).await?;
+                let need = Need::Have(Right::Use);
+                let volume = check_volume(&mut change, principal, old.volume, need).await?;
+                check_host(&mut change, principal, next.host, next.vm.as_deref()).await?;
+                let is_same = |other: &Successor| (other.host, &other.vm) == (next.host, &next.vm);
+                if old.desired.successor.as_ref().is_some_and(is_same) {
+                    return Ok(old);
+                }
+                let name = &volume.name;
+                refuse_unmovable(&old, &volume, next)?;
+                refuse_unresponsive(&mut change, next.host, heard_after, name).await?;
+                set_desired(&mut change, &old, false, false).await?;
+                sqlx::query(
                 "UPDATE attachments SET successor_id = $1, successor_host = $2, successor_vm = $3, \
                  successor_requested_by = $4 WHERE id = $5",
             )
@@ -109,12 +133,13 @@ impl Attachments<'_> {
             .bind(id.to_string())
             .execute(&mut *change)
             .await?;
-            let from = audit_log::place(&mut change, old.host, old.vm.as_deref()).await?;
-            let to = audit_log::place(&mut change, next.host, next.vm.as_deref()).await?;
-            let target = format!("{} {name} from {from} to {to}", old.volume);
-            principal.note(&mut change, "move", target).await?;
-            attachment_of(&mut change, id).await
-        }).await
+                let from = audit_log::place(&mut change, old.host, old.vm.as_deref()).await?;
+                let to = audit_log::place(&mut change, next.host, next.vm.as_deref()).await?;
+                let target = format!("{} {name} from {from} to {to}", old.volume);
+                principal.note(&mut change, "move", target).await?;
+                attachment_of(&mut change, id).await
+            })
+            .await
     }
 
     /// Cancels a move: the attachment stays where it is.

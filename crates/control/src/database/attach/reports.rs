@@ -8,6 +8,7 @@
 use api::host::{Access, AttachmentReport, AttachmentState};
 use api::types::Message;
 use base::{AttachmentId, PartyId, VolumeId};
+use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -47,67 +48,94 @@ impl Attachments<'_> {
         report: &AttachmentReport,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
-        let is_end = report.state == AttachmentState::Detached;
         self.database
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let kept = sqlx::query(
-                "UPDATE attachments SET state = $1, problem = $2, problem_code = $16, reported_generation = generation, \
-                 size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
-                 notice = COALESCE($11, notice), \
-                 notice_code = COALESCE($17, notice_code), device = $12, chain = $13, chain_revision = $14, \
-                 chain_problem = $15 WHERE id = $7 AND host = $8 AND generation = $9 \
-                 AND state <> 'detached' AND (desired = 0 OR $10 = 0) \
-                 RETURNING volume, access, epoch",
-            )
-            .bind(report.state.as_str())
-            .bind(text(report.problem.as_ref()))
-            .bind(report.size_bytes.map(u64::cast_signed))
-            .bind(report.uri.clone())
-            .bind(report.tcp_uri.clone())
-            .bind(is_end.then_some(now.0))
-            .bind(id.to_string())
-            .bind(host.to_string())
-            .bind(report.generation.cast_signed())
-            .bind(i64::from(is_end))
-            .bind(text(report.notice.as_ref()))
-            .bind(report.device.clone())
-            .bind(report.chain.map(|chain| chain.id.to_string()))
-            .bind(report.chain.map(|chain| chain.revision.cast_signed()))
-            .bind(report.chain_problem.clone())
-            .bind(code(report.problem.as_ref()))
-            .bind(code(report.notice.as_ref()))
-            .fetch_optional(&mut *change)
-            .await?;
-                let Some(kept) = kept else { return Ok(false) };
-                if is_end {
-                    let access: Access = rows::spelt(&kept, "access")?;
+                let stored = store_report(&mut change, host, id, report, now).await?;
+                let Some(stored) = stored else {
+                    return Ok(false);
+                };
+                if report.state == AttachmentState::Detached {
+                    let access: Access = rows::spelt(&stored, "access")?;
                     if access == Access::ReadWrite {
-                        let volume: VolumeId = rows::spelt(&kept, "volume")?;
-                        snapshots::settle(&mut change, volume).await?;
-                        // Without a lease the host did not write the journal.
-                        if kept.try_get::<Option<i64>, _>("epoch")?.is_some() {
-                            journals::forget(&mut change, volume).await?;
-                        }
-                        if let Some(problem) = &report.problem {
-                            // The journal was discarded: record what was lost.
-                            let at = lease_terms::where_it_is(&mut change, volume).await?;
-                            sqlx::query("UPDATE attachments SET problem = $1 WHERE id = $2")
-                                .bind(format!("{problem}: the volume is {at}"))
-                                .bind(id.to_string())
-                                .execute(&mut *change)
-                                .await?;
-                        }
+                        end_writer(&mut change, id, &stored, report.problem.as_ref()).await?;
                     }
                     moves::create_successor(&mut change, id, now).await?;
-                    hosts::clean(&mut change).await?;
+                    hosts::request_cleaning(&mut change).await?;
                     hosts::assign(&mut change, host).await?;
                 }
                 Ok(true)
             })
             .await
     }
+}
+
+/// Stores a host's report on its attachment. Returns the attachment's volume, access and epoch, or
+/// `None` if the report is outdated.
+async fn store_report(
+    change: &mut AnyConnection,
+    host: PartyId,
+    id: AttachmentId,
+    report: &AttachmentReport,
+    now: Millis,
+) -> Result<Option<AnyRow>, DatabaseError> {
+    let is_end = report.state == AttachmentState::Detached;
+    let stored = sqlx::query(
+        "UPDATE attachments SET state = $1, problem = $2, problem_code = $16, reported_generation = generation, \
+         size_bytes = $3, uri = $4, tcp_uri = $5, ended_ms = $6, \
+         notice = COALESCE($11, notice), \
+         notice_code = COALESCE($17, notice_code), device = $12, chain = $13, chain_revision = $14, \
+         chain_problem = $15 WHERE id = $7 AND host = $8 AND generation = $9 \
+         AND state <> 'detached' AND (desired = 0 OR $10 = 0) \
+         RETURNING volume, access, epoch",
+    )
+    .bind(report.state.as_str())
+    .bind(text(report.problem.as_ref()))
+    .bind(report.size_bytes.map(u64::cast_signed))
+    .bind(report.uri.clone())
+    .bind(report.tcp_uri.clone())
+    .bind(is_end.then_some(now.0))
+    .bind(id.to_string())
+    .bind(host.to_string())
+    .bind(report.generation.cast_signed())
+    .bind(i64::from(is_end))
+    .bind(text(report.notice.as_ref()))
+    .bind(report.device.clone())
+    .bind(report.chain.map(|chain| chain.id.to_string()))
+    .bind(report.chain.map(|chain| chain.revision.cast_signed()))
+    .bind(report.chain_problem.clone())
+    .bind(code(report.problem.as_ref()))
+    .bind(code(report.notice.as_ref()))
+    .fetch_optional(change)
+    .await?;
+    Ok(stored)
+}
+
+/// Completes the snapshots of a volume that its writer has closed, and forgets its journal.
+/// `problem` is why the journal was discarded, if it was.
+async fn end_writer(
+    change: &mut AnyConnection,
+    id: AttachmentId,
+    stored: &AnyRow,
+    problem: Option<&Message>,
+) -> Result<(), DatabaseError> {
+    let volume: VolumeId = rows::spelt(stored, "volume")?;
+    snapshots::settle(&mut *change, volume).await?;
+    // Without a lease the host did not write the journal.
+    if stored.try_get::<Option<i64>, _>("epoch")?.is_some() {
+        journals::forget(&mut *change, volume).await?;
+    }
+    if let Some(problem) = problem {
+        // The journal was discarded: record what was lost.
+        let at = lease_terms::where_it_is(&mut *change, volume).await?;
+        sqlx::query("UPDATE attachments SET problem = $1 WHERE id = $2")
+            .bind(format!("{problem}: the volume is {at}"))
+            .bind(id.to_string())
+            .execute(&mut *change)
+            .await?;
+    }
+    Ok(())
 }
 
 fn text(message: Option<&Message>) -> Option<String> {

@@ -74,24 +74,9 @@ impl Attachments<'_> {
                 let target = format!("{} {name} to {place}", volume.id);
                 principal.note(&mut change, "attach", target).await?;
                 if let Some(same) = same {
-                    principal.note_made(&mut change, same.id).await?;
-                    if !same.desired.is_attached || same.observed.state != AttachmentState::Attached
-                    {
-                        set_desired(&mut change, same, true, false).await?;
-                    }
-                    return attachment_of(&mut change, same.id).await;
+                    return repeat(&mut change, principal, same).await;
                 }
-                let excludes = |one: &&AttachmentRow| {
-                    one.access == Access::ReadWrite || new.access == Access::ReadWrite
-                };
-                if let Some(other) = others.iter().find(excludes) {
-                    return Err(DatabaseError::Refused {
-                        reason: match may_see(&mut change, principal, other).await? {
-                            true => in_use(&volume.name_for(principal.party.id), other),
-                            false => format!("volume {name:?} is attached by another user"),
-                        },
-                    });
-                }
+                refuse_if_excluded(&mut change, principal, new.access, &volume, &others).await?;
                 if new.access == Access::ReadOnly {
                     refuse_too_many(&mut change, principal, new.host).await?;
                 }
@@ -132,6 +117,40 @@ impl Attachments<'_> {
             })
             .await
     }
+}
+
+/// Requests the same attachment once more.
+async fn repeat(
+    change: &mut AnyConnection,
+    principal: &Principal,
+    same: &AttachmentRow,
+) -> Result<AttachmentRow, DatabaseError> {
+    principal.note_made(&mut *change, same.id).await?;
+    if !same.desired.is_attached || same.observed.state != AttachmentState::Attached {
+        set_desired(&mut *change, same, true, false).await?;
+    }
+    attachment_of(change, same.id).await
+}
+
+/// Refuses an attachment beside `others`, all of the same volume, if it or one of them may write.
+async fn refuse_if_excluded(
+    change: &mut AnyConnection,
+    principal: &Principal,
+    access: Access,
+    volume: &VolumeRow,
+    others: &[AttachmentRow],
+) -> Result<(), DatabaseError> {
+    let excludes =
+        |one: &&AttachmentRow| one.access == Access::ReadWrite || access == Access::ReadWrite;
+    let Some(other) = others.iter().find(excludes) else {
+        return Ok(());
+    };
+    Err(DatabaseError::Refused {
+        reason: match may_see(change, principal, other).await? {
+            true => in_use(&volume.name_for(principal.party.id), other),
+            false => format!("volume {:?} is attached by another user", volume.name),
+        },
+    })
 }
 
 /// Why a volume cannot be attached, and what to do.

@@ -1,7 +1,7 @@
 //! The catalog calls of hosts. A host gets what it may reach ([`Reach`]); everything else does not
 //! exist for it.
 
-use api::host::{Call, CatalogAnswer, CatalogCall, EncodedPlan, FREES_MAX, ROWS_MAX};
+use api::host::{Call, CatalogAnswer, CatalogCall, EncodedPlan};
 use catalog::CatalogError;
 
 use crate::database::{Database, DatabaseError, Reach};
@@ -56,50 +56,24 @@ impl Catalog<'_> {
         let (host, now) = (reach.host, reach.now());
         let (keys, repair) = (self.database.keys(), self.database.repair());
         match call {
-            CatalogCall::Acquire(call) => {
-                let done = self.acquire(call.volume, call.salt, call.journals, host);
-                json(&call, done.await)
-            }
-            CatalogCall::NameJournal(call) => {
-                let done = self.name_journal(host, call.volume, call.epoch, call.folder);
-                json(&call, done.await)
-            }
-            CatalogCall::SetKey(call) => {
-                let (volume, lineage) = (call.volume, call.lineage);
-                let done = keys.set_lineage_key(host, volume, lineage, call.key, &call.wrapped);
-                json(&call, done.await)
-            }
-            CatalogCall::WrappedBy(call) => {
-                let count_max = call.count_max.min(ROWS_MAX);
-                let done = keys.wrapped_by(reach, call.key, call.after, count_max);
-                json(&call, done.await)
-            }
-            CatalogCall::Rewrap(call) => {
-                let (before, after) = (&call.before, &call.after);
-                let done = keys.rewrap(reach, call.lineage, call.from, call.to, before, after);
-                json(&call, done.await)
-            }
+            CatalogCall::Acquire(call) => json(&call, self.acquire(host, &call).await),
+            CatalogCall::NameJournal(call) => json(&call, self.name_journal(host, &call).await),
+            CatalogCall::SetKey(call) => json(&call, keys.set_lineage_key(host, &call).await),
+            CatalogCall::WrappedBy(call) => json(&call, keys.wrapped_by(reach, &call).await),
+            CatalogCall::Rewrap(call) => json(&call, keys.rewrap(reach, &call).await),
             CatalogCall::Leases(call) => json(&call, self.lease_count().await),
             CatalogCall::Commit(call) => {
                 json(&call, self.commit_version(host, &call.commit, now).await)
             }
             CatalogCall::ReserveSerials(call) => {
-                let done = self.reserve_serials(host, call.volume, call.epoch, call.count);
-                json(&call, done.await)
+                json(&call, self.reserve_serials(host, &call).await)
             }
             CatalogCall::TakeRepair(call) => json(&call, repair.take(host, now).await),
-            CatalogCall::LookAtRepair(call) => {
-                let done = repair.look(host, call.copyset, &call.progress, now);
-                json(&call, done.await)
+            CatalogCall::ReportRepair(call) => {
+                json(&call, repair.report_progress(host, &call, now).await)
             }
-            CatalogCall::EndRepair(call) => {
-                let done = repair.end(host, call.copyset, &call.end, now);
-                json(&call, done.await)
-            }
-            CatalogCall::SuspectUnit(call) => {
-                let done = repair.suspicion(host, call.unit, call.suspicion, now);
-                json(&call, done.await)
-            }
+            CatalogCall::EndRepair(call) => json(&call, repair.end(host, &call, now).await),
+            CatalogCall::SuspectUnit(call) => json(&call, repair.suspect(host, &call, now).await),
             CatalogCall::NoteLeases(call) => json(&call, repair.record_leases(&call.units).await),
             CatalogCall::NotedLeases(call) => json(&call, repair.recorded_leases().await),
             CatalogCall::Swept(call) => {
@@ -114,18 +88,11 @@ impl Catalog<'_> {
                 let done = self.remove_version(reach, call.key, neighbours, not_before, plan);
                 json(&call, done.await)
             }
-            CatalogCall::FinishDelete(call) => json(
-                &call,
-                self.database
-                    .volumes()
-                    .finish_delete(reach, call.volume)
-                    .await,
-            ),
-            CatalogCall::DueFrees(call) => {
-                let count_max = call.count_max.min(FREES_MAX);
-                let done = self.due_frees(reach, call.now, call.after, count_max);
-                json(&call, done.await)
+            CatalogCall::FinishDelete(call) => {
+                let volumes = self.database.volumes();
+                json(&call, volumes.finish_delete(reach, call.volume).await)
             }
+            CatalogCall::DueFrees(call) => json(&call, self.due_frees(reach, &call).await),
             CatalogCall::Joined(call) => json(&call, repair.joined().await),
             CatalogCall::GatherDead(call) => {
                 let done = self.gather_dead(reach, call.id, &call.segments).await;

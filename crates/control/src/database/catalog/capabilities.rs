@@ -9,7 +9,8 @@ use base::{Lineage, PartyId, SegmentId, VolumeId};
 use catalog::{FreePlan, Leftovers};
 use world::Millis;
 
-use crate::database::catalog::leases::{holder_of, leftovers_of};
+use crate::database::catalog::leases::holder_of;
+use crate::database::catalog::ledger::leftovers_of;
 use crate::database::{Catalog, DatabaseError, ObjectKind, Reach, rows};
 
 /// The rights to carry out a free plan.

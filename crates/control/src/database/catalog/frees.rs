@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use api::host::FREES_MAX;
+use api::host::catalog_calls::DueFrees;
 use base::{Lineage, SegmentId, VolumeId};
 use catalog::{FreePlan, PLAN_BYTES_MAX, PendingFree};
 use sqlx::any::AnyRow;
@@ -17,9 +19,7 @@ impl Catalog<'_> {
     pub(in crate::database) async fn due_frees(
         self,
         reach: &Reach,
-        now: Millis,
-        after: i64,
-        count_max: u32,
+        call: &DueFrees,
     ) -> Result<Vec<PendingFree>, DatabaseError> {
         let statement = concat!(
             "SELECT f.* FROM pending_frees f WHERE f.not_before_ms <= $3 AND f.id > $4 AND ",
@@ -28,9 +28,9 @@ impl Catalog<'_> {
         );
         reach
             .query(statement)
-            .bind(now.0)
-            .bind(after)
-            .bind(i64::from(count_max))
+            .bind(call.now.0)
+            .bind(call.after)
+            .bind(i64::from(call.count_max.min(FREES_MAX)))
             .fetch_all(&self.database.reader)
             .await?
             .iter()

@@ -1,18 +1,16 @@
 //! Leases: who may write a volume, and what it may write.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
-use base::{JournalFolderId, Lineage, PartyId, SegmentId, Sequence, VolumeId};
-use catalog::LeaseSalt;
-use catalog::{Lease, Leftovers, OpenSegment, VersionCommit, VersionKey};
+use api::host::catalog_calls::{Acquire, ReserveSerials};
+use base::{Lineage, PartyId, Sequence, SnapshotId, VolumeId};
+use catalog::{Lease, Leftovers, StoredVersion, VersionCommit, VersionKey};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
-
 use world::Millis;
 
 use crate::database::attach::{journals, reports};
-use crate::database::catalog::{frees, version_rows, versions};
+use crate::database::catalog::{frees, ledger, version_rows, versions};
 use crate::database::keys::lineages;
 use crate::database::repair::{degraded, in_flight};
 use crate::database::rows::{self, VolumeRow};
@@ -38,7 +36,7 @@ struct Holder {
 }
 
 /// The error for a deleted volume: its writer is fenced, as by another writer.
-fn gone(volume: VolumeId) -> DatabaseError {
+fn deleted(volume: VolumeId) -> DatabaseError {
     DatabaseError::Fenced {
         volume,
         reason: "the volume was deleted".to_owned(),
@@ -63,7 +61,7 @@ async fn holder(
     .bind(host.to_string())
     .fetch_optional(connection)
     .await?
-    .ok_or_else(|| gone(volume))?;
+    .ok_or_else(|| deleted(volume))?;
     let attached: Option<i64> = row.try_get("attached")?;
     Ok(Holder {
         epoch: rows::small(&row, "epoch")?,
@@ -71,7 +69,7 @@ async fn holder(
         number_last: rows::number(&row, "number_last")?,
         deleting: rows::flag(&row, "deleting")?,
         lineage: rows::spelt(&row, "lineage")?,
-        is_attached: attached.ok_or_else(|| gone(volume))? == 1,
+        is_attached: attached.ok_or_else(|| deleted(volume))? == 1,
     })
 }
 
@@ -105,6 +103,26 @@ impl Holder {
             false => format!("lease {} has replaced lease {epoch}", self.epoch),
         };
         Err(DatabaseError::Fenced { volume, reason })
+    }
+
+    /// Refuses a version that does not follow the head of its volume.
+    fn check_successor(&self, version: &StoredVersion) -> Result<(), DatabaseError> {
+        let volume = version.key.volume;
+        if self.head != version.parent || self.deleting {
+            let reason = match self.head {
+                Some(head) => format!("its head is now {} of {}", head.number, head.volume),
+                None => "it has no head now".to_owned(),
+            };
+            return Err(DatabaseError::Fenced { volume, reason });
+        }
+        if version.key.number <= self.number_last {
+            let reason = format!(
+                "version {} of {volume} cannot follow version {}",
+                version.key.number, self.number_last
+            );
+            return Err(DatabaseError::Refused { reason });
+        }
+        Ok(())
     }
 }
 
@@ -151,83 +169,69 @@ impl Catalog<'_> {
     /// [`DatabaseError`].
     pub async fn leftovers(self, volume: VolumeId) -> Result<Leftovers, DatabaseError> {
         let mut moment = self.database.moment().await?;
-        leftovers_of(&mut moment, volume, u32::MAX).await
+        ledger::leftovers_of(&mut moment, volume, u32::MAX).await
     }
 
     /// See [`catalog::Catalog::acquire`].
     pub(in crate::database) async fn acquire(
         self,
-        volume: VolumeId,
-        salt: LeaseSalt,
-        journals: Option<JournalFolderId>,
         host: PartyId,
+        call: &Acquire,
     ) -> Result<Lease, DatabaseError> {
-        self.database.transaction().run(|mut change| async move {
-            let row = sqlx::query(volumes!("WHERE v.id = $1"))
-                .bind(volume.to_string())
-                .fetch_optional(&mut *change)
-                .await?
-                .ok_or_else(|| DatabaseError::not_found(ObjectKind::Volume, volume))?;
-            let number_last = rows::number(&row, "number_last")?;
-            let journal_next = rows::number(&row, "journal_next")?;
-            let restores = rows::number(&row, "restores")?;
-            let journal = journals::of_row(&row)?;
-            let VolumeRow {
-                epoch,
-                head,
-                size_bytes,
-                block_size,
-                replicas,
-                erasure,
-                lineage,
-                ..
-            } = rows::volume_row(&row)?;
-            let epoch = epoch + 1;
-            if epoch >= Sequence::EPOCH_MAX {
-                return Err(DatabaseError::Refused {
-                    reason: format!(
-                        "{volume} has been opened {} times, and its key cannot be used for more; \
-                     clone a snapshot from before it was opened last, and copy that clone into \
-                     a new volume",
-                        epoch - 1
+        let volume = call.volume;
+        self.database
+            .transaction()
+            .run(|mut change| async move {
+                let row = row_of(&mut change, volume).await?;
+                let number_last = rows::number(&row, "number_last")?;
+                let journal_next = rows::number(&row, "journal_next")?;
+                let restores = rows::number(&row, "restores")?;
+                let journal = journals::of_row(&row)?;
+                let VolumeRow {
+                    epoch,
+                    head,
+                    size_bytes,
+                    block_size,
+                    replicas,
+                    erasure,
+                    lineage,
+                    ..
+                } = rows::volume_row(&row)?;
+                let epoch = begin_epoch(&mut change, volume, epoch).await?;
+                reports::note_lease(&mut change, volume, host, epoch).await?;
+                let journal = match journal {
+                    Some(last) => Some(
+                        last.for_lease(&mut change, volume, host, call.journals)
+                            .await?,
                     ),
-                });
-            }
-            sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
-                .bind(i64::from(epoch))
-                .bind(volume.to_string())
-                .execute(&mut *change)
-                .await?;
-            reports::note_lease(&mut change, volume, host, epoch).await?;
-            let journal = match journal {
-                Some(last) => Some(last.for_lease(&mut change, volume, host, journals).await?),
-                None => None,
-            };
-            snapshots::fail_taken(&mut change, volume).await?;
-            self.count_lease(&mut change).await?;
-            lineages::note_salt(&mut change, lineage, epoch, salt).await?;
-            let keys = lineages::keys_of(&mut change, lineage).await?;
-            let head = match head {
-                Some(key) => Some(version_rows::version_of(&mut change, key).await?),
-                None => None,
-            };
-            let leftovers = leftovers_of(&mut change, volume, epoch).await?;
-            Ok(Lease {
-                volume,
-                epoch,
-                size_bytes,
-                block_size,
-                replicas,
-                erasure,
-                keys,
-                head,
-                journal_next,
-                journal,
-                number_last,
-                leftovers,
-                restores: Some(restores),
+                    None => None,
+                };
+                snapshots::fail_taken(&mut change, volume).await?;
+                self.count_lease(&mut change).await?;
+                lineages::note_salt(&mut change, lineage, epoch, call.salt).await?;
+                let keys = lineages::keys_of(&mut change, lineage).await?;
+                let head = match head {
+                    Some(key) => Some(version_rows::version_of(&mut change, key).await?),
+                    None => None,
+                };
+                let leftovers = ledger::leftovers_of(&mut change, volume, epoch).await?;
+                Ok(Lease {
+                    volume,
+                    epoch,
+                    size_bytes,
+                    block_size,
+                    replicas,
+                    erasure,
+                    keys,
+                    head,
+                    journal_next,
+                    journal,
+                    number_last,
+                    leftovers,
+                    restores: Some(restores),
+                })
             })
-        }).await
+            .await
     }
 
     /// See [`catalog::Catalog::commit`].
@@ -257,53 +261,25 @@ impl Catalog<'_> {
                         return Ok(());
                     }
                 }
-                if holder.head != version.parent || holder.deleting {
-                    let reason = match holder.head {
-                        Some(head) => format!("its head is now {} of {}", head.number, head.volume),
-                        None => "it has no head now".to_owned(),
-                    };
-                    return Err(DatabaseError::Fenced { volume, reason });
-                }
-                if version.key.number <= holder.number_last {
-                    let reason = format!(
-                        "version {} of {volume} cannot follow version {}",
-                        version.key.number, holder.number_last
-                    );
-                    return Err(DatabaseError::Refused { reason });
-                }
+                holder.check_successor(version)?;
                 let degraded = commit.degraded.iter().map(|share| share.segment);
                 let open = commit.open_segments.iter().map(|open| open.segment);
-                check_segments(&mut change, volume, degraded.chain(open).collect()).await?;
+                ledger::check_segments(&mut change, volume, degraded.chain(open).collect()).await?;
                 versions::insert(&mut change, version).await?;
-                let number = version.key.number.cast_signed();
-                sqlx::query(
-                    "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
-             journal_next = $3 WHERE id = $1",
-                )
-                .bind(volume.to_string())
-                .bind(number)
-                .bind(version.journal_next.cast_signed())
-                .execute(&mut *change)
-                .await?;
-                for pin in &commit.pins {
-                    // A snapshot that was deleted in the meantime pins nothing.
-                    sqlx::query(
-                        "UPDATE snapshots SET state = 'completed', version_volume = $1, \
-                 version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
-                    )
-                    .bind(volume.to_string())
-                    .bind(number)
-                    .bind(pin.to_string())
-                    .execute(&mut *change)
-                    .await?;
-                }
+                set_head(&mut change, version, &commit.pins).await?;
                 self.database
                     .repair()
                     .record_missed(&mut change, host, commit, now)
                     .await?;
-                note_open_segments(&mut change, volume, version.epoch, &commit.open_segments)
+                ledger::note_open_segments(
+                    &mut change,
+                    volume,
+                    version.epoch,
+                    &commit.open_segments,
+                )
+                .await?;
+                ledger::note_serials_used(&mut change, volume, version.epoch, commit.serial_next)
                     .await?;
-                note_serials_used(&mut change, volume, version.epoch, commit.serial_next).await?;
                 frees::free_closed(&mut change, volume).await
             })
             .await
@@ -313,10 +289,13 @@ impl Catalog<'_> {
     pub(in crate::database) async fn reserve_serials(
         self,
         host: PartyId,
-        volume: VolumeId,
-        epoch: u32,
-        count: u32,
+        call: &ReserveSerials,
     ) -> Result<Range<u64>, DatabaseError> {
+        let ReserveSerials {
+            volume,
+            epoch,
+            count,
+        } = *call;
         self.database
             .transaction()
             .run(|mut change| async move {
@@ -371,114 +350,66 @@ impl Catalog<'_> {
     }
 }
 
-/// What the leases before `epoch` left unfinished.
-pub(in crate::database) async fn leftovers_of(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    epoch: u32,
-) -> Result<Leftovers, DatabaseError> {
-    let open_segments = sqlx::query(
-        "SELECT segment, slots FROM open_segments WHERE volume = $1 AND epoch < $2 \
-         ORDER BY segment",
-    )
-    .bind(volume.to_string())
-    .bind(i64::from(epoch))
-    .fetch_all(&mut *connection)
-    .await?;
-    let serials = sqlx::query(
-        "SELECT first, end_before FROM serial_ranges WHERE volume = $1 AND epoch < $2 \
-         ORDER BY first",
-    )
-    .bind(volume.to_string())
-    .bind(i64::from(epoch))
-    .fetch_all(&mut *connection)
-    .await?;
-    Ok(Leftovers {
-        open_segments: open_segments
-            .iter()
-            .map(open_segment)
-            .collect::<Result<_, _>>()?,
-        serials: serials
-            .iter()
-            .map(|row| Ok(rows::number(row, "first")?..rows::number(row, "end_before")?))
-            .collect::<Result<_, DatabaseError>>()?,
-    })
-}
-
-fn open_segment(row: &AnyRow) -> Result<OpenSegment, DatabaseError> {
-    let bits = rows::number(row, "segment")?;
-    let segment = SegmentId::from_bits(bits).ok_or_else(|| DatabaseError::Damaged {
-        what: format!("segment number {bits}"),
-    })?;
-    Ok(OpenSegment {
-        segment,
-        slots: rows::small(row, "slots")?,
-    })
-}
-
-/// Refuses segments that were never reserved for the volume: the next lease may delete what this
-/// one leaves open.
-async fn check_segments(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    segments: Vec<SegmentId>,
-) -> Result<(), DatabaseError> {
-    let own = leftovers_of(connection, volume, u32::MAX).await?;
-    let open: HashSet<SegmentId> = own.open_segments.iter().map(|open| open.segment).collect();
-    let is_own = |segment: SegmentId| {
-        let mut ranges = own.serials.iter();
-        open.contains(&segment) || ranges.any(|range| range.contains(&segment.serial()))
-    };
-    match segments.into_iter().find(|segment| !is_own(*segment)) {
-        None => Ok(()),
-        Some(segment) => Err(DatabaseError::Refused {
-            reason: format!("segment {segment:?} was not reserved for {volume}"),
-        }),
-    }
-}
-
-async fn note_open_segments(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    epoch: u32,
-    segments: &[OpenSegment],
-) -> Result<(), DatabaseError> {
-    sqlx::query("DELETE FROM open_segments WHERE volume = $1 AND epoch = $2")
+async fn row_of(connection: &mut AnyConnection, volume: VolumeId) -> Result<AnyRow, DatabaseError> {
+    sqlx::query(volumes!("WHERE v.id = $1"))
         .bind(volume.to_string())
+        .fetch_optional(connection)
+        .await?
+        .ok_or_else(|| DatabaseError::not_found(ObjectKind::Volume, volume))
+}
+
+/// Begins the epoch after `last`, which is returned.
+async fn begin_epoch(
+    change: &mut AnyConnection,
+    volume: VolumeId,
+    last: u32,
+) -> Result<u32, DatabaseError> {
+    let epoch = last + 1;
+    if epoch >= Sequence::EPOCH_MAX {
+        return Err(DatabaseError::Refused {
+            reason: format!(
+                "{volume} has been opened {last} times, and its key cannot be used for more; \
+                 clone a snapshot from before it was opened last, and copy that clone into \
+                 a new volume"
+            ),
+        });
+    }
+    sqlx::query("UPDATE volumes SET epoch = $1 WHERE id = $2")
         .bind(i64::from(epoch))
-        .execute(&mut *connection)
+        .bind(volume.to_string())
+        .execute(change)
         .await?;
-    for open in segments {
+    Ok(epoch)
+}
+
+/// Makes `version` the head of its volume, and completes the snapshots that it `pins`.
+async fn set_head(
+    change: &mut AnyConnection,
+    version: &StoredVersion,
+    pins: &[SnapshotId],
+) -> Result<(), DatabaseError> {
+    let volume = version.key.volume;
+    let number = version.key.number.cast_signed();
+    sqlx::query(
+        "UPDATE volumes SET head_volume = $1, head_number = $2, number_last = $2, \
+         journal_next = $3 WHERE id = $1",
+    )
+    .bind(volume.to_string())
+    .bind(number)
+    .bind(version.journal_next.cast_signed())
+    .execute(&mut *change)
+    .await?;
+    for pin in pins {
+        // A snapshot that was deleted in the meantime pins nothing.
         sqlx::query(
-            "INSERT INTO open_segments (volume, epoch, segment, slots) VALUES ($1, $2, $3, $4)",
+            "UPDATE snapshots SET state = 'completed', version_volume = $1, \
+             version_number = $2 WHERE id = $3 AND volume = $1 AND state = 'pending'",
         )
         .bind(volume.to_string())
-        .bind(i64::from(epoch))
-        .bind(open.segment.bits().cast_signed())
-        .bind(i64::from(open.slots))
-        .execute(&mut *connection)
+        .bind(number)
+        .bind(pin.to_string())
+        .execute(&mut *change)
         .await?;
-    }
-    Ok(())
-}
-
-/// Serials below `next` are in committed versions, or in open segments.
-async fn note_serials_used(
-    connection: &mut AnyConnection,
-    volume: VolumeId,
-    epoch: u32,
-    next: u64,
-) -> Result<(), DatabaseError> {
-    for statement in [
-        "DELETE FROM serial_ranges WHERE volume = $1 AND epoch = $2 AND end_before <= $3",
-        "UPDATE serial_ranges SET first = $3 WHERE volume = $1 AND epoch = $2 AND first < $3",
-    ] {
-        sqlx::query(statement)
-            .bind(volume.to_string())
-            .bind(i64::from(epoch))
-            .bind(next.cast_signed())
-            .execute(&mut *connection)
-            .await?;
     }
     Ok(())
 }

@@ -102,6 +102,76 @@ async fn neighbours_of(
     })
 }
 
+/// The neighbors of a version that a host removes. It is refused if it was removed already.
+async fn removable(
+    connection: &mut AnyConnection,
+    reach: &Reach,
+    key: VersionKey,
+) -> Result<Neighbours, DatabaseError> {
+    let gone = || not_found(key);
+    let reached = reach.must_clean(&mut *connection, key.volume, gone).await;
+    let found = match reached {
+        Ok(()) => neighbours_of(connection, key).await,
+        Err(error) => Err(error),
+    };
+    found.map_err(|error| match error {
+        DatabaseError::NotFound { thing, name } => DatabaseError::Refused {
+            reason: format!("{thing} {name} was removed already"),
+        },
+        other => other,
+    })
+}
+
+/// Refuses to remove a version that is needed, or whose neighbors are not those that the host saw.
+fn refuse_unless_removable(
+    key: VersionKey,
+    found: &Neighbours,
+    expected: &Neighbours,
+) -> Result<(), DatabaseError> {
+    let keys = |neighbours: &Neighbours| {
+        let mut children: Vec<_> = neighbours.children.iter().map(|child| child.key).collect();
+        children.sort_unstable();
+        (
+            neighbours.parent.as_ref().map(|parent| parent.key),
+            children,
+        )
+    };
+    let why = if found.needed {
+        "a volume or a snapshot needs it"
+    } else if keys(found) != keys(expected) {
+        "the versions around it have changed"
+    } else {
+        return Ok(());
+    };
+    Err(DatabaseError::Refused {
+        reason: format!("version {} of {} stays: {why}", key.number, key.volume),
+    })
+}
+
+/// Deletes the row of a version, and makes `parent` the parent of its children.
+async fn delete(
+    connection: &mut AnyConnection,
+    key: VersionKey,
+    parent: Option<VersionKey>,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE versions SET parent_volume = $1, parent_number = $2 \
+         WHERE parent_volume = $3 AND parent_number = $4",
+    )
+    .bind(parent.map(|parent| parent.volume.to_string()))
+    .bind(parent.map(|parent| parent.number.cast_signed()))
+    .bind(key.volume.to_string())
+    .bind(key.number.cast_signed())
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query("DELETE FROM versions WHERE volume = $1 AND number = $2")
+        .bind(key.volume.to_string())
+        .bind(key.number.cast_signed())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 /// The versions for which `condition` holds. Its $1 is `volume`.
 async fn version_rows(
     connection: &mut AnyConnection,
@@ -188,58 +258,14 @@ impl Catalog<'_> {
             .database
             .transaction()
             .run(|mut change| async move {
-                let gone = || not_found(key);
-                let reached = reach.must_clean(&mut change, key.volume, gone).await;
-                let found = match reached {
-                    Ok(()) => neighbours_of(&mut change, key).await,
-                    Err(error) => Err(error),
-                };
-                let found = found.map_err(|error| match error {
-                    DatabaseError::NotFound { thing, name } => DatabaseError::Refused {
-                        reason: format!("{thing} {name} was removed already"),
-                    },
-                    other => other,
-                })?;
-                let names = |neighbours: &Neighbours| {
-                    let mut children: Vec<_> =
-                        neighbours.children.iter().map(|child| child.key).collect();
-                    children.sort_unstable();
-                    (
-                        neighbours.parent.as_ref().map(|parent| parent.key),
-                        children,
-                    )
-                };
-                let refusal = if found.needed {
-                    Some("a volume or a snapshot needs it")
-                } else if names(&found) != names(expected) {
-                    Some("the versions around it have changed")
-                } else {
-                    None
-                };
-                if let Some(why) = refusal {
-                    let reason = format!("version {} of {} stays: {why}", key.number, key.volume);
-                    return Err(DatabaseError::Refused { reason });
-                }
+                let found = removable(&mut change, reach, key).await?;
+                refuse_unless_removable(key, &found, expected)?;
                 // Before they may go with it.
                 let lineage = version_of(&mut change, key).await?.lineage;
                 let keys = lineages::keys_of(&mut change, lineage).await?;
                 let lineages: Vec<Lineage> = keys.into_iter().map(|key| key.lineage).collect();
                 let parent = found.parent.map(|parent| parent.key);
-                sqlx::query(
-                    "UPDATE versions SET parent_volume = $1, parent_number = $2 \
-             WHERE parent_volume = $3 AND parent_number = $4",
-                )
-                .bind(parent.map(|parent| parent.volume.to_string()))
-                .bind(parent.map(|parent| parent.number.cast_signed()))
-                .bind(key.volume.to_string())
-                .bind(key.number.cast_signed())
-                .execute(&mut *change)
-                .await?;
-                sqlx::query("DELETE FROM versions WHERE volume = $1 AND number = $2")
-                    .bind(key.volume.to_string())
-                    .bind(key.number.cast_signed())
-                    .execute(&mut *change)
-                    .await?;
+                delete(&mut change, key, parent).await?;
                 let of = Some((key.volume, &lineages[..]));
                 note_free(&mut change, of, not_before, parts).await?;
                 deleted_volumes::forget_clean(&mut change).await?;

@@ -251,7 +251,7 @@ impl Chains<'_> {
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let chain = seen(&mut change, principal, id).await?;
+                let chain = administered(&mut change, principal, id).await?;
                 let volume = check(&mut change, principal, chain.volume).await?;
                 chain_volumes::set(&mut change, id, &ChainVolumes::new()).await?;
                 chain_addresses::set(&mut change, id, &BTreeSet::new()).await?;
@@ -272,7 +272,7 @@ impl Chains<'_> {
     /// # Errors
     /// [`DatabaseError::NotFound`], also if they do not administer it.
     pub async fn find(self, principal: &Principal, id: ChainId) -> Result<ChainRow, DatabaseError> {
-        seen(&mut *self.database.reader.acquire().await?, principal, id).await
+        administered(&mut *self.database.reader.acquire().await?, principal, id).await
     }
 
     /// The chains of the volumes that are attached to `host`.
@@ -319,7 +319,7 @@ impl Chains<'_> {
 }
 
 /// A chain, if `principal` administers its volume.
-async fn seen(
+async fn administered(
     connection: &mut AnyConnection,
     principal: &Principal,
     id: ChainId,

@@ -10,7 +10,7 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use world::Millis;
 
-use crate::database::{DatabaseError, Hosts, hosts, rows};
+use crate::database::{Database, DatabaseError, Hosts, hosts, rows};
 
 /// The state of a failed job, the same for both kinds.
 const ERROR: &str = PreloadState::Error.as_str();
@@ -49,6 +49,38 @@ impl Job {
             // Other reports of the host do not count: they do not mention the audit.
             Self::Audit => "reported_ms <= $1",
         }
+    }
+
+    /// The jobs of this kind without an end that are assigned to $1, with their volumes.
+    const fn desired_statement(self) -> &'static str {
+        match self {
+            Self::Preload => {
+                "SELECT p.*, v.size_bytes, v.block_bytes, v.image FROM preloads p \
+                 JOIN volumes v ON v.id = p.volume WHERE p.host = $1 AND p.ended_ms IS NULL \
+                 AND v.image IS NOT NULL ORDER BY p.created_ms, p.volume"
+            }
+            Self::Audit => {
+                "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
+                 WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id"
+            }
+        }
+    }
+
+    /// The jobs that a host should run, oldest first. `read` converts a row; `None` if the volume's
+    /// row is damaged, which the list of volumes shows.
+    pub(in crate::database) async fn desired<T>(
+        self,
+        database: &Database,
+        host: PartyId,
+        read: impl Fn(&AnyRow) -> Result<Option<T>, DatabaseError>,
+    ) -> Result<Vec<T>, DatabaseError> {
+        sqlx::query(self.desired_statement())
+            .bind(host.to_string())
+            .fetch_all(&database.reader)
+            .await?
+            .iter()
+            .filter_map(|row| read(row).transpose())
+            .collect()
     }
 
     /// Ends the jobs of a host, for this reason.

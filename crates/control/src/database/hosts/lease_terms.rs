@@ -158,7 +158,7 @@ impl Hosts<'_> {
                     .bind(MessageCode::DetachedByForce.as_str())
                     .execute(&mut *change)
                     .await?;
-                    hosts::clean(&mut change).await?;
+                    hosts::request_cleaning(&mut change).await?;
                     hosts::assign(&mut change, attachment.host).await?;
                     ended.push(attachment.id);
                 }
@@ -229,7 +229,7 @@ pub(in crate::database) async fn where_it_is(
 
 async fn hear(change: &mut AnyConnection, host: PartyId, now: Millis) -> Result<(), DatabaseError> {
     sqlx::query(
-        "INSERT INTO host_reports (party, heard_ms, look, report) VALUES ($1, $2, 0, '{}') \
+        "INSERT INTO host_reports (party, heard_ms, report_number, report) VALUES ($1, $2, 0, '{}') \
          ON CONFLICT (party) DO UPDATE SET heard_ms = excluded.heard_ms",
     )
     .bind(host.to_string())

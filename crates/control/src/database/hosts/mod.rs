@@ -17,8 +17,8 @@ use crate::database::{Database, DatabaseError, ObjectKind, Principal, rows};
 macro_rules! hosts {
     ($columns:literal, $end:literal) => {
         concat!(
-            "SELECT h.party, p.name, h.look, COALESCE(r.look, 0) AS seen, r.heard_ms, \
-             r.free_bytes",
+            "SELECT h.party, p.name, h.reports_requested, \
+             COALESCE(r.report_number, 0) AS report_number, r.heard_ms, r.free_bytes",
             $columns,
             " FROM hosts h JOIN parties p ON p.id = h.party \
              LEFT JOIN host_reports r ON r.party = h.party",
@@ -35,9 +35,9 @@ pub struct HostRow {
     /// The name.
     pub name: String,
     /// The number of the last request for a report.
-    pub look: u64,
-    /// The last such request that its report answers.
-    pub seen: u64,
+    pub reports_requested: u64,
+    /// The number of the request that its last report answers.
+    pub report_number: u64,
     /// When it last reported.
     pub heard: Option<Millis>,
     /// Free space on the units' file systems in bytes, from its last report.
@@ -51,6 +51,17 @@ pub struct HostReport {
     pub host: HostRow,
     /// The report.
     pub report: Report,
+}
+
+/// Counters that tell a host what has changed for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostCounters {
+    /// Grows with every change of the host's desired state.
+    pub assignments: u64,
+    /// The number of the last request for a report.
+    pub reports_requested: u64,
+    /// Grows when there may be something to clean.
+    pub cleaning_serial: u64,
 }
 
 /// Notifies `host` that its desired state has changed.
@@ -76,10 +87,14 @@ pub(in crate::database) async fn assign_all(
 }
 
 /// Notifies every host that there may be something to clean.
-pub(in crate::database) async fn clean(change: &mut AnyConnection) -> Result<(), DatabaseError> {
-    sqlx::query("UPDATE hosts SET assignments = assignments + 1, clean = clean + 1")
-        .execute(change)
-        .await?;
+pub(in crate::database) async fn request_cleaning(
+    change: &mut AnyConnection,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "UPDATE hosts SET assignments = assignments + 1, cleaning_serial = cleaning_serial + 1",
+    )
+    .execute(change)
+    .await?;
     Ok(())
 }
 
@@ -94,17 +109,17 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn counters(self, host: PartyId) -> Result<(u64, u64, u64), DatabaseError> {
+    pub async fn counters(self, host: PartyId) -> Result<HostCounters, DatabaseError> {
         let row = sqlx::query("SELECT * FROM hosts WHERE party = $1")
             .bind(host.to_string())
             .fetch_optional(&self.database.reader)
             .await?
             .ok_or_else(|| DatabaseError::not_found(ObjectKind::Host, host))?;
-        Ok((
-            rows::number(&row, "assignments")?,
-            rows::number(&row, "look")?,
-            rows::number(&row, "clean")?,
-        ))
+        Ok(HostCounters {
+            assignments: rows::number(&row, "assignments")?,
+            reports_requested: rows::number(&row, "reports_requested")?,
+            cleaning_serial: rows::number(&row, "cleaning_serial")?,
+        })
     }
 
     /// Records a host's report.
@@ -126,10 +141,10 @@ impl Hosts<'_> {
             .notify()
             .run(|mut change| async move {
                 sqlx::query(
-                    "INSERT INTO host_reports (party, heard_ms, look, report, free_bytes) \
+                    "INSERT INTO host_reports (party, heard_ms, report_number, report, free_bytes) \
                  VALUES ($1, $2, $3, $4, $5) \
                  ON CONFLICT (party) DO UPDATE SET heard_ms = excluded.heard_ms, \
-                 look = excluded.look, report = excluded.report, \
+                 report_number = excluded.report_number, report = excluded.report, \
                  free_bytes = excluded.free_bytes",
                 )
                 .bind(host.to_string())
@@ -225,14 +240,15 @@ impl Hosts<'_> {
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let asked = sqlx::query(
-                    "UPDATE hosts SET look = look + 1, assignments = assignments + 1 \
+                let requested = sqlx::query(
+                    "UPDATE hosts SET reports_requested = reports_requested + 1, \
+                 assignments = assignments + 1 \
                  WHERE party IN (SELECT party FROM host_reports WHERE heard_ms > $1)",
                 )
                 .bind(since.0)
                 .execute(&mut *change)
                 .await?;
-                Ok(asked.rows_affected())
+                Ok(requested.rows_affected())
             })
             .await
     }
@@ -420,8 +436,8 @@ fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
     Ok(HostRow {
         host: rows::spelt(row, "party")?,
         name: row.try_get("name")?,
-        look: rows::number(row, "look")?,
-        seen: rows::number(row, "seen")?,
+        reports_requested: rows::number(row, "reports_requested")?,
+        report_number: rows::number(row, "report_number")?,
         heard: row.try_get::<Option<i64>, _>("heard_ms")?.map(Millis),
         free_bytes: free_bytes.map(i64::cast_unsigned),
     })

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use api::host::{DesiredPreload, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use base::{PartyId, VolumeId};
+use catalog::VersionKey;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
@@ -32,6 +33,58 @@ async fn check_heard(change: &mut AnyConnection, host: PartyId) -> Result<(), Da
     Err(DatabaseError::Refused {
         reason: format!("host {name:?} has never reported; start its agent"),
     })
+}
+
+/// Requests `host` to read a version of an image, unless it is reading one.
+async fn request(
+    change: &mut AnyConnection,
+    image: VolumeId,
+    version: VersionKey,
+    host: PartyId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO preloads (volume, host, generation, version_volume, \
+         version_number, state, created_ms) VALUES ($1, $2, 1, $3, $4, $5, $6) \
+         ON CONFLICT (volume, host) DO UPDATE SET \
+         generation = preloads.generation + 1, \
+         version_volume = excluded.version_volume, \
+         version_number = excluded.version_number, state = excluded.state, \
+         done_bytes = 0, total_bytes = NULL, message = NULL, \
+         created_ms = excluded.created_ms, ended_ms = NULL \
+         WHERE preloads.ended_ms IS NOT NULL",
+    )
+    .bind(image.to_string())
+    .bind(host.to_string())
+    .bind(version.volume.to_string())
+    .bind(version.number.cast_signed())
+    .bind(PreloadState::Waiting.as_str())
+    .bind(now.0)
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
+/// Ends the preloads of an image on disabled hosts.
+async fn end_on_disabled_hosts(
+    change: &mut AnyConnection,
+    image: VolumeId,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let disabled = sqlx::query(
+        "SELECT id FROM parties WHERE disabled = 1 AND id IN \
+         (SELECT host FROM preloads WHERE volume = $1 AND ended_ms IS NULL)",
+    )
+    .bind(image.to_string())
+    .fetch_all(&mut *change)
+    .await?;
+    for host in &disabled {
+        let host = rows::spelt(host, "id")?;
+        Job::Preload
+            .end_of_host(&mut *change, host, jobs::IS_DISABLED, now)
+            .await?;
+    }
+    Ok(())
 }
 
 /// The progress of a host with an image.
@@ -90,43 +143,13 @@ impl Images<'_> {
                 for host in hosts {
                     rights::check_host(&mut change, principal, *host, None).await?;
                     check_heard(&mut change, *host).await?;
-                    sqlx::query(
-                        "INSERT INTO preloads (volume, host, generation, version_volume, \
-                     version_number, state, created_ms) VALUES ($1, $2, 1, $3, $4, $5, $6) \
-                     ON CONFLICT (volume, host) DO UPDATE SET \
-                     generation = preloads.generation + 1, \
-                     version_volume = excluded.version_volume, \
-                     version_number = excluded.version_number, state = excluded.state, \
-                     done_bytes = 0, total_bytes = NULL, message = NULL, \
-                     created_ms = excluded.created_ms, ended_ms = NULL \
-                     WHERE preloads.ended_ms IS NOT NULL",
-                    )
-                    .bind(row.id.to_string())
-                    .bind(host.to_string())
-                    .bind(version.volume.to_string())
-                    .bind(version.number.cast_signed())
-                    .bind(PreloadState::Waiting.as_str())
-                    .bind(now.0)
-                    .execute(&mut *change)
-                    .await?;
+                    request(&mut change, row.id, version, *host, now).await?;
                     hosts::assign(&mut change, *host).await?;
                     let place = audit_log::place(&mut change, *host, None).await?;
                     let target = format!("{} {} on {place}", row.id, row.name);
                     principal.note(&mut change, "preload", target).await?;
                 }
-                let disabled = sqlx::query(
-                    "SELECT id FROM parties WHERE disabled = 1 AND id IN \
-                 (SELECT host FROM preloads WHERE volume = $1 AND ended_ms IS NULL)",
-                )
-                .bind(row.id.to_string())
-                .fetch_all(&mut *change)
-                .await?;
-                for host in &disabled {
-                    let host = rows::spelt(host, "id")?;
-                    Job::Preload
-                        .end_of_host(&mut change, host, jobs::IS_DISABLED, now)
-                        .await?;
-                }
+                end_on_disabled_hosts(&mut change, row.id, now).await?;
                 Ok(row)
             })
             .await
@@ -172,17 +195,7 @@ impl Images<'_> {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn preloads_on(self, host: PartyId) -> Result<Vec<DesiredPreload>, DatabaseError> {
-        sqlx::query(
-            "SELECT p.*, v.size_bytes, v.block_bytes, v.image FROM preloads p \
-             JOIN volumes v ON v.id = p.volume WHERE p.host = $1 AND p.ended_ms IS NULL \
-             AND v.image IS NOT NULL ORDER BY p.created_ms, p.volume",
-        )
-        .bind(host.to_string())
-        .fetch_all(&self.database.reader)
-        .await?
-        .iter()
-        .filter_map(|row| wanted(row).transpose())
-        .collect()
+        Job::Preload.desired(self.database, host, desired).await
     }
 
     /// Records the progress of a host; `false` if the preload was replaced or canceled.
@@ -257,7 +270,7 @@ impl Images<'_> {
 }
 
 /// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
-fn wanted(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
+fn desired(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };

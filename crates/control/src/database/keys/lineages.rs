@@ -2,7 +2,8 @@
 //!
 //! A lineage's row outlives everything that was sealed under it.
 
-use base::{KeyId, Lineage, PartyId, VolumeId};
+use api::host::catalog_calls::SetKey;
+use base::{Lineage, PartyId};
 use catalog::{LeaseSalt, LineageKey, VersionKey, WrappedKey};
 use sqlx::{AnyConnection, Row as _};
 
@@ -33,10 +34,7 @@ impl Keys<'_> {
     pub(in crate::database) async fn set_lineage_key(
         self,
         host: PartyId,
-        volume: VolumeId,
-        lineage: Lineage,
-        key: KeyId,
-        wrapped: &WrappedKey,
+        call: &SetKey,
     ) -> Result<(), DatabaseError> {
         self.database
             .transaction()
@@ -50,19 +48,20 @@ impl Keys<'_> {
                      WHERE v.id = $3 AND v.lineage = $2 AND a.host = $4 \
                      AND a.access = 'read-write' AND a.state <> 'detached')",
                 )
-                .bind(wrapped.0.clone())
-                .bind(lineage.to_string())
-                .bind(volume.to_string())
+                .bind(call.wrapped.0.clone())
+                .bind(call.lineage.to_string())
+                .bind(call.volume.to_string())
                 .bind(host.to_string())
-                .bind(key.to_string())
+                .bind(call.key.to_string())
                 .execute(&mut *change)
                 .await?;
                 match set.rows_affected() {
                     1 => Ok(()),
                     _ => Err(DatabaseError::Refused {
                         reason: format!(
-                            "{lineage} has a key already, or is not this host's, or {key} wraps \
-                         nothing new"
+                            "{} has a key already, or is not this host's, or {} wraps \
+                         nothing new",
+                            call.lineage, call.key
                         ),
                     }),
                 }

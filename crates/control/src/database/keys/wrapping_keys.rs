@@ -11,8 +11,9 @@
 //!   retired before it;
 //! * no row names a retired key.
 
-use api::host::{KeyState, WrappedRow, WrappingKey};
-use base::{KeyId, Lineage};
+use api::host::catalog_calls::{Rewrap, WrappedBy};
+use api::host::{KeyState, ROWS_MAX, WrappedRow, WrappingKey};
+use base::KeyId;
 use catalog::WrappedKey;
 use serde::Serialize;
 use serde_json::Value;
@@ -250,15 +251,14 @@ impl Keys<'_> {
             .await
     }
 
-    /// The data keys that `key` wraps and that a host should rewrap, in the order of their lineages;
+    /// The data keys that a key wraps and that a host should rewrap, in the order of their lineages;
     /// none unless it is retiring.
     pub(in crate::database) async fn wrapped_by(
         self,
         reach: &Reach,
-        key: KeyId,
-        after: Option<Lineage>,
-        count_max: u32,
+        call: &WrappedBy,
     ) -> Result<Vec<WrappedRow>, DatabaseError> {
+        let after = call.after;
         let statement = concat!(
             "SELECT l.lineage, l.wrapped FROM lineages l WHERE l.wrapping_key = $3 \
              AND l.lineage > $4 AND EXISTS (SELECT 1 FROM wrapping_keys k WHERE k.id = $3 \
@@ -267,9 +267,9 @@ impl Keys<'_> {
             " ORDER BY l.lineage LIMIT $5"
         );
         let rows = reach.query(statement);
-        rows.bind(key.to_string())
+        rows.bind(call.key.to_string())
             .bind(after.map_or_else(String::new, |after| after.to_string()))
-            .bind(i64::from(count_max))
+            .bind(i64::from(call.count_max.min(ROWS_MAX)))
             .fetch_all(&self.database.reader)
             .await?
             .iter()
@@ -287,11 +287,7 @@ impl Keys<'_> {
     pub(in crate::database) async fn rewrap(
         self,
         reach: &Reach,
-        lineage: Lineage,
-        from: KeyId,
-        to: KeyId,
-        before: &WrappedKey,
-        after: &WrappedKey,
+        call: &Rewrap,
     ) -> Result<bool, DatabaseError> {
         let (is_set, is_retired) = self
             .database
@@ -307,11 +303,11 @@ impl Keys<'_> {
                 );
                 let set = reach
                     .query(statement)
-                    .bind(after.0.clone())
-                    .bind(to.to_string())
-                    .bind(lineage.to_string())
-                    .bind(from.to_string())
-                    .bind(before.0.clone())
+                    .bind(call.after.0.clone())
+                    .bind(call.to.to_string())
+                    .bind(call.lineage.to_string())
+                    .bind(call.from.to_string())
+                    .bind(call.before.0.clone())
                     .execute(&mut *change)
                     .await?;
                 Ok((set.rows_affected() == 1, retire(&mut change).await?))

@@ -32,7 +32,7 @@ impl Repair<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::Sql`].
-    pub async fn compare_count(self) -> Result<u64, DatabaseError> {
+    pub async fn comparisons_requested(self) -> Result<u64, DatabaseError> {
         let statement = "SELECT COUNT(*) FROM copysets WHERE scrub_requested > 0";
         let count: i64 = sqlx::query_scalar(statement)
             .fetch_one(&self.database.reader)

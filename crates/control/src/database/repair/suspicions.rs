@@ -3,6 +3,7 @@
 //! Invariant: a host's report on a unit is applied once until all copysets of that unit are in sync
 //! again; and once more if the unit turns out to be older and was not reported as such.
 
+use api::host::catalog_calls::SuspectUnit;
 use api::host::{NOTED_MAX, Suspicion};
 use auth::{Kind, Subject};
 use base::{PartyId, UnitId};
@@ -20,13 +21,13 @@ const REBUILDING_BESIDE: &str = "SELECT 1 FROM copyset_members m JOIN copyset_me
 impl Repair<'_> {
     /// Applies the report of `host` that a unit has rejoined. `false` if an earlier report is not
     /// settled: the host then reports again.
-    pub(in crate::database) async fn suspicion(
+    pub(in crate::database) async fn suspect(
         self,
         host: PartyId,
-        unit: UnitId,
-        suspicion: Suspicion,
+        call: &SuspectUnit,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
+        let SuspectUnit { unit, suspicion } = *call;
         self.database
             .transaction()
             .notify()
@@ -36,7 +37,7 @@ impl Repair<'_> {
                     return Ok(true);
                 }
                 let is_older = match suspicion {
-                    Suspicion::Rejoined => {
+                    Suspicion::NothingLost => {
                         try_again(&mut change, unit).await?;
                         return Ok(true);
                     }
@@ -200,12 +201,12 @@ async fn is_taken(
         "SELECT d.is_older FROM unit_suspicions d WHERE d.unit = $1 AND d.host = $2 \
          AND EXISTS ({is_open})"
     );
-    let said: Option<i64> = sqlx::query_scalar(&statement)
+    let reported: Option<i64> = sqlx::query_scalar(&statement)
         .bind(unit.to_string())
         .bind(host.to_string())
         .fetch_optional(change)
         .await?;
-    Ok(said.is_some_and(|said| said >= i64::from(is_older)))
+    Ok(reported.is_some_and(|reported| reported >= i64::from(is_older)))
 }
 
 /// Deletes reports on units whose copysets are in sync again.

@@ -3,6 +3,7 @@
 //! Invariant: a unit stops being a member of a copyset only in a transaction that sees another
 //! member in sync there.
 
+use api::host::catalog_calls::{EndRepair, ReportRepair};
 use api::host::{REPAIR_TERM_MS, RepairJob, RepairOutcome, RepairProgress};
 use base::{CopysetId, PartyId, SegmentId, UnitId};
 use catalog::MemberState;
@@ -106,14 +107,15 @@ impl Repair<'_> {
         }).await
     }
 
-    /// The current task of a copyset that `host` repairs.
-    pub(in crate::database) async fn look(
+    /// Stores the progress of a repair, and returns the copyset's state; `None` if `host` does not
+    /// repair the copyset any more.
+    pub(in crate::database) async fn report_progress(
         self,
         host: PartyId,
-        copyset: CopysetId,
-        progress: &RepairProgress,
+        call: &ReportRepair,
         now: Millis,
     ) -> Result<Option<RepairJob>, DatabaseError> {
+        let ReportRepair { copyset, progress } = *call;
         self.database
             .transaction()
             .alone()
@@ -121,7 +123,7 @@ impl Repair<'_> {
                 if !has(&mut change, host, copyset, now).await? {
                     return Ok(None);
                 }
-                hold(&mut change, host, copyset, progress, now).await?;
+                hold(&mut change, host, copyset, &progress, now).await?;
                 let serial_next = self.database.catalog().serial_next(&mut change).await?;
                 task_of(&mut change, copyset, serial_next, now).await
             })
@@ -155,76 +157,47 @@ impl Repair<'_> {
     pub(in crate::database) async fn end(
         self,
         host: PartyId,
-        copyset: CopysetId,
-        end: &RepairOutcome,
+        call: &EndRepair,
         now: Millis,
     ) -> Result<bool, DatabaseError> {
+        let EndRepair { copyset, end } = call;
+        let copyset = *copyset;
         refuse_long(end)?;
-        self.database.transaction().notify().run(|mut change| async move {
-            if !has(&mut change, host, copyset, now).await? {
-                return Ok(false);
-            }
-            // The host has not examined the others: those in sync stay so.
-            let task = task_of(&mut change, copyset, 0, now).await?;
-            let examined = task.as_ref().map(changed_of).unwrap_or_default();
-            let is_examined = |unit: &&UnitId| examined.contains(unit);
-            for unit in end.out_of_sync.iter().filter(is_examined) {
-                mark_out_of_sync(&mut change, copyset, *unit, now).await?;
-            }
-            for (unit, missed) in &end.in_sync {
-                mark_in_sync(&mut change, copyset, *unit, *missed, now).await?;
-            }
-            let copied_to = end.copied_to.as_ref().unwrap_or(&examined);
-            let is_unfinished = |unit: &&UnitId| !end.in_sync.iter().any(|(in_sync, _)| in_sync == *unit);
-            let unfinished: Vec<UnitId> = copied_to.iter().filter(is_unfinished).copied().collect();
-            in_flight::clear_in_flight(&mut change, copyset, &unfinished).await?;
-            in_flight::forget_unneeded(&mut change).await?;
-            suspicions::forget_suspicions(&mut change).await?;
-            let number = i64::from(copyset.number());
-            let is_rebuilding = is_rebuilding(&mut change, copyset).await?;
-            if !is_rebuilding {
-                let (first, last) = segments_of(copyset);
-                sqlx::query("DELETE FROM degraded_segments WHERE segment BETWEEN $1 AND $2")
-                    .bind(first)
-                    .bind(last)
-                    .execute(&mut *change)
-                    .await?;
-                deleted_volumes::forget_clean(&mut change).await?;
-            }
-            let tries: i64 =
-                sqlx::query_scalar("SELECT repair_tries FROM copysets WHERE number = $1")
-                    .bind(number)
-                    .fetch_one(&mut *change)
-                    .await?;
-            let is_lasting = !end.full.is_empty() || end.damaged > 0;
-            let retry_ms = match (&end.problem, is_lasting) {
-                (None, _) => 0,
-                (Some(_), false) => (RETRY_MS << tries.clamp(0, 8)).min(RETRY_MS_MAX),
-                (Some(_), true) => RETRY_MS_MAX,
-            };
-            sqlx::query(
-                "UPDATE copysets SET repairer = NULL, repairer_until_ms = $5, repair_after_ms = $2, \
-                 repair_tries = CASE WHEN $2 > $5 THEN repair_tries + 1 ELSE 0 END, \
-                 repair_problem = $3, suspected_by = CASE WHEN $8 = 1 THEN suspected_by ELSE NULL END, \
-                 scrub_requested = CASE WHEN $4 = 1 OR (scrub_requested = 2 AND $7 = 1) THEN 0 \
-                 ELSE scrub_requested END, \
-                 scrubbed_ms = CASE WHEN $4 = 1 THEN $5 ELSE scrubbed_ms END, \
-                 corrupt_slots = CASE WHEN $4 = 1 THEN $6 ELSE corrupt_slots END WHERE number = $1",
-            )
-            .bind(number)
-            .bind(now.0.saturating_add(retry_ms))
-            .bind(end.problem.as_deref().map(shortened))
-            .bind(i64::from(end.scrubbed))
-            .bind(now.0)
-            .bind(end.damaged.cast_signed())
-            .bind(i64::from(end.compared))
-            .bind(i64::from(is_rebuilding))
-            .execute(&mut *change)
-            .await?;
-            draining::forget_drained(&mut change, now).await?;
-            hosts::assign_all(&mut change).await?;
-            Ok(true)
-        }).await
+        self.database
+            .transaction()
+            .notify()
+            .run(|mut change| async move {
+                if !has(&mut change, host, copyset, now).await? {
+                    return Ok(false);
+                }
+                // The host has not examined the others: those in sync stay so.
+                let task = task_of(&mut change, copyset, 0, now).await?;
+                let examined = task.as_ref().map(changed_of).unwrap_or_default();
+                let is_examined = |unit: &&UnitId| examined.contains(unit);
+                for unit in end.out_of_sync.iter().filter(is_examined) {
+                    mark_out_of_sync(&mut change, copyset, *unit, now).await?;
+                }
+                for (unit, missed) in &end.in_sync {
+                    mark_in_sync(&mut change, copyset, *unit, *missed, now).await?;
+                }
+                let copied_to = end.copied_to.as_ref().unwrap_or(&examined);
+                let is_unfinished =
+                    |unit: &&UnitId| !end.in_sync.iter().any(|(in_sync, _)| in_sync == *unit);
+                let unfinished: Vec<UnitId> =
+                    copied_to.iter().filter(is_unfinished).copied().collect();
+                in_flight::clear_in_flight(&mut change, copyset, &unfinished).await?;
+                in_flight::forget_unneeded(&mut change).await?;
+                suspicions::forget_suspicions(&mut change).await?;
+                let is_rebuilding = is_rebuilding(&mut change, copyset).await?;
+                if !is_rebuilding {
+                    forget_degraded(&mut change, copyset).await?;
+                }
+                release(&mut change, copyset, end, is_rebuilding, now).await?;
+                draining::forget_drained(&mut change, now).await?;
+                hosts::assign_all(&mut change).await?;
+                Ok(true)
+            })
+            .await
     }
 }
 
@@ -323,6 +296,62 @@ fn segments_of(copyset: CopysetId) -> (i64, i64) {
     (first, first + serials - 1)
 }
 
+/// Forgets which segments of a copyset were degraded: all of its members are in sync.
+async fn forget_degraded(
+    change: &mut AnyConnection,
+    copyset: CopysetId,
+) -> Result<(), DatabaseError> {
+    let (first, last) = segments_of(copyset);
+    sqlx::query("DELETE FROM degraded_segments WHERE segment BETWEEN $1 AND $2")
+        .bind(first)
+        .bind(last)
+        .execute(&mut *change)
+        .await?;
+    deleted_volumes::forget_clean(change).await
+}
+
+/// Releases a copyset from the host that repaired it, stores the outcome, and sets when repair is
+/// retried if it failed.
+async fn release(
+    change: &mut AnyConnection,
+    copyset: CopysetId,
+    end: &RepairOutcome,
+    is_rebuilding: bool,
+    now: Millis,
+) -> Result<(), DatabaseError> {
+    let number = i64::from(copyset.number());
+    let tries: i64 = sqlx::query_scalar("SELECT repair_tries FROM copysets WHERE number = $1")
+        .bind(number)
+        .fetch_one(&mut *change)
+        .await?;
+    let is_lasting = !end.full.is_empty() || end.damaged > 0;
+    let retry_ms = match (&end.problem, is_lasting) {
+        (None, _) => 0,
+        (Some(_), false) => (RETRY_MS << tries.clamp(0, 8)).min(RETRY_MS_MAX),
+        (Some(_), true) => RETRY_MS_MAX,
+    };
+    sqlx::query(
+        "UPDATE copysets SET repairer = NULL, repairer_until_ms = $5, repair_after_ms = $2, \
+         repair_tries = CASE WHEN $2 > $5 THEN repair_tries + 1 ELSE 0 END, \
+         repair_problem = $3, suspected_by = CASE WHEN $8 = 1 THEN suspected_by ELSE NULL END, \
+         scrub_requested = CASE WHEN $4 = 1 OR (scrub_requested = 2 AND $7 = 1) THEN 0 \
+         ELSE scrub_requested END, \
+         scrubbed_ms = CASE WHEN $4 = 1 THEN $5 ELSE scrubbed_ms END, \
+         corrupt_slots = CASE WHEN $4 = 1 THEN $6 ELSE corrupt_slots END WHERE number = $1",
+    )
+    .bind(number)
+    .bind(now.0.saturating_add(retry_ms))
+    .bind(end.problem.as_deref().map(shortened))
+    .bind(i64::from(end.scrubbed))
+    .bind(now.0)
+    .bind(end.damaged.cast_signed())
+    .bind(i64::from(end.compared))
+    .bind(i64::from(is_rebuilding))
+    .execute(change)
+    .await?;
+    Ok(())
+}
+
 async fn task_of(
     connection: &mut AnyConnection,
     id: CopysetId,
@@ -354,7 +383,7 @@ async fn task_of(
         .fetch_one(&mut *connection)
         .await?;
     let suspect = in_flight::suspect_of(&mut *connection, id).await?;
-    let wanted: i64 = scrub.try_get("scrub_requested")?;
+    let requested: i64 = scrub.try_get("scrub_requested")?;
     let scrubbed: i64 = scrub.try_get("scrubbed_ms")?;
     let is_due = scrubbed <= now.0.saturating_sub(SCRUB_EVERY_MS);
     Ok(Some(RepairJob {
@@ -378,8 +407,8 @@ async fn task_of(
             .collect::<Result<_, DatabaseError>>()?,
         serial_next,
         suspect,
-        compare: wanted > 0 || is_due,
-        scrub: wanted == 1 || is_due,
+        is_comparison: requested > 0 || is_due,
+        is_scrub: requested == 1 || is_due,
     }))
 }
 
@@ -388,7 +417,7 @@ async fn task_of(
 fn changed_of(task: &RepairJob) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
         MemberState::Rebuilding => true,
-        MemberState::InSync => task.compare,
+        MemberState::InSync => task.is_comparison,
         MemberState::Draining => false,
     };
     let changed = task.copyset.member_states().filter(is_changed);

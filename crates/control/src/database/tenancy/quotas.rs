@@ -81,14 +81,16 @@ pub(in crate::database) async fn check_membership(
     Err(DatabaseError::Forbidden {
         reason: match owner == principal.party.id {
             true => format!(
-                "you are no longer in project {:?}, on whose account volume {name:?} is, so \
-                 nothing can be added to it; put it on another's first: `scree volume transfer {name} \
-                 {user} --project PROJECT`",
+                "volume {name:?} is charged to project {:?}, of which you are no longer a member, so \
+                 it cannot grow or get snapshots; charge it to another project first: \
+                 `scree volume transfer {name} {user} --project PROJECT`",
                 volume.project_name.as_deref().unwrap_or_default()
             ),
             false => format!(
-                "the owner of volume {name:?} is no longer in the project on whose account it is, \
-                 so nothing can be added to it; they can put it on another's, by `scree volume transfer`"
+                "volume {name:?} is charged to a project of which its owner is no longer a member, \
+                 so it cannot grow or get snapshots; the owner can charge it to another project: \
+                 `scree volume transfer {name} {} --project PROJECT`",
+                volume.owner_name.as_deref().unwrap_or("OWNER")
             ),
         },
     })
@@ -114,28 +116,11 @@ pub(in crate::database) async fn check_quota(
         .await?;
     let Some(row) = row else { return Ok(()) };
     let name: String = row.try_get("name")?;
-    let counts = [
-        (
-            "volumes_max",
-            more.volumes,
-            "SELECT COUNT(*) FROM volumes WHERE project = $1 AND deleting = 0",
-        ),
-        (
-            "snapshots_max",
-            more.snapshots,
-            "SELECT COUNT(*) FROM snapshots WHERE project = $1",
-        ),
-        (
-            "bytes_max",
-            more.bytes,
-            "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM volumes \
-             WHERE project = $1 AND deleting = 0",
-        ),
-    ];
-    for (column, more, count) in counts {
-        let limit = limit(&row, column)?.filter(|_| more > 0);
+    for resource in Resource::ALL {
+        let more = resource.added_by(more);
+        let limit = limit(&row, resource.limit_column())?.filter(|_| more > 0);
         let Some(limit) = limit else { continue };
-        let has: i64 = sqlx::query_scalar(count)
+        let has: i64 = sqlx::query_scalar(resource.count_statement())
             .bind(project.to_string())
             .fetch_one(&mut *change)
             .await?;
@@ -143,34 +128,73 @@ pub(in crate::database) async fn check_quota(
         if has.saturating_add(more) > limit {
             let is_insider = principal.party.is_administrator
                 || is_member(&mut *change, project, principal.party.id).await?;
-            if !is_insider {
-                return Err(DatabaseError::Quota {
-                    reason: "its owner's quota is used up; the owner can delete something, or ask \
-                             an administrator for more"
-                        .to_owned(),
-                });
-            }
-            let spell = |number: u64| match column {
-                "bytes_max" => about_bytes(number),
-                _ => number.to_string(),
+            let reason = match is_insider {
+                true => resource.exceeded(&name, has, limit, more),
+                false => "its owner's quota is used up; the owner can delete something, or ask \
+                          an administrator for more"
+                    .to_owned(),
             };
-            let of = match column {
-                "volumes_max" => " volumes",
-                "snapshots_max" => " snapshots",
-                _ => "",
-            };
-            return Err(DatabaseError::Quota {
-                reason: format!(
-                    "project {name:?} has {}{of} and may have {}, so not {} more; delete \
-                     something, or ask an administrator for more (`scree project quota {name} …`)",
-                    spell(has),
-                    spell(limit),
-                    spell(more)
-                ),
-            });
+            return Err(DatabaseError::Quota { reason });
         }
     }
     Ok(())
+}
+
+/// What the quota of a project limits.
+#[derive(Clone, Copy)]
+enum Resource {
+    Volumes,
+    Snapshots,
+    Bytes,
+}
+
+impl Resource {
+    const ALL: [Self; 3] = [Self::Volumes, Self::Snapshots, Self::Bytes];
+
+    /// The column of `projects` with the limit.
+    fn limit_column(self) -> &'static str {
+        match self {
+            Self::Volumes => "volumes_max",
+            Self::Snapshots => "snapshots_max",
+            Self::Bytes => "bytes_max",
+        }
+    }
+
+    /// The statement that counts what the project $1 has.
+    fn count_statement(self) -> &'static str {
+        match self {
+            Self::Volumes => "SELECT COUNT(*) FROM volumes WHERE project = $1 AND deleting = 0",
+            Self::Snapshots => "SELECT COUNT(*) FROM snapshots WHERE project = $1",
+            Self::Bytes => {
+                "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM volumes \
+                 WHERE project = $1 AND deleting = 0"
+            }
+        }
+    }
+
+    fn added_by(self, addition: Addition) -> u64 {
+        match self {
+            Self::Volumes => addition.volumes,
+            Self::Snapshots => addition.snapshots,
+            Self::Bytes => addition.bytes,
+        }
+    }
+
+    /// Why a project that has `has` of this cannot have `more`.
+    fn exceeded(self, project: &str, has: u64, limit: u64, more: u64) -> String {
+        let (of, spell): (_, fn(u64) -> String) = match self {
+            Self::Volumes => (" volumes", |number| number.to_string()),
+            Self::Snapshots => (" snapshots", |number| number.to_string()),
+            Self::Bytes => ("", about_bytes),
+        };
+        format!(
+            "project {project:?} has {}{of} and may have {}, so not {} more; delete \
+             something, or ask an administrator for more (`scree project quota {project} …`)",
+            spell(has),
+            spell(limit),
+            spell(more)
+        )
+    }
 }
 
 async fn is_member(

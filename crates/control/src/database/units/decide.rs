@@ -1,7 +1,7 @@
 //! [`decide`]: what happens to the copysets of a unit that is drained, removed or missing. It is a
 //! pure function of what is desired and what is observed.
 //!
-//! Invariant: unless data loss is accepted, no action removes the last member of a copyset that is
+//! Invariant: unless data loss is accepted, no step removes the last member of a copyset that is
 //! in sync and reachable, or leaves fewer such members than there are data units.
 //!
 //! ```text
@@ -60,9 +60,9 @@ pub(in crate::database) struct ObservedUnits {
     pub reachable: HashSet<UnitId>,
 }
 
-/// The action that brings a unit to its desired state.
+/// The step that brings a unit to its desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::database) enum Action {
+pub(in crate::database) enum ReplacementStep {
     /// Nothing changes; the text says why and what to do.
     Refuse(String),
     /// Members are replaced.
@@ -79,7 +79,7 @@ pub(in crate::database) fn decide(
     unit: UnitId,
     desired: DesiredUnit,
     observed: &ObservedUnits,
-) -> Action {
+) -> ReplacementStep {
     match desired {
         DesiredUnit::Drained => replace_all(unit, Departure::Draining, 0, observed),
         DesiredUnit::Replaced => replace_safely(unit, observed),
@@ -93,7 +93,7 @@ fn replace_all(
     departure: Departure,
     copysets_lost: u64,
     observed: &ObservedUnits,
-) -> Action {
+) -> ReplacementStep {
     let mut loads = observed.loads();
     loads.remove(&unit);
     let zones = zones_of(&observed.units);
@@ -101,7 +101,7 @@ fn replace_all(
     let its = observed.copysets.iter();
     for copyset in its.filter(|set| set.members.contains(&unit)) {
         let Some(new) = copysets::replacement(copyset, unit, &loads, &zones) else {
-            return Action::Refuse(format!(
+            return ReplacementStep::Refuse(format!(
                 "no healthy unit with free space can replace {} in copyset {}, which has {} \
                  members; add a unit (`scree unit add`) and try again",
                 name_of(&observed.units, unit),
@@ -117,7 +117,7 @@ fn replace_all(
             departure: observed.used.departure(copyset, departure),
         });
     }
-    Action::Replace {
+    ReplacementStep::Replace {
         replacements,
         copysets_lost,
     }
@@ -125,7 +125,7 @@ fn replace_all(
 
 /// Replaces a missing unit in the copysets whose data reachable members hold. The unit may rejoin:
 /// it is drained, and stays a member until its replacement is in sync.
-fn replace_safely(unit: UnitId, observed: &ObservedUnits) -> Action {
+fn replace_safely(unit: UnitId, observed: &ObservedUnits) -> ReplacementStep {
     let mut loads = observed.loads();
     let zones = zones_of(&observed.units);
     let mut replacements = Vec::new();
@@ -145,19 +145,19 @@ fn replace_safely(unit: UnitId, observed: &ObservedUnits) -> Action {
             });
         }
     }
-    Action::Replace {
+    ReplacementStep::Replace {
         replacements,
         copysets_lost: 0,
     }
 }
 
 /// Removes a unit at once.
-fn remove(unit: UnitId, removal: Removal, observed: &ObservedUnits) -> Action {
+fn remove(unit: UnitId, removal: Removal, observed: &ObservedUnits) -> ReplacementStep {
     let name = name_of(&observed.units, unit);
     let is_member = |set: &&Copyset| set.member_states().any(|(member, _)| member == unit);
     let its: Vec<&Copyset> = observed.copysets.iter().filter(is_member).collect();
     if !its.is_empty() && removal == Removal::Empty {
-        return Action::Refuse(format!(
+        return ReplacementStep::Refuse(format!(
             "{name} is a member of {} copysets; `scree unit drain` moves what it holds elsewhere, \
              and then removes it. If it is lost for good: `scree unit remove --lost`",
             its.len()
@@ -177,7 +177,7 @@ fn remove(unit: UnitId, removal: Removal, observed: &ObservedUnits) -> Action {
             0 => String::new(),
             count => format!("; and in {count} more"),
         };
-        return Action::Refuse(format!(
+        return ReplacementStep::Refuse(format!(
             "{name} may hold the last complete copy of something: {}{more}. Make those units \
              available again, or wait until another member is in sync (`scree unit tasks`), and \
              try again; `scree unit remove --lost --accept-data-loss` gives up what no other unit \
@@ -269,14 +269,14 @@ mod tests {
         }
     }
 
-    fn replaced_by_c(departure: Departure, copysets_lost: u64) -> Action {
+    fn replaced_by_c(departure: Departure, copysets_lost: u64) -> ReplacementStep {
         let replacement = Replacement {
             copyset: CopysetId::new(1).expect("a copyset"),
             old: A,
             new: C,
             departure,
         };
-        Action::Replace {
+        ReplacementStep::Replace {
             replacements: vec![replacement],
             copysets_lost,
         }
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn a_drained_unit_stays_until_its_replacement_is_in_sync() {
-        let action = decide(A, DesiredUnit::Drained, &observed(copyset(&[A, B])));
-        assert_eq!(action, replaced_by_c(Departure::Draining, 0));
+        let step = decide(A, DesiredUnit::Drained, &observed(copyset(&[A, B])));
+        assert_eq!(step, replaced_by_c(Departure::Draining, 0));
     }
 
     #[test]
@@ -294,8 +294,8 @@ mod tests {
             used: Used::none(),
             ..observed(copyset(&[A, B]))
         };
-        let action = decide(A, DesiredUnit::Drained, &empty);
-        assert_eq!(action, replaced_by_c(Departure::Empty, 0));
+        let step = decide(A, DesiredUnit::Drained, &empty);
+        assert_eq!(step, replaced_by_c(Departure::Empty, 0));
     }
 
     #[test]
@@ -311,12 +311,12 @@ mod tests {
         for observed in [observed(rebuilding), unreachable] {
             let lost = DesiredUnit::Removed(Removal::Lost);
             let refused = decide(A, lost, &observed);
-            assert!(matches!(refused, Action::Refuse(_)), "{refused:?}");
+            assert!(matches!(refused, ReplacementStep::Refuse(_)), "{refused:?}");
             let accepted = DesiredUnit::Removed(Removal::DataLossAccepted);
-            let action = decide(A, accepted, &observed);
-            assert_eq!(action, replaced_by_c(Departure::Lost, 1));
+            let step = decide(A, accepted, &observed);
+            assert_eq!(step, replaced_by_c(Departure::Lost, 1));
             // A missing unit is not replaced either: it may rejoin with the last copy.
-            let nothing = Action::Replace {
+            let nothing = ReplacementStep::Replace {
                 replacements: Vec::new(),
                 copysets_lost: 0,
             };
@@ -327,8 +327,8 @@ mod tests {
     #[test]
     fn a_lost_unit_is_removed_where_another_member_is_in_sync() {
         let lost = DesiredUnit::Removed(Removal::Lost);
-        let action = decide(A, lost, &observed(copyset(&[A, B])));
-        assert_eq!(action, replaced_by_c(Departure::Lost, 0));
+        let step = decide(A, lost, &observed(copyset(&[A, B])));
+        assert_eq!(step, replaced_by_c(Departure::Lost, 0));
     }
 
     #[test]
@@ -338,6 +338,6 @@ mod tests {
             ..observed(copyset(&[A, B]))
         };
         let refused = decide(A, DesiredUnit::Drained, &full);
-        assert!(matches!(refused, Action::Refuse(_)), "{refused:?}");
+        assert!(matches!(refused, ReplacementStep::Refuse(_)), "{refused:?}");
     }
 }

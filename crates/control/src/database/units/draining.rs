@@ -17,7 +17,9 @@ use crate::database::repair::members::{
     Departure, Replacement, Used, drop_member, rejoin_draining, replace_member,
 };
 use crate::database::repair::{degraded, suspicions};
-use crate::database::units::decide::{Action, DesiredUnit, ObservedUnits, Removal, decide};
+use crate::database::units::decide::{
+    DesiredUnit, ObservedUnits, Removal, ReplacementStep, decide,
+};
 use crate::database::units::{copysets_of, units_of};
 use crate::database::{DatabaseError, ObjectKind, Principal, Units, hosts, rows};
 use crate::units::{name_of, zones_of};
@@ -57,8 +59,8 @@ impl Units<'_> {
                 for unit in units {
                     // Read again each time: the units before it have changed copysets.
                     let observed = observe(&mut change, usable, &HashSet::new()).await?;
-                    let action = decide(*unit, DesiredUnit::Drained, &observed);
-                    let (copysets, _) = apply(&mut change, action, now).await?;
+                    let step = decide(*unit, DesiredUnit::Drained, &observed);
+                    let (copysets, _) = apply(&mut change, step, now).await?;
                     moved.push((*unit, copysets));
                     principal.note(&mut change, "drain-unit", unit).await?;
                 }
@@ -147,9 +149,9 @@ impl Units<'_> {
                 let now = principal.by.at;
                 require_unit(&mut change, unit).await?;
                 let observed = observe(&mut change, usable, reachable).await?;
-                let action = decide(unit, DesiredUnit::Removed(removal), &observed);
+                let step = decide(unit, DesiredUnit::Removed(removal), &observed);
                 suspicions::try_again(&mut change, unit).await?;
-                let (copysets, copysets_lost) = apply(&mut change, action, now).await?;
+                let (copysets, copysets_lost) = apply(&mut change, step, now).await?;
                 let is_member =
                     |set: &&Copyset| set.member_states().any(|(member, _)| member == unit);
                 for set in observed.copysets.iter().filter(is_member) {
@@ -189,8 +191,8 @@ impl Units<'_> {
             .notify()
             .run(|mut change| async move {
                 let observed = observe(&mut change, usable, reachable).await?;
-                let action = decide(unit, DesiredUnit::Replaced, &observed);
-                let (done, _) = apply(&mut change, action, now).await?;
+                let step = decide(unit, DesiredUnit::Replaced, &observed);
+                let (done, _) = apply(&mut change, step, now).await?;
                 if done > 0 {
                     hosts::assign_all(&mut change).await?;
                 }
@@ -223,11 +225,11 @@ impl Units<'_> {
                         departure: observed.used.departure(copyset, Departure::Draining),
                     })
                 });
-                let action = Action::Replace {
+                let step = ReplacementStep::Replace {
                     replacements: replacements.collect(),
                     copysets_lost: 0,
                 };
-                apply(&mut change, action, principal.by.at).await?;
+                apply(&mut change, step, principal.by.at).await?;
                 principal
                     .note(&mut change, "rebalance", moves.len())
                     .await?;
@@ -364,19 +366,19 @@ async fn observe(
     })
 }
 
-/// Carries out an action. Returns the number of copysets with a replacement, and of those with data
+/// Carries out a step. Returns the number of copysets with a replacement, and of those with data
 /// loss.
 ///
 /// # Errors
-/// [`DatabaseError::Refused`] if the action is a refusal.
+/// [`DatabaseError::Refused`] if the step is a refusal.
 async fn apply(
     change: &mut AnyConnection,
-    action: Action,
+    step: ReplacementStep,
     now: Millis,
 ) -> Result<(u64, u64), DatabaseError> {
-    let (replacements, copysets_lost) = match action {
-        Action::Refuse(reason) => return Err(DatabaseError::Refused { reason }),
-        Action::Replace {
+    let (replacements, copysets_lost) = match step {
+        ReplacementStep::Refuse(reason) => return Err(DatabaseError::Refused { reason }),
+        ReplacementStep::Replace {
             replacements,
             copysets_lost,
         } => (replacements, copysets_lost),

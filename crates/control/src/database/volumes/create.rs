@@ -2,7 +2,7 @@
 //! `volumes::making` checks names, sizes and capacity before it.
 
 use api::host::Encryption;
-use base::{BlockSize, Lineage, PartyId, SnapshotId, VolumeId};
+use base::{BlockSize, Lineage, PartyId, ProjectId, SnapshotId, VolumeId};
 use catalog::{Erasure, VersionKey};
 use sqlx::AnyConnection;
 use world::Millis;
@@ -71,70 +71,87 @@ impl Volumes<'_> {
         principal: &Principal,
         new: &NewVolume,
     ) -> Result<VolumeRow, DatabaseError> {
-        self.database.transaction_for(principal).run(|mut change| async move {
-            if let Some(made) = principal.made_before(&mut change).await? {
-                let need = Need::See;
-                let seen = volume_for(&mut change, principal, &made, need).await;
-                return seen.map_err(principal::gone_since);
-            }
-            new.settings.refuse_unless_allowed(principal)?;
-            let party = &principal.party;
-            let account = account_of(&mut change, party, new.project.as_deref()).await?;
-            refuse_name(&mut change, party.id, &new.name).await?;
-            let more = Addition {
-                volumes: 1,
-                bytes: new.size_bytes,
-                snapshots: 0,
-            };
-            check_quota(&mut change, principal, Some(account), more).await?;
-            if let Some(origin) = new.origin {
-                let need = Need::Have(Right::Read);
-                check_snapshot(&mut change, principal, origin, need).await?;
-            }
-            let start = match new.origin {
-                Some(origin) => start_of(&mut change, origin).await?,
-                None => Start::default(),
-            };
-            sqlx::query("INSERT INTO lineages (lineage, parent, epoch_first) VALUES ($1, $2, $3)")
+        self.database
+            .transaction_for(principal)
+            .run(|mut change| async move {
+                if let Some(made) = principal.made_before(&mut change).await? {
+                    let need = Need::See;
+                    let seen = volume_for(&mut change, principal, &made, need).await;
+                    return seen.map_err(principal::gone_since);
+                }
+                new.settings.refuse_unless_allowed(principal)?;
+                let party = &principal.party;
+                let account = account_of(&mut change, party, new.project.as_deref()).await?;
+                refuse_name(&mut change, party.id, &new.name).await?;
+                let more = Addition {
+                    volumes: 1,
+                    bytes: new.size_bytes,
+                    snapshots: 0,
+                };
+                check_quota(&mut change, principal, Some(account), more).await?;
+                if let Some(origin) = new.origin {
+                    let need = Need::Have(Right::Read);
+                    check_snapshot(&mut change, principal, origin, need).await?;
+                }
+                let start = match new.origin {
+                    Some(origin) => start_of(&mut change, origin).await?,
+                    None => Start::default(),
+                };
+                sqlx::query(
+                    "INSERT INTO lineages (lineage, parent, epoch_first) VALUES ($1, $2, $3)",
+                )
                 .bind(new.lineage.to_string())
                 .bind(start.parent.map(|parent| parent.to_string()))
                 .bind(i64::from(start.epoch + 1))
                 .execute(&mut *change)
                 .await?;
-            sqlx::query(
-                "INSERT INTO volumes (id, name, size_bytes, block_bytes, encryption, replicas, lineage, \
-             epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
-             origin_number, owner, project, data, parity) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11, $14, $15, \
-             $16, $17)",
-            )
-            .bind(new.id.to_string())
-            .bind(&new.name)
-            .bind(new.size_bytes.cast_signed())
-            .bind(new.block_size.bytes() as i64)
-            .bind(new.encryption.as_str())
-            .bind(i64::from(new.replicas))
-            .bind(new.lineage.to_string())
-            .bind(i64::from(start.epoch))
-            .bind(start.head.map_or(0, |head| head.number).cast_signed())
-            .bind(start.head.map(|head| head.volume.to_string()))
-            .bind(start.head.map(|head| head.number.cast_signed()))
-            .bind(new.origin.map(|origin| origin.to_string()))
-            .bind(new.created.0)
-            .bind(party.id.to_string())
-            .bind(account.to_string())
-            .bind(new.erasure.map_or(1, |erasure| i64::from(erasure.data())))
-            .bind(new.erasure.map_or(0, |erasure| i64::from(erasure.parity())))
-            .execute(&mut *change)
-            .await?;
-            new.settings.write(&mut change, &new.id.to_string()).await?;
-            tags::set(&mut change, &new.id.to_string(), &new.tags).await?;
-            let target = format!("{} {}", new.id, new.name);
-            principal.note(&mut change, "create", target).await?;
-            principal.note_made(&mut change, new.id).await?;
-            by_id(&mut change, new.id).await
-        }).await
+                insert_row(&mut change, new, &start, party.id, account).await?;
+                new.settings.write(&mut change, &new.id.to_string()).await?;
+                tags::set(&mut change, &new.id.to_string(), &new.tags).await?;
+                let target = format!("{} {}", new.id, new.name);
+                principal.note(&mut change, "create", target).await?;
+                principal.note_made(&mut change, new.id).await?;
+                by_id(&mut change, new.id).await
+            })
+            .await
     }
+}
+
+/// Inserts the row of a volume of `owner` that is charged to the project `account`.
+async fn insert_row(
+    change: &mut AnyConnection,
+    new: &NewVolume,
+    start: &Start,
+    owner: PartyId,
+    account: ProjectId,
+) -> Result<(), DatabaseError> {
+    sqlx::query(
+        "INSERT INTO volumes (id, name, size_bytes, block_bytes, encryption, replicas, lineage, \
+         epoch, number_last, head_volume, head_number, origin, created_ms, origin_volume, \
+         origin_number, owner, project, data, parity) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $10, $11, $14, $15, \
+         $16, $17)",
+    )
+    .bind(new.id.to_string())
+    .bind(&new.name)
+    .bind(new.size_bytes.cast_signed())
+    .bind(new.block_size.bytes() as i64)
+    .bind(new.encryption.as_str())
+    .bind(i64::from(new.replicas))
+    .bind(new.lineage.to_string())
+    .bind(i64::from(start.epoch))
+    .bind(start.head.map_or(0, |head| head.number).cast_signed())
+    .bind(start.head.map(|head| head.volume.to_string()))
+    .bind(start.head.map(|head| head.number.cast_signed()))
+    .bind(new.origin.map(|origin| origin.to_string()))
+    .bind(new.created.0)
+    .bind(owner.to_string())
+    .bind(account.to_string())
+    .bind(new.erasure.map_or(1, |erasure| i64::from(erasure.data())))
+    .bind(new.erasure.map_or(0, |erasure| i64::from(erasure.parity())))
+    .execute(change)
+    .await?;
+    Ok(())
 }
 
 /// Refuses a name that another volume of the same owner has.

@@ -69,7 +69,7 @@ impl Volumes<'_> {
                 }
                 let problem = Message::new(MessageCode::VolumeDeleted, "its volume was deleted");
                 reports::fence(&mut change, volume, now, &problem).await?;
-                hosts::clean(&mut change).await?;
+                hosts::request_cleaning(&mut change).await?;
                 snapshots::fail_pending(&mut change, volume, "its volume was deleted").await?;
                 tags::forget(&mut change, &volume.to_string()).await?;
                 chains::forget(&mut change, volume).await?;

@@ -1,4 +1,4 @@
-//! What is taken of what hosts say of units that come back, and what is read of them
+//! Reports of hosts on rejoined units: which are applied, and which slots of the units are suspect
 //! (docs/internals/rejoined-units.md).
 
 use std::ops::Range;
@@ -13,7 +13,8 @@ use crate::fresh::{on_postgres, on_sqlite};
 use crate::postgres::Postgres;
 use crate::repair_scene::{LATER, NOW, Scene, copyset, unit};
 
-/// Longer than a set of what was in flight serves, and than a host has a copyset that it says no more of.
+/// When a set of in-flight slots has expired, and a host that stopped reporting does not have its
+/// copyset any more.
 const MUCH_LATER: Millis = Millis(NOW.0 + 11 * 60 * 1000);
 
 impl Scene {
@@ -29,7 +30,7 @@ impl Scene {
     }
 }
 
-/// What is read of a unit that is filled; `None` if that is all.
+/// The suspect serials of a rebuilding unit; `None` if all are suspect.
 fn read_of(task: &RepairJob, number: u128) -> Option<&[Range<u64>]> {
     let known = task.suspect.iter().find(|(of, _)| *of == unit(number));
     known.map(|(_, serials)| serials.as_slice())
@@ -38,15 +39,15 @@ fn read_of(task: &RepairJob, number: u128) -> Option<&[Range<u64>]> {
 mod claims {
     use super::*;
 
-    /// A compromised host said again and again that a unit may lack something, and no pass
-    /// made anybody whole.
+    /// A compromised host repeated a suspicion without end, so that no pass brought any member in
+    /// sync.
     pub async fn is_taken_once(scene: Scene) {
         assert!(scene.suspicion(1, false).await);
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(!scene.suspicion(1, false).await, "it is said again later");
         scene.ends_well(0, &task).await;
         assert!(scene.suspicion(1, false).await, "that was through");
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(scene.suspicion(1, true).await, "that it is older is more");
         assert!(!scene.suspicion(1, true).await);
         assert!(!scene.suspicion(1, false).await);
@@ -73,7 +74,7 @@ mod claims {
         );
     }
 
-    /// A compromised host filled the log.
+    /// A compromised host filled the audit log.
     pub async fn requests_without_a_change_are_not_logged(scene: Scene) {
         for _ in 0..3 {
             assert!(scene.suspicion(9999, true).await, "there is no such unit");
@@ -90,11 +91,10 @@ mod claims {
         );
     }
 
-    /// What it can have lost nothing of is not compared; but what was in the way is tried
-    /// again.
+    /// A unit that has lost nothing is not compared, but a failed repair is retried.
     pub async fn is_back_as_it_was(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         let end = RepairOutcome {
             problem: Some("it is away".to_owned()),
             ..RepairOutcome::default()
@@ -103,7 +103,7 @@ mod claims {
         assert_eq!(scene.take(0, NOW).await, None, "not at once");
         let call = calls::SuspectUnit {
             unit: unit(1),
-            suspicion: Suspicion::Rejoined,
+            suspicion: Suspicion::NothingLost,
         };
         let taken = scene.call(2, NOW, call).await.expect("answered");
         assert_eq!(taken, Value::Bool(true));
@@ -114,38 +114,37 @@ mod claims {
         assert_eq!(again.missed, task.missed, "it lacks no more");
     }
 
-    /// All that a unit of 10 TB holds was read each time its daemon had been restarted.
+    /// All 10 TB of a unit were once read after each restart of its daemon.
     pub async fn in_flight_slots_are_suspect(scene: Scene) {
         let first = scene.attach().await.serial();
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         let read = read_of(&task, 1).expect("not all");
         for serial in [first, first + 1, task.serial_next, 1 << 35] {
             let is_read = read.iter().any(|range| range.contains(&serial));
             assert!(is_read, "{serial} in {read:?}");
         }
-        // It goes on to be known as long as nothing was brought.
+        // The suspect serials stay known as long as nothing was copied.
         let end = RepairOutcome {
             copied_to: Some(Vec::new()),
             problem: Some("it is away".to_owned()),
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
-        let task = scene.take(0, LATER).await.expect("still filling");
+        let task = scene.take(0, LATER).await.expect("still rebuilding");
         assert_eq!(read_of(&task, 1), Some(read));
-        // Something was, and it is not whole.
+        // Something was copied, and the member is not in sync.
         let end = RepairOutcome {
             copied_to: Some(vec![unit(1)]),
             problem: Some("it went away".to_owned()),
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, LATER, end).await);
-        let task = scene.take(0, MUCH_LATER).await.expect("still filling");
+        let task = scene.take(0, MUCH_LATER).await.expect("still rebuilding");
         assert_eq!(read_of(&task, 1), None);
     }
 
-    /// What a commit names that says of a member that it lacks some of it was on its way
-    /// just before.
+    /// Segments of a commit with missed writes were in flight just before it.
     pub async fn slots_put_long_ago_are_not_suspect(scene: Scene) {
         let first = scene.attach().await.serial();
         let used = scene.commit_using(1, (0, 0), None, first + 8).await;
@@ -154,7 +153,7 @@ mod claims {
         let degraded = Some((lacked, [1].as_slice()));
         let missed = scene.commit_using(2, (0, 0), degraded, first + 16).await;
         missed.expect("committed");
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         let read = read_of(&task, 1).expect("not all");
         let is_read = |serial: u64| read.iter().any(|range| range.contains(&serial));
         for serial in 0..8 {
@@ -167,15 +166,15 @@ mod claims {
 
     pub async fn every_slot_is_suspect_after_an_abandoned_repair(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(read_of(&task, 1).is_some());
-        // Its host is not heard of any more.
-        let task = scene.take(1, MUCH_LATER).await.expect("still filling");
+        // The host stopped reporting.
+        let task = scene.take(1, MUCH_LATER).await.expect("still rebuilding");
         assert_eq!(read_of(&task, 1), None);
     }
 
-    /// A comparison puts on whole members, too: they went on to be whole, and what it had
-    /// put there in part was not read when they came back.
+    /// A comparison also writes to members in sync. They stayed in sync, and partial writes of an
+    /// aborted comparison were not read when they rejoined.
     pub async fn slots_of_an_unfinished_comparison_are_suspect(scene: Scene) {
         let wanted = scene
             .database
@@ -184,7 +183,7 @@ mod claims {
             .await;
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
-        // Its host is not heard of any more, and the unit is away.
+        // The host stopped reporting, and the unit is unavailable.
         let task = scene
             .take(1, MUCH_LATER)
             .await
@@ -194,36 +193,36 @@ mod claims {
             copied_to: Some(Vec::new()),
             ..RepairOutcome::default()
         };
-        assert!(task.compare && scene.end(1, MUCH_LATER, end).await);
+        assert!(task.is_comparison && scene.end(1, MUCH_LATER, end).await);
         scene.suspicion(1, false).await;
         let later = Millis(MUCH_LATER.0 + 120_000);
-        let task = scene.take(0, later).await.expect("filling");
+        let task = scene.take(0, later).await.expect("rebuilding");
         assert_eq!(read_of(&task, 1), None);
-        // When it has been read that is over.
+        // Once the unit was read, its slots are not suspect any more.
         let end = RepairOutcome {
             in_sync: task.missed,
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, later, end).await);
         scene.suspicion(1, false).await;
-        let task = scene.take(0, later).await.expect("filling");
+        let task = scene.take(0, later).await.expect("rebuilding");
         assert!(read_of(&task, 1).is_some());
     }
 
     pub async fn every_slot_of_an_older_member_is_suspect(scene: Scene) {
         scene.suspicion(1, false).await;
         scene.suspect_as(1, 1, true).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert_eq!(read_of(&task, 1), None);
         scene.ends_well(0, &task).await;
-        // The last one leaves nothing behind.
+        // Nothing of the previous report is left.
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("filling");
+        let task = scene.take(0, NOW).await.expect("rebuilding");
         assert!(read_of(&task, 1).is_some());
     }
 
-    /// A compromised host noted more than any unit could ever say; and of what was noted on a
-    /// unit that is older something was left, so that every host took it for older for ever.
+    /// A compromised host recorded a lease count that no unit could ever reach. Part of it outlived
+    /// the report that the unit was older, so that every host took the unit for older for ever.
     pub async fn a_unit_cannot_know_more_leases_than_were_granted(scene: Scene) {
         scene.attach().await;
         scene.note(0, 1).await;

@@ -8,6 +8,8 @@
 //! requested an audit and those who administer the volume may delete it even if they may not read
 //! the volume; the result is not shown to them then.
 
+mod limits;
+
 use api::host::{AuditReport, DesiredAudit};
 use api::types::{AuditPlacement, AuditResult};
 use api::words::AuditState;
@@ -21,25 +23,10 @@ use crate::database::hosts::{self, jobs};
 use crate::database::rows::{self, SnapshotState, VolumeRow};
 use crate::database::tenancy::audit_log;
 use crate::database::tenancy::rights::{self, Rights};
-use crate::database::{Database, DatabaseError, Need, ObjectKind, Principal, Right};
+use crate::database::{Database, DatabaseError, Job, Need, ObjectKind, Principal, Right};
 
 /// How long results are kept, in milliseconds.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;
-
-/// The largest number of running audits of a volume: each has a host read all of it.
-const UNDER_WAY_MAX: i64 = 4;
-
-/// The largest number of running audits of one owner's volumes: a host runs one at a time, and
-/// others wait.
-const UNDER_WAY_OF_OWNER_MAX: i64 = 8;
-
-/// The largest number of results that are kept of a volume. If there are more, those that ended
-/// first are deleted, and those of the requesting user before others.
-const KEPT_MAX: i64 = 16;
-
-/// The largest number of results that are kept of one owner's volumes: each may be as long as a
-/// report.
-const KEPT_OF_OWNER_MAX: i64 = 64;
 
 /// A new audit.
 #[derive(Debug, Clone)]
@@ -138,73 +125,6 @@ async fn version_of(
     }
 }
 
-/// Deletes results so that there is room for one more, those of the requesting user first: a user
-/// who may read a volume does not displace what its owner keeps.
-async fn make_room(
-    change: &mut AnyConnection,
-    principal: &Principal,
-    row: &VolumeRow,
-) -> Result<(), DatabaseError> {
-    let principal = principal.party.id.to_string();
-    sqlx::query(
-        "DELETE FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL AND id NOT \
-         IN (SELECT id FROM volume_audits WHERE volume = $1 AND ended_ms IS NOT NULL \
-         ORDER BY CASE WHEN principal = $2 THEN 1 ELSE 0 END, ended_ms DESC, id LIMIT $3)",
-    )
-    .bind(row.id.to_string())
-    .bind(&principal)
-    .bind(KEPT_MAX - 1)
-    .execute(&mut *change)
-    .await?;
-    let Some(owner) = row.owner else {
-        return Ok(());
-    };
-    sqlx::query(
-        "DELETE FROM volume_audits WHERE ended_ms IS NOT NULL \
-         AND volume IN (SELECT id FROM volumes WHERE owner = $1) \
-         AND id NOT IN (SELECT a.id FROM volume_audits a JOIN volumes v ON v.id = a.volume \
-         WHERE v.owner = $1 AND a.ended_ms IS NOT NULL \
-         ORDER BY CASE WHEN a.principal = $2 THEN 1 ELSE 0 END, a.ended_ms DESC, a.id LIMIT $3)",
-    )
-    .bind(owner.to_string())
-    .bind(&principal)
-    .bind(KEPT_OF_OWNER_MAX - 1)
-    .execute(change)
-    .await?;
-    Ok(())
-}
-
-/// Refuses one more audit if enough are running, of the volume or of its owner's volumes.
-async fn check_room(change: &mut AnyConnection, row: &VolumeRow) -> Result<(), DatabaseError> {
-    let of_volume = format!("volume {:?}", row.name);
-    let of_volumes = "volumes of its owner's".to_owned();
-    let owner = row.owner.map(|owner| owner.to_string());
-    for (whose, what, id, count_max) in [
-        ("= $1", of_volume, Some(row.id.to_string()), UNDER_WAY_MAX),
-        (
-            "IN (SELECT id FROM volumes WHERE owner = $1)",
-            of_volumes,
-            owner,
-            UNDER_WAY_OF_OWNER_MAX,
-        ),
-    ] {
-        let statement =
-            format!("SELECT COUNT(*) FROM volume_audits WHERE ended_ms IS NULL AND volume {whose}");
-        let under_way: i64 = sqlx::query_scalar(&statement)
-            .bind(id)
-            .fetch_one(&mut *change)
-            .await?;
-        if under_way >= count_max {
-            return Err(DatabaseError::Refused {
-                reason: format!(
-                    "{under_way} audits of {what} are running; wait until one has ended"
-                ),
-            });
-        }
-    }
-    Ok(())
-}
-
 /// Audits of volumes.
 #[derive(Clone, Copy, Debug)]
 pub struct Audits<'a> {
@@ -237,8 +157,8 @@ impl Audits<'_> {
             if !has_it {
                 rights::check_host(&mut change, principal, host, None).await?;
             }
-            make_room(&mut change, principal, &row).await?;
-            check_room(&mut change, &row).await?;
+            limits::make_room(&mut change, principal, &row).await?;
+            limits::check_room(&mut change, &row).await?;
             sqlx::query(
                 "INSERT INTO volume_audits (id, volume, snapshot, host, version_volume, \
                  version_number, units, files, size_bytes, state, created_ms, reported_ms, principal, \
@@ -286,7 +206,7 @@ impl Audits<'_> {
         let row = rights::volume_for(&mut moment, principal, volume, need).await?;
         let rights = rights::volume_rights(&mut moment, principal, &row).await?;
         let audit = one(&mut moment, row.id, id, now).await?;
-        Ok((row, seen(audit, &rights, principal)))
+        Ok((row, visible_part(audit, &rights, principal)))
     }
 
     /// All audits of a volume that the principal may read, newest first, without their results.
@@ -315,7 +235,7 @@ impl Audits<'_> {
             .fetch_all(&mut *moment)
             .await?;
         let audits = found.iter().map(audit_of_volume);
-        let audits = audits.map(|audit| Ok(seen(audit?, &rights, principal)));
+        let audits = audits.map(|audit| Ok(visible_part(audit?, &rights, principal)));
         let audits = audits.collect::<Result<_, DatabaseError>>()?;
         Ok((row, audits))
     }
@@ -352,7 +272,7 @@ impl Audits<'_> {
                 jobs::assign(&mut change, &gone).await?;
                 let target = format!("{id} of {} {}", row.id, row.name);
                 principal.note(&mut change, "delete-audit", target).await?;
-                Ok((row, seen(audit, &rights, principal)))
+                Ok((row, visible_part(audit, &rights, principal)))
             })
             .await
     }
@@ -362,16 +282,7 @@ impl Audits<'_> {
     /// # Errors
     /// [`DatabaseError`].
     pub async fn on_host(self, host: PartyId) -> Result<Vec<DesiredAudit>, DatabaseError> {
-        sqlx::query(
-            "SELECT a.*, v.block_bytes FROM volume_audits a JOIN volumes v ON v.id = a.volume \
-             WHERE a.host = $1 AND a.ended_ms IS NULL ORDER BY a.created_ms, a.id",
-        )
-        .bind(host.to_string())
-        .fetch_all(&self.database.reader)
-        .await?
-        .iter()
-        .filter_map(|row| wanted(row).transpose())
-        .collect()
+        Job::Audit.desired(self.database, host, desired).await
     }
 
     /// Records the progress of a host; `false` if the audit no longer exists.
@@ -442,7 +353,7 @@ impl Audits<'_> {
 }
 
 /// The part of an audit that is visible with these rights on its volume.
-fn seen(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
+fn visible_part(audit: AuditOfVolume, rights: &Rights, principal: &Principal) -> AuditOfVolume {
     let is_own = audit.principal == Some(principal.party.id);
     let sees_principal = is_own || rights.allow(Need::Have(Right::Administer));
     let sees_result = rights.allow(Need::Have(Right::Read));
@@ -514,7 +425,7 @@ fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
 }
 
 /// Converts a row; `None` if the volume's row is damaged, which the list of volumes shows.
-fn wanted(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
+fn desired(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };
