@@ -29,7 +29,7 @@ use crate::lease::{DatabaseAge, Fencing, Leases};
 use crate::repair::Repair;
 use crate::report::{Monitor, MonitorParts, ReportParts, Reporter};
 use crate::settings::{Settings, StartError};
-use crate::units::lease_count::LeaseCountKey;
+use crate::units::lease_count::CountSigner;
 use crate::units::{RejoinReports, Units};
 use crate::vm::Plugging;
 
@@ -164,7 +164,7 @@ impl Foundation {
             Arc::clone(&self.context),
             self.controller.clone(),
             Arc::clone(&store),
-            lease_count_key(&self.cluster)?,
+            CountSigner::new(&self.cluster.lease_count_key),
         ));
         let rejoin_reports = RejoinReports::new(self.controller.clone(), Arc::clone(&units));
         let age = DatabaseAge::new(
@@ -342,10 +342,4 @@ async fn open_shared_journals(
         blocking(move || SharedJournals::open(&context.world, &path, context.cluster)).await??;
     tracing::info!(id = %opened.id(), "agent keeps journals in a shared folder");
     Ok(Some(Arc::new(opened)))
-}
-
-fn lease_count_key(cluster: &Cluster) -> Result<LeaseCountKey, StartError> {
-    let bytes = cluster.lease_count_key.0.as_slice().try_into();
-    let bytes: &[u8; 32] = bytes.map_err(|_| StartError::LeaseCountKey)?;
-    Ok(LeaseCountKey::new(bytes))
 }

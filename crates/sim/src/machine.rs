@@ -18,7 +18,7 @@ use volume::clean::{CleanError, Cleaner};
 use volume::journal::JournalLocation;
 use volume::map::PageBudget;
 use volume::scatter::{CacheView, ImagePart, Layout};
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::{DataKey, Keyring, LeaseSalt, WrappingKey};
 use volume::{LeaseTerm, OpenError, OpenParams, Store, Volume, VolumeConfig};
 use volume::{ReadOnlyParams, ReadOnlyVolume};
 use world::simulated::{SimulatedRandom, Simulation};
@@ -86,7 +86,7 @@ pub fn unit_id(number: usize) -> UnitId {
 /// The configuration that all hosts of a run share.
 #[derive(Clone)]
 struct HostConfig {
-    wrapping: Arc<KeyEncryptionKey>,
+    wrapping_key: Arc<WrappingKey>,
     volume: VolumeConfig,
     /// Size of a segment in bytes.
     segment_bytes: u64,
@@ -99,7 +99,7 @@ struct HostConfig {
 impl HostConfig {
     fn new(setup: &Setup) -> Self {
         Self {
-            wrapping: Arc::new(KeyEncryptionKey::from_bytes(&[7; 32])),
+            wrapping_key: Arc::new(WrappingKey::from_bytes(&[7; 32])),
             volume: VolumeConfig {
                 journal_bytes: setup.journal_bytes,
                 tail_entries_max: setup.tail_entries_max,
@@ -131,7 +131,7 @@ impl HostParts {
     fn assemble(self) -> Machine {
         let store = Store::new(Arc::clone(&self.world.pool));
         Machine {
-            cleaner: cleaner(&store, &self.catalog, &self.config.wrapping),
+            cleaner: cleaner(&store, &self.catalog, &self.config.wrapping_key),
             simulation: self.simulation,
             catalog: self.catalog,
             units: Vec::new(),
@@ -262,7 +262,7 @@ impl Machine {
         for number in 0..units {
             self.open_unit(number);
         }
-        self.cleaner = cleaner(&self.store, &self.catalog, &self.config.wrapping);
+        self.cleaner = cleaner(&self.store, &self.catalog, &self.config.wrapping_key);
         self.set_tables();
     }
 
@@ -421,8 +421,8 @@ impl Machine {
     ) -> LineageKey {
         let key = DataKey::generate(random);
         let wrapped = match is_sealed {
-            true => self.config.wrapping.wrap(lineage, &key, random),
-            false => self.config.wrapping.wrap_none(lineage, random),
+            true => self.config.wrapping_key.wrap(lineage, &key, random),
+            false => self.config.wrapping_key.wrap_none(lineage, random),
         };
         LineageKey {
             lineage,
@@ -436,7 +436,7 @@ impl Machine {
     /// The keyring of a lineage.
     #[must_use]
     pub fn keyring(&self, keys: &[LineageKey]) -> Arc<Keyring> {
-        Arc::new(Keyring::unwrap(keys, &self.config.wrapping).expect("wrapped with this key"))
+        Arc::new(Keyring::unwrap(keys, &self.config.wrapping_key).expect("wrapped with this key"))
     }
 
     /// Opens a volume under a lease that does not expire.
@@ -540,12 +540,12 @@ impl Machine {
 fn cleaner(
     store: &Arc<Store>,
     catalog: &Arc<WatchedCatalog>,
-    wrapping: &Arc<KeyEncryptionKey>,
+    wrapping_key: &Arc<WrappingKey>,
 ) -> Cleaner {
-    let wrapping = Arc::clone(wrapping);
+    let wrapping_key = Arc::clone(wrapping_key);
     Cleaner::new(
         Arc::clone(store),
         Arc::clone(catalog) as Arc<dyn Catalog>,
-        Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
+        Arc::new(move |keys| Keyring::unwrap(keys, &wrapping_key)),
     )
 }

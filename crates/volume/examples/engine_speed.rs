@@ -21,7 +21,7 @@ use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::journal::JournalLocation;
 use volume::map::PageBudget;
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::{DataKey, Keyring, LeaseSalt, WrappingKey};
 use volume::{LeaseTerm, OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};
 
@@ -84,9 +84,9 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     store.set_table(units, &sets);
 
     let catalog = Arc::new(MemoryCatalog::default());
-    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
     let lineage = Lineage::from_u128(1);
-    let key = wrapping.wrap(lineage, &DataKey::generate(&*world.random), &*world.random);
+    let key = wrapping_key.wrap(lineage, &DataKey::generate(&*world.random), &*world.random);
     let id = VolumeId::from_u128(1);
     let new = NewVolume {
         volume: id,
@@ -107,7 +107,7 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     let lease = catalog
         .acquire(id, LeaseSalt::generate(&*world.random), None)
         .expect("a lease");
-    let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping).expect("the key opens"));
+    let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping_key).expect("the key opens"));
     let journal = JournalLocation::of(&lease, &folder.join("journal"), None);
     Volume::open(OpenParams {
         pages: PageBudget::new(32 << 20),

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use api::host::{
     Access, AttachmentReport, AttachmentState, Call, CatalogAnswer, CatalogCall, EncodedPlan,
-    Encryption,
+    Encryption, LeaseCountKey,
 };
 use auth::Kind;
 use base::{
@@ -274,9 +274,10 @@ impl Sqlite {
     }
 
     fn on(runtime: Runtime, database: Database, folder: tempfile::TempDir) -> Self {
-        let founded = database
-            .cluster()
-            .create(ClusterId::from_u128(1), &[1; 32], Millis(0));
+        let founded =
+            database
+                .cluster()
+                .create(ClusterId::from_u128(1), &LeaseCountKey([1; 32]), Millis(0));
         runtime.block_on(founded).expect("founded");
         let catalog = Called::new(&database, &runtime);
         Self {

@@ -1,6 +1,6 @@
 //! What is claimed of base images and preloads, on both databases.
 
-use api::host::{Access, AttachmentState, BaseImage, CatalogCall, PreloadReport};
+use api::host::{Access, AttachmentState, BaseImage, CatalogCall, LeaseCountKey, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use auth::{Kind, Subject};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
@@ -30,9 +30,10 @@ pub struct Rows {
 
 impl fresh::Rows for Rows {
     async fn new(database: Database) -> Self {
-        let founded = database
-            .cluster()
-            .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
+        let founded =
+            database
+                .cluster()
+                .create(base::ClusterId::from_u128(1), &LeaseCountKey([1; 32]), NOW);
         founded.await.expect("founded");
         let principal = local(&database).await;
         let mut hosts = Vec::new();

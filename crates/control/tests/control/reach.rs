@@ -1,7 +1,7 @@
 //! What each host gets from each call of the engine's catalog: one that has the
 //! volume, had it last, shows it, has a clone of it, or nothing to do with it.
 
-use api::host::{Access, AttachmentState, CatalogCall, EncodedPlan};
+use api::host::{Access, AttachmentState, CatalogCall, EncodedPlan, LeaseCountKey};
 use base::{
     AttachmentId, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, Location, PartyId,
     SegmentId, SnapshotId, VolumeId,
@@ -60,9 +60,10 @@ struct Scene {
 
 impl Scene {
     async fn new(database: Database, stage: Stage) -> Self {
-        let founded = database
-            .cluster()
-            .create(ClusterId::from_u128(1), &[1; 32], NOW);
+        let founded =
+            database
+                .cluster()
+                .create(ClusterId::from_u128(1), &LeaseCountKey([1; 32]), NOW);
         founded.await.expect("founded");
         let mut scene = Self {
             principal: local(&database).await,
