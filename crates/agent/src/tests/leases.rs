@@ -127,9 +127,9 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     scree.connect();
     is_closed_here(&scree, volume).await;
     assert_eq!(journals(&scree), [volume.to_string()]);
-    scree.agent.parts.journal_cleaning.clean().await;
+    scree.agent.parts.journal_cleaning.reconcile().await;
     scree.agent.parts.leases.renew().await.expect("heard");
-    scree.agent.parts.journal_cleaning.clean().await;
+    scree.agent.parts.journal_cleaning.reconcile().await;
     let fenced = format!("{volume}.fenced-2");
     assert_eq!(journals(&scree), std::slice::from_ref(&fenced));
     let problems = scree.agent.parts.reporter.problems().await;
@@ -231,7 +231,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     rig.disk.hold(&folder);
     let cleaning = tokio::spawn({
         let agent = scree.agent.clone();
-        async move { agent.parts.journal_cleaning.clean().await }
+        async move { agent.parts.journal_cleaning.reconcile().await }
     });
     aside({
         let disk = Arc::clone(&rig.disk);
@@ -319,10 +319,10 @@ async fn files_of_filters_stay_as_long_as_their_volume() {
         fs::write(file, "{}\n").expect("written");
     }
     for _ in 0..3 {
-        scree.agent.parts.journal_cleaning.clean().await;
+        scree.agent.parts.journal_cleaning.reconcile().await;
         scree.agent.parts.leases.renew().await.expect("heard");
     }
-    scree.agent.parts.journal_cleaning.clean().await;
+    scree.agent.parts.journal_cleaning.reconcile().await;
     assert_eq!((there.exists(), gone.exists()), (true, false));
     assert!(remembered.exists());
     for file in forgotten {

@@ -229,9 +229,9 @@ fn completed(volume: &mut volume::Volume) -> Outcome {
     }
 }
 
-async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
-    for look in looks {
-        look.await.expect("no panic");
+async fn finish(scans: impl IntoIterator<Item = JoinHandle<()>>) {
+    for scan in scans {
+        scan.await.expect("no panic");
     }
 }
 
@@ -251,11 +251,11 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     assert_eq!(state(&control), "healthy");
 
     rig.disk.hold(&rig.unit(1));
-    let mut looks = control.agent.parts.units.probe(true);
+    let mut scans = control.agent.parts.units.probe(true);
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
     assert_eq!(state(&control), "healthy", "its last state");
-    finish(looks.pop()).await;
+    finish(scans.pop()).await;
     let again = control.agent.parts.units.probe(true);
     assert_eq!(again.len(), 1, "only of the unit that answers");
     finish(again).await;
@@ -273,7 +273,7 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
         .expect("the other unit accepts it");
 
     rig.disk.release();
-    finish(looks).await;
+    finish(scans).await;
     finish(control.agent.parts.units.probe(true)).await;
     assert_eq!(state(&control), "healthy", "it answers again");
     end(control).await;

@@ -22,8 +22,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Looks until the second unit is `state`, and once more.
-async fn look_until(scree: &Scree, state: &str) {
+/// Scans until the second unit is `state`, and once more.
+async fn scan_until(scree: &Scree, state: &str) {
     let is_so = async || {
         finish(scree.agent.parts.units.probe(true)).await;
         let units = scree.agent.parts.units.reports();
@@ -69,12 +69,12 @@ async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
 
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    look_until(&scree, "missing").await;
+    scan_until(&scree, "missing").await;
     // Its segments are lost.
     fs::remove_dir_all(away.join("segments")).expect("removed");
     fs::create_dir(away.join("segments")).expect("made");
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    look_until(&scree, "healthy").await;
+    scan_until(&scree, "healthy").await;
     scree.agent.parts.rejoin_reports.report().await;
     let unit = scree.agent.parts.units.reports()[1].id;
     assert_eq!(reported(&scree).await, [format!("{unit} restarted")]);
@@ -120,9 +120,9 @@ async fn a_restored_unit_is_reported_as_older() {
     scree.agent.parts.rejoin_reports.report().await;
 
     fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
-    look_until(&scree, "missing").await;
+    scan_until(&scree, "missing").await;
     fs::rename(&kept, rig.unit(2)).expect("renamed");
-    look_until(&scree, "healthy").await;
+    scan_until(&scree, "healthy").await;
     scree.agent.parts.rejoin_reports.report().await;
     let unit = scree.agent.parts.units.reports()[1].id;
     assert_eq!(reported(&scree).await, [format!("{unit} older")]);

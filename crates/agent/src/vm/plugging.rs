@@ -185,7 +185,7 @@ impl Plugging {
             let lock = self.lock_of(vm);
             let _turn = lock.lock().await;
             let vm = self.vm(vm, self.options.unplug_within)?;
-            Ok::<_, PlugError>(vm.look().await?)
+            Ok::<_, PlugError>(vm.disks().await?)
         };
         match look.await {
             Ok(found) => {

@@ -53,7 +53,7 @@ const REMEDY: &str = "add a port to its command line for each disk \
                       and start it again";
 
 /// The pause between checks whether the device still exists.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A device releases its node a moment after it has disappeared: the node is removed in up to this
 /// many attempts, with this pause.
@@ -221,7 +221,7 @@ async fn delete_device(
         Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => return Ok(None),
         Err(error) => return Err(error),
     }
-    let mut ticks = host::ticks(LOOK_EVERY);
+    let mut ticks = host::ticks(POLL_INTERVAL);
     loop {
         tokio::select! {
             event = monitor.next_event() => match unplug_event(&event?, id) {
@@ -262,9 +262,9 @@ impl Vm {
         Monitor::connect(socket, self.options.answer_within).await
     }
 
-    pub(super) async fn look_by_qmp(&self, socket: &Path) -> Result<Vec<Found>, VmError> {
-        let looked = async { found(&mut self.monitor(socket).await?).await };
-        looked.await.map_err(|error| self.of_qmp(error))
+    pub(super) async fn disks_by_qmp(&self, socket: &Path) -> Result<Vec<Found>, VmError> {
+        let listed = async { found(&mut self.monitor(socket).await?).await };
+        listed.await.map_err(|error| self.of_qmp(error))
     }
 
     pub(super) async fn plug_by_qmp(&self, socket: &Path, disk: &Disk) -> Result<Plugged, VmError> {
