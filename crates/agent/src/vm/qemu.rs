@@ -167,6 +167,20 @@ async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
     Ok(None)
 }
 
+/// The block node of a disk, as `blockdev-add` creates it.
+fn nbd_node(disk: &Disk, id: &str, server: &str) -> Value {
+    json!({
+        "driver": "nbd",
+        "node-name": id,
+        "server": { "type": "unix", "path": server },
+        "export": disk.export,
+        "read-only": disk.is_read_only,
+        "reconnect-delay": disk.reconnect_delay_seconds,
+        // Otherwise the guest's trims would end here.
+        "discard": "unmap",
+    })
+}
+
 /// Removes a node, if it exists. Returns why if QEMU refuses to.
 async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>, QmpError> {
     for tried in 1.. {
@@ -288,16 +302,7 @@ impl Vm {
         }
 
         let port = spare_port(&mut monitor).await.map_err(of_qmp)?;
-        let node = json!({
-            "driver": "nbd",
-            "node-name": id,
-            "server": { "type": "unix", "path": server },
-            "export": disk.export,
-            "read-only": disk.is_read_only,
-            "reconnect-delay": disk.reconnect_delay_seconds,
-            // Otherwise the guest's trims would end here.
-            "discard": "unmap",
-        });
+        let node = nbd_node(disk, &id, server);
         let _: Value = monitor
             .execute("blockdev-add", node)
             .await

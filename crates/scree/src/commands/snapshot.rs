@@ -72,29 +72,9 @@ impl Session {
                 wait,
                 ..
             } => {
-                let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
-                let path = format!("/v1/snapshots?wait={wait_seconds}");
-                let progress = Progress::start(format!("taking a snapshot of {volume}"));
-                let new = CreateSnapshot {
-                    volume,
-                    name,
-                    tags: tags(&tag)?,
-                };
-                let snapshot: Snapshot = self.client.post(&path, &new).await?;
-                drop(progress);
-                self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
-                    .await?;
-                match snapshot.message {
-                    Some(message) => Err(Failure::new(format!("the snapshot failed: {message}"))),
-                    None if wait && !self.is_dry_run && snapshot.state != "completed" => {
-                        Err(Failure::new(format!(
-                            "snapshot {} is {} after {WAIT_SECONDS} s; it continues, and `scree snapshot \
-                             list` shows when it is completed",
-                            snapshot.name, snapshot.state
-                        )))
-                    }
-                    None => Ok(()),
-                }
+                let tags = tags(&tag)?;
+                self.take_snapshot(CreateSnapshot { volume, name, tags }, wait)
+                    .await
             }
             SnapshotCommand::List {
                 volume,
@@ -111,16 +91,7 @@ impl Session {
                 let snapshots = self.snapshots(&path).await?;
                 self.print_snapshots(&snapshots, &snapshots).await
             }
-            SnapshotCommand::Tree => {
-                let volumes: Vec<ListedVolume> = self.client.all("/v1/volumes").await?;
-                let volumes: Vec<TreeVolume> = volumes.into_iter().map(TreeVolume::from).collect();
-                let snapshots = self.snapshots("/v1/snapshots").await?;
-                let owners = volumes.iter().map(|one| one.owner.as_ref());
-                let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
-                let is_own = self.are_own(owners).await?;
-                let tree = tree(volumes, snapshots);
-                Ok(print(self.format, &tree, |tree| draw(tree, is_own))?)
-            }
+            SnapshotCommand::Tree => self.print_tree().await,
             SnapshotCommand::Tag {
                 name, tags: words, ..
             } => {
@@ -142,6 +113,38 @@ impl Session {
 }
 
 impl Session {
+    async fn take_snapshot(&self, new: CreateSnapshot, wait: bool) -> Result<(), Failure> {
+        let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+        let path = format!("/v1/snapshots?wait={wait_seconds}");
+        let progress = Progress::start(format!("taking a snapshot of {}", new.volume));
+        let snapshot: Snapshot = self.client.post(&path, &new).await?;
+        drop(progress);
+        self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
+            .await?;
+        match snapshot.message {
+            Some(message) => Err(Failure::new(format!("the snapshot failed: {message}"))),
+            None if wait && !self.is_dry_run && snapshot.state != "completed" => {
+                Err(Failure::new(format!(
+                    "snapshot {} is {} after {WAIT_SECONDS} s; it continues, and `scree snapshot \
+                     list` shows when it is completed",
+                    snapshot.name, snapshot.state
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn print_tree(&self) -> Result<(), Failure> {
+        let volumes: Vec<ListedVolume> = self.client.all("/v1/volumes").await?;
+        let volumes: Vec<TreeVolume> = volumes.into_iter().map(TreeVolume::from).collect();
+        let snapshots = self.snapshots("/v1/snapshots").await?;
+        let owners = volumes.iter().map(|one| one.owner.as_ref());
+        let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
+        let is_own = self.are_own(owners).await?;
+        let tree = tree(volumes, snapshots);
+        Ok(print(self.format, &tree, |tree| draw(tree, is_own))?)
+    }
+
     /// Prints `what`, in a table as `snapshots`.
     async fn print_snapshots(
         &self,

@@ -40,29 +40,14 @@ impl Session {
                 arguments.name
             )));
         }
-        let volume = match arguments.volume.parse::<VolumeId>() {
-            Ok(id) => id.to_string(),
-            Err(_) => {
-                let path = format!("/v1/volumes/{}", segment(&arguments.volume)?);
-                let volume: Volume = self.client.get(&path).await?;
-                volume.id
-            }
-        };
+        let volume = self.volume_id(&arguments.volume).await?;
         let file = format!("{}{TRACE_SUFFIX}", arguments.name);
         let folder = folder.join("chains").join(volume);
         let newest = folder.join(file);
         let disk = World::real(1).disk;
         let files = read(&*disk, &newest)?;
         if files.is_empty() {
-            let there = names(&*disk, &folder)?;
-            let hint = match there.is_empty() {
-                true => "no filter of this volume has recorded anything on this host".to_owned(),
-                false => format!("there are traces of: {}", there.join(", ")),
-            };
-            return Err(Failure::new(format!(
-                "there is no {}: {hint} (a filter writes its trace once a second)",
-                newest.display()
-            )));
+            return Err(no_trace(&names(&*disk, &folder)?, &newest));
         }
         let (traces, broken) = Trace::read(files.iter().map(|(_, bytes)| bytes.as_slice()));
         for (number, error) in broken {
@@ -72,16 +57,8 @@ impl Session {
                 &format!("{path}: {error}; only the records before it are read"),
             );
         }
-        for one in &traces {
-            let (overwritten, lost) = (one.removed, one.lost);
-            if one.missing() > 0 {
-                let notice = format!(
-                    "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} were \
-                     not recorded",
-                    moment(one, 0)
-                );
-                print_notice(self.format, &notice);
-            }
+        for incomplete in traces.iter().filter(|one| one.missing() > 0) {
+            print_notice(self.format, &missing_requests(incomplete));
         }
         match (arguments.format, self.format) {
             (Some(_), _) => print_iolog(&traces, &arguments.device),
@@ -89,6 +66,39 @@ impl Session {
             (None, Format::Json | Format::Yaml) => print_each(&traces, as_json),
         }
     }
+
+    /// The id of a volume that is named by its name or id.
+    async fn volume_id(&self, volume: &str) -> Result<String, Failure> {
+        match volume.parse::<VolumeId>() {
+            Ok(id) => Ok(id.to_string()),
+            Err(_) => {
+                let path = format!("/v1/volumes/{}", segment(volume)?);
+                let volume: Volume = self.client.get(&path).await?;
+                Ok(volume.id)
+            }
+        }
+    }
+}
+
+/// The failure for a trace that does not exist, with the names of those that do.
+fn no_trace(existing: &[String], newest: &Path) -> Failure {
+    let hint = match existing.is_empty() {
+        true => "no filter of this volume has recorded anything on this host".to_owned(),
+        false => format!("there are traces of: {}", existing.join(", ")),
+    };
+    Failure::new(format!(
+        "there is no {}: {hint} (a filter writes its trace once a second)",
+        newest.display()
+    ))
+}
+
+fn missing_requests(trace: &Trace) -> String {
+    let (overwritten, lost) = (trace.removed, trace.lost);
+    format!(
+        "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} \
+         were not recorded",
+        moment(trace, 0)
+    )
 }
 
 /// The names of the filters that have recorded something.

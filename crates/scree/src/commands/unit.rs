@@ -19,12 +19,7 @@ impl Session {
             Some(UnitCommand::Create { name, zone, .. }) => self.create_daemon(name, zone).await,
             Some(UnitCommand::SetZone { unit, zone, .. }) => {
                 let zone = self.put_zone(&unit, zone).await?;
-                Ok(print(self.format, &zone, |zone| {
-                    let name = zone.zone.as_deref().unwrap_or("a zone of its own");
-                    let message = zone.message.as_ref();
-                    let message = message.map_or_else(String::new, |text| format!("{text}\n"));
-                    format!("{} is in {name}\n{message}", zone.unit)
-                })?)
+                Ok(print(self.format, &zone, zone_text)?)
             }
             Some(UnitCommand::Show { unit }) => {
                 let path = format!("/v1/units/{}", segment(&unit)?);
@@ -49,13 +44,11 @@ impl Session {
                 accept_data_loss,
                 ..
             }) => {
-                let path = format!("/v1/units/{}/remove", segment(&unit)?);
                 let how = RemoveUnit {
                     lost,
                     accept_data_loss,
                 };
-                let moved: UnitChange = self.client.post(&path, &how).await?;
-                Ok(print(self.format, &moved, moved_text)?)
+                self.remove_unit(&unit, how).await
             }
             Some(UnitCommand::Repair { .. }) => self.begin("/v1/units/repair", &()).await,
             Some(UnitCommand::Scrub { unit, .. }) => {
@@ -101,6 +94,12 @@ impl Session {
         }
     }
 
+    async fn remove_unit(&self, unit: &str, how: RemoveUnit) -> Result<(), Failure> {
+        let path = format!("/v1/units/{}/remove", segment(unit)?);
+        let moved: UnitChange = self.client.post(&path, &how).await?;
+        Ok(print(self.format, &moved, moved_text)?)
+    }
+
     async fn drain(&self, which: DrainUnits) -> Result<(), Failure> {
         let moved: Vec<UnitChange> = self.client.post("/v1/units/drain", &which).await?;
         Ok(print(self.format, &moved, |moved| {
@@ -134,6 +133,13 @@ impl Session {
     async fn daemon(&self, command: PartyCommand) -> Result<(), Failure> {
         self.party("daemons", "scree unit join", command).await
     }
+}
+
+fn zone_text(zone: &UnitZone) -> String {
+    let name = zone.zone.as_deref().unwrap_or("a zone of its own");
+    let message = zone.message.as_ref();
+    let message = message.map_or_else(String::new, |text| format!("{text}\n"));
+    format!("{} is in {name}\n{message}", zone.unit)
 }
 
 fn moved_text(moved: &UnitChange) -> String {
