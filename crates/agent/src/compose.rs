@@ -12,7 +12,6 @@ use volume::map::PageBudget;
 use volume::{Store, VolumeConfig};
 use world::Clock;
 
-use crate::agent::Parts;
 use crate::attach::{Attachments, OpenerParts, VolumeOpener, WorkerParts};
 use crate::audits::Audits;
 use crate::background::VersionReader;
@@ -43,24 +42,37 @@ pub(crate) struct Foundation {
     pub cluster: Cluster,
 }
 
+/// The parts of an agent, made by [`Foundation::compose`].
+pub(crate) struct Parts {
+    pub foundation: Foundation,
+    pub storage: Storage,
+    pub volumes: Volumes,
+    pub maintenance: Maintenance,
+    pub jobs: HostJobs,
+    pub preloads: Preloads,
+    pub audits: Audits,
+    pub reporter: Reporter,
+    pub monitor: Monitor,
+}
+
 /// What volumes are stored on.
-struct Storage {
+pub(crate) struct Storage {
     store: Arc<Store>,
-    units: Arc<Units>,
-    rejoin_reports: RejoinReports,
-    age: Arc<DatabaseAge>,
+    pub units: Arc<Units>,
+    pub rejoin_reports: RejoinReports,
+    pub age: Arc<DatabaseAge>,
     fencing: Arc<Fencing>,
-    leases: Arc<Leases>,
+    pub leases: Arc<Leases>,
     local_journals: Arc<LocalJournals>,
     shared_journals: Option<Arc<SharedJournals>>,
-    caching: Arc<Caching>,
+    pub caching: Arc<Caching>,
     reader: VersionReader,
 }
 
 /// What opens, serves and closes volumes.
-struct Volumes {
-    open: Arc<OpenVolumes>,
-    attachments: Arc<Attachments>,
+pub(crate) struct Volumes {
+    pub open: Arc<OpenVolumes>,
+    pub attachments: Arc<Attachments>,
 }
 
 /// How volumes are opened and served.
@@ -71,11 +83,11 @@ struct VolumeSettings {
 }
 
 /// What works on closed volumes and on units.
-struct Maintenance {
-    rewrapping: Rewrapping,
-    repair: Arc<Repair>,
-    cleaning: Arc<Cleaning>,
-    journal_cleaning: Arc<JournalCleaning>,
+pub(crate) struct Maintenance {
+    pub rewrapping: Rewrapping,
+    pub repair: Arc<Repair>,
+    pub cleaning: Arc<Cleaning>,
+    pub journal_cleaning: Arc<JournalCleaning>,
 }
 
 impl Foundation {
@@ -109,30 +121,18 @@ impl Foundation {
         );
         let audits = Audits::new(
             self.controller.clone(),
-            storage.reader,
+            storage.reader.clone(),
             Arc::clone(&self.context.world.random),
             self.shutdown.clone(),
         );
         Ok(Parts {
-            context: self.context,
-            shutdown: self.shutdown,
-            controller: self.controller,
-            contact: self.contact,
-            keys: self.keys,
-            rewrapping: maintenance.rewrapping,
-            units: storage.units,
-            rejoin_reports: storage.rejoin_reports,
-            age: storage.age,
-            leases: storage.leases,
-            caching: storage.caching,
+            foundation: self,
+            storage,
+            volumes,
+            maintenance,
+            jobs,
             preloads,
             audits,
-            volumes: volumes.open,
-            attachments: volumes.attachments,
-            jobs,
-            repair: maintenance.repair,
-            cleaning: maintenance.cleaning,
-            journal_cleaning: maintenance.journal_cleaning,
             reporter,
             monitor,
         })

@@ -80,7 +80,7 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
         (VolumeState::Error, 1)
     );
     rig.disk.release();
-    finish(control.agent.parts.units.probe(true)).await;
+    finish(control.agent.parts.storage.units.probe(true)).await;
     served(&control).await;
     control
         .control
@@ -119,21 +119,21 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
         .create(small("disk"))
         .await
         .expect("made");
-    let state = |control: &Scree| control.agent.parts.units.reports()[0].state.clone();
+    let state = |control: &Scree| control.agent.parts.storage.units.reports()[0].state.clone();
     assert_eq!(state(&control), "healthy");
 
     rig.disk.hold(&rig.unit(1));
-    let mut scans = control.agent.parts.units.probe(true);
+    let mut scans = control.agent.parts.storage.units.probe(true);
     let held = Arc::clone(&rig.disk);
     aside(move || held.wait_for_one()).await;
     assert_eq!(state(&control), "healthy", "its last state");
     finish(scans.pop()).await;
-    let again = control.agent.parts.units.probe(true);
+    let again = control.agent.parts.storage.units.probe(true);
     assert_eq!(again.len(), 1, "only of the unit that answers");
     finish(again).await;
     rig.clock.advance(Duration::from_secs(6));
-    finish(control.agent.parts.units.probe(false)).await;
-    let shown = &control.agent.parts.units.reports()[0];
+    finish(control.agent.parts.storage.units.probe(false)).await;
+    let shown = &control.agent.parts.storage.units.reports()[0];
     assert_eq!(shown.state, "missing");
     let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("has not answered for 6 s"), "{reason}");
@@ -146,7 +146,7 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
 
     rig.disk.release();
     finish(scans).await;
-    finish(control.agent.parts.units.probe(true)).await;
+    finish(control.agent.parts.storage.units.probe(true)).await;
     assert_eq!(state(&control), "healthy", "it answers again");
     end(control).await;
 
@@ -161,8 +161,8 @@ async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     assert_eq!(state(&control), "missing");
     // The clock may have advanced past the timeout of the other unit, too.
     let is_healthy = async || {
-        finish(control.agent.parts.units.probe(true)).await;
-        (control.agent.parts.units.reports()[1].state == "healthy").then_some(())
+        finish(control.agent.parts.storage.units.probe(true)).await;
+        (control.agent.parts.storage.units.reports()[1].state == "healthy").then_some(())
     };
     eventually("the other unit is healthy", is_healthy).await;
     let served = control.export("disk").await;

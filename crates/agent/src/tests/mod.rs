@@ -104,7 +104,7 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     assert!(ended.is_none(), "it waits for the opening volume");
     rig.disk.release();
     assert_eq!(ending.await.expect("no panic"), 0);
-    assert!(control.agent.parts.attachments.is_empty());
+    assert!(control.agent.parts.volumes.attachments.is_empty());
     opening.abort();
     drop(opening.await);
     end(control).await;
@@ -237,8 +237,8 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     let path = rig.unit(1);
     fs::rename(&path, rig.folder.path().join("away")).expect("renamed");
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
-    finish(control.agent.parts.units.probe(true)).await;
-    let shown = &control.agent.parts.units.reports()[0];
+    finish(control.agent.parts.storage.units.probe(true)).await;
+    let shown = &control.agent.parts.storage.units.reports()[0];
     assert_eq!(shown.state, "failing");
     let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("Too many levels"), "{reason}");
@@ -264,7 +264,7 @@ async fn a_failing_plan_does_not_delay_the_plans_after_it() {
         .expect("made");
     let database = control.control.database();
     let copysets = database.units().copysets().await.expect("read");
-    let units = control.agent.parts.units.reports();
+    let units = control.agent.parts.storage.units.reports();
     let on = |unit: usize| {
         let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
         copysets.iter().find(is_it).expect("planned").id
@@ -281,6 +281,7 @@ async fn a_failing_plan_does_not_delay_the_plans_after_it() {
     control
         .agent
         .parts
+        .maintenance
         .cleaning
         .free_due()
         .await
