@@ -61,30 +61,10 @@ fn main() -> Result<(), Failed> {
         data.into()
     };
 
-    let made = (1..=units).map(|number| {
-        let location = unit_object::Location::at(&format!("{url}/u{number}"))?;
-        let id = UnitId::from_u128(number);
-        let cluster = ClusterId::from_u128(1);
-        let unit = ObjectUnit::create(&world, runtime.handle(), &location, cluster, id)?;
-        Ok((id, Arc::new(unit)))
-    });
-    let made: Vec<_> = made.collect::<Result<_, Failed>>()?;
-    let ids: Vec<UnitId> = made.iter().map(|(id, _)| *id).collect();
-    let store = Store::new(Arc::clone(&world.pool));
-    let tracked = made.iter().map(|(id, unit)| {
-        let unit = TrackedUnit::new(Arc::clone(unit) as _, Arc::clone(&world.clock));
-        (*id, Arc::new(unit))
-    });
-    let sets = copysets::plan(&ids, &Zones::new(), 1, None, &[], 8, &*world.random);
-    store.set_table(tracked.collect(), &sets);
+    let units = create_units(&world, runtime.handle(), &url, units)?;
+    let store = store_on(&world, &units);
     let mut placer = placer(&world, &store)?;
-    let source: Source = {
-        let data = Arc::clone(&data);
-        Arc::new(move |index, slot| {
-            slot.copy_from_slice(&data[index * SLOT_BYTES as usize..][..SLOT_BYTES as usize]);
-            Ok([index as u8; 16])
-        })
-    };
+    let source = source_of(&data);
 
     let (mut uploads, mut destages) = (Vec::new(), Vec::new());
     let mut placed = Vec::new();
@@ -109,7 +89,7 @@ fn main() -> Result<(), Failed> {
         let ms = median.as_secs_f64() * 1e3;
         println!("4 KiB reads, {at_once:2} at once: {per_second:7.0}/s, median {ms:.2} ms");
     }
-    for (_, unit) in &made {
+    for (_, unit) in &units {
         for segment in unit.list()? {
             unit.delete(segment)?;
         }
@@ -120,6 +100,46 @@ fn main() -> Result<(), Failed> {
 
 fn bucket_of(url: &str) -> Option<(&str, &str)> {
     url.strip_prefix("s3://")?.split_once('/')
+}
+
+type Units = Vec<(UnitId, Arc<ObjectUnit>)>;
+
+fn create_units(
+    world: &World,
+    runtime: &tokio::runtime::Handle,
+    url: &str,
+    count: u128,
+) -> Result<Units, Failed> {
+    let made = (1..=count).map(|number| {
+        let location = unit_object::Location::at(&format!("{url}/u{number}"))?;
+        let id = UnitId::from_u128(number);
+        let cluster = ClusterId::from_u128(1);
+        let unit = ObjectUnit::create(world, runtime, &location, cluster, id)?;
+        Ok((id, Arc::new(unit)))
+    });
+    made.collect()
+}
+
+/// A store on these units, with one copy of each block.
+fn store_on(world: &World, units: &Units) -> Arc<Store> {
+    let ids: Vec<UnitId> = units.iter().map(|(id, _)| *id).collect();
+    let store = Store::new(Arc::clone(&world.pool));
+    let tracked = units.iter().map(|(id, unit)| {
+        let unit = TrackedUnit::new(Arc::clone(unit) as _, Arc::clone(&world.clock));
+        (*id, Arc::new(unit))
+    });
+    let sets = copysets::plan(&ids, &Zones::new(), 1, None, &[], 8, &*world.random);
+    store.set_table(tracked.collect(), &sets);
+    store
+}
+
+/// The blocks of `data`, unsealed.
+fn source_of(data: &Arc<[u8]>) -> Source {
+    let data = Arc::clone(data);
+    Arc::new(move |index, slot| {
+        slot.copy_from_slice(&data[index * SLOT_BYTES as usize..][..SLOT_BYTES as usize]);
+        Ok([index as u8; 16])
+    })
 }
 
 fn placer(world: &World, store: &Store) -> Result<Placer, Failed> {
@@ -181,10 +201,10 @@ fn rate(times: &mut [Duration]) -> f64 {
 /// Reads for 5 s with `at_once` concurrent reads; returns the reads per second, and the median
 /// duration of a read.
 fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) -> (f64, Duration) {
-    let (tell, told) = mpsc::channel();
+    let (send, durations) = mpsc::channel();
     let begun = Instant::now();
     let number = AtomicU64::new(world.random.u64());
-    let ask = || {
+    let start_read = || {
         let at = number.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed) as usize;
         let location = placed[at % placed.len()];
         let run = SlotRun {
@@ -192,11 +212,11 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
             first: location.slot(),
             count: 1,
         };
-        let (tell, asked) = (tell.clone(), Instant::now());
+        let (send, started) = (send.clone(), Instant::now());
         let done = Box::new(move |read: Result<ReadSlots<'_>, UnitError>| {
             read.expect("a readable slot");
             // The results of the last reads are not needed.
-            let _ = tell.send(asked.elapsed());
+            let _ = send.send(started.elapsed());
         });
         let run = MemberRun {
             place: None,
@@ -204,14 +224,14 @@ fn read(world: &World, store: &Arc<Store>, placed: &[Location], at_once: usize) 
         };
         assert!(store.start_read(&store.table(), run, SLOT_BYTES, &[], done));
     };
-    (0..at_once).for_each(|_| ask());
+    (0..at_once).for_each(|_| start_read());
     let mut times = Vec::new();
-    while let Ok(time) = told.recv() {
+    while let Ok(time) = durations.recv() {
         times.push(time);
         if begun.elapsed() > Duration::from_secs(5) {
             break;
         }
-        ask();
+        start_read();
     }
     let per_second = times.len() as f64 / begun.elapsed().as_secs_f64();
     times.sort_unstable();

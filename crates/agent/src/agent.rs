@@ -17,23 +17,14 @@ use metrics::{Answer, Measures, Part};
 use tokio::runtime::Handle;
 use world::{World, host};
 
-use crate::attach::Attachments;
-use crate::audits::Audits;
-use crate::cache::{Caching, Preloads};
-use crate::cleaning::{Cleaning, JournalCleaning};
-use crate::compose::Foundation;
+use crate::compose::{Foundation, Parts};
 use crate::context::{HostContext, Shutdown, blocking};
 use crate::controller::{Contact, Controller, Pauses};
-use crate::export::OpenVolumes;
 use crate::folder::Folder;
-use crate::jobs::{HostJobs, create_key};
-use crate::keys::{HostKeys, KeyLocations, Rewrapping};
-use crate::lease::{DatabaseAge, Leases};
-use crate::repair::Repair;
-use crate::report::{Monitor, Reporter};
+use crate::jobs::create_key;
+use crate::keys::{HostKeys, KeyLocations};
 use crate::settings::{Settings, StartError};
 use crate::unit_owner::UnitOwner;
-use crate::units::{RejoinReports, Units};
 
 /// The longest time of a shutdown: the 30 s in which an export may finish the requests of its
 /// clients, the 60 s in which a destage must make progress, and a margin.
@@ -52,31 +43,6 @@ const PROBE_PASSES: u64 = 5;
 #[derive(Clone)]
 pub struct Agent {
     pub(crate) parts: Arc<Parts>,
-}
-
-/// The parts of an agent, made by [`Foundation::compose`].
-pub(crate) struct Parts {
-    pub context: Arc<HostContext>,
-    pub shutdown: Shutdown,
-    pub controller: Controller,
-    pub contact: Arc<Contact>,
-    pub keys: Arc<HostKeys>,
-    pub rewrapping: Rewrapping,
-    pub units: Arc<Units>,
-    pub rejoin_reports: RejoinReports,
-    pub age: Arc<DatabaseAge>,
-    pub leases: Arc<Leases>,
-    pub caching: Arc<Caching>,
-    pub preloads: Preloads,
-    pub audits: Audits,
-    pub volumes: Arc<OpenVolumes>,
-    pub attachments: Arc<Attachments>,
-    pub jobs: HostJobs,
-    pub repair: Arc<Repair>,
-    pub cleaning: Arc<Cleaning>,
-    pub journal_cleaning: Arc<JournalCleaning>,
-    pub reporter: Reporter,
-    pub monitor: Monitor,
 }
 
 impl Agent {
@@ -123,10 +89,14 @@ impl Agent {
     /// Mounts the units and opens the desired volumes; returns when each has been tried once.
     async fn begin(&self, units: Option<usize>, default: usize) -> Result<(), StartError> {
         let parts = &self.parts;
-        let mut assignments = parts.controller.assignments(None).await?;
+        let mut assignments = parts.foundation.controller.assignments(None).await?;
         if assignments.units.is_empty() {
-            parts.units.make_first(units.unwrap_or(default)).await?;
-            assignments = parts.controller.assignments(None).await?;
+            parts
+                .storage
+                .units
+                .make_first(units.unwrap_or(default))
+                .await?;
+            assignments = parts.foundation.controller.assignments(None).await?;
         } else if let Some(requested) = units.filter(|count| *count != assignments.units.len()) {
             tracing::info!(
                 units = assignments.units.len(),
@@ -135,16 +105,17 @@ impl Agent {
             );
         }
         parts
+            .storage
             .units
             .follow(&assignments.units, &assignments.copysets);
-        parts.units.get_certificate().await;
-        parts.units.wait_until_found().await;
-        parts.units.refuse_if_held()?;
-        parts.age.check().await?;
+        parts.storage.units.get_certificate().await;
+        parts.storage.units.wait_until_found().await;
+        parts.storage.units.refuse_if_held()?;
+        parts.storage.age.check().await?;
         // Volumes may be opened only after that check: the desired state may have changed meanwhile.
-        let assignments = parts.controller.assignments(None).await?;
+        let assignments = parts.foundation.controller.assignments(None).await?;
         self.apply(assignments);
-        parts.attachments.tried().await;
+        parts.volumes.attachments.tried().await;
         parts.reporter.send(true).await;
         Ok(())
     }
@@ -155,17 +126,17 @@ impl Agent {
         tokio::join!(
             self.follow(),
             parts.reporter.run(),
-            parts.leases.run(),
-            parts.journal_cleaning.run(),
+            parts.storage.leases.run(),
+            parts.maintenance.journal_cleaning.run(),
             self.watch_units(),
-            parts.cleaning.run_removing(),
-            parts.cleaning.run_freeing(),
-            parts.rejoin_reports.run(),
-            parts.repair.run(),
-            parts.rewrapping.run(),
-            parts.caching.run(),
-            parts.controller.keep_capabilities(),
-            parts.units.keep_certificate(),
+            parts.maintenance.cleaning.run_removing(),
+            parts.maintenance.cleaning.run_freeing(),
+            parts.storage.rejoin_reports.run(),
+            parts.maintenance.repair.run(),
+            parts.maintenance.rewrapping.run(),
+            parts.storage.caching.run(),
+            parts.foundation.controller.keep_capabilities(),
+            parts.storage.units.keep_certificate(),
         );
     }
 
@@ -175,10 +146,10 @@ impl Agent {
         let mut pauses = Pauses::default();
         let mut is_lost = false;
         loop {
-            match self.parts.controller.assignments(after).await {
+            match self.parts.foundation.controller.assignments(after).await {
                 Ok(assignments) => {
-                    let clock = &self.parts.context.world.clock;
-                    self.parts.contact.note_answer(clock.monotonic());
+                    let clock = &self.parts.foundation.context.world.clock;
+                    self.parts.foundation.contact.note_answer(clock.monotonic());
                     if is_lost {
                         tracing::info!("controllers answer again");
                     }
@@ -204,16 +175,24 @@ impl Agent {
         for pass in 0_u64.. {
             ticks.tick().await;
             // The answers arrive in the units' state; the next pass does not wait for them.
-            drop(self.parts.units.probe(pass.is_multiple_of(PROBE_PASSES)));
+            drop(
+                self.parts
+                    .storage
+                    .units
+                    .probe(pass.is_multiple_of(PROBE_PASSES)),
+            );
         }
     }
 
     /// Passes the desired state on to the parts.
     fn apply(&self, desired: Assignments) {
         let parts = &self.parts;
-        parts.units.follow(&desired.units, &desired.copysets);
-        if parts.keys.list(desired.keys) {
-            let keys = Arc::clone(&parts.keys);
+        parts
+            .storage
+            .units
+            .follow(&desired.units, &desired.copysets);
+        if parts.foundation.keys.list(desired.keys) {
+            let keys = Arc::clone(&parts.foundation.keys);
             tokio::task::spawn_blocking(move || keys.follow_and_notify());
         }
         for job in desired.tasks {
@@ -222,18 +201,22 @@ impl Agent {
         // Before blocks are unpinned: while a worker is busy, its volume would pin the blocks that
         // it reads again.
         for assignment in &desired.attachments {
-            if let Some(attached) = parts.volumes.get(assignment.id) {
+            if let Some(attached) = parts.volumes.open.get(assignment.id) {
                 attached.follow_image(assignment.image);
             }
         }
-        parts.attachments.set_desired(desired.attachments);
+        parts.volumes.attachments.set_desired(desired.attachments);
         parts.preloads.set_desired(desired.preloads);
         parts.audits.set_desired(desired.audits);
-        parts.caching.set_unpins(desired.unpins);
+        parts.storage.caching.set_unpins(desired.unpins);
         parts
+            .maintenance
             .repair
             .set_compare_count(desired.comparisons_requested);
-        parts.cleaning.set_serial(desired.cleaning_serial);
+        parts
+            .maintenance
+            .cleaning
+            .set_serial(desired.cleaning_serial);
         parts.reporter.set_requested(desired.report_number);
     }
 
@@ -243,8 +226,8 @@ impl Agent {
     /// units do not answer.
     pub async fn shut_down(&self) -> usize {
         let parts = &self.parts;
-        parts.shutdown.begin();
-        let mut shutting_down = parts.attachments.shut_down();
+        parts.foundation.shutdown.begin();
+        let mut shutting_down = parts.volumes.attachments.shut_down();
         let has_timed_out = tokio::select! {
             closed = host::timeout(SHUT_DOWN_WITHIN, shutting_down.wait()) => closed.is_none(),
             () = self.keep_entitled() => unreachable!("the loops never end"),
@@ -253,8 +236,8 @@ impl Agent {
             let seconds = SHUT_DOWN_WITHIN.as_secs();
             tracing::error!(seconds, "agent did not close all volumes in time");
         }
-        parts.caching.leave().await;
-        let reported = parts.controller.begin();
+        parts.storage.caching.leave().await;
+        let reported = parts.foundation.controller.begin();
         if !matches!(host::timeout(GOODBYE_TIMEOUT, reported).await, Some(Ok(_))) {
             tracing::warn!("controllers did not acknowledge the shutdown");
         }
@@ -265,8 +248,8 @@ impl Agent {
     /// lasts. [`Agent::run`] has ended by then.
     async fn keep_entitled(&self) {
         tokio::join!(
-            self.parts.leases.run(),
-            self.parts.controller.keep_capabilities()
+            self.parts.storage.leases.run(),
+            self.parts.foundation.controller.keep_capabilities()
         );
         std::future::pending().await
     }
@@ -274,7 +257,7 @@ impl Agent {
     /// The data directory.
     #[must_use]
     pub fn folder(&self) -> &Folder {
-        &self.parts.context.folder
+        &self.parts.foundation.context.folder
     }
 }
 

@@ -12,7 +12,6 @@ use volume::map::PageBudget;
 use volume::{Store, VolumeConfig};
 use world::Clock;
 
-use crate::agent::Parts;
 use crate::attach::{Attachments, OpenerParts, VolumeOpener, WorkerParts};
 use crate::audits::Audits;
 use crate::background::VersionReader;
@@ -29,7 +28,7 @@ use crate::lease::{DatabaseAge, Fencing, Leases};
 use crate::repair::Repair;
 use crate::report::{Monitor, MonitorParts, ReportParts, Reporter};
 use crate::settings::{Settings, StartError};
-use crate::units::lease_count::LeaseCountKey;
+use crate::units::lease_count::CountSigner;
 use crate::units::{RejoinReports, Units};
 use crate::vm::Plugging;
 
@@ -43,24 +42,37 @@ pub(crate) struct Foundation {
     pub cluster: Cluster,
 }
 
+/// The parts of an agent, made by [`Foundation::compose`].
+pub(crate) struct Parts {
+    pub foundation: Foundation,
+    pub storage: Storage,
+    pub volumes: Volumes,
+    pub maintenance: Maintenance,
+    pub jobs: HostJobs,
+    pub preloads: Preloads,
+    pub audits: Audits,
+    pub reporter: Reporter,
+    pub monitor: Monitor,
+}
+
 /// What volumes are stored on.
-struct Storage {
+pub(crate) struct Storage {
     store: Arc<Store>,
-    units: Arc<Units>,
-    rejoin_reports: RejoinReports,
-    age: Arc<DatabaseAge>,
+    pub units: Arc<Units>,
+    pub rejoin_reports: RejoinReports,
+    pub age: Arc<DatabaseAge>,
     fencing: Arc<Fencing>,
-    leases: Arc<Leases>,
+    pub leases: Arc<Leases>,
     local_journals: Arc<LocalJournals>,
     shared_journals: Option<Arc<SharedJournals>>,
-    caching: Arc<Caching>,
+    pub caching: Arc<Caching>,
     reader: VersionReader,
 }
 
 /// What opens, serves and closes volumes.
-struct Volumes {
-    open: Arc<OpenVolumes>,
-    attachments: Arc<Attachments>,
+pub(crate) struct Volumes {
+    pub open: Arc<OpenVolumes>,
+    pub attachments: Arc<Attachments>,
 }
 
 /// How volumes are opened and served.
@@ -71,11 +83,11 @@ struct VolumeSettings {
 }
 
 /// What works on closed volumes and on units.
-struct Maintenance {
-    rewrapping: Rewrapping,
-    repair: Arc<Repair>,
-    cleaning: Arc<Cleaning>,
-    journal_cleaning: Arc<JournalCleaning>,
+pub(crate) struct Maintenance {
+    pub rewrapping: Rewrapping,
+    pub repair: Arc<Repair>,
+    pub cleaning: Arc<Cleaning>,
+    pub journal_cleaning: Arc<JournalCleaning>,
 }
 
 impl Foundation {
@@ -109,30 +121,18 @@ impl Foundation {
         );
         let audits = Audits::new(
             self.controller.clone(),
-            storage.reader,
+            storage.reader.clone(),
             Arc::clone(&self.context.world.random),
             self.shutdown.clone(),
         );
         Ok(Parts {
-            context: self.context,
-            shutdown: self.shutdown,
-            controller: self.controller,
-            contact: self.contact,
-            keys: self.keys,
-            rewrapping: maintenance.rewrapping,
-            units: storage.units,
-            rejoin_reports: storage.rejoin_reports,
-            age: storage.age,
-            leases: storage.leases,
-            caching: storage.caching,
+            foundation: self,
+            storage,
+            volumes,
+            maintenance,
+            jobs,
             preloads,
             audits,
-            volumes: volumes.open,
-            attachments: volumes.attachments,
-            jobs,
-            repair: maintenance.repair,
-            cleaning: maintenance.cleaning,
-            journal_cleaning: maintenance.journal_cleaning,
             reporter,
             monitor,
         })
@@ -164,7 +164,7 @@ impl Foundation {
             Arc::clone(&self.context),
             self.controller.clone(),
             Arc::clone(&store),
-            lease_count_key(&self.cluster)?,
+            CountSigner::new(&self.cluster.lease_count_key),
         ));
         let rejoin_reports = RejoinReports::new(self.controller.clone(), Arc::clone(&units));
         let age = DatabaseAge::new(
@@ -342,10 +342,4 @@ async fn open_shared_journals(
         blocking(move || SharedJournals::open(&context.world, &path, context.cluster)).await??;
     tracing::info!(id = %opened.id(), "agent keeps journals in a shared folder");
     Ok(Some(Arc::new(opened)))
-}
-
-fn lease_count_key(cluster: &Cluster) -> Result<LeaseCountKey, StartError> {
-    let bytes = cluster.lease_count_key.0.as_slice().try_into();
-    let bytes: &[u8; 32] = bytes.map_err(|_| StartError::LeaseCountKey)?;
-    Ok(LeaseCountKey::new(bytes))
 }

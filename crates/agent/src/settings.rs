@@ -87,9 +87,4 @@ pub enum StartError {
     /// The first wrapping key could not be created.
     #[error(transparent)]
     CreateKey(#[from] CreateKeyError),
-    /// The key with which hosts authenticate lease counts has the wrong length.
-    #[error(
-        "the database is damaged: the key that authenticates lease counts is not 32 bytes long"
-    )]
-    LeaseCountKey,
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::host::Owner;
+use api::host::{LeaseCountKey, Owner};
 use auth::SigningKey;
 use auth::{Authority, Kind};
 use base::{ClusterId, PartyId};
+use catalog::Copyset;
 use catalog::retention::Retention;
-use catalog::{Copyset, WrappedKey};
 use tokio::task::JoinError;
 use world::{World, host};
 
@@ -81,7 +81,7 @@ pub(crate) struct Inner {
     pub folder: Folder,
     pub database: Database,
     pub cluster: ClusterId,
-    pub lease_count_key: WrappedKey,
+    pub lease_count_key: LeaseCountKey,
     /// The owner as which hosts use the units.
     pub claim: Claim,
     pub retention: Retention,
@@ -273,15 +273,15 @@ async fn cluster_of(
     folder: &Folder,
     database: &Database,
     remains: &FindLeftovers,
-) -> Result<(ClusterId, WrappedKey), StartError> {
+) -> Result<(ClusterId, LeaseCountKey), StartError> {
     if let Some(cluster) = database.cluster().get().await? {
         return Ok((cluster.id, cluster.lease_count_key));
     }
     folder.check_new(remains)?;
     folder.sync(world)?;
     let id = ClusterId::from_u128(world.random.u128());
-    let mut lease_count_key = vec![0; 32];
-    world.random.fill(&mut lease_count_key);
+    let mut lease_count_key = LeaseCountKey([0; 32]);
+    world.random.fill(&mut lease_count_key.0);
     database
         .cluster()
         .create(id, &lease_count_key, world.clock.wall())

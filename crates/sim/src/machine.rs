@@ -17,7 +17,7 @@ use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, Lease, PendingFree};
 use volume::clean::{CleanError, Cleaner};
 use volume::scatter::Layout;
-use volume::seal::{KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::{Keyring, LeaseSalt, WrappingKey};
 use volume::{Store, VolumeConfig};
 use world::simulated::{SimulatedRandom, Simulation};
 use world::{Job, Pool, World};
@@ -84,7 +84,7 @@ pub fn unit_id(number: usize) -> UnitId {
 /// The configuration that all hosts of a run share.
 #[derive(Clone)]
 struct HostConfig {
-    wrapping: Arc<KeyEncryptionKey>,
+    wrapping_key: Arc<WrappingKey>,
     volume: VolumeConfig,
     /// Size of a segment in bytes.
     segment_bytes: u64,
@@ -97,7 +97,7 @@ struct HostConfig {
 impl HostConfig {
     fn new(setup: &Setup) -> Self {
         Self {
-            wrapping: Arc::new(KeyEncryptionKey::from_bytes(&[7; 32])),
+            wrapping_key: Arc::new(WrappingKey::from_bytes(&[7; 32])),
             volume: setup.volume,
             segment_bytes: u64::from(setup.volume.segment_bytes),
             whole_units: setup.whole_units,
@@ -122,7 +122,7 @@ impl HostParts {
     fn assemble(self) -> Machine {
         let store = Store::new(Arc::clone(&self.world.pool));
         Machine {
-            cleaner: cleaner(&store, &self.catalog, &self.config.wrapping),
+            cleaner: cleaner(&store, &self.catalog, &self.config.wrapping_key),
             simulation: self.simulation,
             catalog: self.catalog,
             units: Vec::new(),
@@ -253,7 +253,7 @@ impl Machine {
         for number in 0..units {
             self.open_unit(number);
         }
-        self.cleaner = cleaner(&self.store, &self.catalog, &self.config.wrapping);
+        self.cleaner = cleaner(&self.store, &self.catalog, &self.config.wrapping_key);
         self.set_tables();
     }
 
@@ -413,12 +413,12 @@ impl Machine {
 fn cleaner(
     store: &Arc<Store>,
     catalog: &Arc<WatchedCatalog>,
-    wrapping: &Arc<KeyEncryptionKey>,
+    wrapping_key: &Arc<WrappingKey>,
 ) -> Cleaner {
-    let wrapping = Arc::clone(wrapping);
+    let wrapping_key = Arc::clone(wrapping_key);
     Cleaner::new(
         Arc::clone(store),
         Arc::clone(catalog) as Arc<dyn Catalog>,
-        Arc::new(move |keys| Keyring::unwrap(keys, &wrapping)),
+        Arc::new(move |keys| Keyring::unwrap(keys, &wrapping_key)),
     )
 }

@@ -148,12 +148,7 @@ fn is_tuple(parameter: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(path: &str, text: &str) -> Vec<String> {
-        let mut findings = Vec::new();
-        check(&File::new(path, text), &mut findings);
-        findings.into_iter().map(|one| one.message).collect()
-    }
+    use crate::messages_of;
 
     #[test]
     fn a_function_over_the_limit_is_found_and_one_at_the_limit_is_not() {
@@ -164,21 +159,21 @@ mod tests {
                 &body[19..]
             )
         };
-        assert_eq!(found("a.rs", &of_lines(LINES_MAX)).len(), 0);
-        assert!(found("a.rs", &of_lines(LINES_MAX + 1))[0].contains("101 lines"));
+        assert_eq!(messages_of(check, "a.rs", &of_lines(LINES_MAX)).len(), 0);
+        assert!(messages_of(check, "a.rs", &of_lines(LINES_MAX + 1))[0].contains("101 lines"));
     }
 
     #[test]
     fn a_public_function_that_takes_a_tuple_is_found() {
         let tuple = "pub fn open(&self, (sequence, tag): (Sequence, Tag), out: &mut [u8]) {}\n";
-        assert_eq!(found("a.rs", tuple).len(), 1);
+        assert_eq!(messages_of(check, "a.rs", tuple).len(), 1);
         for text in [
             "fn open((sequence, tag): (Sequence, Tag)) {}\n",
             "pub fn open(done: impl Fn(u8, u8) -> u8, all: &[(u8, u8)]) -> (u8, u8) {}\n",
             "pub fn open<F: Fn(u8) -> u8>(done: F) {}\n",
         ] {
-            assert_eq!(found("a.rs", text).len(), 0, "{text}");
+            assert_eq!(messages_of(check, "a.rs", text).len(), 0, "{text}");
         }
-        assert_eq!(found("crates/a/tests/a.rs", tuple).len(), 0);
+        assert_eq!(messages_of(check, "crates/a/tests/a.rs", tuple).len(), 0);
     }
 }

@@ -39,30 +39,39 @@ pub fn check(file: &File, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(path: &str, text: &str) -> usize {
-        let mut findings = Vec::new();
-        check(&File::new(path, text), &mut findings);
-        findings.len()
-    }
+    use crate::messages_of;
 
     #[test]
     fn a_module_without_a_head_is_found() {
-        assert_eq!(found("crates/a/src/b.rs", "use std::io;\n"), 1);
         assert_eq!(
-            found("crates/a/src/b.rs", "//! What it is for.\n\nuse std::io;\n"),
+            messages_of(check, "crates/a/src/b.rs", "use std::io;\n").len(),
+            1
+        );
+        assert_eq!(
+            messages_of(
+                check,
+                "crates/a/src/b.rs",
+                "//! What it is for.\n\nuse std::io;\n"
+            )
+            .len(),
             0
         );
-        assert_eq!(found("fuzz/a.rs", "#![no_main]\n\n//! A target.\n"), 0);
-        assert_eq!(found("crates/a/src/tests.rs", "use super::*;\n"), 0);
+        assert_eq!(
+            messages_of(check, "fuzz/a.rs", "#![no_main]\n\n//! A target.\n").len(),
+            0
+        );
+        assert_eq!(
+            messages_of(check, "crates/a/src/tests.rs", "use super::*;\n").len(),
+            0
+        );
     }
 
     #[test]
     fn a_comment_line_that_is_too_wide_is_found() {
         let head = "//! A head.\n";
         let wide = format!("{head}/// {}\n", "x".repeat(WIDTH_MAX - 3));
-        assert_eq!(found("a.rs", &wide), 1);
+        assert_eq!(messages_of(check, "a.rs", &wide).len(), 1);
         let fits = format!("{head}/// {}\n", "x".repeat(WIDTH_MAX - 4));
-        assert_eq!(found("a.rs", &fits), 0);
+        assert_eq!(messages_of(check, "a.rs", &fits).len(), 0);
     }
 }

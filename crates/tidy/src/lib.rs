@@ -65,6 +65,14 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The messages of a rule's findings in one file.
+#[cfg(test)]
+fn messages_of(rule: fn(&File, &mut Vec<Finding>), path: &str, text: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    rule(&File::new(path, text), &mut findings);
+    findings.into_iter().map(|one| one.message).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -124,12 +124,7 @@ fn is_boundary(bytes: &[u8], at: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(path: &str, text: &str) -> usize {
-        let mut findings = Vec::new();
-        check(&File::new(path, text), &mut findings);
-        findings.len()
-    }
+    use crate::messages_of;
 
     #[test]
     fn words_are_found_in_identifiers_of_any_case() {
@@ -139,23 +134,38 @@ mod tests {
             "MEND_MAX",
             "let mend = 1;",
         ] {
-            assert_eq!(found("a.rs", text), 1, "{text}");
+            assert_eq!(messages_of(check, "a.rs", text).len(), 1, "{text}");
         }
         for text in ["fn amend()", "recommended", "VmEnded", "commends"] {
-            assert_eq!(found("a.rs", text), 0, "{text}");
+            assert_eq!(messages_of(check, "a.rs", text).len(), 0, "{text}");
         }
     }
 
     #[test]
     fn phrases_are_found_in_comments_and_documents_only() {
-        assert_eq!(found("a.rs", "/// See the module's head."), 1);
-        assert_eq!(found("a.md", "So many bytes are read."), 1);
-        assert_eq!(found("a.rs", "let text = \"so many\";"), 0);
+        assert_eq!(
+            messages_of(check, "a.rs", "/// See the module's head.").len(),
+            1
+        );
+        assert_eq!(
+            messages_of(check, "a.md", "So many bytes are read.").len(),
+            1
+        );
+        assert_eq!(
+            messages_of(check, "a.rs", "let text = \"so many\";").len(),
+            0
+        );
     }
 
     #[test]
     fn the_glossary_may_name_the_middle_box() {
-        assert_eq!(found("docs/glossary.md", "StorM calls it a middle-box."), 0);
-        assert_eq!(found("docs/howto/filter.md", "A middle-box."), 1);
+        assert_eq!(
+            messages_of(check, "docs/glossary.md", "StorM calls it a middle-box.").len(),
+            0
+        );
+        assert_eq!(
+            messages_of(check, "docs/howto/filter.md", "A middle-box.").len(),
+            1
+        );
     }
 }

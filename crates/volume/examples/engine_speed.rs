@@ -21,7 +21,7 @@ use volume::catalog::copysets;
 use volume::catalog::{Catalog, Copyset, LineageKey, MemoryCatalog, NewVolume};
 use volume::journal::JournalLocation;
 use volume::map::PageBudget;
-use volume::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+use volume::seal::{DataKey, Keyring, LeaseSalt, WrappingKey};
 use volume::{LeaseTerm, OpenParams, Store, Volume, VolumeConfig};
 use world::{Wake, World};
 
@@ -62,13 +62,13 @@ fn open(folder: &Path, replicas: u8) -> Volume {
     let world = World::real(32);
     let store = open_store(folder, replicas, &world);
     let catalog = Arc::new(MemoryCatalog::default());
-    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
     let id = VolumeId::from_u128(1);
-    create_volume(&catalog, id, replicas, &wrapping, &world);
+    create_volume(&catalog, id, replicas, &wrapping_key, &world);
     let lease = catalog
         .acquire(id, LeaseSalt::generate(&*world.random), None)
         .expect("a lease");
-    let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping).expect("the key opens"));
+    let keyring = Arc::new(Keyring::unwrap(&lease.keys, &wrapping_key).expect("the key opens"));
     let journal = JournalLocation::of(&lease, &folder.join("journal"), None);
     Volume::open(OpenParams {
         pages: PageBudget::new(32 << 20),
@@ -118,7 +118,7 @@ fn create_volume(
     catalog: &MemoryCatalog,
     volume: VolumeId,
     replicas: u8,
-    wrapping: &KeyEncryptionKey,
+    wrapping: &WrappingKey,
     world: &World,
 ) {
     let lineage = Lineage::from_u128(1);

@@ -4,7 +4,7 @@ use base::Lineage;
 use world::simulated::SimulatedRandom;
 
 use crate::catalog::LineageKey;
-use crate::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
+use crate::seal::{DataKey, Keyring, LeaseSalt, WrappingKey};
 
 /// The keyring of a sealed lineage with `leases` leases, at least one:
 /// epochs 1 to `leases`. The same every time.
@@ -13,17 +13,17 @@ use crate::seal::{DataKey, KeyEncryptionKey, Keyring, LeaseSalt};
 /// If there was no lease.
 #[must_use]
 pub fn keyring(leases: u32) -> Keyring {
-    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
     let lineage = Lineage::from_u128(1);
     let data_key = DataKey::from_bytes([2; 32]);
     let key = LineageKey {
         lineage,
         epoch_first: 1,
-        wrapped: Some(wrapping.wrap(lineage, &data_key, &SimulatedRandom::new(1))),
+        wrapped: Some(wrapping_key.wrap(lineage, &data_key, &SimulatedRandom::new(1))),
         wrapped_by: None,
         salts: (1..=leases)
             .map(|epoch| (epoch, LeaseSalt([7; 16])))
             .collect(),
     };
-    Keyring::unwrap(&[key], &wrapping).expect("it was just wrapped, and leased")
+    Keyring::unwrap(&[key], &wrapping_key).expect("it was just wrapped, and leased")
 }

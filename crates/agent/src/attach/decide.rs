@@ -73,7 +73,7 @@ pub(super) enum MissingWrites {
 
 /// The next action of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum AttachAction {
     /// Open and serve the volume.
     Open,
     /// Drop the volume, whose engine has stopped, and open it again.
@@ -107,61 +107,63 @@ pub(super) enum Action {
 }
 
 /// Decides what a worker does next.
-pub(super) fn decide(desired: &Desired, observed: &Observed) -> Action {
+pub(super) fn decide(desired: &Desired, observed: &Observed) -> AttachAction {
     match (desired, &observed.open) {
-        (Desired::Removed, Some(_)) => Action::Abandon,
-        (Desired::Shutdown, Some(_)) => Action::CloseAndEnd,
-        (Desired::Removed | Desired::Shutdown, None) => Action::End,
+        (Desired::Removed, Some(_)) => AttachAction::Abandon,
+        (Desired::Shutdown, Some(_)) => AttachAction::CloseAndEnd,
+        (Desired::Removed | Desired::Shutdown, None) => AttachAction::End,
         (Desired::Assigned(assignment), Some(open)) => match assignment.attached {
             // An operator has desired it again since the engine stopped.
-            true if open.has_stopped && open.opened_for != assignment.generation => Action::Reopen,
-            true => Action::Maintain,
+            true if open.has_stopped && open.opened_for != assignment.generation => {
+                AttachAction::Reopen
+            }
+            true => AttachAction::Maintain,
             false => decide_when_open(assignment, observed),
         },
         (Desired::Assigned(assignment), None) => match assignment.attached {
-            true => Action::Open,
+            true => AttachAction::Open,
             false => decide_when_closed(assignment, observed),
         },
     }
 }
 
 /// Decides for an open volume whose desired state is `detached`.
-fn decide_when_open(assignment: &Assignment, observed: &Observed) -> Action {
+fn decide_when_open(assignment: &Assignment, observed: &Observed) -> AttachAction {
     let findings = &observed.findings;
     match findings.missing_writes {
-        None => return Action::FindMissingWrites,
-        Some(MissingWrites::Some(_)) if !assignment.forced => return Action::WaitForFilters,
+        None => return AttachAction::FindMissingWrites,
+        Some(MissingWrites::Some(_)) if !assignment.forced => return AttachAction::WaitForFilters,
         Some(_) => {}
     }
     let is_forced_out = assignment.forced && findings.has_unplug_failed;
     match assignment.vm.is_none() || observed.is_unplugged || is_forced_out {
-        true => Action::Close,
-        false => Action::Unplug,
+        true => AttachAction::Close,
+        false => AttachAction::Unplug,
     }
 }
 
 /// Decides for a closed volume whose desired state is `detached`.
-fn decide_when_closed(assignment: &Assignment, observed: &Observed) -> Action {
+fn decide_when_closed(assignment: &Assignment, observed: &Observed) -> AttachAction {
     if observed.detached_generation == Some(assignment.generation) {
-        return Action::Wait;
+        return AttachAction::Wait;
     }
     let findings = &observed.findings;
     if !assignment.forced {
         if assignment.vm.is_some() && !observed.is_unplugged {
             return match findings.may_be_plugged {
-                true => Action::Open,
-                false => Action::FindPlug,
+                true => AttachAction::Open,
+                false => AttachAction::FindPlug,
             };
         }
         match findings.have_filters_content {
-            None => return Action::FindFilterContent,
-            Some(true) => return Action::Open,
+            None => return AttachAction::FindFilterContent,
+            Some(true) => return AttachAction::Open,
             Some(false) => {}
         }
     }
     match has_no_journal(assignment) {
-        true => Action::Detach,
-        false => Action::DestageJournal,
+        true => AttachAction::Detach,
+        false => AttachAction::DestageJournal,
     }
 }
 
@@ -217,7 +219,7 @@ mod tests {
         }
     }
 
-    fn decided(assignment: Assignment, observed: &Observed) -> Action {
+    fn decided(assignment: Assignment, observed: &Observed) -> AttachAction {
         decide(&Desired::Assigned(Box::new(assignment)), observed)
     }
 
@@ -245,71 +247,83 @@ mod tests {
     fn a_desired_volume_is_opened_and_maintained() {
         assert_eq!(
             decided(assignment(true), &Observed::default()),
-            Action::Open
+            AttachAction::Open
         );
-        assert_eq!(decided(assignment(true), &open(1, false)), Action::Maintain);
+        assert_eq!(
+            decided(assignment(true), &open(1, false)),
+            AttachAction::Maintain
+        );
     }
 
     #[test]
     fn a_stopped_volume_is_opened_again_only_for_a_newer_generation() {
-        assert_eq!(decided(assignment(true), &open(7, true)), Action::Maintain);
-        assert_eq!(decided(assignment(true), &open(6, true)), Action::Reopen);
+        assert_eq!(
+            decided(assignment(true), &open(7, true)),
+            AttachAction::Maintain
+        );
+        assert_eq!(
+            decided(assignment(true), &open(6, true)),
+            AttachAction::Reopen
+        );
     }
 
     #[test]
     fn a_volume_is_not_closed_while_it_is_missing_writes_of_its_filters() {
         let finding = decided(assignment(false), &open(1, false));
-        assert_eq!(finding, Action::FindMissingWrites);
+        assert_eq!(finding, AttachAction::FindMissingWrites);
         let waiting = decided(assignment(false), &open_with(lost()));
-        assert_eq!(waiting, Action::WaitForFilters);
+        assert_eq!(waiting, AttachAction::WaitForFilters);
         let complete = open_with(MissingWrites::None);
-        assert_eq!(decided(assignment(false), &complete), Action::Close);
+        assert_eq!(decided(assignment(false), &complete), AttachAction::Close);
         let by_force = decided(forced(assignment(false)), &open_with(lost()));
-        assert_eq!(by_force, Action::Close);
+        assert_eq!(by_force, AttachAction::Close);
     }
 
     #[test]
     fn a_volume_is_unplugged_before_it_is_closed() {
         let mut observed = open_with(MissingWrites::None);
-        assert_eq!(decided(in_vm(false), &observed), Action::Unplug);
+        assert_eq!(decided(in_vm(false), &observed), AttachAction::Unplug);
         observed.findings.has_unplug_failed = true;
-        assert_eq!(decided(in_vm(false), &observed), Action::Unplug);
-        assert_eq!(decided(forced(in_vm(false)), &observed), Action::Close);
+        assert_eq!(decided(in_vm(false), &observed), AttachAction::Unplug);
+        assert_eq!(
+            decided(forced(in_vm(false)), &observed),
+            AttachAction::Close
+        );
         observed.findings.has_unplug_failed = false;
         observed.is_unplugged = true;
-        assert_eq!(decided(in_vm(false), &observed), Action::Close);
+        assert_eq!(decided(in_vm(false), &observed), AttachAction::Close);
     }
 
     #[test]
     fn a_disk_that_a_vm_may_have_is_opened_before_it_is_unplugged() {
         let mut observed = Observed::default();
-        assert_eq!(decided(in_vm(false), &observed), Action::FindPlug);
+        assert_eq!(decided(in_vm(false), &observed), AttachAction::FindPlug);
         observed.findings.may_be_plugged = true;
-        assert_eq!(decided(in_vm(false), &observed), Action::Open);
+        assert_eq!(decided(in_vm(false), &observed), AttachAction::Open);
         assert_eq!(
             decided(forced(in_vm(false)), &observed),
-            Action::DestageJournal
+            AttachAction::DestageJournal
         );
         observed.findings.may_be_plugged = false;
         observed.is_unplugged = true;
         let next = decided(in_vm(false), &observed);
-        assert_eq!(next, Action::FindFilterContent);
+        assert_eq!(next, AttachAction::FindFilterContent);
     }
 
     #[test]
     fn a_volume_is_opened_for_the_content_of_its_filters_before_its_journal_is_destaged() {
         let mut observed = Observed::default();
         let finding = decided(assignment(false), &observed);
-        assert_eq!(finding, Action::FindFilterContent);
+        assert_eq!(finding, AttachAction::FindFilterContent);
         observed.findings.have_filters_content = Some(true);
-        assert_eq!(decided(assignment(false), &observed), Action::Open);
+        assert_eq!(decided(assignment(false), &observed), AttachAction::Open);
         observed.findings.have_filters_content = Some(false);
         assert_eq!(
             decided(assignment(false), &observed),
-            Action::DestageJournal
+            AttachAction::DestageJournal
         );
         let forced = decided(forced(assignment(false)), &Observed::default());
-        assert_eq!(forced, Action::DestageJournal);
+        assert_eq!(forced, AttachAction::DestageJournal);
     }
 
     #[test]
@@ -320,12 +334,12 @@ mod tests {
             leased: false,
             ..assignment(false)
         };
-        assert_eq!(decided(unleased, &observed), Action::Detach);
+        assert_eq!(decided(unleased, &observed), AttachAction::Detach);
         let read_only = Assignment {
             access: Access::ReadOnly,
             ..assignment(false)
         };
-        assert_eq!(decided(read_only, &observed), Action::Detach);
+        assert_eq!(decided(read_only, &observed), AttachAction::Detach);
     }
 
     #[test]
@@ -334,19 +348,22 @@ mod tests {
             detached_generation: Some(7),
             ..Observed::default()
         };
-        assert_eq!(decided(assignment(false), &observed), Action::Wait);
+        assert_eq!(decided(assignment(false), &observed), AttachAction::Wait);
         observed.detached_generation = Some(6);
         let next = decided(assignment(false), &observed);
-        assert_eq!(next, Action::FindFilterContent);
+        assert_eq!(next, AttachAction::FindFilterContent);
     }
 
     #[test]
     fn a_removed_volume_is_abandoned_and_a_shutdown_closes_it() {
         let closed = Observed::default();
-        assert_eq!(decide(&Desired::Removed, &open(1, false)), Action::Abandon);
-        assert_eq!(decide(&Desired::Removed, &closed), Action::End);
+        assert_eq!(
+            decide(&Desired::Removed, &open(1, false)),
+            AttachAction::Abandon
+        );
+        assert_eq!(decide(&Desired::Removed, &closed), AttachAction::End);
         let closing = decide(&Desired::Shutdown, &open(1, false));
-        assert_eq!(closing, Action::CloseAndEnd);
-        assert_eq!(decide(&Desired::Shutdown, &closed), Action::End);
+        assert_eq!(closing, AttachAction::CloseAndEnd);
+        assert_eq!(decide(&Desired::Shutdown, &closed), AttachAction::End);
     }
 }

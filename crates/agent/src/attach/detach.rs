@@ -10,7 +10,7 @@ use base::{VolumeId, with_causes};
 
 use super::AttachError;
 use super::decide::{MissingWrites, has_no_journal};
-use super::maintain::LOOK_EVERY;
+use super::maintain::MAINTAIN_INTERVAL;
 use super::messages::{FILTERS_UNFINISHED, JOURNAL_LOST};
 use super::worker::{NextStep, WorkerState};
 use crate::export::{Attached, VolumeError};
@@ -43,7 +43,7 @@ impl WorkerState {
         let problem = Message::new(MessageCode::FilterWritesPending, why);
         self.report(assignment, AttachmentState::Busy, Some(problem))
             .await;
-        NextStep::After(LOOK_EVERY)
+        NextStep::After(MAINTAIN_INTERVAL)
     }
 
     fn missing_writes(&self) -> Option<String> {

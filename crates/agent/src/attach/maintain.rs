@@ -16,7 +16,7 @@ use crate::filters::{ChainState, desired_chain};
 use crate::vm::{DOES_NOT_WAIT, serial};
 
 /// How often an open volume is checked while its desired state does not change.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const MAINTAIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a VM is asked whether it still has its disk.
 const LOOK_AT_VM_EVERY: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ impl WorkerState {
             let problem = Message::new(MessageCode::VolumeStopped, why);
             self.report(assignment, AttachmentState::Error, Some(problem))
                 .await;
-            return NextStep::After(LOOK_EVERY);
+            return NextStep::After(MAINTAIN_INTERVAL);
         }
         self.maintain_chain(assignment, attached).await;
         match self.maintain_plug(assignment).await {
@@ -44,7 +44,7 @@ impl WorkerState {
                 self.reset_retry();
                 self.report(assignment, AttachmentState::Attached, None)
                     .await;
-                NextStep::After(LOOK_EVERY)
+                NextStep::After(MAINTAIN_INTERVAL)
             }
             Err(why) => {
                 tracing::warn!(%volume, why, "agent could not plug disk into VM");

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use world::host;
 
-use super::decide::{Action, Desired, Findings, Observed, ObservedVolume, decide};
+use super::decide::{AttachAction, Desired, Findings, Observed, ObservedVolume, decide};
 use super::opener::VolumeOpener;
 use super::{AttachError, messages};
 use crate::cache::Caching;
@@ -195,38 +195,38 @@ impl WorkerState {
         }
     }
 
-    async fn act(&mut self, action: Action, desired: &Desired) -> NextStep {
+    async fn act(&mut self, action: AttachAction, desired: &Desired) -> NextStep {
         let assignment = match desired {
             Desired::Assigned(assignment) => assignment,
             Desired::Removed | Desired::Shutdown => return self.end(action).await,
         };
         match (action, self.attached.clone()) {
-            (Action::Open, _) => self.open(assignment).await,
-            (Action::Reopen, Some(attached)) => {
+            (AttachAction::Open, _) => self.open(assignment).await,
+            (AttachAction::Reopen, Some(attached)) => {
                 self.abandon(attached).await;
                 NextStep::Decide
             }
-            (Action::Maintain, Some(attached)) => self.maintain(assignment, &attached).await,
-            (Action::FindMissingWrites, Some(attached)) => {
+            (AttachAction::Maintain, Some(attached)) => self.maintain(assignment, &attached).await,
+            (AttachAction::FindMissingWrites, Some(attached)) => {
                 self.find_missing_writes(&attached).await
             }
-            (Action::WaitForFilters, Some(attached)) => {
+            (AttachAction::WaitForFilters, Some(attached)) => {
                 self.wait_for_filters(assignment, &attached).await
             }
-            (Action::Unplug, Some(attached)) => self.unplug(assignment, &attached).await,
-            (Action::Close, Some(attached)) => self.close(assignment, attached).await,
-            (Action::FindPlug, _) => self.find_plug(assignment).await,
-            (Action::FindFilterContent, _) => self.find_filter_content(assignment).await,
-            (Action::DestageJournal, _) => self.destage_journal(assignment).await,
-            (Action::Detach, _) => self.closed(assignment, Ok(None)).await,
+            (AttachAction::Unplug, Some(attached)) => self.unplug(assignment, &attached).await,
+            (AttachAction::Close, Some(attached)) => self.close(assignment, attached).await,
+            (AttachAction::FindPlug, _) => self.find_plug(assignment).await,
+            (AttachAction::FindFilterContent, _) => self.find_filter_content(assignment).await,
+            (AttachAction::DestageJournal, _) => self.destage_journal(assignment).await,
+            (AttachAction::Detach, _) => self.closed(assignment, Ok(None)).await,
             _ => NextStep::Wait,
         }
     }
 
     /// Runs the last action of a worker.
-    async fn end(&mut self, action: Action) -> NextStep {
+    async fn end(&mut self, action: AttachAction) -> NextStep {
         match (action, self.attached.clone()) {
-            (Action::Abandon, Some(attached)) => {
+            (AttachAction::Abandon, Some(attached)) => {
                 tracing::warn!(
                     name = attached.name(),
                     "agent stopped serving volume, which was taken from this host"
@@ -234,7 +234,7 @@ impl WorkerState {
                 self.abandon(attached).await;
                 NextStep::End(true)
             }
-            (Action::CloseAndEnd, Some(attached)) => {
+            (AttachAction::CloseAndEnd, Some(attached)) => {
                 NextStep::End(self.close_at_end(attached).await)
             }
             _ => NextStep::End(true),

@@ -36,10 +36,10 @@ const THREADS_MAX: usize = 32;
 const UNPINNED_BYTES_MAX: u64 = 32;
 
 /// How often the file is written behind.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const MAINTAIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A file that could not be opened is opened again after this many passes.
-const LOOKS_UNTIL_TRIED: u32 = 10;
+const PASSES_UNTIL_REOPENED: u32 = 10;
 
 /// How long a shutdown waits for the file to be written.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(5);
@@ -234,19 +234,19 @@ impl Caching {
         if self.config.is_none() {
             return;
         }
-        let mut ticks = host::ticks(LOOK_EVERY);
-        let mut looks = 0;
+        let mut ticks = host::ticks(MAINTAIN_INTERVAL);
+        let mut passes = 0;
         loop {
             ticks.tick().await;
-            looks += 1;
+            passes += 1;
             let caching = Arc::clone(self);
-            let is_opened_again = looks % LOOKS_UNTIL_TRIED == 0;
-            let looked = blocking(move || match caching.cache.file() {
+            let is_opened_again = passes % PASSES_UNTIL_REOPENED == 0;
+            let pass = blocking(move || match caching.cache.file() {
                 Some(_) => caching.maintain(),
                 None if is_opened_again => caching.open(),
                 None => {}
             });
-            if let Err(error) = looked.await {
+            if let Err(error) = pass.await {
                 tracing::error!(%error, "cache could not write behind");
             }
         }

@@ -42,7 +42,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 4;
 
 /// How often the cache is checked while it writes accepted blocks.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The most ticks to wait for a file that does not answer: 10 s.
 const ILL_TICKS_MAX: u32 = 50;
@@ -363,7 +363,7 @@ fn read_pieces(
             return Err(PreloadError::Failed);
         }
         if is_idle {
-            rest(volume, if is_held_up { LOOK_EVERY } else { TICK });
+            rest(volume, if is_held_up { POLL_INTERVAL } else { TICK });
         }
     }
     Ok(())

@@ -64,7 +64,7 @@ pub(super) struct Pass {
 
 /// The next action of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum CleaningAction {
     /// Wait for the timer or a new serial.
     Wait,
     /// Compare the database with the data on the units.
@@ -78,15 +78,15 @@ pub(super) enum Action {
 }
 
 /// Decides what a loop does next.
-pub(super) fn decide(desired: &Desired, observed: &Observed) -> Action {
+pub(super) fn decide(desired: &Desired, observed: &Observed) -> CleaningAction {
     if !is_due(desired, observed) {
-        return Action::Wait;
+        return CleaningAction::Wait;
     }
     match (observed.is_database_older, desired.work) {
-        (None, _) => Action::CheckDatabase,
-        (Some(true), _) => Action::Skip,
-        (Some(false), Work::Remove) => Action::Remove,
-        (Some(false), Work::Free) => Action::Free,
+        (None, _) => CleaningAction::CheckDatabase,
+        (Some(true), _) => CleaningAction::Skip,
+        (Some(false), Work::Remove) => CleaningAction::Remove,
+        (Some(false), Work::Free) => CleaningAction::Free,
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     fn wait(work: Work, observed: &Observed) -> u64 {
         let mut observed = observed.clone();
         let begin = observed.tick;
-        while decide(&desired(work), &observed) == Action::Wait {
+        while decide(&desired(work), &observed) == CleaningAction::Wait {
             observed.tick += 1;
         }
         observed.tick - begin
@@ -164,7 +164,7 @@ mod tests {
     fn the_first_pass_is_due_at_once() {
         for work in [Work::Remove, Work::Free] {
             let action = decide(&desired(work), &Observed::default());
-            assert_eq!(action, Action::CheckDatabase);
+            assert_eq!(action, CleaningAction::CheckDatabase);
         }
     }
 
@@ -174,8 +174,14 @@ mod tests {
             is_database_older: Some(false),
             ..Observed::default()
         };
-        assert_eq!(decide(&desired(Work::Remove), &observed), Action::Remove);
-        assert_eq!(decide(&desired(Work::Free), &observed), Action::Free);
+        assert_eq!(
+            decide(&desired(Work::Remove), &observed),
+            CleaningAction::Remove
+        );
+        assert_eq!(
+            decide(&desired(Work::Free), &observed),
+            CleaningAction::Free
+        );
     }
 
     #[test]
@@ -185,7 +191,7 @@ mod tests {
             ..Observed::default()
         };
         for work in [Work::Remove, Work::Free] {
-            assert_eq!(decide(&desired(work), &observed), Action::Skip);
+            assert_eq!(decide(&desired(work), &observed), CleaningAction::Skip);
         }
     }
 
@@ -198,7 +204,7 @@ mod tests {
         observed.end_pass(SERIAL, false);
         observed.tick += REMOVE_TICKS;
         let action = decide(&desired(Work::Remove), &observed);
-        assert_eq!(action, Action::CheckDatabase);
+        assert_eq!(action, CleaningAction::CheckDatabase);
     }
 
     #[test]
@@ -220,7 +226,7 @@ mod tests {
         };
         for failures in [0, 3] {
             let action = decide(&deleted, &after_pass(failures));
-            assert_eq!(action, Action::CheckDatabase);
+            assert_eq!(action, CleaningAction::CheckDatabase);
         }
     }
 
@@ -229,7 +235,7 @@ mod tests {
         let mut observed = Observed::default();
         observed.end_pass(SERIAL - 1, false);
         let action = decide(&desired(Work::Remove), &observed);
-        assert_eq!(action, Action::CheckDatabase);
+        assert_eq!(action, CleaningAction::CheckDatabase);
     }
 
     #[test]
@@ -238,7 +244,7 @@ mod tests {
             work: Work::Free,
             serial: SERIAL + 1,
         };
-        assert_eq!(decide(&deleted, &after_pass(3)), Action::Wait);
+        assert_eq!(decide(&deleted, &after_pass(3)), CleaningAction::Wait);
     }
 
     /// A failed free postponed retention, again and again, and was itself tried every second.

@@ -23,7 +23,7 @@ use crate::journals::{LocalJournals, quarantine, set_problem};
 use crate::lease::{DatabaseAge, Fencing};
 
 /// The period of the search for journals without a worker.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Cleans up journals, and files of filters.
 pub(crate) struct JournalCleaning {
@@ -67,19 +67,19 @@ impl JournalCleaning {
 
     /// Cleans up as long as the agent runs.
     pub async fn run(&self) {
-        let mut ticks = host::ticks(LOOK_EVERY);
+        let mut ticks = host::ticks(RECONCILE_INTERVAL);
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = self.fencing.changed() => {}
             }
-            self.clean().await;
+            self.reconcile().await;
         }
     }
 
     /// Applies the last answer of the controllers, and finds the volumes for the next request. May
     /// wait long for the disk or a controller.
-    pub async fn clean(&self) {
+    pub async fn reconcile(&self) {
         let answer = self.fencing.take_answer();
         for fenced in answer.fenced {
             self.quarantine_unclaimed(&fenced);

@@ -35,7 +35,7 @@ use crate::journals::{LocalJournals, SharedJournals};
 use crate::keys::HostKeys;
 use crate::lease::DatabaseAge;
 
-use decide::{Action, Desired, Observed, Work, decide};
+use decide::{CleaningAction, Desired, Observed, Work, decide};
 
 pub(crate) use journals::JournalCleaning;
 
@@ -157,15 +157,15 @@ impl Cleaning {
         observed.is_database_older = None;
         let pass = loop {
             match decide(&desired, observed) {
-                Action::Wait => return None,
-                Action::CheckDatabase => match self.parts.age.older().await {
+                CleaningAction::Wait => return None,
+                CleaningAction::CheckDatabase => match self.parts.age.older().await {
                     Ok(older) => observed.is_database_older = Some(older.is_some()),
                     Err(error) => break Err(error.into()),
                 },
                 // The report to the controllers says that the database is older.
-                Action::Skip => break Ok(()),
-                Action::Remove => break self.remove_planned().await,
-                Action::Free => break self.free_due_plans().await,
+                CleaningAction::Skip => break Ok(()),
+                CleaningAction::Remove => break self.remove_planned().await,
+                CleaningAction::Free => break self.free_due_plans().await,
             }
         };
         observed.end_pass(desired.serial, pass.is_err());

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use argon2::{Algorithm, Argon2, Params, Version};
-use volume::seal::KeyEncryptionKey;
+use volume::seal::WrappingKey;
 use world::{OpenMode, Random, World, host};
 use zeroize::Zeroizing;
 
@@ -95,7 +95,7 @@ pub(super) fn create_key_file(world: &World, path: &Path) -> Result<(), FileKeyE
 }
 
 /// The key in a key file.
-pub(super) fn read_key_file(world: &World, path: &Path) -> Result<KeyEncryptionKey, FileKeyError> {
+pub(super) fn read_key_file(world: &World, path: &Path) -> Result<WrappingKey, FileKeyError> {
     let text = private::read_text(world, path)?;
     let not_a_key = || FileKeyError::NotAKey {
         path: path.to_owned(),
@@ -109,7 +109,7 @@ pub(super) fn read_key_file(world: &World, path: &Path) -> Result<KeyEncryptionK
         let digit = |digit: u8| (digit as char).to_digit(16).ok_or_else(not_a_key);
         *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
     }
-    Ok(KeyEncryptionKey::from_bytes(&bytes))
+    Ok(WrappingKey::from_bytes(&bytes))
 }
 
 /// Creates the parameters for a new passphrase.
@@ -129,7 +129,7 @@ pub(super) fn derive(
     world: &World,
     path: &Path,
     source: &KeySource,
-) -> Result<KeyEncryptionKey, PassphraseError> {
+) -> Result<WrappingKey, PassphraseError> {
     let passphrase = private::read_line(world, path, "passphrase")?;
     derive_from(passphrase.as_bytes(), source)
 }
@@ -138,7 +138,7 @@ pub(super) fn derive(
 pub(super) fn derive_from(
     passphrase: &[u8],
     source: &KeySource,
-) -> Result<KeyEncryptionKey, PassphraseError> {
+) -> Result<WrappingKey, PassphraseError> {
     let KeySource::Passphrase {
         salt,
         memory_kib,
@@ -157,5 +157,5 @@ pub(super) fn derive_from(
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
         .hash_password_into(passphrase, salt, &mut *bytes)
         .map_err(|_| PassphraseError::Parameters)?;
-    Ok(KeyEncryptionKey::from_bytes(&bytes))
+    Ok(WrappingKey::from_bytes(&bytes))
 }

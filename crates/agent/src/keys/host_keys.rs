@@ -26,7 +26,7 @@ use volume::seal::{DataKey, KeyError, Keyring, UnwrapKeys as _, Unwrapped};
 use world::{OpenMode, World};
 
 use super::{
-    FileKeyError, KeyEntry, KeyParameters, KeysFile, KeysFileError, OpenKeyError, WrappingKey,
+    FileKeyError, KeyEntry, KeyParameters, KeysFile, KeysFileError, OpenKeyError, VerifiedKey,
     WrappingKeys, WrongKey, pkcs11::Pkcs11Error,
 };
 
@@ -292,7 +292,7 @@ impl HostKeys {
     }
 
     /// The wrapping key with this id; opens it if necessary.
-    pub fn opened(&self, id: KeyId) -> Result<Arc<WrappingKey>, HostKeyError> {
+    pub fn opened(&self, id: KeyId) -> Result<Arc<VerifiedKey>, HostKeyError> {
         if let Some(key) = self.open.get(id) {
             return Ok(key);
         }
@@ -347,7 +347,7 @@ impl HostKeys {
 
     /// The newest active key that is named here: it wraps new data keys. If it is unavailable, that
     /// is an error: another key may protect less.
-    pub fn newest(&self) -> Result<(KeyId, Arc<WrappingKey>), HostKeyError> {
+    pub fn newest(&self) -> Result<(KeyId, Arc<VerifiedKey>), HostKeyError> {
         let listed = self.listed();
         let active = || listed.iter().filter(|key| key.state == KeyState::Active);
         for key in active().rev() {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use base::Lineage;
 use catalog::WrappedKey;
-use volume::seal::{DataKey, KeyEncryptionKey, KeyError, UnwrapKeys, Unwrapped};
+use volume::seal::{DataKey, KeyError, UnwrapKeys, Unwrapped, WrappingKey};
 use world::Random;
 
 use super::KeyProvider;
 
 /// A key in memory, and a description of its source.
 pub(super) struct LocalKey {
-    pub(super) key: KeyEncryptionKey,
+    pub(super) key: WrappingKey,
     pub(super) random: Arc<dyn Random>,
     pub(super) description: String,
 }

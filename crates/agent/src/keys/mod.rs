@@ -52,5 +52,5 @@ pub use host_keys::{HostKeyError, KeyLocations};
 pub use parameters::{KeyParameters, KeySource};
 pub use private::PrivateFileError;
 pub use provider::{KeyProvider, rewrap};
-pub use registry::{OpenKeyError, UnknownKey, Unwrapping, WrappingKey, WrappingKeys, WrongKey};
+pub use registry::{OpenKeyError, UnknownKey, Unwrapping, VerifiedKey, WrappingKeys, WrongKey};
 pub(crate) use rewrapping::Rewrapping;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{KeyId, Lineage};
 use catalog::WrappedKey;
 use parking_lot::RwLock;
-use volume::seal::{DataKey, KeyEncryptionKey, KeyError, UnwrapKeys, Unwrapped};
+use volume::seal::{DataKey, KeyError, UnwrapKeys, Unwrapped, WrappingKey};
 use world::World;
 
 use super::age::{self, AgeError};
@@ -27,7 +27,7 @@ const VERIFIER: Lineage = Lineage::from_u128(0);
 const NOT_VERIFIER: Lineage = Lineage::from_u128(1);
 
 /// A wrapping key that has opened its verifier.
-pub struct WrappingKey {
+pub struct VerifiedKey {
     provider: Box<dyn KeyProvider>,
     verifier: WrappedKey,
 }
@@ -112,7 +112,7 @@ pub enum OpenKeyError {
     },
 }
 
-impl WrappingKey {
+impl VerifiedKey {
     /// Whether it is the key that `parameters` were made with.
     #[must_use]
     pub fn is_what_made(&self, parameters: &KeyParameters) -> bool {
@@ -173,7 +173,7 @@ impl OpenKeyError {
     }
 }
 
-impl UnwrapKeys for WrappingKey {
+impl UnwrapKeys for VerifiedKey {
     fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
         let unwrapped = self.provider.unwrap_key(lineage, wrapped);
         if let Err(KeyError::Unwrap { .. }) = unwrapped {
@@ -184,7 +184,7 @@ impl UnwrapKeys for WrappingKey {
     }
 }
 
-impl KeyProvider for WrappingKey {
+impl KeyProvider for VerifiedKey {
     fn wrap(&self, lineage: Lineage, key: &DataKey) -> Result<WrappedKey, KeyError> {
         // No other host could unwrap what a wrong key wraps.
         self.check_for(lineage)?;
@@ -201,9 +201,9 @@ impl KeyProvider for WrappingKey {
     }
 }
 
-impl std::fmt::Debug for WrappingKey {
+impl std::fmt::Debug for VerifiedKey {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "WrappingKey({})", self.description())
+        write!(formatter, "VerifiedKey({})", self.description())
     }
 }
 
@@ -212,7 +212,7 @@ impl std::fmt::Debug for WrappingKey {
 pub struct WrappingKeys {
     world: World,
     modules: Modules,
-    open: RwLock<HashMap<KeyId, Arc<WrappingKey>>>,
+    open: RwLock<HashMap<KeyId, Arc<VerifiedKey>>>,
 }
 
 impl WrappingKeys {
@@ -271,7 +271,7 @@ impl WrappingKeys {
         let verifier = provider
             .wrap(VERIFIER, &DataKey::generate(random))
             .map_err(|error| OpenKeyError::unavailable(provider.description(), error))?;
-        let key = WrappingKey { provider, verifier };
+        let key = VerifiedKey { provider, verifier };
         key.check_fully()?;
         let verifier = key.verifier;
         Ok(KeyParameters { source, verifier })
@@ -287,8 +287,8 @@ impl WrappingKeys {
         id: KeyId,
         entry: &KeyEntry,
         parameters: &KeyParameters,
-    ) -> Result<Arc<WrappingKey>, OpenKeyError> {
-        let key = Arc::new(WrappingKey {
+    ) -> Result<Arc<VerifiedKey>, OpenKeyError> {
+        let key = Arc::new(VerifiedKey {
             provider: self.reach(entry, &parameters.source)?,
             verifier: parameters.verifier.clone(),
         });
@@ -300,7 +300,7 @@ impl WrappingKeys {
 
     /// The wrapping key with this id, if it is open.
     #[must_use]
-    pub fn get(&self, id: KeyId) -> Option<Arc<WrappingKey>> {
+    pub fn get(&self, id: KeyId) -> Option<Arc<VerifiedKey>> {
         let open = self.open.read();
         open.get(&id).cloned()
     }
@@ -336,7 +336,7 @@ impl WrappingKeys {
         source: &KeySource,
     ) -> Result<Box<dyn KeyProvider>, OpenKeyError> {
         let world = &self.world;
-        let local = |key: KeyEncryptionKey, description| {
+        let local = |key: WrappingKey, description| {
             Box::new(LocalKey {
                 key,
                 random: Arc::clone(&world.random),

@@ -21,7 +21,7 @@ use volume::seal::KeyError;
 use world::host;
 
 use super::host_keys::{HostKeyError, HostKeys};
-use super::{WrappingKey, rewrap};
+use super::{VerifiedKey, rewrap};
 use crate::context::{TaskFailed, blocking};
 use crate::controller::Controller;
 
@@ -51,9 +51,9 @@ pub(crate) enum RewrapError {
 
 /// A retiring key and its successor.
 struct Pair {
-    from: Arc<WrappingKey>,
+    from: Arc<VerifiedKey>,
     from_id: KeyId,
-    to: Arc<WrappingKey>,
+    to: Arc<VerifiedKey>,
     to_id: KeyId,
 }
 

@@ -27,7 +27,7 @@ use world::host;
 
 use crate::controller::Controller;
 use crate::units::watch::ANSWER_WITHIN;
-use crate::units::{LOOK_EVERY, MountedUnit, RejoinReports, Units, lease_count};
+use crate::units::{MountedUnit, POLL_INTERVAL, RejoinReports, Units, lease_count};
 
 /// The database is older than the data on the units.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -185,7 +185,7 @@ impl DatabaseAge {
         let enough = clock.monotonic() + ANSWER_WITHIN;
         let (mut is_noted, mut is_older) = (false, false);
         let mut failure = "no unit answers".to_owned();
-        let mut tick = host::ticks(LOOK_EVERY);
+        let mut tick = host::ticks(POLL_INTERVAL);
         loop {
             tokio::select! {
                 answer = answers.recv() => match answer {
@@ -277,8 +277,8 @@ impl LeaseNote {
             return Ok(Noting::Noted);
         }
         let describe = |error| context.owner.describe(&error);
-        let key = units.lease_count_key();
-        let known = lease_count::read_own(&*mounted.unit, key).map_err(describe)?;
+        let signer = units.count_signer();
+        let known = lease_count::read_own(&*mounted.unit, signer).map_err(describe)?;
         let rejoined = units.rejoined();
         if known < self.noted.max(rejoined.unreported_count(mounted.id)) {
             rejoined.suspect(mounted.id, Suspicion::Older);
@@ -298,7 +298,7 @@ impl LeaseNote {
         }
         // Even then: a unit of another cluster or database copy stores no counts.
         let count = self.count.max(known);
-        lease_count::write(&*mounted.unit, key, count).map_err(describe)?;
+        lease_count::write(&*mounted.unit, signer, count).map_err(describe)?;
         *last = count;
         mounted.watched.note_leases(count);
         rejoined.note_count(mounted.id, count);

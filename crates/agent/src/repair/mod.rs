@@ -35,7 +35,7 @@ use crate::lease::DatabaseAge;
 use pacing::{Pacing, StepWatch, StopOnDrop};
 
 /// The period of checks for copysets to repair.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// While all members are in sync, only one check in this many requests a copyset: a scrub may be
 /// due.
@@ -133,7 +133,7 @@ impl Repair {
 
     /// Repairs copysets that need it, as long as the agent runs.
     pub async fn run(&self) {
-        let mut ticks = host::ticks(LOOK_EVERY);
+        let mut ticks = host::ticks(CHECK_INTERVAL);
         let mut logged = String::new();
         for look in 0_u64.. {
             ticks.tick().await;

@@ -174,7 +174,13 @@ async fn an_altered_volume_delays_no_other() {
             .await;
         let kept = kept.expect("read").len();
         assert!(kept > 1, "{kept}");
-        let removed = control.agent.parts.cleaning.remove_unneeded().await;
+        let removed = control
+            .agent
+            .parts
+            .maintenance
+            .cleaning
+            .remove_unneeded()
+            .await;
         removed.expect("the versions of other volumes");
         let left = control
             .control

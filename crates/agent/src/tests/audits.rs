@@ -177,19 +177,19 @@ async fn an_audit_that_waits_for_its_turn_is_reported() {
     let units = ids(&scree, &rig).await;
     let turn = scree.agent.parts.audits.turn().lock().await;
     let begun = begin(&scree, &[&units[0], &units[1]]).await.expect("begun");
-    let look = async |wait| {
-        let look = scree.control.audits().get("disk", begun.row.id, wait);
-        look.await.expect("there").row
+    let audit = async |wait| {
+        let found = scree.control.audits().get("disk", begun.row.id, wait);
+        found.await.expect("there").row
     };
     let mut seen = begun.row.clone();
     while seen.state == AuditState::Waiting {
         tokio::task::yield_now().await;
-        seen = look(Duration::ZERO).await;
+        seen = audit(Duration::ZERO).await;
     }
     assert_eq!((seen.state, seen.done_bytes), (AuditState::Running, 0));
     assert_eq!(seen.ended, None, "another audit is running");
     drop(turn);
-    let ended = look(WAIT).await;
+    let ended = audit(WAIT).await;
     assert_eq!(ended.state, AuditState::Done, "{ended:?}");
     end(scree).await;
 }

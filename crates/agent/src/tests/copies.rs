@@ -115,8 +115,8 @@ async fn a_restored_folder_takes_over_the_units_only_if_the_operator_says_so() {
     export(&second).await;
 
     // The first one still runs, despite the operator's declaration.
-    finish(control.agent.parts.units.probe(true)).await;
-    let shown = &control.agent.parts.units.reports()[0];
+    finish(control.agent.parts.storage.units.probe(true)).await;
+    let shown = &control.agent.parts.storage.units.reports()[0];
     assert_eq!(shown.state, "missing");
     let reason = shown.problem.as_deref().expect("a problem");
     let there = folder.display().to_string();
@@ -135,10 +135,11 @@ async fn a_restored_folder_takes_over_the_units_only_if_the_operator_says_so() {
     };
     let second = rig.try_start(settings).await.expect("starts");
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    finish(second.agent.parts.units.probe(true)).await;
+    finish(second.agent.parts.storage.units.probe(true)).await;
     let states: Vec<_> = second
         .agent
         .parts
+        .storage
         .units
         .reports()
         .iter()
@@ -166,13 +167,13 @@ async fn read_only_units_do_not_prevent_a_restored_folder_from_starting() {
     settings.restored_database = true;
     rig.disk.make_read_only(&rig.path().join("units"));
     let second = rig.try_start(settings).await.expect("starts");
-    for unit in second.agent.parts.units.reports() {
+    for unit in second.agent.parts.storage.units.reports() {
         assert_eq!(unit.state, "read-only", "{:?}", unit.problem);
         assert!(unit.bytes.is_some(), "it can be read");
     }
     rig.disk.make_writable();
-    finish(second.agent.parts.units.probe(true)).await;
-    for unit in second.agent.parts.units.reports() {
+    finish(second.agent.parts.storage.units.probe(true)).await;
+    for unit in second.agent.parts.storage.units.reports() {
         assert_eq!(unit.state, "healthy", "{:?}", unit.problem);
     }
     export(&second).await;
@@ -205,8 +206,8 @@ async fn the_folder_that_took_the_units_over_last_keeps_them() {
 
     let why = refused(&rig, rig.settings()).await;
     assert!(why.contains(&folder.display().to_string()), "{why}");
-    finish(second.agent.parts.units.probe(true)).await;
-    for unit in second.agent.parts.units.reports() {
+    finish(second.agent.parts.storage.units.probe(true)).await;
+    for unit in second.agent.parts.storage.units.reports() {
         assert_eq!(unit.state, "healthy", "{:?}", unit.problem);
     }
     end(second).await;

@@ -104,14 +104,14 @@ impl Store {
     /// Waits until the agent uses it and it is healthy.
     async fn is_used(&self, scree: &Scree) {
         let is_mounted = async || {
-            let units = scree.agent.parts.units.mounted();
+            let units = scree.agent.parts.storage.units.mounted();
             units.iter().any(|unit| unit.id == self.id()).then_some(())
         };
         eventually("the agent mounts the daemon", is_mounted).await;
-        scree.agent.parts.units.get_certificate().await;
+        scree.agent.parts.storage.units.get_certificate().await;
         let is_well = async || {
-            finish(scree.agent.parts.units.probe(true)).await;
-            let units = scree.agent.parts.units.reports();
+            finish(scree.agent.parts.storage.units.probe(true)).await;
+            let units = scree.agent.parts.storage.units.reports();
             let unit = units.iter().find(|unit| unit.id == self.id());
             let unit = unit.filter(|unit| unit.state == "healthy");
             unit?.segments.map(drop)
@@ -162,9 +162,22 @@ async fn a_volume_uses_a_daemon_and_leaves_nothing_there_when_it_is_deleted() {
         .delete("disk")
         .await
         .expect("deleted");
-    let removed = scree.agent.parts.cleaning.remove_unneeded().await;
+    let removed = scree
+        .agent
+        .parts
+        .maintenance
+        .cleaning
+        .remove_unneeded()
+        .await;
     removed.expect("removed");
-    scree.agent.parts.cleaning.free_due().await.expect("freed");
+    scree
+        .agent
+        .parts
+        .maintenance
+        .cleaning
+        .free_due()
+        .await
+        .expect("freed");
     assert_eq!(store.segments(), [], "swept and freed");
     end(scree).await;
 }
@@ -212,7 +225,7 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
     let scree = rig.start().await;
     store.is_used(&scree).await;
     let place = {
-        let units = scree.agent.parts.units.mounted();
+        let units = scree.agent.parts.storage.units.mounted();
         let unit = units.iter().find(|unit| unit.id == store.id());
         Arc::clone(&unit.expect("mounted").unit)
     };
@@ -233,7 +246,7 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
     }
     // The controller does not sign for a volume that this host has lost, either.
     let (volume, epoch) = (row.id, row.epoch);
-    let controller = &scree.agent.parts.controller;
+    let controller = &scree.agent.parts.foundation.controller;
     let wants = [Want::Lease { volume, epoch }, Want::Sweep { volume }];
     controller.obtain(&wants).await.expect("answered");
     let deleted = aside(move || place.delete(found)).await;

@@ -25,16 +25,25 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
         .expect("made");
     writes(&control, 0, 7).await;
     // All copysets are compared once.
-    while control.agent.parts.repair.repair_one().await.expect("read") {}
+    while control
+        .agent
+        .parts
+        .maintenance
+        .repair
+        .repair_one()
+        .await
+        .expect("read")
+    {}
     assert_eq!(degraded(&control).await, (0, vec![]));
 
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    finish(control.agent.parts.units.probe(true)).await;
+    finish(control.agent.parts.storage.units.probe(true)).await;
     writes(&control, 1, 7).await;
     let is_well = control
         .agent
         .parts
+        .maintenance
         .repair
         .repair_one()
         .await
@@ -44,7 +53,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
     end(control).await;
 
     let control = rig.start().await;
-    let states = control.agent.parts.units.reports();
+    let states = control.agent.parts.storage.units.reports();
     assert!(states.iter().all(|unit| unit.state == "healthy"));
     let (blocks, problems) = degraded(&control).await;
     assert!(blocks >= 1, "{problems:?}");
@@ -57,6 +66,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
         control
             .agent
             .parts
+            .maintenance
             .repair
             .repair_one()
             .await
@@ -66,7 +76,7 @@ async fn degraded_segments_are_shown_until_they_are_repaired() {
             break;
         }
         rig.clock.advance(std::time::Duration::from_secs(5));
-        finish(control.agent.parts.units.probe(true)).await;
+        finish(control.agent.parts.storage.units.probe(true)).await;
     }
     assert_eq!(degraded(&control).await, (0, vec![]));
     end(control).await;

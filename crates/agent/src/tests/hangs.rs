@@ -1,4 +1,4 @@
-//! Units that stop answering after a write.
+//! Units that stop answering.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::words::VolumeState;
 use base::{BlockDevice as _, Durability, Request};
 
-use super::rig::{Rig, Scree, aside, small};
+use super::rig::{Rig, Scree, aside, eventually, small};
 use super::{end, finish};
 use world::host;
 
@@ -80,7 +80,7 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
         (VolumeState::Error, 1)
     );
     rig.disk.release();
-    finish(control.agent.parts.units.probe(true)).await;
+    finish(control.agent.parts.storage.units.probe(true)).await;
     served(&control).await;
     control
         .control
@@ -104,5 +104,69 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     let control = rig.start().await;
     let shown = control.control.volumes().get("disk").await.expect("there");
     assert!(shown.served().is_some() && shown.problem().is_none());
+    end(control).await;
+}
+
+/// Regression: every unit was probed and waited for: one hard NFS mount without its server was
+/// enough to hang.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
+    let rig = Rig::new();
+    let control = rig.start().await;
+    control
+        .control
+        .volumes()
+        .create(small("disk"))
+        .await
+        .expect("made");
+    let state = |control: &Scree| control.agent.parts.storage.units.reports()[0].state.clone();
+    assert_eq!(state(&control), "healthy");
+
+    rig.disk.hold(&rig.unit(1));
+    let mut scans = control.agent.parts.storage.units.probe(true);
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    assert_eq!(state(&control), "healthy", "its last state");
+    finish(scans.pop()).await;
+    let again = control.agent.parts.storage.units.probe(true);
+    assert_eq!(again.len(), 1, "only of the unit that answers");
+    finish(again).await;
+    rig.clock.advance(Duration::from_secs(6));
+    finish(control.agent.parts.storage.units.probe(false)).await;
+    let shown = &control.agent.parts.storage.units.reports()[0];
+    assert_eq!(shown.state, "missing");
+    let reason = shown.problem.as_deref().expect("a problem");
+    assert!(reason.contains("has not answered for 6 s"), "{reason}");
+    let report = control.control.report().await.expect("answers");
+    assert_eq!((report.units, report.units_healthy), (2, 1));
+    control
+        .export("disk")
+        .await
+        .expect("the other unit accepts it");
+
+    rig.disk.release();
+    finish(scans).await;
+    finish(control.agent.parts.storage.units.probe(true)).await;
+    assert_eq!(state(&control), "healthy", "it answers again");
+    end(control).await;
+
+    rig.disk.hold(&rig.unit(1));
+    let settings = rig.settings();
+    let world = rig.world();
+    let starting = tokio::spawn(Scree::start(world, settings));
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    rig.clock.advance(Duration::from_secs(6));
+    let control = starting.await.expect("no panic").expect("starts");
+    assert_eq!(state(&control), "missing");
+    // The clock may have advanced past the timeout of the other unit, too.
+    let is_healthy = async || {
+        finish(control.agent.parts.storage.units.probe(true)).await;
+        (control.agent.parts.storage.units.reports()[1].state == "healthy").then_some(())
+    };
+    eventually("the other unit is healthy", is_healthy).await;
+    let served = control.export("disk").await;
+    served.expect("the other unit serves it");
+    rig.disk.release();
     end(control).await;
 }

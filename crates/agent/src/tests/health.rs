@@ -33,7 +33,14 @@ async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
     let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     scree.export("disk").await.expect("served");
-    scree.agent.parts.leases.renew().await.expect("heard");
+    scree
+        .agent
+        .parts
+        .storage
+        .leases
+        .renew()
+        .await
+        .expect("heard");
     assert_eq!(scree.agent.reasons().await, [""; 0]);
     let stalled = format!("scree_volume_stalled{{volume=\"{volume}\"}}");
     let text = scree.agent.measure().await.whole();
@@ -53,7 +60,14 @@ async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
     assert_eq!(number(&text, "scree_lease_age_seconds"), Some(8.0));
     assert_eq!(number(&text, "scree_lease_stall_seconds"), Some(8.0));
 
-    scree.agent.parts.leases.renew().await.expect("heard");
+    scree
+        .agent
+        .parts
+        .storage
+        .leases
+        .renew()
+        .await
+        .expect("heard");
     assert_eq!(scree.agent.reasons().await, [""; 0]);
     let text = scree.agent.measure().await.whole();
     assert_eq!(number(&text, &stalled), Some(0.0), "{text}");
@@ -108,7 +122,7 @@ async fn a_host_without_a_writable_unit_is_not_ready() {
     let rig = Rig::new();
     let scree = rig.start().await;
     assert_eq!(scree.agent.reasons().await, [""; 0]);
-    let units = scree.agent.parts.units.reports();
+    let units = scree.agent.parts.storage.units.reports();
     let state = |unit: usize, state: &str| {
         let id = units[unit].id;
         format!("scree_unit_state{{unit=\"{id}\",state=\"{state}\"}}")
@@ -117,10 +131,10 @@ async fn a_host_without_a_writable_unit_is_not_ready() {
     for (from, to) in [(&first, "away1"), (&second, "away2")] {
         std::fs::rename(from, rig.folder.path().join(to)).expect("moved");
     }
-    scree.agent.parts.units.fresh_reports().await;
+    scree.agent.parts.storage.units.fresh_reports().await;
     // The next look at the latest sees the change.
     let reasons = eventually("it is not ready", async || {
-        finish(scree.agent.parts.units.probe(true)).await;
+        finish(scree.agent.parts.storage.units.probe(true)).await;
         let reasons = scree.agent.reasons().await;
         (!reasons.is_empty()).then_some(reasons)
     });
@@ -135,7 +149,7 @@ async fn a_host_without_a_writable_unit_is_not_ready() {
         std::fs::rename(rig.folder.path().join(from), to).expect("moved");
     }
     let is_ready = async || {
-        finish(scree.agent.parts.units.probe(true)).await;
+        finish(scree.agent.parts.storage.units.probe(true)).await;
         scree.agent.reasons().await.is_empty().then_some(())
     };
     eventually("it is ready again", is_ready).await;

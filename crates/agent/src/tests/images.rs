@@ -26,10 +26,10 @@ async fn cached(rig: &Rig) -> (Scree, Arc<Cache>) {
         path: rig.folder.path().join("cache"),
         bytes: Some(CACHE_BYTES),
         division: Division::default(),
-        cluster: parts.context.cluster.as_u128().to_be_bytes(),
+        cluster: parts.foundation.context.cluster.as_u128().to_be_bytes(),
     };
     let (file, _) = Cache::open(&rig.world(), &config).expect("made");
-    parts.caching.cache().use_file(Arc::clone(&file));
+    parts.storage.caching.cache().use_file(Arc::clone(&file));
     (scree, file)
 }
 
@@ -118,7 +118,7 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
         "blocks that were read before have moved"
     );
     mark(Some(false)).await;
-    let caching = &scree.agent.parts.caching;
+    let caching = &scree.agent.parts.storage.caching;
     eventually("it may be evicted", async || {
         let caching = Arc::clone(caching);
         super::aside(move || caching.maintain()).await;
@@ -169,10 +169,10 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     })
     .await;
     assert_eq!(file.statistics().pinned, 2);
-    let before = scree.agent.parts.caching.cache().counts();
+    let before = scree.agent.parts.storage.caching.cache().counts();
     reads(&scree, "clone", 0, 7).await;
     reads(&scree, "clone", 100, 8).await;
-    let after = scree.agent.parts.caching.cache().counts();
+    let after = scree.agent.parts.storage.caching.cache().counts();
     let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].misses;
     assert_eq!(missed(after), missed(before));
     end(scree).await;
@@ -258,7 +258,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
     for number in [1, 2] {
         std::fs::rename(rig.unit(number as usize), away(number)).expect("renamed");
     }
-    finish(scree.agent.parts.units.probe(true)).await;
+    finish(scree.agent.parts.storage.units.probe(true)).await;
     control.images().preload("disk", &[]).await.expect("begun");
     let why = preloaded(&scree).await.preloads[0].message.clone();
     assert!(
@@ -269,7 +269,7 @@ async fn the_reason_for_a_failed_preload_is_reported() {
         std::fs::rename(away(number), rig.unit(number as usize)).expect("renamed");
     }
     rig.clock.advance(Duration::from_secs(60));
-    finish(scree.agent.parts.units.probe(true)).await;
+    finish(scree.agent.parts.storage.units.probe(true)).await;
 
     // It is larger than the area for images.
     let exported = scree.export("disk").await.expect("served");

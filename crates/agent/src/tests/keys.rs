@@ -105,7 +105,7 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
         .rotate("main", "new", std::time::Duration::ZERO);
     begun.await.expect("begun");
     let is_retiring = |key: &WrappingKey| key.state == KeyState::Retiring;
-    let keys_here = &scree.agent.parts.keys;
+    let keys_here = &scree.agent.parts.foundation.keys;
     keys_here
         .until_listed(|listed| listed.iter().any(is_retiring))
         .await;
@@ -115,6 +115,7 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
         scree
             .agent
             .parts
+            .maintenance
             .rewrapping
             .rewrap_some(2)
             .await
@@ -133,6 +134,7 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
         scree
             .agent
             .parts
+            .maintenance
             .rewrapping
             .rewrap_some(usize::MAX)
             .await
@@ -192,7 +194,13 @@ async fn a_host_without_a_volumes_key_names_the_key_and_opens_other_volumes() {
         .await
         .expect("detached by force");
     scree.control.volumes().delete("b").await.expect("deleted");
-    let _ = scree.agent.parts.cleaning.remove_unneeded().await;
+    let _ = scree
+        .agent
+        .parts
+        .maintenance
+        .cleaning
+        .remove_unneeded()
+        .await;
     let left = scree
         .control
         .volumes()
@@ -224,7 +232,13 @@ async fn the_key_of_a_deleted_volume_is_in_no_file_of_the_database() {
         .delete("disk")
         .await
         .expect("deleted");
-    let removed = scree.agent.parts.cleaning.remove_unneeded().await;
+    let removed = scree
+        .agent
+        .parts
+        .maintenance
+        .cleaning
+        .remove_unneeded()
+        .await;
     removed.expect("removed");
     let after = wrapped(&database).await;
     assert_eq!(after.len(), 1);

@@ -25,13 +25,23 @@ async fn start(rig: &Rig) -> Scree {
     rig.try_start(settings).await.expect("starts")
 }
 
+async fn renew_leases(scree: &Scree) {
+    let renewed = scree.agent.parts.storage.leases.renew();
+    renewed.await.expect("heard");
+}
+
+async fn reconcile_journals(scree: &Scree) {
+    let cleaning = &scree.agent.parts.maintenance.journal_cleaning;
+    cleaning.reconcile().await;
+}
+
 /// A volume that is served and has writes.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
     let made = scree.control.volumes().create(small("disk")).await;
     let volume = made.expect("made").row.id;
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
-    scree.agent.parts.leases.renew().await.expect("heard");
+    renew_leases(scree).await;
     let write = |volume: &mut volume::Volume| {
         volume.start(Request::write(1, 0, &[7; 8192], base::Durability::Volatile))
     };
@@ -88,7 +98,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     );
 
     // The host renews its leases once more.
-    scree.agent.parts.leases.renew().await.expect("heard");
+    renew_leases(&scree).await;
     let view = scree
         .control
         .attachments()
@@ -115,7 +125,7 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     );
 
     // The host comes back: it serves nothing, and its journal stays.
-    scree.agent.parts.leases.renew().await.expect("heard");
+    renew_leases(&scree).await;
     // Its thread notices at its next iteration.
     let stopped = eventually("the volume stops", async || {
         let status = attached.engine_status().await;
@@ -127,9 +137,9 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     scree.connect();
     is_closed_here(&scree, volume).await;
     assert_eq!(journals(&scree), [volume.to_string()]);
-    scree.agent.parts.journal_cleaning.clean().await;
-    scree.agent.parts.leases.renew().await.expect("heard");
-    scree.agent.parts.journal_cleaning.clean().await;
+    reconcile_journals(&scree).await;
+    renew_leases(&scree).await;
+    reconcile_journals(&scree).await;
     let fenced = format!("{volume}.fenced-2");
     assert_eq!(journals(&scree), std::slice::from_ref(&fenced));
     let problems = scree.agent.parts.reporter.problems().await;
@@ -211,7 +221,7 @@ async fn a_lease_that_is_renewed_late_continues() {
     let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
     let started = attached.on_volume(flush).await;
     assert!(matches!(started, Ok(base::Started::Pending)), "it waits");
-    scree.agent.parts.leases.renew().await.expect("heard");
+    renew_leases(&scree).await;
     let status = attached.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
     drop(attached);
@@ -231,7 +241,7 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     rig.disk.hold(&folder);
     let cleaning = tokio::spawn({
         let agent = scree.agent.clone();
-        async move { agent.parts.journal_cleaning.clean().await }
+        async move { agent.parts.maintenance.journal_cleaning.reconcile().await }
     });
     aside({
         let disk = Arc::clone(&rig.disk);
@@ -239,8 +249,11 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     })
     .await;
     rig.clock.advance(LEASE / 2);
-    let renewed =
-        world::host::timeout(Duration::from_secs(60), scree.agent.parts.leases.renew()).await;
+    let renewed = world::host::timeout(
+        Duration::from_secs(60),
+        scree.agent.parts.storage.leases.renew(),
+    )
+    .await;
     renewed
         .expect("it does not wait for the disk")
         .expect("heard");
@@ -267,7 +280,7 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
     let away = rig.folder.path().join("away");
     fs::rename(&journals, &away).expect("moved");
     fs::write(&journals, "no folder").expect("written");
-    let renewed = scree.agent.parts.leases.renew().await;
+    let renewed = scree.agent.parts.storage.leases.renew().await;
     renewed.expect("leases are renewed anyway");
     let problems = scree.control.report().await.expect("answers").problems;
     let at = journals.display().to_string();
@@ -319,10 +332,10 @@ async fn files_of_filters_stay_as_long_as_their_volume() {
         fs::write(file, "{}\n").expect("written");
     }
     for _ in 0..3 {
-        scree.agent.parts.journal_cleaning.clean().await;
-        scree.agent.parts.leases.renew().await.expect("heard");
+        reconcile_journals(&scree).await;
+        renew_leases(&scree).await;
     }
-    scree.agent.parts.journal_cleaning.clean().await;
+    reconcile_journals(&scree).await;
     assert_eq!((there.exists(), gone.exists()), (true, false));
     assert!(remembered.exists());
     for file in forgotten {

@@ -7,6 +7,7 @@ mod altered;
 mod audits;
 mod copies;
 mod daemons;
+mod database_age;
 mod degraded;
 mod hangs;
 mod health;
@@ -34,7 +35,7 @@ use tokio::task::JoinHandle;
 use api::host::Access;
 use control::ControlError;
 use control::database::Database;
-use rig::{Rig, Scree, aside, eventually, small};
+use rig::{Rig, Scree, aside, small};
 use world::host;
 
 use crate::keys::{KeyEntry, WrappingKeys};
@@ -103,7 +104,7 @@ async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     assert!(ended.is_none(), "it waits for the opening volume");
     rig.disk.release();
     assert_eq!(ending.await.expect("no panic"), 0);
-    assert!(control.agent.parts.attachments.is_empty());
+    assert!(control.agent.parts.volumes.attachments.is_empty());
     opening.abort();
     drop(opening.await);
     end(control).await;
@@ -159,13 +160,6 @@ async fn a_unit_has_one_url_however_old_its_row_is() {
     assert_eq!(urls.len(), 3);
     assert!(urls.contains(&url), "{urls:?}");
     end(control).await;
-}
-
-fn wal_is_empty(database: &Path) -> bool {
-    match fs::metadata(database.with_extension("db-wal")) {
-        Ok(wal) => wal.len() == 0,
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    }
 }
 
 /// Shuts down with all volumes closed.
@@ -229,74 +223,10 @@ fn completed(volume: &mut volume::Volume) -> Outcome {
     }
 }
 
-async fn finish(looks: impl IntoIterator<Item = JoinHandle<()>>) {
-    for look in looks {
-        look.await.expect("no panic");
+async fn finish(scans: impl IntoIterator<Item = JoinHandle<()>>) {
+    for scan in scans {
+        scan.await.expect("no panic");
     }
-}
-
-/// Regression: every unit was probed and waited for: one hard NFS mount without its server was
-/// enough to hang.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
-    let rig = Rig::new();
-    let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
-    let state = |control: &Scree| control.agent.parts.units.reports()[0].state.clone();
-    assert_eq!(state(&control), "healthy");
-
-    rig.disk.hold(&rig.unit(1));
-    let mut looks = control.agent.parts.units.probe(true);
-    let held = Arc::clone(&rig.disk);
-    aside(move || held.wait_for_one()).await;
-    assert_eq!(state(&control), "healthy", "its last state");
-    finish(looks.pop()).await;
-    let again = control.agent.parts.units.probe(true);
-    assert_eq!(again.len(), 1, "only of the unit that answers");
-    finish(again).await;
-    rig.clock.advance(Duration::from_secs(6));
-    finish(control.agent.parts.units.probe(false)).await;
-    let shown = &control.agent.parts.units.reports()[0];
-    assert_eq!(shown.state, "missing");
-    let reason = shown.problem.as_deref().expect("a problem");
-    assert!(reason.contains("has not answered for 6 s"), "{reason}");
-    let report = control.control.report().await.expect("answers");
-    assert_eq!((report.units, report.units_healthy), (2, 1));
-    control
-        .export("disk")
-        .await
-        .expect("the other unit accepts it");
-
-    rig.disk.release();
-    finish(looks).await;
-    finish(control.agent.parts.units.probe(true)).await;
-    assert_eq!(state(&control), "healthy", "it answers again");
-    end(control).await;
-
-    rig.disk.hold(&rig.unit(1));
-    let settings = rig.settings();
-    let world = rig.world();
-    let starting = tokio::spawn(Scree::start(world, settings));
-    let held = Arc::clone(&rig.disk);
-    aside(move || held.wait_for_one()).await;
-    rig.clock.advance(Duration::from_secs(6));
-    let control = starting.await.expect("no panic").expect("starts");
-    assert_eq!(state(&control), "missing");
-    // The clock may have advanced past the timeout of the other unit, too.
-    let is_healthy = async || {
-        finish(control.agent.parts.units.probe(true)).await;
-        (control.agent.parts.units.reports()[1].state == "healthy").then_some(())
-    };
-    eventually("the other unit is healthy", is_healthy).await;
-    let served = control.export("disk").await;
-    served.expect("the other unit serves it");
-    rig.disk.release();
-    end(control).await;
 }
 
 /// Regression: only "cannot read its marker" was reported.
@@ -307,124 +237,13 @@ async fn a_unit_that_fails_is_shown_with_the_cause() {
     let path = rig.unit(1);
     fs::rename(&path, rig.folder.path().join("away")).expect("renamed");
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
-    finish(control.agent.parts.units.probe(true)).await;
-    let shown = &control.agent.parts.units.reports()[0];
+    finish(control.agent.parts.storage.units.probe(true)).await;
+    let shown = &control.agent.parts.storage.units.reports()[0];
     assert_eq!(shown.state, "failing");
     let reason = shown.problem.as_deref().expect("a problem");
     assert!(reason.contains("Too many levels"), "{reason}");
     let problems = control.control.report().await.expect("answers").problems;
     assert!(problems[0].contains("Too many levels"), "{problems:?}");
-    end(control).await;
-}
-
-/// Regression: after the operator restored yesterday's database, as documented, the next lease
-/// reused epochs and segment serials.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_is_older_than_the_units_is_not_written_with() {
-    let rig = Rig::new();
-    let export = async |control: &Scree| control.export("disk").await;
-    let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
-    let database = control.control.folder().database();
-    let kept = rig.folder.path().join("yesterday.db");
-    end(control).await;
-    assert!(wal_is_empty(&database), "all of it is in one file");
-    fs::copy(&database, &kept).expect("copied");
-
-    let control = rig.start().await;
-    export(&control).await.expect("a lease");
-    let epoch = control
-        .control
-        .volumes()
-        .get("disk")
-        .await
-        .expect("there")
-        .row
-        .epoch;
-    end(control).await;
-    fs::copy(&kept, &database).expect("copied");
-    assert!(wal_is_empty(&database), "no other file has part of it");
-
-    // One unit with the count is enough.
-    let away = rig.folder.path().join("away");
-    fs::rename(rig.unit(2), &away).expect("renamed");
-    let control = rig.start().await;
-    let refused = export(&control).await.expect_err("refused").to_string();
-    // For every process and database.
-    for word in ["`scree up`, or one controller", "`--restored-database`"] {
-        assert!(refused.contains(word), "{refused}");
-    }
-    assert!(!refused.contains("scree.db"), "{refused}");
-    let report = control.control.report().await.expect("answers");
-    assert!(
-        report
-            .problems
-            .iter()
-            .any(|why| why.contains("older than the data")),
-        "{:?}",
-        report.problems
-    );
-    end(control).await;
-
-    let mut settings = rig.settings();
-    settings.restored_database = true;
-    let control = rig.try_start(settings).await.expect("starts");
-    export(&control).await.expect("a lease");
-    let row = control
-        .control
-        .volumes()
-        .get("disk")
-        .await
-        .expect("there")
-        .row;
-    assert!(row.epoch > epoch + 60_000, "{} after {epoch}", row.epoch);
-    end(control).await;
-
-    fs::rename(&away, rig.unit(2)).expect("renamed");
-    let mut settings = rig.settings();
-    settings.restored_database = true;
-    let control = rig.try_start(settings).await.expect("starts");
-    let again = control
-        .control
-        .volumes()
-        .get("disk")
-        .await
-        .expect("there")
-        .row;
-    assert!(again.epoch <= row.epoch + 1, "it is moved ahead once");
-    end(control).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_needs_one_unit_that_notes_it() {
-    let rig = Rig::new();
-    let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
-    let (units, away) = (rig.path().join("units"), rig.folder.path().join("away"));
-    fs::rename(&units, &away).expect("renamed");
-    let refused = control.export("disk").await;
-    assert!(
-        matches!(refused, Err(ControlError::Unavailable { .. })),
-        "{refused:?}"
-    );
-    fs::create_dir(&units).expect("made");
-    fs::rename(away.join("u2"), rig.unit(2)).expect("renamed");
-    control.export("disk").await.expect("one unit is enough");
-    assert!(rig.unit(2).join("leases").exists());
-    assert!(
-        !rig.unit(1).exists(),
-        "nothing is written without the marker"
-    );
     end(control).await;
 }
 
@@ -445,7 +264,7 @@ async fn a_failing_plan_does_not_delay_the_plans_after_it() {
         .expect("made");
     let database = control.control.database();
     let copysets = database.units().copysets().await.expect("read");
-    let units = control.agent.parts.units.reports();
+    let units = control.agent.parts.storage.units.reports();
     let on = |unit: usize| {
         let is_it = |set: &&catalog::Copyset| set.members == [units[unit].id];
         copysets.iter().find(is_it).expect("planned").id
@@ -462,6 +281,7 @@ async fn a_failing_plan_does_not_delay_the_plans_after_it() {
     control
         .agent
         .parts
+        .maintenance
         .cleaning
         .free_due()
         .await

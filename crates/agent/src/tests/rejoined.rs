@@ -22,15 +22,15 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Looks until the second unit is `state`, and once more.
-async fn look_until(scree: &Scree, state: &str) {
+/// Scans until the second unit is `state`, and once more.
+async fn scan_until(scree: &Scree, state: &str) {
     let is_so = async || {
-        finish(scree.agent.parts.units.probe(true)).await;
-        let units = scree.agent.parts.units.reports();
+        finish(scree.agent.parts.storage.units.probe(true)).await;
+        let units = scree.agent.parts.storage.units.reports();
         (units[1].state == state).then_some(())
     };
     eventually(&format!("the unit is {state}"), is_so).await;
-    finish(scree.agent.parts.units.probe(true)).await;
+    finish(scree.agent.parts.storage.units.probe(true)).await;
 }
 
 /// The reports of hosts about units, newest first.
@@ -51,9 +51,9 @@ async fn two_copies(scree: &Scree) {
         ..small("disk")
     };
     scree.control.volumes().create(request).await.expect("made");
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     // Copysets that were never compared come first.
-    while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
+    while let Ok(true) = scree.agent.parts.maintenance.repair.repair_one().await {}
 }
 
 /// Regression: a unit that was missing for a second or more was neither compared nor checked for an
@@ -64,21 +64,21 @@ async fn a_unit_that_was_missing_is_compared_when_it_rejoins() {
     let scree = rig.start().await;
     two_copies(&scree).await;
     writes(&scree, 0, 7).await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     assert_eq!(reported(&scree).await, [""; 0]);
 
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    look_until(&scree, "missing").await;
+    scan_until(&scree, "missing").await;
     // Its segments are lost.
     fs::remove_dir_all(away.join("segments")).expect("removed");
     fs::create_dir(away.join("segments")).expect("made");
     fs::rename(&away, rig.unit(2)).expect("renamed");
-    look_until(&scree, "healthy").await;
-    scree.agent.parts.rejoin_reports.report().await;
-    let unit = scree.agent.parts.units.reports()[1].id;
+    scan_until(&scree, "healthy").await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
+    let unit = scree.agent.parts.storage.units.reports()[1].id;
     assert_eq!(reported(&scree).await, [format!("{unit} restarted")]);
-    while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
+    while let Ok(true) = scree.agent.parts.maintenance.repair.repair_one().await {}
     end(scree).await;
 
     let first = rig.folder.path().join("first");
@@ -97,13 +97,13 @@ async fn a_unit_whose_return_another_call_noticed_is_compared_too() {
     writes(&scree, 0, 7).await;
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
-    let unit = Arc::clone(&scree.agent.parts.units.mounted()[1].tracked);
+    let unit = Arc::clone(&scree.agent.parts.storage.units.mounted()[1].tracked);
     assert!(unit.probe().is_err());
     fs::rename(&away, rig.unit(2)).expect("renamed");
     unit.probe().expect("available");
-    finish(scree.agent.parts.units.probe(true)).await;
-    scree.agent.parts.rejoin_reports.report().await;
-    let id = scree.agent.parts.units.reports()[1].id;
+    finish(scree.agent.parts.storage.units.probe(true)).await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
+    let id = scree.agent.parts.storage.units.reports()[1].id;
     assert_eq!(reported(&scree).await, [format!("{id} restarted")]);
     end(scree).await;
 }
@@ -117,20 +117,20 @@ async fn a_restored_unit_is_reported_as_older() {
     let kept = rig.folder.path().join("kept");
     copy(&rig.unit(2), &kept);
     writes(&scree, 1, 8).await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
 
     fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
-    look_until(&scree, "missing").await;
+    scan_until(&scree, "missing").await;
     fs::rename(&kept, rig.unit(2)).expect("renamed");
-    look_until(&scree, "healthy").await;
-    scree.agent.parts.rejoin_reports.report().await;
-    let unit = scree.agent.parts.units.reports()[1].id;
+    scan_until(&scree, "healthy").await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
+    let unit = scree.agent.parts.storage.units.reports()[1].id;
     assert_eq!(reported(&scree).await, [format!("{unit} older")]);
     // The next stored lease count triggers another check, and then the unit is current.
     writes(&scree, 2, 9).await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     assert_eq!(reported(&scree).await.len(), 1);
-    while let Ok(true) = scree.agent.parts.repair.repair_one().await {}
+    while let Ok(true) = scree.agent.parts.maintenance.repair.repair_one().await {}
     end(scree).await;
 
     fs::rename(rig.unit(1), rig.folder.path().join("first")).expect("renamed");
@@ -152,7 +152,7 @@ async fn no_lease_is_noted_on_a_restored_unit_before_it_is_reported() {
     let kept = rig.folder.path().join("kept");
     copy(&rig.unit(2), &kept);
     writes(&scree, 1, 8).await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     end(scree).await;
 
     fs::rename(rig.unit(2), rig.folder.path().join("newer")).expect("renamed");
@@ -161,8 +161,8 @@ async fn no_lease_is_noted_on_a_restored_unit_before_it_is_reported() {
     let note = fs::read(rig.unit(2).join("leases")).expect("read");
     writes(&scree, 2, 9).await;
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
-    scree.agent.parts.rejoin_reports.report().await;
-    let unit = scree.agent.parts.units.reports()[1].id;
+    scree.agent.parts.storage.rejoin_reports.report().await;
+    let unit = scree.agent.parts.storage.units.reports()[1].id;
     assert_eq!(reported(&scree).await, [format!("{unit} older")]);
     // From now on it is stored.
     writes(&scree, 3, 10).await;
@@ -177,16 +177,16 @@ async fn a_unit_without_the_note_of_a_lease_is_not_older() {
     let scree = rig.start().await;
     two_copies(&scree).await;
     writes(&scree, 0, 7).await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     let note = fs::read(rig.unit(2).join("leases")).expect("read");
     rig.disk.make_read_only(&rig.unit(2));
     writes(&scree, 1, 8).await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     rig.disk.make_writable();
     assert_eq!(fs::read(rig.unit(2).join("leases")).expect("read"), note);
     end(scree).await;
     let scree = rig.start().await;
-    scree.agent.parts.rejoin_reports.report().await;
+    scree.agent.parts.storage.rejoin_reports.report().await;
     assert_eq!(reported(&scree).await, [""; 0]);
     writes(&scree, 2, 9).await;
     assert_ne!(fs::read(rig.unit(2).join("leases")).expect("read"), note);

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use super::rig::{Rig, aside, small};
 
 /// Sends a raw request, and returns the raw answer.
-async fn ask(rig: &Rig, request: String) -> String {
+async fn exchange(rig: &Rig, request: String) -> String {
     let socket = rig.path().join("api.sock");
     aside(move || {
         let mut stream = UnixStream::connect(socket).expect("it listens");
@@ -65,7 +65,7 @@ async fn an_invalid_request_is_answered_with_a_problem_document() {
         (post("/v1/volumes/disk/grow", ""), 400),
     ] {
         let shown: String = request.chars().take(60).collect();
-        let answer = ask(&rig, request).await;
+        let answer = exchange(&rig, request).await;
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         assert!(
             head.starts_with(&format!("HTTP/1.1 {status} ")),
@@ -86,7 +86,7 @@ async fn an_invalid_request_is_answered_with_a_problem_document() {
         .row
         .size_bytes;
     assert_eq!(size, 8 << 20, "nothing was changed");
-    let grown = ask(&rig, post("/v1/volumes/disk/grow", " {\"size\": 16777216}")).await;
+    let grown = exchange(&rig, post("/v1/volumes/disk/grow", " {\"size\": 16777216}")).await;
     assert!(grown.starts_with("HTTP/1.1 200 "), "{grown}");
     super::end(control).await;
 }
@@ -97,7 +97,7 @@ async fn an_ending_controller_answers_hosts_only() {
     let rig = Rig::new();
     let control = rig.start().await;
     control.control.set_open(false);
-    let refused = ask(
+    let refused = exchange(
         &rig,
         post("/v1/volumes", "{\"name\": \"disk\", \"size\": 8388608}"),
     )
@@ -106,7 +106,7 @@ async fn an_ending_controller_answers_hosts_only() {
         refused.starts_with("HTTP/1.1 503 ") && refused.contains("starting or stopping"),
         "{refused}"
     );
-    let heard = ask(&rig, post("/v1/host/rpc/leases", "{}")).await;
+    let heard = exchange(&rig, post("/v1/host/rpc/leases", "{}")).await;
     assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
     super::end(control).await;
 }

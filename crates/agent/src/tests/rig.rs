@@ -381,7 +381,7 @@ impl Scree {
 
     /// The volume, while it is open.
     pub fn open(&self, volume: VolumeId) -> Option<Arc<Attached>> {
-        let open = self.agent.parts.volumes.all();
+        let open = self.agent.parts.volumes.open.all();
         open.into_iter().find(|open| open.volume() == volume)
     }
 

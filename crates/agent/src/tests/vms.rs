@@ -205,7 +205,13 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
         .await
         .expect("deleted");
     let again = eventually("its name is free", async || {
-        let cleaned = scree.agent.parts.cleaning.remove_unneeded().await;
+        let cleaned = scree
+            .agent
+            .parts
+            .maintenance
+            .cleaning
+            .remove_unneeded()
+            .await;
         cleaned.expect("cleaned");
         scree.control.volumes().create(small("disk")).await.ok()
     });

@@ -10,6 +10,7 @@
 
 use std::fmt::Write as _;
 
+use api::host::LeaseCountKey;
 use aws_lc_rs::hmac;
 use unit::{NOTE_BYTES, Unit, UnitError};
 
@@ -19,12 +20,12 @@ const TITLE: &str = "leases";
 /// The prefix of the authenticated message; no other message under the key starts with it.
 const DOMAIN: &[u8] = b"scree lease count\0";
 
-/// The key with which hosts authenticate lease counts. It encrypts nothing.
-pub(crate) struct LeaseCountKey(hmac::Key);
+/// Writes and authenticates lease counts with the cluster's [`LeaseCountKey`].
+pub(crate) struct CountSigner(hmac::Key);
 
-impl LeaseCountKey {
-    pub fn new(bytes: &[u8; 32]) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+impl CountSigner {
+    pub fn new(key: &LeaseCountKey) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, &key.0))
     }
 
     fn spell(&self, count: u64) -> [u8; NOTE_BYTES] {
@@ -63,11 +64,11 @@ fn message(count: u64) -> Vec<u8> {
 ///
 /// # Errors
 /// [`UnitError`]; [`UnitError::Tampered`] if this cluster has not written the note.
-pub(crate) fn read(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitError> {
+pub(crate) fn read(unit: &dyn Unit, signer: &CountSigner) -> Result<u64, UnitError> {
     let Some(note) = unit.read_note()? else {
         return Ok(0);
     };
-    key.parse(&note).ok_or_else(|| UnitError::Tampered {
+    signer.parse(&note).ok_or_else(|| UnitError::Tampered {
         url: unit.url().to_owned(),
         doing: "read its lease count".to_owned(),
         found: "the note was not written by this cluster".to_owned(),
@@ -78,8 +79,8 @@ pub(crate) fn read(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitErro
 ///
 /// # Errors
 /// [`UnitError`].
-pub(crate) fn read_own(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, UnitError> {
-    match read(unit, key) {
+pub(crate) fn read_own(unit: &dyn Unit, signer: &CountSigner) -> Result<u64, UnitError> {
+    match read(unit, signer) {
         Err(UnitError::Tampered { .. }) => Ok(0),
         other => other,
     }
@@ -89,8 +90,8 @@ pub(crate) fn read_own(unit: &dyn Unit, key: &LeaseCountKey) -> Result<u64, Unit
 ///
 /// # Errors
 /// [`UnitError`].
-pub(crate) fn write(unit: &dyn Unit, key: &LeaseCountKey, count: u64) -> Result<(), UnitError> {
-    unit.write_note(&key.spell(count))
+pub(crate) fn write(unit: &dyn Unit, signer: &CountSigner, count: u64) -> Result<(), UnitError> {
+    unit.write_note(&signer.spell(count))
 }
 
 #[cfg(test)]
@@ -115,25 +116,25 @@ mod tests {
     fn a_count_is_read_back_and_accepted_only_if_the_key_authenticates_it() {
         let simulation = Simulation::new(1);
         let unit = unit_in(&simulation.world());
-        let key = LeaseCountKey::new(&[1; 32]);
-        assert_eq!(read(&unit, &key).expect("none yet"), 0);
+        let signer = CountSigner::new(&LeaseCountKey([1; 32]));
+        assert_eq!(read(&unit, &signer).expect("none yet"), 0);
         for count in [1, 70_000, u64::MAX] {
-            write(&unit, &key, count).expect("written");
-            assert_eq!(read(&unit, &key).expect("read"), count);
+            write(&unit, &signer, count).expect("written");
+            assert_eq!(read(&unit, &signer).expect("read"), count);
         }
-        let other = LeaseCountKey::new(&[2; 32]);
+        let other = CountSigner::new(&LeaseCountKey([2; 32]));
         assert!(read(&unit, &other).is_err());
-        write(&unit, &key, 17).expect("written");
+        write(&unit, &signer, 17).expect("written");
         let note = unit.read_note().expect("read").expect("there");
         for at in 0..130 {
             let mut altered = note;
             altered[at] ^= 1;
             unit.write_note(&altered).expect("written");
-            let found = read(&unit, &key);
+            let found = read(&unit, &signer);
             assert!(found.is_err(), "byte {at} was flipped: {found:?}");
         }
         unit.write_note(&note).expect("written");
-        assert_eq!(read(&unit, &key).expect("read"), 17);
+        assert_eq!(read(&unit, &signer).expect("read"), 17);
     }
 
     #[test]
@@ -142,18 +143,18 @@ mod tests {
             let mut simulation = Simulation::new(seed);
             let world = simulation.world();
             let unit = unit_in(&world);
-            let key = LeaseCountKey::new(&[1; 32]);
-            write(&unit, &key, 1).expect("written");
+            let signer = CountSigner::new(&LeaseCountKey([1; 32]));
+            write(&unit, &signer, 1).expect("written");
             simulation.disk.inject(Path::new(FOLDER), Fault::SyncFails);
-            let _ = write(&unit, &key, 2);
+            let _ = write(&unit, &signer, 2);
             simulation.disk.heal(Path::new(FOLDER));
             simulation.crash();
             let world = simulation.world();
-            let found = read(&unit_in(&world), &key).expect("whole");
+            let found = read(&unit_in(&world), &signer).expect("whole");
             assert!(found == 1 || found == 2, "{found}");
-            write(&unit_in(&world), &key, 3).expect("written");
+            write(&unit_in(&world), &signer, 3).expect("written");
             simulation.crash();
-            let found = read(&unit_in(&simulation.world()), &key).expect("whole");
+            let found = read(&unit_in(&simulation.world()), &signer).expect("whole");
             assert_eq!(found, 3, "the former count is known");
         }
     }

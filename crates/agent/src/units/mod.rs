@@ -1,7 +1,7 @@
 //! [`Units`]: the storage units of this host: mounted as the controllers list them, added, probed
 //! and reported.
 //!
-//! * `mounted`: one unit; `watch`: unresponsive units; `looks`: probing units
+//! * `mounted`: one unit; `watch`: unresponsive units; `scan`: scans of units
 //! * `backends`: units that this host accesses directly; `links`: unit daemons
 //! * `adding`: creating a unit in a backend
 //! * `lease_count`: the lease count stored on a unit
@@ -15,10 +15,10 @@ mod adding;
 mod backends;
 pub(crate) mod lease_count;
 mod links;
-mod looks;
 mod mounted;
 mod rejoined;
 mod reports;
+mod scan;
 pub(crate) mod watch;
 
 use std::collections::HashMap;
@@ -37,14 +37,14 @@ use volume::Store;
 use crate::context::{HostContext, TaskFailed};
 use crate::controller::Controller;
 use backends::{Unreachable, backend_of};
-use lease_count::LeaseCountKey;
+use lease_count::CountSigner;
 use links::Links;
 use watch::{ANSWER_WITHIN, WatchedUnit};
 
-pub(crate) use looks::LOOK_EVERY;
 pub(crate) use mounted::MountedUnit;
 pub(crate) use rejoined::RejoinedUnits;
 pub(crate) use reports::RejoinReports;
+pub(crate) use scan::POLL_INTERVAL;
 
 /// Why the units cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ pub(crate) struct Units {
     controller: Controller,
     store: Arc<Store>,
     links: Links,
-    lease_count_key: LeaseCountKey,
+    count_signer: CountSigner,
     rejoined: RejoinedUnits,
     mounted: Mutex<Vec<MountedUnit>>,
 }
@@ -85,7 +85,7 @@ impl Units {
         context: Arc<HostContext>,
         controller: Controller,
         store: Arc<Store>,
-        lease_count_key: LeaseCountKey,
+        count_signer: CountSigner,
     ) -> Self {
         let links = Links::new(
             context.cluster,
@@ -97,7 +97,7 @@ impl Units {
             controller,
             store,
             links,
-            lease_count_key,
+            count_signer,
             rejoined: RejoinedUnits::default(),
             mounted: Mutex::default(),
         }
@@ -107,8 +107,8 @@ impl Units {
         &self.context
     }
 
-    pub fn lease_count_key(&self) -> &LeaseCountKey {
-        &self.lease_count_key
+    pub fn count_signer(&self) -> &CountSigner {
+        &self.count_signer
     }
 
     pub fn rejoined(&self) -> &RejoinedUnits {

@@ -13,7 +13,7 @@ use unit::UnitState;
 use world::host;
 
 use super::lease_count;
-use super::looks::wait_for;
+use super::scan::wait_for;
 use super::watch::ANSWER_WITHIN;
 use super::{MountedUnit, Units};
 use crate::controller::Controller;
@@ -124,7 +124,7 @@ impl RejoinReports {
 /// Checks whether a unit on which at least `noted` leases were stored is in an earlier state.
 /// Blocks.
 fn check_age_of(units: &Units, mounted: &MountedUnit, noted: u64) {
-    match lease_count::read_own(&*mounted.watched, units.lease_count_key()) {
+    match lease_count::read_own(&*mounted.watched, units.count_signer()) {
         Ok(known) if known < noted => units.rejoined().suspect(mounted.id, Suspicion::Older),
         Ok(_) => {}
         Err(error) => {

@@ -1,10 +1,10 @@
 //! [`WatchedUnit`]: a unit that may never answer, such as a hard NFS mount whose server is gone.
 //!
-//! One thread at a time looks at a unit, and no caller waits for it. A unit whose answer is overdue
+//! One thread at a time scans a unit, and no caller waits for it. A unit whose answer is overdue
 //! is *unresponsive*: until it answers, every call is refused here as if the unit were missing, so
 //! that no more threads get stuck and the engine uses other units.
 //!
-//! Must not know: what a look does, and when one begins.
+//! Must not know: what a scan does, and when one begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +34,8 @@ pub(crate) struct Found {
 
 #[derive(Default)]
 struct State {
-    /// When the look in progress began, if there is one.
-    look_began: Option<Duration>,
+    /// When the scan in progress began, if there is one.
+    scan_began: Option<Duration>,
     found: Found,
 }
 
@@ -48,10 +48,10 @@ pub(crate) struct WatchedUnit {
     unresponsive: AtomicBool,
 }
 
-/// A look in progress. It ends when this is dropped.
-pub(crate) struct Look(Arc<WatchedUnit>);
+/// A scan in progress. It ends when this is dropped.
+pub(crate) struct Scan(Arc<WatchedUnit>);
 
-impl Look {
+impl Scan {
     /// Stores the answers of the unit.
     pub fn found(&self, stat: Option<UnitStat>, device: Option<u64>) {
         let mut state = self.0.state.lock();
@@ -64,9 +64,9 @@ impl Look {
     }
 }
 
-impl Drop for Look {
+impl Drop for Scan {
     fn drop(&mut self) {
-        self.0.state.lock().look_began = None;
+        self.0.state.lock().scan_began = None;
         self.0.unresponsive.store(false, Ordering::Relaxed);
     }
 }
@@ -91,14 +91,14 @@ impl WatchedUnit {
         }
     }
 
-    /// Begins a look; `None` if one is in progress.
-    pub fn look(self: &Arc<Self>) -> Option<Look> {
+    /// Begins a scan; `None` if one is in progress.
+    pub fn begin_scan(self: &Arc<Self>) -> Option<Scan> {
         let mut state = self.state.lock();
-        if state.look_began.is_some() {
+        if state.scan_began.is_some() {
             return None;
         }
-        state.look_began = Some(self.clock.monotonic());
-        Some(Look(Arc::clone(self)))
+        state.scan_began = Some(self.clock.monotonic());
+        Some(Scan(Arc::clone(self)))
     }
 
     /// The last answers of the unit.
@@ -117,18 +117,18 @@ impl WatchedUnit {
         self.unresponsive.load(Ordering::Relaxed)
     }
 
-    /// Whether a look is in progress that may still end soon.
+    /// Whether a scan is in progress that may still end soon.
     pub fn is_awaited(&self) -> bool {
-        self.state.lock().look_began.is_some() && !self.is_unresponsive()
+        self.state.lock().scan_began.is_some() && !self.is_unresponsive()
     }
 
     /// Whether the unit has just become unresponsive; true once each time.
     pub fn falls_unresponsive(&self) -> bool {
         let state = self.state.lock();
-        let overdue = state.look_began.is_some_and(|look_began| {
-            self.clock.monotonic().saturating_sub(look_began) >= self.answer_within
+        let overdue = state.scan_began.is_some_and(|scan_began| {
+            self.clock.monotonic().saturating_sub(scan_began) >= self.answer_within
         });
-        // Under the lock, so that a look that ends now finds it set.
+        // Under the lock, so that a scan that ends now finds it set.
         overdue && !self.unresponsive.swap(true, Ordering::Relaxed)
     }
 }
@@ -138,7 +138,7 @@ impl UnitLayer for WatchedUnit {
         &*self.unit
     }
 
-    /// Refuses calls to an unresponsive unit. Only looks call `stat` and `probe`, which may hang; a
+    /// Refuses calls to an unresponsive unit. Only scans call `stat` and `probe`, which may hang; a
     /// probe that returns ends the unresponsive state before its caller gets the result.
     fn around<T>(
         &self,
@@ -155,8 +155,8 @@ impl UnitLayer for WatchedUnit {
             _ if !self.is_unresponsive() => return call(&*self.unit),
             _ => {}
         }
-        let seconds = self.state.lock().look_began.map_or(0, |look_began| {
-            self.clock.monotonic().saturating_sub(look_began).as_secs()
+        let seconds = self.state.lock().scan_began.map_or(0, |scan_began| {
+            self.clock.monotonic().saturating_sub(scan_began).as_secs()
         });
         Err(UnitError::Missing {
             url: self.unit.url().to_owned(),

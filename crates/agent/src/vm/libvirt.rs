@@ -28,7 +28,7 @@ use super::domain::{Domain, alias, write_disk};
 use super::{Disk, DiskName, Found, Plugged, Unplugged, Vm, VmError};
 
 /// The pause between checks whether the disk is still plugged; each starts a process.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// libvirt's error for a domain that is not running.
 const ENDED: &str = "domain is not running";
@@ -154,7 +154,7 @@ impl Vm {
         Ok(found)
     }
 
-    pub(super) async fn look_by_libvirt(&self, domain: &str) -> Result<Vec<Found>, VmError> {
+    pub(super) async fn disks_by_libvirt(&self, domain: &str) -> Result<Vec<Found>, VmError> {
         let found = self.domain(domain).await?;
         Ok(found.disks.into_iter().map(|disk| disk.found).collect())
     }
@@ -214,7 +214,7 @@ impl Vm {
                 if REMOVING.iter().any(|words| message.contains(words)) => {}
             Err(error) => return Err(error),
         }
-        let mut ticks = host::ticks(LOOK_EVERY);
+        let mut ticks = host::ticks(POLL_INTERVAL);
         loop {
             tokio::select! {
                 _ = ticks.tick() => if self.domain(domain).await?.disk(name).is_none() {

@@ -330,10 +330,10 @@ impl Vm {
     ///
     /// # Errors
     /// [`VmError::Ended`] if it is not running; other errors if it does not answer.
-    pub async fn look(&self) -> Result<Vec<Found>, VmError> {
+    pub async fn disks(&self) -> Result<Vec<Found>, VmError> {
         let mut found = match &self.address {
-            VmAddress::Qmp(socket) => self.look_by_qmp(socket).await,
-            VmAddress::Libvirt(domain) => self.look_by_libvirt(domain).await,
+            VmAddress::Qmp(socket) => self.disks_by_qmp(socket).await,
+            VmAddress::Libvirt(domain) => self.disks_by_libvirt(domain).await,
         }?;
         found.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(found)

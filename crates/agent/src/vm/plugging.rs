@@ -181,13 +181,13 @@ impl Plugging {
 
     /// Whether the VM may have the disk; true if that is unknown.
     pub async fn may_be_plugged(&self, assignment: &Assignment, vm: &str) -> bool {
-        let look = async {
+        let listed = async {
             let lock = self.lock_of(vm);
             let _turn = lock.lock().await;
             let vm = self.vm(vm, self.options.unplug_within)?;
-            Ok::<_, PlugError>(vm.look().await?)
+            Ok::<_, PlugError>(vm.disks().await?)
         };
-        match look.await {
+        match listed.await {
             Ok(found) => {
                 let name = assignment.id.to_string();
                 found.iter().any(|disk| disk.name.to_string() == name)

@@ -53,7 +53,7 @@ const REMEDY: &str = "add a port to its command line for each disk \
                       and start it again";
 
 /// The pause between checks whether the device still exists.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A device releases its node a moment after it has disappeared: the node is removed in up to this
 /// many attempts, with this pause.
@@ -167,6 +167,20 @@ async fn spare_port(monitor: &mut Monitor) -> Result<Option<String>, QmpError> {
     Ok(None)
 }
 
+/// The block node of a disk, as `blockdev-add` creates it.
+fn nbd_node(disk: &Disk, id: &str, server: &str) -> Value {
+    json!({
+        "driver": "nbd",
+        "node-name": id,
+        "server": { "type": "unix", "path": server },
+        "export": disk.export,
+        "read-only": disk.is_read_only,
+        "reconnect-delay": disk.reconnect_delay_seconds,
+        // Otherwise the guest's trims would end here.
+        "discard": "unmap",
+    })
+}
+
 /// Removes a node, if it exists. Returns why if QEMU refuses to.
 async fn delete_node(monitor: &mut Monitor, name: &str) -> Result<Option<String>, QmpError> {
     for tried in 1.. {
@@ -221,7 +235,7 @@ async fn delete_device(
         Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => return Ok(None),
         Err(error) => return Err(error),
     }
-    let mut ticks = host::ticks(LOOK_EVERY);
+    let mut ticks = host::ticks(POLL_INTERVAL);
     loop {
         tokio::select! {
             event = monitor.next_event() => match unplug_event(&event?, id) {
@@ -262,9 +276,9 @@ impl Vm {
         Monitor::connect(socket, self.options.answer_within).await
     }
 
-    pub(super) async fn look_by_qmp(&self, socket: &Path) -> Result<Vec<Found>, VmError> {
-        let looked = async { found(&mut self.monitor(socket).await?).await };
-        looked.await.map_err(|error| self.of_qmp(error))
+    pub(super) async fn disks_by_qmp(&self, socket: &Path) -> Result<Vec<Found>, VmError> {
+        let listed = async { found(&mut self.monitor(socket).await?).await };
+        listed.await.map_err(|error| self.of_qmp(error))
     }
 
     pub(super) async fn plug_by_qmp(&self, socket: &Path, disk: &Disk) -> Result<Plugged, VmError> {
@@ -288,16 +302,7 @@ impl Vm {
         }
 
         let port = spare_port(&mut monitor).await.map_err(of_qmp)?;
-        let node = json!({
-            "driver": "nbd",
-            "node-name": id,
-            "server": { "type": "unix", "path": server },
-            "export": disk.export,
-            "read-only": disk.is_read_only,
-            "reconnect-delay": disk.reconnect_delay_seconds,
-            // Otherwise the guest's trims would end here.
-            "discard": "unmap",
-        });
+        let node = nbd_node(disk, &id, server);
         let _: Value = monitor
             .execute("blockdev-add", node)
             .await

@@ -130,7 +130,7 @@ fn a_domains_guest_sees_disks_come_and_go() {
     let two = nbd.disk("att-2", "vol-0123456789abcdef1", true);
     let three = nbd.disk("att-3", "vol-0123456789abcdef2", false);
 
-    assert_eq!(run(vm.look()).expect("seen"), []);
+    assert_eq!(run(vm.disks()).expect("seen"), []);
     let plugged = run(vm.plug(&one)).expect("plugged");
     assert!(!plugged.was_there);
     console.wait_for_disks(&[WRITABLE]);
@@ -138,7 +138,7 @@ fn a_domains_guest_sees_disks_come_and_go() {
     console.wait_for_disks(&[WRITABLE, READ_ONLY]);
     let again = run(vm.plug(&two)).expect("plugged");
     assert!(again.was_there && again.waits_for_server == plugged.waits_for_server);
-    let seen = run(vm.look()).expect("seen");
+    let seen = run(vm.disks()).expect("seen");
     assert!(seen.len() == 2 && seen.iter().all(|disk| disk.is_plugged));
     assert_eq!(seen[1].serial, Some(two.serial.clone()));
     assert!(seen[1].is_read_only && !seen[0].is_read_only);
@@ -179,7 +179,7 @@ fn a_domains_guest_sees_disks_come_and_go() {
     assert!(matches!(error, VmError::OtherDomain { .. }), "{error}");
 
     assert!(libvirt.virsh(&["destroy", "one"]));
-    assert!(matches!(run(vm.look()), Err(VmError::Ended { .. })));
+    assert!(matches!(run(vm.disks()), Err(VmError::Ended { .. })));
     let error = run(vm.plug(&one)).expect_err("no VM");
     assert!(matches!(error, VmError::Ended { .. }), "{error}");
     let ended = run(vm.unplug(&one.name)).expect("asked");

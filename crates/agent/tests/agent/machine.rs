@@ -302,7 +302,7 @@ impl Qemu {
     }
 
     /// Sends a command to the test's monitor.
-    pub fn ask(&self, command: &'static str, arguments: Value) -> Value {
+    pub fn execute(&self, command: &'static str, arguments: Value) -> Value {
         run(async {
             let timeout = Duration::from_secs(20);
             let monitor = Monitor::connect(&self.socket("test.qmp"), timeout).await;
@@ -314,7 +314,7 @@ impl Qemu {
 
     /// The number of its block nodes.
     pub fn nodes(&self) -> usize {
-        let nodes = self.ask("query-named-block-nodes", json!({ "flat": true }));
+        let nodes = self.execute("query-named-block-nodes", json!({ "flat": true }));
         nodes.as_array().expect("a list").len()
     }
 }

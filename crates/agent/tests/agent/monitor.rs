@@ -16,15 +16,15 @@ const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
 /// A step of a misbehaving monitor.
 enum Step {
-    Say(Vec<u8>),
+    Send(Vec<u8>),
     /// Waits for one line.
-    Hear,
+    Receive,
     /// Holds the connection and does nothing more.
     Hang,
 }
 
-fn say(text: &str) -> Step {
-    Step::Say(text.as_bytes().to_vec())
+fn send(text: &str) -> Step {
+    Step::Send(text.as_bytes().to_vec())
 }
 
 /// A monitor that runs these steps with each client, and then closes the connection.
@@ -37,8 +37,8 @@ fn scripted(steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
             for step in &steps {
                 match step {
                     // The client may have closed the connection.
-                    Step::Say(bytes) => _ = stream.write_all(bytes).await,
-                    Step::Hear => while !matches!(stream.read_u8().await, Ok(b'\n') | Err(_)) {},
+                    Step::Send(bytes) => _ = stream.write_all(bytes).await,
+                    Step::Receive => while !matches!(stream.read_u8().await, Ok(b'\n') | Err(_)) {},
                     Step::Hang => std::future::pending().await,
                 }
             }
@@ -50,9 +50,9 @@ fn scripted(steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
 /// Like [`scripted`], after a greeting and the negotiation.
 fn greeted(mut steps: Vec<Step>) -> (TempDir, std::path::PathBuf) {
     let mut all = vec![
-        say(GREETING),
-        Step::Hear,
-        say("{\"return\": {}, \"id\": 1}\n"),
+        send(GREETING),
+        Step::Receive,
+        send("{\"return\": {}, \"id\": 1}\n"),
     ];
     all.append(&mut steps);
     scripted(all)
@@ -65,7 +65,7 @@ async fn refused(socket: &Path, wait: Duration) -> QmpError {
     }
 }
 
-async fn ask(monitor: &mut Monitor) -> Result<Value, QmpError> {
+async fn query_status(monitor: &mut Monitor) -> Result<Value, QmpError> {
     monitor.execute("query-status", json!({})).await
 }
 
@@ -122,7 +122,7 @@ async fn another_greeting_is_not_qmp() {
         b"[]\n".to_vec(),
         endless,
     ] {
-        let (_folder, socket) = scripted(vec![Step::Say(greeting), Step::Hang]);
+        let (_folder, socket) = scripted(vec![Step::Send(greeting), Step::Hang]);
         assert!(matches!(
             refused(&socket, LONG).await,
             QmpError::NotQmp { .. }
@@ -133,17 +133,20 @@ async fn another_greeting_is_not_qmp() {
 #[tokio::test]
 async fn events_before_a_reply_are_kept_in_their_order() {
     let (_folder, socket) = greeted(vec![
-        Step::Hear,
-        say(
+        Step::Receive,
+        send(
             "{\"event\": \"STOP\"}\r\n\r\n{\"event\": \"DEVICE_DELETED\", \"data\": {\"device\": \"a\"}}\n",
         ),
         // In two parts, after a reply to another request.
-        say("{\"return\": {\"status\": \"wrong\"}, \"id\": 99}\n{\"return\": {\"sta"),
-        say("tus\": \"right\"}, \"id\": 2}\n"),
+        send("{\"return\": {\"status\": \"wrong\"}, \"id\": 99}\n{\"return\": {\"sta"),
+        send("tus\": \"right\"}, \"id\": 2}\n"),
         Step::Hang,
     ]);
     let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
-    assert_eq!(ask(&mut monitor).await.expect("a reply")["status"], "right");
+    assert_eq!(
+        query_status(&mut monitor).await.expect("a reply")["status"],
+        "right"
+    );
     assert_eq!(monitor.next_event().await.expect("an event").name, "STOP");
     let deleted = monitor.next_event().await.expect("an event");
     assert_eq!(deleted.data["device"], "a");
@@ -155,21 +158,21 @@ async fn of_too_many_events_the_newest_are_kept() {
         .map(|number| format!("{{\"event\": \"E{number}\"}}\n"))
         .collect();
     let (_folder, socket) = greeted(vec![
-        Step::Hear,
-        say(&flood),
-        say("{\"return\": {}, \"id\": 2}\n"),
+        Step::Receive,
+        send(&flood),
+        send("{\"return\": {}, \"id\": 2}\n"),
     ]);
     let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
-    ask(&mut monitor).await.expect("a reply");
+    query_status(&mut monitor).await.expect("a reply");
     assert_eq!(monitor.next_event().await.expect("an event").name, "E5");
 }
 
 #[tokio::test]
 async fn a_monitor_that_hangs_is_waited_for_no_longer_than_the_timeout() {
-    let (_folder, socket) = greeted(vec![Step::Hear, Step::Hang]);
+    let (_folder, socket) = greeted(vec![Step::Receive, Step::Hang]);
     let mut monitor = Monitor::connect(&socket, SOON).await.expect("a monitor");
     let begun = Instant::now();
-    let error = ask(&mut monitor).await.expect_err("no answer");
+    let error = query_status(&mut monitor).await.expect_err("no answer");
     assert!(matches!(
         error,
         QmpError::NoAnswer {
@@ -183,28 +186,28 @@ async fn a_monitor_that_hangs_is_waited_for_no_longer_than_the_timeout() {
 #[tokio::test]
 async fn a_refusal_has_its_class_and_text_and_the_monitor_can_be_used_further() {
     let (_folder, socket) = greeted(vec![
-        Step::Hear,
-        say("{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 2}\n"),
-        Step::Hear,
-        say("{\"return\": {}, \"id\": 3}\n"),
+        Step::Receive,
+        send("{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 2}\n"),
+        Step::Receive,
+        send("{\"return\": {}, \"id\": 3}\n"),
     ]);
     let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
-    let error = ask(&mut monitor).await.expect_err("refused");
+    let error = query_status(&mut monitor).await.expect_err("refused");
     assert!(
         matches!(&error, QmpError::Refused { class, desc, .. } if class == "GenericError" && desc == "no")
     );
-    ask(&mut monitor).await.expect("a reply");
+    query_status(&mut monitor).await.expect("a reply");
 }
 
 #[tokio::test]
 async fn an_end_of_stream_within_a_reply_is_an_end() {
     for last in ["", "{\"return\": {}", "{\"return\": {}, \"id\": 2}"] {
-        let (_folder, socket) = greeted(vec![Step::Hear, say(last)]);
+        let (_folder, socket) = greeted(vec![Step::Receive, send(last)]);
         let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
-        let error = ask(&mut monitor).await.expect_err("it ended");
+        let error = query_status(&mut monitor).await.expect_err("it ended");
         assert!(matches!(error, QmpError::Closed(_)), "{error}");
     }
-    let (_folder, socket) = scripted(vec![say(GREETING)]);
+    let (_folder, socket) = scripted(vec![send(GREETING)]);
     assert!(matches!(refused(&socket, LONG).await, QmpError::Closed(_)));
 }
 
@@ -213,14 +216,14 @@ async fn garbage_for_a_reply_is_an_error() {
     let deep = format!("{{\"id\": 2, \"return\": {}\n", "[".repeat(100_000));
     let long = "x".repeat(LINE_BYTES_MAX + 1);
     for garbage in ["}\n", "\u{0}\n", "{\"error\": 7, \"id\": 2}\n", &deep] {
-        let (_folder, socket) = greeted(vec![Step::Hear, say(garbage), Step::Hang]);
+        let (_folder, socket) = greeted(vec![Step::Receive, send(garbage), Step::Hang]);
         let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
-        let error = ask(&mut monitor).await.expect_err("garbage");
+        let error = query_status(&mut monitor).await.expect_err("garbage");
         assert!(matches!(error, QmpError::Unreadable(_)), "{error}");
     }
-    let (_folder, socket) = greeted(vec![Step::Hear, say(&long), Step::Hang]);
+    let (_folder, socket) = greeted(vec![Step::Receive, send(&long), Step::Hang]);
     let mut monitor = Monitor::connect(&socket, LONG).await.expect("a monitor");
-    let error = ask(&mut monitor).await.expect_err("endless");
+    let error = query_status(&mut monitor).await.expect_err("endless");
     assert!(matches!(error, QmpError::TooLong), "{error}");
 }
 
@@ -233,10 +236,10 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let steps = replies.iter().map(|reply| say(reply)).collect();
+            let steps = replies.iter().map(|reply| send(reply)).collect();
             let (_folder, socket) = greeted(steps);
             if let Ok(mut monitor) = Monitor::connect(&socket, LONG).await {
-                let _ = ask(&mut monitor).await;
+                let _ = query_status(&mut monitor).await;
                 while monitor.next_event().await.is_ok() {}
             }
         });

@@ -41,13 +41,13 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
     let two = qemu.nbd.disk("att-2", "vol-0123456789abcdef1", true);
     let three = qemu.nbd.disk("att-3", "vol-0123456789abcdef2", false);
 
-    assert_eq!(run(vm.look()).expect("seen"), []);
+    assert_eq!(run(vm.disks()).expect("seen"), []);
     assert!(!run(vm.plug(&one)).expect("plugged").was_there);
     qemu.console.wait_for_disks(&[WRITABLE]);
     run(vm.plug(&two)).expect("plugged");
     qemu.console.wait_for_disks(&[WRITABLE, READ_ONLY]);
     assert!(run(vm.plug(&two)).expect("plugged").was_there);
-    let seen = run(vm.look()).expect("seen");
+    let seen = run(vm.disks()).expect("seen");
     assert!(seen.len() == 2 && seen.iter().all(|disk| disk.is_plugged));
     assert_eq!(seen[1].serial, Some(two.serial.clone()));
     assert!(seen[1].is_read_only && !seen[0].is_read_only);
@@ -57,13 +57,13 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
     assert_eq!(qemu.nodes(), 2);
 
     // A paused guest cannot release a disk until it is resumed.
-    qemu.ask("stop", json!({}));
+    qemu.execute("stop", json!({}));
     for _ in 0..2 {
         let busy = reason(run(qemu.vm(SHORT).unplug(&one.name)));
         assert!(busy.contains("(paused)"), "{busy}");
     }
-    assert_eq!(run(vm.look()).expect("seen").len(), 2);
-    qemu.ask("cont", json!({}));
+    assert_eq!(run(vm.disks()).expect("seen").len(), 2);
+    qemu.execute("cont", json!({}));
     assert_eq!(
         run(vm.unplug(&one.name)).expect("asked"),
         Unplugged::Removed
@@ -77,17 +77,17 @@ fn a_guest_with_pcie_ports_sees_disks_come_and_go() {
 
     // Into the port that became free; an unfinished plug is made again.
     let server = json!({ "type": "unix", "path": qemu.nbd.socket });
-    qemu.ask(
+    qemu.execute(
         "blockdev-add",
         json!({ "driver": "nbd", "node-name": "scree-att-1", "server": server, "read-only": true }),
     );
-    let seen = run(vm.look()).expect("seen");
+    let seen = run(vm.disks()).expect("seen");
     assert!(!seen[0].is_plugged && seen[0].name == one.name);
     run(vm.plug(&one)).expect("plugged");
     qemu.console.wait_for_disks(&[WRITABLE, READ_ONLY]);
 
     qemu.process.kill();
-    assert!(matches!(run(vm.look()), Err(VmError::Ended { .. })));
+    assert!(matches!(run(vm.disks()), Err(VmError::Ended { .. })));
     let ended = run(vm.unplug(&one.name)).expect("asked");
     assert_eq!(ended, Unplugged::VmEnded);
 }
@@ -117,7 +117,7 @@ fn a_guest_waits_for_the_server_of_its_disk_as_long_as_configured() {
     qemu.nbd.kill();
     let failing = WRITABLE.replace("taken", "refused");
     qemu.console.wait_for_disks(&[&failing]);
-    assert!(run(vm.look()).expect("seen")[0].is_plugged);
+    assert!(run(vm.disks()).expect("seen")[0].is_plugged);
     assert_eq!(
         run(vm.unplug(&disk.name)).expect("asked"),
         Unplugged::Removed
@@ -138,7 +138,7 @@ fn a_guest_without_a_system_is_busy_and_may_be_asked_again() {
     }
     assert!(run(vm.plug(&disk)).expect("plugged").was_there);
     // A reset releases the disk, and no client waits for the event.
-    qemu.ask("system_reset", json!({}));
+    qemu.execute("system_reset", json!({}));
     wait_until("it is unplugged", || {
         run(vm.unplug(&disk.name)).expect("asked") == Unplugged::Removed
     });
@@ -185,7 +185,7 @@ fn a_monitor_with_another_client_is_reported_as_in_use() {
     let vm = Vm::new(VmAddress::Qmp(monitor), options);
     // QEMU's queue holds a few of the waiting clients.
     for _ in 0..3 {
-        let error = run(vm.look()).expect_err("in use");
+        let error = run(vm.disks()).expect_err("in use");
         assert!(
             matches!(
                 &error,
@@ -198,7 +198,7 @@ fn a_monitor_with_another_client_is_reported_as_in_use() {
         );
     }
     drop(somebody);
-    wait_until("the monitor is free", || run(vm.look()).is_ok());
+    wait_until("the monitor is free", || run(vm.disks()).is_ok());
 }
 
 #[test]

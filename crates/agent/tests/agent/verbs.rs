@@ -22,7 +22,7 @@ fn reason(unplugged: Unplugged) -> String {
 async fn a_plugged_disk_is_listed_until_it_is_unplugged() {
     let qemu = FakeQemu::start();
     let vm = qemu.vm();
-    assert_eq!(vm.look().await.expect("seen"), []);
+    assert_eq!(vm.disks().await.expect("seen"), []);
     assert_eq!(vm.plug(&disk("att-1")).await.expect("plugged"), NEWLY);
     let again = vm.plug(&disk("att-1")).await.expect("plugged");
     assert!(again.was_there);
@@ -32,7 +32,7 @@ async fn a_plugged_disk_is_listed_until_it_is_unplugged() {
         is_read_only: false,
         is_plugged: true,
     };
-    assert_eq!(vm.look().await.expect("seen"), [found]);
+    assert_eq!(vm.disks().await.expect("seen"), [found]);
     let gone = vm.unplug(&disk("att-1").name).await.expect("unplugged");
     assert_eq!(gone, Unplugged::Removed);
     assert!(qemu.state().nodes.is_empty() && qemu.state().devices.is_empty());
@@ -162,12 +162,12 @@ async fn a_guest_that_hangs_is_busy_until_it_releases_the_disk() {
         // The second time QEMU replies that the request is pending.
         let busy = reason(qemu.impatient_vm().unplug(&name).await.expect("asked"));
         assert_eq!(busy.contains("(paused)"), status == "paused", "{busy}");
-        let seen = qemu.vm().look().await.expect("seen");
+        let seen = qemu.vm().disks().await.expect("seen");
         assert!(seen.iter().all(|disk| disk.is_plugged) && seen.len() == 1);
     }
     // The guest releases it while no client listens.
     qemu.state().devices.clear();
-    let seen = qemu.vm().look().await.expect("seen");
+    let seen = qemu.vm().disks().await.expect("seen");
     assert!(seen.iter().all(|disk| !disk.is_plugged) && seen.len() == 1);
     let gone = qemu.vm().unplug(&name).await.expect("asked");
     assert_eq!(gone, Unplugged::Removed);
@@ -197,7 +197,10 @@ async fn a_vm_that_has_ended_has_nothing_plugged() {
     assert!(qemu.has_ended());
     let ended = qemu.vm().unplug(&name).await.expect("asked");
     assert_eq!(ended, Unplugged::VmEnded);
-    assert!(matches!(qemu.vm().look().await, Err(VmError::Ended { .. })));
+    assert!(matches!(
+        qemu.vm().disks().await,
+        Err(VmError::Ended { .. })
+    ));
     let error = qemu.vm().plug(&disk("att-1")).await.expect_err("no VM");
     assert!(matches!(error, VmError::Ended { .. }));
 }

@@ -42,11 +42,11 @@ async fn a_missing_a_hanging_and_a_failing_virsh_are_distinguished() {
         ..VmOptions::default()
     };
     let missing = Vm::new(VmAddress::Libvirt("one".into()), options);
-    let error = missing.look().await.expect_err("no virsh");
+    let error = missing.disks().await.expect_err("no virsh");
     assert!(matches!(error, VmError::NoVirsh { .. }), "{error}");
 
     let (_folder, hanging) = vm("exec tail -f /dev/null", Duration::from_millis(200));
-    let error = hanging.look().await.expect_err("it hangs");
+    let error = hanging.disks().await.expect_err("it hangs");
     assert!(
         matches!(
             error,
@@ -62,7 +62,7 @@ async fn a_missing_a_hanging_and_a_failing_virsh_are_distinguished() {
                   echo 'error: Permission denied' >&2; exit 1";
     let (_folder, failing) = vm(script, LONG);
     for error in [
-        failing.look().await.expect_err("it fails"),
+        failing.disks().await.expect_err("it fails"),
         failing
             .unplug(&disk("att-1").name)
             .await
@@ -82,7 +82,7 @@ async fn a_domain_that_is_shut_off_or_unknown_has_ended() {
     let unknown = "[ $4 = list ] || { echo \"error: failed to get domain 'one'\" >&2; exit 1; }";
     for script in [off, unknown] {
         let (_folder, vm) = vm(script, LONG);
-        assert!(matches!(vm.look().await, Err(VmError::Ended { .. })));
+        assert!(matches!(vm.disks().await, Err(VmError::Ended { .. })));
         let ended = vm.unplug(&disk("att-1").name).await.expect("asked");
         assert_eq!(ended, Unplugged::VmEnded);
     }
@@ -107,7 +107,7 @@ async fn a_description_that_cannot_be_parsed_is_an_error() {
         ":",
     ] {
         let (_folder, vm) = vm(script, LONG);
-        let error = vm.look().await.expect_err("not a domain");
+        let error = vm.disks().await.expect_err("not a domain");
         assert!(matches!(error, VmError::BadDescription { .. }), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! Wrapping keys as hosts and controllers know them: their names and parameters, never the keys.
 
+use std::fmt;
+
 use base::{KeyId, Lineage};
 use catalog::WrappedKey;
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,17 @@ pub struct WrappingKey {
     pub state: KeyState,
     /// The key that replaces it, if it is retiring.
     pub replaced_by: Option<KeyId>,
+}
+
+/// The secret with which the hosts of a cluster authenticate lease counts on units. It encrypts
+/// nothing, so controllers may hold it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseCountKey(#[serde(with = "catalog::wire::bytes")] pub [u8; 32]);
+
+impl fmt::Debug for LeaseCountKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("LeaseCountKey(..)")
+    }
 }
 
 /// A wrapped data key, and its lineage.

@@ -18,7 +18,7 @@ mod rpc;
 mod tasks;
 
 use base::{ClusterId, DatabaseId, UnitId};
-use catalog::{Copyset, WrappedKey};
+use catalog::Copyset;
 use serde::{Deserialize, Serialize};
 
 pub use crate::words::{Access, AttachmentState, Encryption, KeyState};
@@ -29,7 +29,7 @@ pub use capabilities::{Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use catalog_calls::{CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use cleaning::{Cleaning, Deleted};
 pub use images::{BaseImage, DesiredPreload, PreloadOutcome, PreloadReport};
-pub use keys::{FIRST_KEY, WrappedRow, WrappingKey};
+pub use keys::{FIRST_KEY, LeaseCountKey, WrappedRow, WrappingKey};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
 pub use repair::{REPAIR_TERM_MS, RepairJob, RepairOutcome, RepairProgress, Suspicion};
 pub use report::{Report, UnitReport, VolumeReport};
@@ -45,8 +45,8 @@ pub struct Cluster {
     pub owner: Owner,
     /// Whether the operator has confirmed that any previous owner of the units is gone.
     pub takes_over: bool,
-    /// The key with which hosts authenticate lease counts on units, 32 bytes. It decrypts nothing.
-    pub lease_count_key: WrappedKey,
+    /// The key with which hosts authenticate lease counts on units.
+    pub lease_count_key: LeaseCountKey,
     /// The term of a lease after its host was last heard of, in milliseconds; `None` if leases do
     /// not end, as there is only one host.
     pub lease_ms: Option<u64>,

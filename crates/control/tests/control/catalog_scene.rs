@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::host::{
     Access, AttachmentReport, AttachmentState, Call, CatalogAnswer, CatalogCall, EncodedPlan,
-    Encryption,
+    Encryption, LeaseCountKey,
 };
 use auth::Kind;
 use base::{
@@ -274,7 +274,7 @@ impl Scene {
         let created_cluster =
             database
                 .cluster()
-                .create(ClusterId::from_u128(1), &[1; 32], Millis(0));
+                .create(ClusterId::from_u128(1), &LeaseCountKey([1; 32]), Millis(0));
         runtime.block_on(created_cluster).expect("created");
         let catalog = HostCatalog::new(&database, &runtime);
         Self {

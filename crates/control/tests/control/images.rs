@@ -1,6 +1,6 @@
 //! Base images and preloads, on both databases.
 
-use api::host::{Access, AttachmentState, BaseImage, CatalogCall, PreloadReport};
+use api::host::{Access, AttachmentState, BaseImage, CatalogCall, LeaseCountKey, PreloadReport};
 use api::words::{ImageMark, PreloadState};
 use auth::{Kind, Subject};
 use base::{KeyId, Lineage, PartyId, SnapshotId, VolumeId};
@@ -33,7 +33,7 @@ impl fresh::Rows for Rows {
         let created_cluster =
             database
                 .cluster()
-                .create(base::ClusterId::from_u128(1), &[1; 32], NOW);
+                .create(base::ClusterId::from_u128(1), &LeaseCountKey([1; 32]), NOW);
         created_cluster.await.expect("created");
         let principal = local(&database).await;
         let mut hosts = Vec::new();

@@ -1,7 +1,7 @@
 //! The reach of hosts: what each call of the engine's catalog answers to a host that has the
 //! volume, had it last, shows it read-only, has a clone of it, or has nothing to do with it.
 
-use api::host::{Access, AttachmentState, CatalogCall, EncodedPlan};
+use api::host::{Access, AttachmentState, CatalogCall, EncodedPlan, LeaseCountKey};
 use base::{
     AttachmentId, ClusterId, CopysetId, JournalFolderId, KeyId, Lineage, Location, PartyId,
     SegmentId, SnapshotId, VolumeId,
@@ -60,9 +60,10 @@ struct Scene {
 
 impl Scene {
     async fn new(database: Database, stage: Stage) -> Self {
-        let created_cluster = database
-            .cluster()
-            .create(ClusterId::from_u128(1), &[1; 32], NOW);
+        let created_cluster =
+            database
+                .cluster()
+                .create(ClusterId::from_u128(1), &LeaseCountKey([1; 32]), NOW);
         created_cluster.await.expect("created");
         let mut scene = Self {
             principal: local(&database).await,

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use api::host::{Access, CatalogCall, RepairJob, RepairOutcome, RepairProgress, Suspicion};
+use api::host::{
+    Access, CatalogCall, LeaseCountKey, RepairJob, RepairOutcome, RepairProgress, Suspicion,
+};
 use base::{ClusterId, CopysetId, PartyId, SegmentId, UnitId};
 use catalog::{
     CatalogError, Copyset, DegradedShare, LeaseSalt, MemberState, StoredVersion, VersionCommit,
@@ -39,9 +41,10 @@ pub struct Scene {
 
 impl Rows for Scene {
     async fn new(database: Database) -> Self {
-        let created_cluster = database
-            .cluster()
-            .create(ClusterId::from_u128(1), &[1; 32], NOW);
+        let created_cluster =
+            database
+                .cluster()
+                .create(ClusterId::from_u128(1), &LeaseCountKey([1; 32]), NOW);
         created_cluster.await.expect("created");
         let principal = local(&database).await;
         let hosts = [

@@ -78,6 +78,45 @@ pub struct Simulation {
     certain: Option<Vec<Vec<f64>>>,
 }
 
+/// By class, the probabilities that a file is readable with 0, 1 … compromised units, if each piece
+/// has a set of its own.
+fn certain_leaks(
+    placement: &Placement,
+    compromised_max: u32,
+    classes: &[Files],
+) -> Result<Vec<Vec<f64>>, PlacementError> {
+    let counts = 0..=compromised_max;
+    let shares = counts.map(|count| placement.shares(count));
+    let shares = shares.collect::<Result<Vec<_>, _>>()?;
+    let of_class = |class: &Files| {
+        let leaks = shares.iter().map(|shares| shares.leaks(class.blocks));
+        leaks.collect()
+    };
+    Ok(classes.iter().map(of_class).collect())
+}
+
+/// The number of parts in which files are written; may be 0 if there are none.
+fn parts_of(placement: &Placement, files: &FileList) -> u64 {
+    let row = u64::from(placement.redundancy.row_blocks());
+    // If there are no more sets, all parts have the same ones.
+    let is_choice = |width: &u32| match placement.sets_striped_over() {
+        Sets::Any => true,
+        Sets::Planned { sets_per_unit } => {
+            *width < placement.units / placement.redundancy.members() * sets_per_unit
+        }
+    };
+    placement
+        .striping
+        .width
+        .filter(is_choice)
+        .map_or(1, |width| {
+            let of_part = u64::from(width) * row * SEGMENT_BYTES;
+            let parts = files.bytes().div_ceil(u128::from(of_part));
+            let most = PARTS_MAX.min(PARTS_OF_SET_MAX * u64::from(width));
+            u64::try_from(parts).unwrap_or(u64::MAX).min(most)
+        })
+}
+
 impl Simulation {
     /// A simulation of files on blocks of `block_bytes`, with up to `compromised_max` compromised
     /// units.
@@ -106,35 +145,9 @@ impl Simulation {
             (placement.sets_striped_over(), placement.striping.width) == (Sets::Any, None);
         let certain = match is_certain {
             false => None,
-            true => {
-                let counts = 0..=compromised_max;
-                let shares = counts.map(|count| placement.shares(count));
-                let shares = shares.collect::<Result<Vec<_>, _>>()?;
-                let of_class = |class: &Files| {
-                    let leaks = shares.iter().map(|shares| shares.leaks(class.blocks));
-                    leaks.collect()
-                };
-                Some(classes.iter().map(of_class).collect())
-            }
+            true => Some(certain_leaks(&placement, compromised_max, &classes)?),
         };
-        let row = u64::from(placement.redundancy.row_blocks());
-        // If there are no more sets, all parts have the same ones.
-        let is_choice = |width: &u32| match placement.sets_striped_over() {
-            Sets::Any => true,
-            Sets::Planned { sets_per_unit } => {
-                *width < placement.units / placement.redundancy.members() * sets_per_unit
-            }
-        };
-        let parts = placement
-            .striping
-            .width
-            .filter(is_choice)
-            .map_or(1, |width| {
-                let of_part = u64::from(width) * row * SEGMENT_BYTES;
-                let parts = files.bytes().div_ceil(u128::from(of_part));
-                let most = PARTS_MAX.min(PARTS_OF_SET_MAX * u64::from(width));
-                u64::try_from(parts).unwrap_or(u64::MAX).min(most)
-            });
+        let parts = parts_of(&placement, files);
         let simulation = Self {
             placement,
             compromised_max,

@@ -166,19 +166,7 @@ pub(crate) fn run(
             bytes,
             request_bytes,
             is_random: true,
-        } => {
-            let file = File::open(&path).at(&path)?;
-            fadvise(&file, 0, None, Advice::Random)
-                .map_err(Into::into)
-                .at(&path)?;
-            let mut buffer = vec![0; request_bytes as usize];
-            let places = places(bytes, request_bytes, 100);
-            for (offset, _) in &places {
-                stop.check()?;
-                file.read_exact_at(&mut buffer, *offset).at(&path)?;
-            }
-            flow.read = Flow::of(places.len() as u64 * request_bytes, request_bytes);
-        }
+        } => flow.read = read_at_random(&path, (bytes, request_bytes), stop)?,
         Work::ReadCold {
             bytes,
             request_bytes,
@@ -207,6 +195,25 @@ pub(crate) fn run(
         Work::Words { .. } => unreachable!("words are counted in `words`"),
     }
     Ok(flow)
+}
+
+/// Reads a file in random order, one request at a time.
+fn read_at_random(
+    path: &Path,
+    (bytes, request_bytes): (u64, u64),
+    stop: &Stop,
+) -> Result<Flow, MeasureError> {
+    let file = File::open(path).at(path)?;
+    fadvise(&file, 0, None, Advice::Random)
+        .map_err(Into::into)
+        .at(path)?;
+    let mut buffer = vec![0; request_bytes as usize];
+    let places = places(bytes, request_bytes, 100);
+    for (offset, _) in &places {
+        stop.check()?;
+        file.read_exact_at(&mut buffer, *offset).at(path)?;
+    }
+    Ok(Flow::of(places.len() as u64 * request_bytes, request_bytes))
 }
 
 /// Direct I/O, one request at a time.

@@ -15,6 +15,17 @@ use super::{ForeignError, ForeignTrace};
 /// The first line of a file of version 2.
 pub(crate) const HEAD_2: &str = "fio version 2 iolog";
 
+/// The operation that an action requests from a disk.
+fn operation(action: &str) -> Option<OpKind> {
+    match action {
+        "read" => Some(OpKind::Read),
+        "write" => Some(OpKind::Write),
+        "trim" => Some(OpKind::Trim),
+        "sync" | "datasync" | "syncfs" => Some(OpKind::Flush),
+        _ => None,
+    }
+}
+
 /// The requests of a log; with times in front, or with pauses.
 pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignError> {
     let (mut records, mut disk_of) = (Vec::new(), Vec::new());
@@ -47,11 +58,7 @@ pub(crate) fn read(text: &str, has_time: bool) -> Result<ForeignTrace, ForeignEr
             }
             // Write-back of a range of a file; only writes are requested from a disk.
             "add" | "open" | "close" | "sync_file_range" => continue,
-            "read" => OpKind::Read,
-            "write" => OpKind::Write,
-            "trim" => OpKind::Trim,
-            "sync" | "datasync" | "syncfs" => OpKind::Flush,
-            _ => return Err(wrong("the action is unknown")),
+            action => operation(action).ok_or_else(|| wrong("the action is unknown"))?,
         };
         let range = match kind {
             OpKind::Flush => (0, 0),

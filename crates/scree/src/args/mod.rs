@@ -44,7 +44,8 @@ pub use key::KeyCommand;
 pub use party::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
 pub use privacy::{PrivacyAuditArguments, PrivacyAuditsArguments, PrivacyCommand};
 pub use process::{
-    AgentArguments, ControllerArguments, KeepArguments, ServeArguments, TlsArguments, UpArguments,
+    AgentArguments, CacheArguments, ControllerArguments, FilterArguments, KeepArguments,
+    KeyArguments, NbdArguments, ServeArguments, TlsArguments, UpArguments,
 };
 pub use project::{ProjectCommand, QuotaArguments};
 pub use relay::{Flush, RelayArguments, RelayTarget};
@@ -75,7 +76,7 @@ pub struct Arguments {
     )]
     pub folder: Option<PathBuf>,
 
-    /// Profile of `scree login`, which names the controller [default: the last login].
+    /// Controller, as a profile of `scree login` [default: the last login].
     #[arg(
         long,
         value_name = "NAME",

@@ -170,6 +170,39 @@ pub struct MonitorArguments {
 /// Arguments of agents.
 #[derive(Args)]
 pub struct ServeArguments {
+    #[command(flatten)]
+    pub nbd: NbdArguments,
+
+    #[command(flatten)]
+    pub filters: FilterArguments,
+
+    /// Id of the user who runs the VMs, and who alone may connect to their disks [default: the owner
+    /// of the VM's QMP socket]
+    #[arg(long, value_name = "UID", help_heading = "NBD")]
+    pub vm_user: Option<u32>,
+
+    /// Bandwidth limit of repairs, in bytes per second.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, hide_short_help = true)]
+    pub repair_bytes_per_second: u64,
+
+    #[command(flatten)]
+    pub keys: KeyArguments,
+
+    /// Size of the journal of each attached volume.
+    #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
+    pub journal_size: u64,
+
+    #[command(flatten)]
+    pub cache: CacheArguments,
+
+    /// Time after which an idle volume is destaged.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration, hide_short_help = true)]
+    pub destage_after: Duration,
+}
+
+/// How disks are served over NBD.
+#[derive(Args)]
+pub struct NbdArguments {
     /// Serve NBD over TCP at this address, too.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address, help_heading = "NBD")]
     pub listen_nbd: Option<SocketAddr>,
@@ -185,7 +218,11 @@ pub struct ServeArguments {
     /// Key (PEM) of that certificate.
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_ca", "nbd_tls_cert"], help_heading = "NBD", hide_short_help = true)]
     pub nbd_tls_key: Option<PathBuf>,
+}
 
+/// Limits of the filters of tenants.
+#[derive(Args)]
+pub struct FilterArguments {
     /// Network that tenants' filters may connect to, such as that of replicas; may be repeated
     /// [default: none]
     #[arg(
@@ -208,16 +245,11 @@ pub struct ServeArguments {
     /// traces.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_trace: u64,
+}
 
-    /// Id of the user who runs the VMs, and who alone may connect to their disks [default: the owner
-    /// of the VM's QMP socket]
-    #[arg(long, value_name = "UID", help_heading = "NBD")]
-    pub vm_user: Option<u32>,
-
-    /// Bandwidth limit of repairs, in bytes per second.
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, hide_short_help = true)]
-    pub repair_bytes_per_second: u64,
-
+/// Locations of this host's wrapping keys.
+#[derive(Args)]
+pub struct KeyArguments {
     /// File that says where this host's wrapping keys are [default: DIR/keys/keys.toml, if it
     /// exists]
     #[arg(
@@ -242,11 +274,11 @@ pub struct ServeArguments {
     /// environment variable SCREE_PASSPHRASE.
     #[arg(long, value_name = "FILE", help_heading = "Keys")]
     pub passphrase_file: Option<PathBuf>,
+}
 
-    /// Size of the journal of each attached volume.
-    #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
-    pub journal_size: u64,
-
+/// The host's cache and its memory.
+#[derive(Args)]
+pub struct CacheArguments {
     /// Cache encrypted blocks in this file or block device on the host's SSD. It holds no data that
     /// is not on the units.
     #[arg(long, value_name = "FILE", help_heading = "Cache")]
@@ -272,10 +304,6 @@ pub struct ServeArguments {
     /// Memory for map pages of all volumes together: each volume has at least 4 MiB, which map 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Cache", hide_short_help = true)]
     pub map_memory: u64,
-
-    /// Time after which an idle volume is destaged.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration, hide_short_help = true)]
-    pub destage_after: Duration,
 }
 
 /// Arguments of controllers: retention, capacity and placement.

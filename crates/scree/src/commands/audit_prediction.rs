@@ -30,25 +30,26 @@ const UNLIKELY_OF_1000: usize = 25;
 /// trials take hours.
 const PREDICTED_WITHIN: Duration = Duration::from_secs(60);
 
-impl Session {
-    /// The prediction of the model for the same number of compromised units. `None` if it takes too
-    /// long or a signal comes: the result is then shown without it.
-    pub(super) async fn prediction(
-        &self,
-        audit: &Audit,
-        volume: &Volume,
-        ends: &mut EndSignals,
-    ) -> Option<AuditPrediction> {
-        let is_sealed = volume.encryption != Encryption::None.as_str();
-        let (placement, found) = (audit.placement.clone(), audit.result.clone()?);
-        let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
-        let _progress = Progress::start("comparing the result with the model");
-        let done = in_time(PREDICTED_WITHIN, ends.received(), predict).await;
-        done.flatten().unwrap_or_else(|failure| {
-            print_notice(self.format, &format!("there is no prediction: {failure}"));
-            None
-        })
-    }
+/// The prediction of the model for the same number of compromised units. `None` if it takes too
+/// long or a signal comes: the result is then shown without it.
+pub(super) async fn predict(
+    session: &Session,
+    audit: &Audit,
+    volume: &Volume,
+    ends: &mut EndSignals,
+) -> Option<AuditPrediction> {
+    let is_sealed = volume.encryption != Encryption::None.as_str();
+    let (placement, found) = (audit.placement.clone(), audit.result.clone()?);
+    let predict = move |stop: &AtomicBool| predicted(&placement, &found, is_sealed, stop);
+    let _progress = Progress::start("comparing the result with the model");
+    let done = in_time(PREDICTED_WITHIN, ends.received(), predict).await;
+    done.flatten().unwrap_or_else(|failure| {
+        print_notice(
+            session.format,
+            &format!("there is no prediction: {failure}"),
+        );
+        None
+    })
 }
 
 /// Runs `work` on a thread of its own and returns its result, unless it takes longer than `most` or

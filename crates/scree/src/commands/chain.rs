@@ -18,97 +18,101 @@ const WAIT_SECONDS: u64 = 60;
 /// The largest policy in bytes; the server refuses a larger one.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
-impl Session {
-    pub(super) async fn chain(&self, command: ChainCommand) -> Result<(), Failure> {
-        match command {
-            ChainCommand::Apply { file, no_wait, .. } => self.apply_chain(&file, no_wait).await,
-            ChainCommand::List { volume } => {
-                let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
-                let chains: Vec<Chain> = self.client.all(&path).await?;
-                let is_own = self.are_own(chains.iter().map(|one| one.owner.as_ref()));
-                let is_own = is_own.await?;
-                Ok(print(self.format, &chains, |chains| list(chains, is_own))?)
-            }
-            ChainCommand::Show(which) => {
-                let chain = self.chain_of(&which).await?;
-                Ok(print(self.format, &chain, shown)?)
-            }
-            ChainCommand::Delete { which, no_wait, .. } => self.delete_chain(&which, no_wait).await,
+pub(super) async fn run(session: &Session, command: ChainCommand) -> Result<(), Failure> {
+    match command {
+        ChainCommand::Apply { file, no_wait, .. } => apply_chain(session, &file, no_wait).await,
+        ChainCommand::List { volume } => {
+            let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
+            let chains: Vec<Chain> = session.client.all(&path).await?;
+            let is_own = session.are_own(chains.iter().map(|one| one.owner.as_ref()));
+            let is_own = is_own.await?;
+            Ok(print(session.format, &chains, |chains| {
+                list(chains, is_own)
+            })?)
         }
+        ChainCommand::Show(which) => {
+            let chain = chain_of(session, &which).await?;
+            Ok(print(session.format, &chain, shown)?)
+        }
+        ChainCommand::Delete { which, no_wait, .. } => delete_chain(session, &which, no_wait).await,
     }
+}
 
-    async fn delete_chain(&self, which: &ChainSelector, no_wait: bool) -> Result<(), Failure> {
-        let chain = self.chain_of(which).await?;
-        let wait = if no_wait { 0 } else { WAIT_SECONDS };
-        let progress = Progress::start("replacing filters".to_owned());
-        let path = format!("/v1/chains/{}?wait={wait}", chain.id);
-        let chain: Chain = self.client.delete(&path).await?;
-        drop(progress);
-        print(self.format, &chain, |chain| {
-            let (id, volume) = (&chain.id, &chain.volume);
-            format!("{id} is deleted; {volume} has no filters{}\n", in_vm(chain))
-        })?;
-        match chain.attachments.first() {
-            Some(one) if !no_wait && !self.is_dry_run => Err(Failure::new(format!(
-                "attachment {} is still served through the filters: {}; the host retries until it is \
-                 detached or the volume has a chain again",
-                one.attachment,
-                why_not(one)
-            ))),
-            _ => Ok(()),
-        }
+async fn delete_chain(
+    session: &Session,
+    which: &ChainSelector,
+    no_wait: bool,
+) -> Result<(), Failure> {
+    let chain = chain_of(session, which).await?;
+    let wait = if no_wait { 0 } else { WAIT_SECONDS };
+    let progress = Progress::start("replacing filters".to_owned());
+    let path = format!("/v1/chains/{}?wait={wait}", chain.id);
+    let chain: Chain = session.client.delete(&path).await?;
+    drop(progress);
+    print(session.format, &chain, |chain| {
+        let (id, volume) = (&chain.id, &chain.volume);
+        format!("{id} is deleted; {volume} has no filters{}\n", in_vm(chain))
+    })?;
+    match chain.attachments.first() {
+        Some(one) if !no_wait && !session.is_dry_run => Err(Failure::new(format!(
+            "attachment {} is still served through the filters: {}; the host retries until it is \
+             detached or the volume has a chain again",
+            one.attachment,
+            why_not(one)
+        ))),
+        _ => Ok(()),
     }
+}
 
-    async fn apply_chain(&self, file: &Path, no_wait: bool) -> Result<(), Failure> {
-        let policy = read(file)?;
-        let wait = if no_wait { 0 } else { WAIT_SECONDS };
-        let progress = Progress::start("replacing filters".to_owned());
-        let path = format!("/v1/chains?wait={wait}");
-        let chain: Chain = self.client.post(&path, &ApplyChain { policy }).await?;
-        drop(progress);
-        print(self.format, &chain, shown)?;
-        if no_wait || self.is_dry_run {
-            return Ok(());
-        }
-        let is_outdated = |one: &&ChainUse| one.revision != Some(chain.revision);
-        match chain.attachments.iter().find(is_outdated) {
-            None => Ok(()),
-            Some(one) => {
-                let why = why_not(one);
-                let id = &one.attachment;
-                Err(Failure::new(format!(
-                    "attachment {id} is not served through the chain: {why}; the host retries until \
-                     the chain changes (see `scree attachment show {id}`)"
-                )))
-            }
+async fn apply_chain(session: &Session, file: &Path, no_wait: bool) -> Result<(), Failure> {
+    let policy = read(file)?;
+    let wait = if no_wait { 0 } else { WAIT_SECONDS };
+    let progress = Progress::start("replacing filters".to_owned());
+    let path = format!("/v1/chains?wait={wait}");
+    let chain: Chain = session.client.post(&path, &ApplyChain { policy }).await?;
+    drop(progress);
+    print(session.format, &chain, shown)?;
+    if no_wait || session.is_dry_run {
+        return Ok(());
+    }
+    let is_outdated = |one: &&ChainUse| one.revision != Some(chain.revision);
+    match chain.attachments.iter().find(is_outdated) {
+        None => Ok(()),
+        Some(one) => {
+            let why = why_not(one);
+            let id = &one.attachment;
+            Err(Failure::new(format!(
+                "attachment {id} is not served through the chain: {why}; the host retries until \
+                 the chain changes (see `scree attachment show {id}`)"
+            )))
         }
     }
+}
 
-    /// The chain that the arguments select.
-    async fn chain_of(&self, which: &ChainSelector) -> Result<Chain, Failure> {
-        let volume = &which.volume;
-        if volume.starts_with("chain-") {
-            let path = format!("/v1/chains/{}", segment(volume)?);
-            return Ok(self.client.get(&path).await?);
-        }
-        let path = query("/v1/chains", &[("volume", Some(volume))], &[])?;
-        let mut chains: Vec<Chain> = self.client.all(&path).await?;
-        if let Some(at) = chains.iter().position(|chain| chain.vm == which.vm) {
-            return Ok(chains.swap_remove(at));
-        }
-        Err(Failure::new(match (&which.vm, chains.first()) {
-            (Some(vm), _) => format!(
-                "volume {volume:?} has no chain for {vm}: see `scree chain list --volume {volume}`"
-            ),
-            (None, Some(other)) => format!(
-                "volume {volume:?} has chains for single VMs only: add --vm, as --vm {}",
-                other.vm.as_deref().unwrap_or_default()
-            ),
-            (None, None) => {
-                format!("volume {volume:?} has no chain: create one with `scree chain apply FILE`")
-            }
-        }))
+/// The chain that the arguments select.
+async fn chain_of(session: &Session, which: &ChainSelector) -> Result<Chain, Failure> {
+    let volume = &which.volume;
+    if volume.starts_with("chain-") {
+        let path = format!("/v1/chains/{}", segment(volume)?);
+        return Ok(session.client.get(&path).await?);
     }
+    let path = query("/v1/chains", &[("volume", Some(volume))], &[])?;
+    let mut chains: Vec<Chain> = session.client.all(&path).await?;
+    if let Some(at) = chains.iter().position(|chain| chain.vm == which.vm) {
+        return Ok(chains.swap_remove(at));
+    }
+    Err(Failure::new(match (&which.vm, chains.first()) {
+        (Some(vm), _) => format!(
+            "volume {volume:?} has no chain for {vm}: see `scree chain list --volume {volume}`"
+        ),
+        (None, Some(other)) => format!(
+            "volume {volume:?} has chains for single VMs only: add --vm, as --vm {}",
+            other.vm.as_deref().unwrap_or_default()
+        ),
+        (None, None) => {
+            format!("volume {volume:?} has no chain: create one with `scree chain apply FILE`")
+        }
+    }))
 }
 
 /// Why an attachment is not served through the current revision of its chain.

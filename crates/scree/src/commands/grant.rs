@@ -6,51 +6,55 @@ use super::{Failure, Session, qualified, query, segment};
 use crate::args::GrantCommand;
 use crate::output::{Table, print, time};
 
-impl Session {
-    pub(super) async fn grant(&self, command: GrantCommand) -> Result<(), Failure> {
-        match command {
-            GrantCommand::Add {
+pub(super) async fn run(session: &Session, command: GrantCommand) -> Result<(), Failure> {
+    match command {
+        GrantCommand::Add {
+            user,
+            right,
+            on,
+            vm,
+            ..
+        } => {
+            let new = AddGrant {
                 user,
                 right,
-                on,
+                volume: on.volume,
+                snapshot: on.snapshot,
+                host: on.host,
                 vm,
-                ..
-            } => {
-                let new = AddGrant {
-                    user,
-                    right,
-                    volume: on.volume,
-                    snapshot: on.snapshot,
-                    host: on.host,
-                    vm,
-                };
-                let grant: Grant = self.client.post("/v1/grants", &new).await?;
-                let is_own = self.are_own(std::iter::once(grant.owner.as_ref())).await?;
-                Ok(print(self.format, &grant, |grant| {
-                    list(std::slice::from_ref(grant), is_own)
-                })?)
-            }
-            GrantCommand::List { on } => {
-                let parameters = [
-                    ("volume", on.volume.as_deref()),
-                    ("snapshot", on.snapshot.as_deref()),
-                    ("host", on.host.as_deref()),
-                ];
-                let path = query("/v1/grants", &parameters, &[])?;
-                let grants: Vec<Grant> = self.client.all(&path).await?;
-                let is_own = self.are_own(grants.iter().map(|one| one.owner.as_ref()));
-                let is_own = is_own.await?;
-                Ok(print(self.format, &grants, |grants| list(grants, is_own))?)
-            }
-            GrantCommand::Delete { id, .. } => {
-                let path = format!("/v1/grants/{}", segment(&id)?);
-                let grant: Grant = self.client.delete(&path).await?;
-                let is_own = self.are_own(std::iter::once(grant.owner.as_ref())).await?;
-                Ok(print(self.format, &grant, |grant| {
-                    let name = name(grant, is_own);
-                    format!("{} may no longer {} {name}\n", grant.user, grant.right)
-                })?)
-            }
+            };
+            let grant: Grant = session.client.post("/v1/grants", &new).await?;
+            let is_own = session
+                .are_own(std::iter::once(grant.owner.as_ref()))
+                .await?;
+            Ok(print(session.format, &grant, |grant| {
+                list(std::slice::from_ref(grant), is_own)
+            })?)
+        }
+        GrantCommand::List { on } => {
+            let parameters = [
+                ("volume", on.volume.as_deref()),
+                ("snapshot", on.snapshot.as_deref()),
+                ("host", on.host.as_deref()),
+            ];
+            let path = query("/v1/grants", &parameters, &[])?;
+            let grants: Vec<Grant> = session.client.all(&path).await?;
+            let is_own = session.are_own(grants.iter().map(|one| one.owner.as_ref()));
+            let is_own = is_own.await?;
+            Ok(print(session.format, &grants, |grants| {
+                list(grants, is_own)
+            })?)
+        }
+        GrantCommand::Delete { id, .. } => {
+            let path = format!("/v1/grants/{}", segment(&id)?);
+            let grant: Grant = session.client.delete(&path).await?;
+            let is_own = session
+                .are_own(std::iter::once(grant.owner.as_ref()))
+                .await?;
+            Ok(print(session.format, &grant, |grant| {
+                let name = name(grant, is_own);
+                format!("{} may no longer {} {name}\n", grant.user, grant.right)
+            })?)
         }
     }
 }

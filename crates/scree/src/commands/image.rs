@@ -16,90 +16,93 @@ use crate::progress::Progress;
 /// Interval at which the progress of hosts is requested.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
-impl Session {
-    pub(super) async fn image(&self, command: ImageCommand) -> Result<(), Failure> {
-        match command {
-            ImageCommand::Mark { volume, .. } => self.mark_image(&volume, None).await,
-            ImageCommand::Pin { volume, .. } => self.mark_image(&volume, Some(true)).await,
-            ImageCommand::Unpin { volume, .. } => self.mark_image(&volume, Some(false)).await,
-            ImageCommand::Unmark { volume, .. } => {
-                let image: Image = self.client.delete(&path(&volume)?).await?;
-                Ok(print(self.format, &image, |image| {
-                    format!("{} is an ordinary volume again\n", image.name)
-                })?)
-            }
-            ImageCommand::List => {
-                let mut images: Vec<Image> = self.client.all("/v1/images").await?;
-                images.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-                let is_own = self.are_own(images.iter().map(|one| one.owner.as_ref()));
-                let is_own = is_own.await?;
-                Ok(print(self.format, &images, |images| list(images, is_own))?)
-            }
-            ImageCommand::Preload {
-                volume,
-                cancel: true,
-                ..
-            } => {
-                let path = format!("{}/preloads", path(&volume)?);
-                let image: Image = self.client.delete(&path).await?;
-                Ok(print(self.format, &image, preloads)?)
-            }
-            ImageCommand::Preload {
-                volume,
-                host,
-                no_wait,
-                cancel: false,
-                ..
-            } => self.preload(&volume, host, no_wait).await,
+pub(super) async fn run(session: &Session, command: ImageCommand) -> Result<(), Failure> {
+    match command {
+        ImageCommand::Mark { volume, .. } => mark_image(session, &volume, None).await,
+        ImageCommand::Pin { volume, .. } => mark_image(session, &volume, Some(true)).await,
+        ImageCommand::Unpin { volume, .. } => mark_image(session, &volume, Some(false)).await,
+        ImageCommand::Unmark { volume, .. } => {
+            let image: Image = session.client.delete(&path(&volume)?).await?;
+            Ok(print(session.format, &image, |image| {
+                format!("{} is an ordinary volume again\n", image.name)
+            })?)
         }
+        ImageCommand::List => {
+            let mut images: Vec<Image> = session.client.all("/v1/images").await?;
+            images.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+            let is_own = session.are_own(images.iter().map(|one| one.owner.as_ref()));
+            let is_own = is_own.await?;
+            Ok(print(session.format, &images, |images| {
+                list(images, is_own)
+            })?)
+        }
+        ImageCommand::Preload {
+            volume,
+            cancel: true,
+            ..
+        } => {
+            let path = format!("{}/preloads", path(&volume)?);
+            let image: Image = session.client.delete(&path).await?;
+            Ok(print(session.format, &image, preloads)?)
+        }
+        ImageCommand::Preload {
+            volume,
+            host,
+            no_wait,
+            cancel: false,
+            ..
+        } => preload(session, &volume, host, no_wait).await,
     }
+}
 
-    async fn mark_image(&self, volume: &str, pinned: Option<bool>) -> Result<(), Failure> {
-        let how = MarkImage { pinned };
-        let image: Image = self.client.put(&path(volume)?, &how).await?;
-        Ok(print(self.format, &image, |image| {
-            list(std::slice::from_ref(image), true)
-        })?)
+async fn mark_image(session: &Session, volume: &str, pinned: Option<bool>) -> Result<(), Failure> {
+    let how = MarkImage { pinned };
+    let image: Image = session.client.put(&path(volume)?, &how).await?;
+    Ok(print(session.format, &image, |image| {
+        list(std::slice::from_ref(image), true)
+    })?)
+}
+
+async fn preload(
+    session: &Session,
+    volume: &str,
+    hosts: Vec<String>,
+    no_wait: bool,
+) -> Result<(), Failure> {
+    let path = path(volume)?;
+    let how = PreloadImage { hosts };
+    let mut image: Image = session
+        .client
+        .post(&format!("{path}/preloads"), &how)
+        .await?;
+    if no_wait || session.is_dry_run {
+        return Ok(print(session.format, &image, preloads)?);
     }
-
-    async fn preload(
-        &self,
-        volume: &str,
-        hosts: Vec<String>,
-        no_wait: bool,
-    ) -> Result<(), Failure> {
-        let path = path(volume)?;
-        let how = PreloadImage { hosts };
-        let mut image: Image = self.client.post(&format!("{path}/preloads"), &how).await?;
-        if no_wait || self.is_dry_run {
-            return Ok(print(self.format, &image, preloads)?);
-        }
-        let notice = format!(
-            "Ctrl-C ends only this command; to stop the hosts, run `scree image preload {volume} --cancel`"
-        );
-        print_notice(self.format, &notice);
-        let progress = Progress::start(format!("waiting for hosts to read {volume}"));
-        let mut rate_meter = RateMeter::default();
-        let hosts = hosts_of_preload(&image.preloads, &how.hosts);
-        let of_hosts = |image: &Image| {
-            let mut preloads = image.preloads.clone();
-            preloads.retain(|one| hosts.contains(&one.host));
-            preloads
-        };
-        let mut now = of_hosts(&image);
-        while now.iter().any(is_under_way) {
-            host::sleep(POLL_EVERY).await;
-            image = self.client.get(&path).await?;
-            now = of_hosts(&image);
-            let rate = rate_meter.rate(&now);
-            progress.say(how_far(volume, &now, rate));
-        }
-        drop(progress);
-        print(self.format, &image, preloads)?;
-        match unread(&now, !how.hosts.is_empty()) {
-            None => Ok(()),
-            Some(why) => Err(Failure::new(why)),
-        }
+    let notice = format!(
+        "Ctrl-C ends only this command; to stop the hosts, run `scree image preload {volume} --cancel`"
+    );
+    print_notice(session.format, &notice);
+    let progress = Progress::start(format!("waiting for hosts to read {volume}"));
+    let mut rate_meter = RateMeter::default();
+    let hosts = hosts_of_preload(&image.preloads, &how.hosts);
+    let of_hosts = |image: &Image| {
+        let mut preloads = image.preloads.clone();
+        preloads.retain(|one| hosts.contains(&one.host));
+        preloads
+    };
+    let mut now = of_hosts(&image);
+    while now.iter().any(is_under_way) {
+        host::sleep(POLL_EVERY).await;
+        image = session.client.get(&path).await?;
+        now = of_hosts(&image);
+        let rate = rate_meter.rate(&now);
+        progress.say(how_far(volume, &now, rate));
+    }
+    drop(progress);
+    print(session.format, &image, preloads)?;
+    match unread(&now, !how.hosts.is_empty()) {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(why)),
     }
 }
 

@@ -10,56 +10,57 @@ use crate::progress::Progress;
 /// The longest wait of `rotate --wait`, in seconds.
 const WAIT_SECONDS: u64 = 300;
 
-impl Session {
-    pub(super) async fn key(&self, command: KeyCommand) -> Result<(), Failure> {
-        match command {
-            KeyCommand::List => {
-                let keys: Vec<Key> = self.client.get("/v1/keys").await?;
-                Ok(print(self.format, &keys, |keys| list(keys))?)
-            }
-            KeyCommand::Show { name } => {
-                let path = format!("/v1/keys/{}", segment(&name)?);
-                self.print_key(&self.client.get(&path).await?)
-            }
-            KeyCommand::Add { name, host, .. } => {
-                let progress = Progress::start(format!("creating {name}"));
-                let key: Key = self.client.post("/v1/keys", &AddKey { name, host }).await?;
-                drop(progress);
-                self.print_key(&key)
-            }
-            KeyCommand::Rotate { old, new, wait, .. } => self.rotate(&old, new, wait).await,
-            KeyCommand::Delete { name, .. } => {
-                let path = format!("/v1/keys/{}", segment(&name)?);
-                let key: Key = self.client.delete(&path).await?;
-                Ok(print(self.format, &key, |key| {
-                    format!("wrapping key {} ({}) is deleted\n", key.name, key.id)
-                })?)
-            }
+pub(super) async fn run(session: &Session, command: KeyCommand) -> Result<(), Failure> {
+    match command {
+        KeyCommand::List => {
+            let keys: Vec<Key> = session.client.get("/v1/keys").await?;
+            Ok(print(session.format, &keys, |keys| list(keys))?)
+        }
+        KeyCommand::Show { name } => {
+            let path = format!("/v1/keys/{}", segment(&name)?);
+            print_key(session, &session.client.get(&path).await?)
+        }
+        KeyCommand::Add { name, host, .. } => {
+            let progress = Progress::start(format!("creating {name}"));
+            let key: Key = session
+                .client
+                .post("/v1/keys", &AddKey { name, host })
+                .await?;
+            drop(progress);
+            print_key(session, &key)
+        }
+        KeyCommand::Rotate { old, new, wait, .. } => rotate(session, &old, new, wait).await,
+        KeyCommand::Delete { name, .. } => {
+            let path = format!("/v1/keys/{}", segment(&name)?);
+            let key: Key = session.client.delete(&path).await?;
+            Ok(print(session.format, &key, |key| {
+                format!("wrapping key {} ({}) is deleted\n", key.name, key.id)
+            })?)
         }
     }
+}
 
-    async fn rotate(&self, old: &str, new: String, wait: bool) -> Result<(), Failure> {
-        let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
-        let path = format!("/v1/keys/{}/rotate?wait={wait_seconds}", segment(old)?);
-        let progress = Progress::start(format!("replacing {old}"));
-        let key: Key = self.client.post(&path, &RotateKey { to: new }).await?;
-        drop(progress);
-        self.print_key(&key)?;
-        if wait && key.state == "retiring" {
-            return Err(Failure::new(format!(
-                "{} still wraps {} keys after {WAIT_SECONDS} s; rotation continues, and `scree status` \
-                 shows what blocks it",
-                key.name, key.lineages
-            )));
-        }
-        Ok(())
+async fn rotate(session: &Session, old: &str, new: String, wait: bool) -> Result<(), Failure> {
+    let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+    let path = format!("/v1/keys/{}/rotate?wait={wait_seconds}", segment(old)?);
+    let progress = Progress::start(format!("replacing {old}"));
+    let key: Key = session.client.post(&path, &RotateKey { to: new }).await?;
+    drop(progress);
+    print_key(session, &key)?;
+    if wait && key.state == "retiring" {
+        return Err(Failure::new(format!(
+            "{} still wraps {} keys after {WAIT_SECONDS} s; rotation continues, and `scree status` \
+             shows what blocks it",
+            key.name, key.lineages
+        )));
     }
+    Ok(())
+}
 
-    fn print_key(&self, key: &Key) -> Result<(), Failure> {
-        Ok(print(self.format, key, |key| {
-            list(std::slice::from_ref(key))
-        })?)
-    }
+fn print_key(session: &Session, key: &Key) -> Result<(), Failure> {
+    Ok(print(session.format, key, |key| {
+        list(std::slice::from_ref(key))
+    })?)
 }
 
 fn list(keys: &[Key]) -> String {

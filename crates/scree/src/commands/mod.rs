@@ -1,4 +1,5 @@
-//! The commands that a controller or a running `scree up` carries out.
+//! The commands that a controller or a running `scree up` carries out: a module for each noun, whose
+//! `run` carries out one command in a [`Session`].
 
 mod attachment;
 mod audit;
@@ -129,27 +130,27 @@ pub fn run(
             is_dry_run,
         };
         match command {
-            ApiCommand::Volume(command) => session.volume(command).await,
-            ApiCommand::Snapshot(command) => session.snapshot(command).await,
-            ApiCommand::Attach(arguments) => session.attach(arguments).await,
-            ApiCommand::Detach(arguments) => session.detach(arguments).await,
-            ApiCommand::Attachment(command) => session.attachment(command).await,
-            ApiCommand::Chain(command) => session.chain(command).await,
-            ApiCommand::Image(command) => session.image(command).await,
-            ApiCommand::Monitor(arguments) => session.monitor(&arguments).await,
-            ApiCommand::Trace(arguments) => session.trace(folder, &arguments).await,
-            ApiCommand::Project(command) => session.project(command).await,
-            ApiCommand::Grant(command) => session.grant(command).await,
-            ApiCommand::Unit(unit) => session.unit(unit.command).await,
-            ApiCommand::Key(command) => session.key(command).await,
-            ApiCommand::User(command) => session.user(command).await,
-            ApiCommand::Host(command) => session.host(command).await,
-            ApiCommand::Whoami => session.whoami().await,
-            ApiCommand::Audit { limit } => session.audit(limit).await,
-            ApiCommand::Status => session.status().await,
-            ApiCommand::PrivacyAudit(arguments) => session.privacy_audit(folder, &arguments).await,
-            ApiCommand::PrivacyAudits(arguments) => session.privacy_audits(&arguments).await,
-            ApiCommand::Top(arguments) => session.top(&arguments).await,
+            ApiCommand::Volume(command) => volume::run(&session, command).await,
+            ApiCommand::Snapshot(command) => snapshot::run(&session, command).await,
+            ApiCommand::Attach(arguments) => attachment::attach(&session, arguments).await,
+            ApiCommand::Detach(arguments) => attachment::detach(&session, arguments).await,
+            ApiCommand::Attachment(command) => attachment::run(&session, command).await,
+            ApiCommand::Chain(command) => chain::run(&session, command).await,
+            ApiCommand::Image(command) => image::run(&session, command).await,
+            ApiCommand::Monitor(arguments) => monitor::run(&session, &arguments).await,
+            ApiCommand::Trace(arguments) => trace::run(&session, folder, &arguments).await,
+            ApiCommand::Project(command) => project::run(&session, command).await,
+            ApiCommand::Grant(command) => grant::run(&session, command).await,
+            ApiCommand::Unit(unit) => unit::run(&session, unit.command).await,
+            ApiCommand::Key(command) => key::run(&session, command).await,
+            ApiCommand::User(command) => party::run_user(&session, command).await,
+            ApiCommand::Host(command) => party::run_host(&session, command).await,
+            ApiCommand::Whoami => party::whoami(&session).await,
+            ApiCommand::Audit { limit } => party::print_log(&session, limit).await,
+            ApiCommand::Status => status::run(&session).await,
+            ApiCommand::PrivacyAudit(arguments) => audit::run(&session, folder, &arguments).await,
+            ApiCommand::PrivacyAudits(arguments) => audit::list_all(&session, &arguments).await,
+            ApiCommand::Top(arguments) => top::run(&session, &arguments).await,
         }?;
         if is_dry_run {
             // The notice is lost if it cannot be printed.

@@ -10,63 +10,61 @@ use crate::output::{Format, print_lines, print_notice, time};
 /// How long the server may hold back an answer, in seconds.
 const WAIT_SECONDS: u64 = 10;
 
-impl Session {
-    pub(super) async fn monitor(&self, arguments: &MonitorArguments) -> Result<(), Failure> {
-        let attachment = self.watched(arguments).await?;
-        let id = &attachment.id;
-        // Past events, or those from now on.
-        let mut after = (!arguments.follow).then_some(0);
-        loop {
-            let wait = if arguments.follow { WAIT_SECONDS } else { 0 };
-            let mut path = format!("/v1/attachments/{id}/events?wait={wait}");
-            if let Some(after) = after {
-                path += &format!("&after={after}");
-            }
-            let events: Events = self.client.get(&path).await?;
-            if events.missed {
-                let notice = "too many events came: some are only in the host's files (DIR/events)";
-                print_notice(self.format, notice);
-            }
-            let lines = events.items.iter().map(|event| match self.format {
-                Format::Table => plain(event),
-                Format::Json | Format::Yaml => event.to_string(),
-            });
-            let lines: Vec<String> = lines.collect();
-            if !print_lines(&lines)? {
-                return Ok(());
-            }
-            if !arguments.follow && lines.is_empty() {
-                return Ok(());
-            }
-            after = Some(events.next);
+pub(super) async fn run(session: &Session, arguments: &MonitorArguments) -> Result<(), Failure> {
+    let attachment = watched(session, arguments).await?;
+    let id = &attachment.id;
+    // Past events, or those from now on.
+    let mut after = (!arguments.follow).then_some(0);
+    loop {
+        let wait = if arguments.follow { WAIT_SECONDS } else { 0 };
+        let mut path = format!("/v1/attachments/{id}/events?wait={wait}");
+        if let Some(after) = after {
+            path += &format!("&after={after}");
         }
+        let events: Events = session.client.get(&path).await?;
+        if events.missed {
+            let notice = "too many events came: some are only in the host's files (DIR/events)";
+            print_notice(session.format, notice);
+        }
+        let lines = events.items.iter().map(|event| match session.format {
+            Format::Table => plain(event),
+            Format::Json | Format::Yaml => event.to_string(),
+        });
+        let lines: Vec<String> = lines.collect();
+        if !print_lines(&lines)? {
+            return Ok(());
+        }
+        if !arguments.follow && lines.is_empty() {
+            return Ok(());
+        }
+        after = Some(events.next);
     }
+}
 
-    /// The attachment that the arguments select.
-    async fn watched(&self, arguments: &MonitorArguments) -> Result<Attachment, Failure> {
-        let volume = &arguments.volume;
-        let path = query("/v1/attachments", &[("volume", Some(volume))], &[])?;
-        let mut all: Vec<Attachment> = self.client.all(&path).await?;
-        if arguments.vm.is_some() {
-            all.retain(|one| one.vm == arguments.vm);
-        }
-        match all.pop() {
-            Some(one) if all.is_empty() => Ok(one),
-            Some(_) => Err(Failure::new(format!(
-                "volume {volume:?} is attached several times: add --vm, as `scree attachment list \
-                 --volume {volume}` shows it"
-            ))),
-            None => Err(Failure::new(match &arguments.vm {
-                Some(vm) => format!(
-                    "volume {volume:?} is not attached to {vm}: see `scree attachment list --volume \
-                     {volume}`"
-                ),
-                None => format!(
-                    "volume {volume:?} is not attached: its filters report events only while it is in \
-                     use; attach or export it"
-                ),
-            })),
-        }
+/// The attachment that the arguments select.
+async fn watched(session: &Session, arguments: &MonitorArguments) -> Result<Attachment, Failure> {
+    let volume = &arguments.volume;
+    let path = query("/v1/attachments", &[("volume", Some(volume))], &[])?;
+    let mut all: Vec<Attachment> = session.client.all(&path).await?;
+    if arguments.vm.is_some() {
+        all.retain(|one| one.vm == arguments.vm);
+    }
+    match all.pop() {
+        Some(one) if all.is_empty() => Ok(one),
+        Some(_) => Err(Failure::new(format!(
+            "volume {volume:?} is attached several times: add --vm, as `scree attachment list \
+             --volume {volume}` shows it"
+        ))),
+        None => Err(Failure::new(match &arguments.vm {
+            Some(vm) => format!(
+                "volume {volume:?} is not attached to {vm}: see `scree attachment list --volume \
+                 {volume}`"
+            ),
+            None => format!(
+                "volume {volume:?} is not attached: its filters report events only while it is in \
+                 use; attach or export it"
+            ),
+        })),
     }
 }
 

@@ -25,95 +25,96 @@ struct Invitation {
     command: String,
 }
 
-impl Session {
-    pub(super) async fn user(&self, command: PartyCommand) -> Result<(), Failure> {
-        self.party("users", "scree login", command).await
-    }
+pub(super) async fn run_user(session: &Session, command: PartyCommand) -> Result<(), Failure> {
+    run(session, "users", "scree login", command).await
+}
 
-    pub(super) async fn host(&self, command: HostCommand) -> Result<(), Failure> {
-        match command {
-            HostCommand::Party(command) => self.party("hosts", "scree host join", command).await,
-            HostCommand::Join { .. } => {
-                Err(Failure::new("`scree host join` uses --dir, not a profile"))
-            }
+pub(super) async fn run_host(session: &Session, command: HostCommand) -> Result<(), Failure> {
+    match command {
+        HostCommand::Party(command) => run(session, "hosts", "scree host join", command).await,
+        HostCommand::Join { .. } => {
+            Err(Failure::new("`scree host join` uses --dir, not a profile"))
         }
     }
+}
 
-    pub(super) async fn party(
-        &self,
-        kind: &str,
-        join: &str,
-        command: PartyCommand,
-    ) -> Result<(), Failure> {
-        let shown = |party: &Party| list(std::slice::from_ref(party));
-        match command {
-            PartyCommand::List => {
-                let mut parties: Vec<Party> = self.client.all(&format!("/v1/{kind}")).await?;
-                parties.sort_by(|one, other| one.name.cmp(&other.name));
-                Ok(print(self.format, &parties, |parties| list(parties))?)
-            }
-            PartyCommand::Add {
-                name,
+pub(super) async fn run(
+    session: &Session,
+    kind: &str,
+    join: &str,
+    command: PartyCommand,
+) -> Result<(), Failure> {
+    let shown = |party: &Party| list(std::slice::from_ref(party));
+    match command {
+        PartyCommand::List => {
+            let mut parties: Vec<Party> = session.client.all(&format!("/v1/{kind}")).await?;
+            parties.sort_by(|one, other| one.name.cmp(&other.name));
+            Ok(print(session.format, &parties, |parties| list(parties))?)
+        }
+        PartyCommand::Add {
+            name,
+            administrator,
+            project,
+            ..
+        } => {
+            let new = AddParty {
+                name: name.clone(),
                 administrator,
                 project,
-                ..
-            } => {
-                let new = AddParty {
-                    name: name.clone(),
-                    administrator,
-                    project,
-                };
-                let party: Party = self.client.post(&format!("/v1/{kind}"), &new).await?;
-                if self.is_dry_run {
-                    return Ok(print(self.format, &party, shown)?);
-                }
-                self.invite(kind, join, &name).await
+            };
+            let party: Party = session.client.post(&format!("/v1/{kind}"), &new).await?;
+            if session.is_dry_run {
+                return Ok(print(session.format, &party, shown)?);
             }
-            PartyCommand::Token { name, .. } => self.invite(kind, join, &name).await,
-            PartyCommand::Disable { name, .. } => {
-                let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
-                let party: Party = self.client.post(&path, &()).await?;
-                Ok(print(self.format, &party, shown)?)
-            }
-            PartyCommand::Enable { name, .. } => {
-                let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
-                let party: Party = self.client.post(&path, &()).await?;
-                Ok(print(self.format, &party, shown)?)
-            }
+            invite(session, kind, join, &name).await
+        }
+        PartyCommand::Token { name, .. } => invite(session, kind, join, &name).await,
+        PartyCommand::Disable { name, .. } => {
+            let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
+            let party: Party = session.client.post(&path, &()).await?;
+            Ok(print(session.format, &party, shown)?)
+        }
+        PartyCommand::Enable { name, .. } => {
+            let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
+            let party: Party = session.client.post(&path, &()).await?;
+            Ok(print(session.format, &party, shown)?)
         }
     }
+}
 
-    async fn invite(&self, kind: &str, join: &str, name: &str) -> Result<(), Failure> {
-        let path = format!("/v1/{kind}/{}/token", segment(name)?);
-        let token: Token = self.client.post(&path, &()).await?;
-        let urls = self.client.urls();
-        let urls = urls.unwrap_or_else(|| "https://CONTROLLER:PORT".to_owned());
-        let invitation = Invitation {
-            command: format!(
-                "{join} {urls} --token {} --authority {}",
-                token.token, token.authority
-            ),
-            token,
-        };
-        Ok(print(self.format, &invitation, |invitation| {
-            format!(
-                "Valid for one use until {}:\n\n{}\n",
-                invitation.token.expires, invitation.command
-            )
-        })?)
-    }
+async fn invite(session: &Session, kind: &str, join: &str, name: &str) -> Result<(), Failure> {
+    let path = format!("/v1/{kind}/{}/token", segment(name)?);
+    let token: Token = session.client.post(&path, &()).await?;
+    let urls = session.client.urls();
+    let urls = urls.unwrap_or_else(|| "https://CONTROLLER:PORT".to_owned());
+    let invitation = Invitation {
+        command: format!(
+            "{join} {urls} --token {} --authority {}",
+            token.token, token.authority
+        ),
+        token,
+    };
+    Ok(print(session.format, &invitation, |invitation| {
+        format!(
+            "Valid for one use until {}:\n\n{}\n",
+            invitation.token.expires, invitation.command
+        )
+    })?)
+}
 
-    pub(super) async fn whoami(&self) -> Result<(), Failure> {
-        let me: Party = self.client.get("/v1/me").await?;
-        Ok(print(self.format, &me, |me| {
-            list(std::slice::from_ref(me))
-        })?)
-    }
+pub(super) async fn whoami(session: &Session) -> Result<(), Failure> {
+    let me: Party = session.client.get("/v1/me").await?;
+    Ok(print(session.format, &me, |me| {
+        list(std::slice::from_ref(me))
+    })?)
+}
 
-    pub(super) async fn audit(&self, limit: u32) -> Result<(), Failure> {
-        let lines: Vec<AuditEntry> = self.client.get(&format!("/v1/audit?limit={limit}")).await?;
-        Ok(print(self.format, &lines, |lines| audit(lines))?)
-    }
+pub(super) async fn print_log(session: &Session, limit: u32) -> Result<(), Failure> {
+    let lines: Vec<AuditEntry> = session
+        .client
+        .get(&format!("/v1/audit?limit={limit}"))
+        .await?;
+    Ok(print(session.format, &lines, |lines| audit(lines))?)
 }
 
 /// `scree login`. `folder` is the data directory that other commands in this shell would use.

@@ -7,50 +7,51 @@ use super::{Failure, Session, segment};
 use crate::args::{ProjectCommand, QuotaArguments};
 use crate::output::{Table, print};
 
-impl Session {
-    pub(super) async fn project(&self, command: ProjectCommand) -> Result<(), Failure> {
-        match command {
-            ProjectCommand::Add { name, quota, .. } => {
-                let quota = quota_of(&quota);
-                let new = AddProject { name, quota };
-                self.print_project(&self.client.post("/v1/projects", &new).await?)
-            }
-            ProjectCommand::List => {
-                let mut projects: Vec<Project> = self.client.all("/v1/projects").await?;
-                projects.sort_by(|one, other| one.name.cmp(&other.name));
-                Ok(print(self.format, &projects, |projects| list(projects))?)
-            }
-            ProjectCommand::Show { name } => {
-                let path = format!("/v1/projects/{}", segment(&name)?);
-                self.print_project(&self.client.get(&path).await?)
-            }
-            ProjectCommand::Quota { name, quota, .. } => {
-                let path = format!("/v1/projects/{}/quota", segment(&name)?);
-                self.print_project(&self.client.put(&path, &quota_of(&quota)).await?)
-            }
-            ProjectCommand::Join { name, user, .. } => {
-                let path = member(&name, &user)?;
-                self.print_project(&self.client.put(&path, &()).await?)
-            }
-            ProjectCommand::Leave { name, user, .. } => {
-                let path = member(&name, &user)?;
-                self.print_project(&self.client.delete(&path).await?)
-            }
-            ProjectCommand::Delete { name, .. } => {
-                let path = format!("/v1/projects/{}", segment(&name)?);
-                let project: Project = self.client.delete(&path).await?;
-                Ok(print(self.format, &project, |project| {
-                    format!("project {} ({}) is deleted\n", project.name, project.id)
-                })?)
-            }
+pub(super) async fn run(session: &Session, command: ProjectCommand) -> Result<(), Failure> {
+    match command {
+        ProjectCommand::Add { name, quota, .. } => {
+            let quota = quota_of(&quota);
+            let new = AddProject { name, quota };
+            print_project(session, &session.client.post("/v1/projects", &new).await?)
+        }
+        ProjectCommand::List => {
+            let mut projects: Vec<Project> = session.client.all("/v1/projects").await?;
+            projects.sort_by(|one, other| one.name.cmp(&other.name));
+            Ok(print(session.format, &projects, |projects| list(projects))?)
+        }
+        ProjectCommand::Show { name } => {
+            let path = format!("/v1/projects/{}", segment(&name)?);
+            print_project(session, &session.client.get(&path).await?)
+        }
+        ProjectCommand::Quota { name, quota, .. } => {
+            let path = format!("/v1/projects/{}/quota", segment(&name)?);
+            print_project(
+                session,
+                &session.client.put(&path, &quota_of(&quota)).await?,
+            )
+        }
+        ProjectCommand::Join { name, user, .. } => {
+            let path = member(&name, &user)?;
+            print_project(session, &session.client.put(&path, &()).await?)
+        }
+        ProjectCommand::Leave { name, user, .. } => {
+            let path = member(&name, &user)?;
+            print_project(session, &session.client.delete(&path).await?)
+        }
+        ProjectCommand::Delete { name, .. } => {
+            let path = format!("/v1/projects/{}", segment(&name)?);
+            let project: Project = session.client.delete(&path).await?;
+            Ok(print(session.format, &project, |project| {
+                format!("project {} ({}) is deleted\n", project.name, project.id)
+            })?)
         }
     }
+}
 
-    fn print_project(&self, project: &Project) -> Result<(), Failure> {
-        Ok(print(self.format, project, |project| {
-            list(std::slice::from_ref(project))
-        })?)
-    }
+fn print_project(session: &Session, project: &Project) -> Result<(), Failure> {
+    Ok(print(session.format, project, |project| {
+        list(std::slice::from_ref(project))
+    })?)
 }
 
 fn member(project: &str, user: &str) -> Result<String, Failure> {

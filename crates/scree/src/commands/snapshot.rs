@@ -62,103 +62,99 @@ struct SnapshotNode {
     clones: Vec<VolumeNode>,
 }
 
-impl Session {
-    pub(super) async fn snapshot(&self, command: SnapshotCommand) -> Result<(), Failure> {
-        match command {
-            SnapshotCommand::Create {
-                volume,
-                name,
-                tag,
-                wait,
-                ..
-            } => {
-                let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
-                let path = format!("/v1/snapshots?wait={wait_seconds}");
-                let progress = Progress::start(format!("taking a snapshot of {volume}"));
-                let new = CreateSnapshot {
-                    volume,
-                    name,
-                    tags: tags(&tag)?,
-                };
-                let snapshot: Snapshot = self.client.post(&path, &new).await?;
-                drop(progress);
-                self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
-                    .await?;
-                match snapshot.message {
-                    Some(message) => Err(Failure::new(format!("the snapshot failed: {message}"))),
-                    None if wait && !self.is_dry_run && snapshot.state != "completed" => {
-                        Err(Failure::new(format!(
-                            "snapshot {} is {} after {WAIT_SECONDS} s; it continues, and `scree snapshot \
-                             list` shows when it is completed",
-                            snapshot.name, snapshot.state
-                        )))
-                    }
-                    None => Ok(()),
-                }
-            }
-            SnapshotCommand::List {
-                volume,
-                owner,
-                state,
-                tag,
-            } => {
-                let parameters = [
-                    ("volume", volume.as_deref()),
-                    ("owner", owner.as_deref()),
-                    ("state", state.as_deref()),
-                ];
-                let path = query("/v1/snapshots", &parameters, &tag)?;
-                let snapshots = self.snapshots(&path).await?;
-                self.print_snapshots(&snapshots, &snapshots).await
-            }
-            SnapshotCommand::Tree => {
-                let volumes: Vec<ListedVolume> = self.client.all("/v1/volumes").await?;
-                let volumes: Vec<TreeVolume> = volumes.into_iter().map(TreeVolume::from).collect();
-                let snapshots = self.snapshots("/v1/snapshots").await?;
-                let owners = volumes.iter().map(|one| one.owner.as_ref());
-                let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
-                let is_own = self.are_own(owners).await?;
-                let tree = tree(volumes, snapshots);
-                Ok(print(self.format, &tree, |tree| draw(tree, is_own))?)
-            }
-            SnapshotCommand::Tag {
-                name, tags: words, ..
-            } => {
-                let path = format!("/v1/snapshots/{}/tags", segment(&name)?);
-                let tags = tags(&words)?;
-                let snapshot: Snapshot = self.client.put(&path, &SetTags { tags }).await?;
-                self.print_snapshots(std::slice::from_ref(&snapshot), &snapshot)
-                    .await
-            }
-            SnapshotCommand::Delete { name, .. } => {
-                let path = format!("/v1/snapshots/{}", segment(&name)?);
-                let snapshot: Snapshot = self.client.delete(&path).await?;
-                Ok(print(self.format, &snapshot, |snapshot| {
-                    format!("snapshot {} ({}) is deleted\n", snapshot.name, snapshot.id)
-                })?)
-            }
+pub(super) async fn run(session: &Session, command: SnapshotCommand) -> Result<(), Failure> {
+    match command {
+        SnapshotCommand::Create {
+            volume,
+            name,
+            tag,
+            wait,
+            ..
+        } => {
+            let tags = tags(&tag)?;
+            take_snapshot(session, CreateSnapshot { volume, name, tags }, wait).await
+        }
+        SnapshotCommand::List {
+            volume,
+            owner,
+            state,
+            tag,
+        } => {
+            let parameters = [
+                ("volume", volume.as_deref()),
+                ("owner", owner.as_deref()),
+                ("state", state.as_deref()),
+            ];
+            let path = query("/v1/snapshots", &parameters, &tag)?;
+            let snapshots = snapshots(session, &path).await?;
+            print_snapshots(session, &snapshots, &snapshots).await
+        }
+        SnapshotCommand::Tree => print_tree(session).await,
+        SnapshotCommand::Tag {
+            name, tags: words, ..
+        } => {
+            let path = format!("/v1/snapshots/{}/tags", segment(&name)?);
+            let tags = tags(&words)?;
+            let snapshot: Snapshot = session.client.put(&path, &SetTags { tags }).await?;
+            print_snapshots(session, std::slice::from_ref(&snapshot), &snapshot).await
+        }
+        SnapshotCommand::Delete { name, .. } => {
+            let path = format!("/v1/snapshots/{}", segment(&name)?);
+            let snapshot: Snapshot = session.client.delete(&path).await?;
+            Ok(print(session.format, &snapshot, |snapshot| {
+                format!("snapshot {} ({}) is deleted\n", snapshot.name, snapshot.id)
+            })?)
         }
     }
 }
 
-impl Session {
-    /// Prints `what`, in a table as `snapshots`.
-    async fn print_snapshots(
-        &self,
-        snapshots: &[Snapshot],
-        what: &impl Serialize,
-    ) -> Result<(), Failure> {
-        let owners = snapshots.iter().map(|one| one.owner.as_ref());
-        let is_own = self.are_own(owners).await?;
-        Ok(print(self.format, what, |_| list(snapshots, is_own))?)
+async fn take_snapshot(session: &Session, new: CreateSnapshot, wait: bool) -> Result<(), Failure> {
+    let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+    let path = format!("/v1/snapshots?wait={wait_seconds}");
+    let progress = Progress::start(format!("taking a snapshot of {}", new.volume));
+    let snapshot: Snapshot = session.client.post(&path, &new).await?;
+    drop(progress);
+    print_snapshots(session, std::slice::from_ref(&snapshot), &snapshot).await?;
+    match snapshot.message {
+        Some(message) => Err(Failure::new(format!("the snapshot failed: {message}"))),
+        None if wait && !session.is_dry_run && snapshot.state != "completed" => {
+            Err(Failure::new(format!(
+                "snapshot {} is {} after {WAIT_SECONDS} s; it continues, and `scree snapshot \
+                 list` shows when it is completed",
+                snapshot.name, snapshot.state
+            )))
+        }
+        None => Ok(()),
     }
+}
 
-    /// Oldest first.
-    async fn snapshots(&self, path: &str) -> Result<Vec<Snapshot>, Failure> {
-        let mut snapshots: Vec<Snapshot> = self.client.all(path).await?;
-        snapshots.sort_by_key(|one| (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone()));
-        Ok(snapshots)
-    }
+async fn print_tree(session: &Session) -> Result<(), Failure> {
+    let volumes: Vec<ListedVolume> = session.client.all("/v1/volumes").await?;
+    let volumes: Vec<TreeVolume> = volumes.into_iter().map(TreeVolume::from).collect();
+    let snapshots = snapshots(session, "/v1/snapshots").await?;
+    let owners = volumes.iter().map(|one| one.owner.as_ref());
+    let owners = owners.chain(snapshots.iter().map(|one| one.owner.as_ref()));
+    let is_own = session.are_own(owners).await?;
+    let tree = tree(volumes, snapshots);
+    Ok(print(session.format, &tree, |tree| draw(tree, is_own))?)
+}
+
+/// Prints `what`, in a table as `snapshots`.
+async fn print_snapshots(
+    session: &Session,
+    snapshots: &[Snapshot],
+    what: &impl Serialize,
+) -> Result<(), Failure> {
+    let owners = snapshots.iter().map(|one| one.owner.as_ref());
+    let is_own = session.are_own(owners).await?;
+    Ok(print(session.format, what, |_| list(snapshots, is_own))?)
+}
+
+/// Oldest first.
+async fn snapshots(session: &Session, path: &str) -> Result<Vec<Snapshot>, Failure> {
+    let mut snapshots: Vec<Snapshot> = session.client.all(path).await?;
+    snapshots.sort_by_key(|one| (one.created.parse::<jiff::Timestamp>().ok(), one.id.clone()));
+    Ok(snapshots)
 }
 
 fn list(snapshots: &[Snapshot], is_own: bool) -> String {

@@ -6,11 +6,9 @@ use base::size::about_bytes as bytes;
 use super::{Failure, Session};
 use crate::output::{Table, print};
 
-impl Session {
-    pub(super) async fn status(&self) -> Result<(), Failure> {
-        let status: Status = self.client.get("/v1/status").await?;
-        Ok(print(self.format, &status, show)?)
-    }
+pub(super) async fn run(session: &Session) -> Result<(), Failure> {
+    let status: Status = session.client.get("/v1/status").await?;
+    Ok(print(session.format, &status, show)?)
 }
 
 fn show(status: &Status) -> String {

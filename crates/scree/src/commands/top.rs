@@ -26,51 +26,49 @@ struct Earlier {
     seconds: Option<f64>,
 }
 
-impl Session {
-    pub(super) async fn top(&self, arguments: &TopArguments) -> Result<(), Failure> {
-        if arguments.once || self.format != Format::Table {
-            let load = self.load().await?;
-            let show = |load: &Vec<HostLoad>| show(load, &Earlier::default());
-            return Ok(print(self.format, &load, show)?);
-        }
-        let clock = RealClock::new();
-        let mut earlier = Earlier::default();
-        let mut ticks = host::ticks(arguments.interval.max(Duration::from_millis(200)));
-        let mut last = clock.monotonic();
-        loop {
-            ticks.tick().await;
-            let load = self.load().await?;
-            let now = clock.monotonic();
-            if earlier.seconds.is_some() {
-                earlier.seconds = Some((now - last).as_secs_f64());
-            }
-            if stdout().is_terminal() {
-                write_out(HOME.as_bytes())?;
-            }
-            let text = show(&load, &earlier);
-            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            if !print_lines(&lines)? {
-                return Ok(());
-            }
-            last = now;
-            earlier = Earlier {
-                hosts: load
-                    .into_iter()
-                    .map(|load| (load.host.clone(), load))
-                    .collect(),
-                seconds: Some(0.0),
-            };
-        }
+pub(super) async fn run(session: &Session, arguments: &TopArguments) -> Result<(), Failure> {
+    if arguments.once || session.format != Format::Table {
+        let load = load(session).await?;
+        let show = |load: &Vec<HostLoad>| show(load, &Earlier::default());
+        return Ok(print(session.format, &load, show)?);
     }
+    let clock = RealClock::new();
+    let mut earlier = Earlier::default();
+    let mut ticks = host::ticks(arguments.interval.max(Duration::from_millis(200)));
+    let mut last = clock.monotonic();
+    loop {
+        ticks.tick().await;
+        let load = load(session).await?;
+        let now = clock.monotonic();
+        if earlier.seconds.is_some() {
+            earlier.seconds = Some((now - last).as_secs_f64());
+        }
+        if stdout().is_terminal() {
+            write_out(HOME.as_bytes())?;
+        }
+        let text = show(&load, &earlier);
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        if !print_lines(&lines)? {
+            return Ok(());
+        }
+        last = now;
+        earlier = Earlier {
+            hosts: load
+                .into_iter()
+                .map(|load| (load.host.clone(), load))
+                .collect(),
+            seconds: Some(0.0),
+        };
+    }
+}
 
-    async fn load(&self) -> Result<Vec<HostLoad>, Failure> {
-        let mut load: Vec<HostLoad> = self.client.get("/v1/load").await?;
-        load.sort_by(|one, other| one.host.cmp(&other.host));
-        for host in &mut load {
-            host.volumes.sort_by(|one, other| one.name.cmp(&other.name));
-        }
-        Ok(load)
+async fn load(session: &Session) -> Result<Vec<HostLoad>, Failure> {
+    let mut load: Vec<HostLoad> = session.client.get("/v1/load").await?;
+    load.sort_by(|one, other| one.host.cmp(&other.host));
+    for host in &mut load {
+        host.volumes.sort_by(|one, other| one.name.cmp(&other.name));
     }
+    Ok(load)
 }
 
 fn show(load: &[HostLoad], earlier: &Earlier) -> String {

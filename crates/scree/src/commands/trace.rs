@@ -23,72 +23,80 @@ const FILE_BYTES_MAX: u64 = 1 << 37;
 /// Number of lines that are printed at once.
 const LINES: usize = 4096;
 
-impl Session {
-    pub(super) async fn trace(
-        &self,
-        folder: Option<&Path>,
-        arguments: &TraceArguments,
-    ) -> Result<(), Failure> {
-        let Some(folder) = folder else {
-            return Err(Failure::new(
-                "traces are kept on the volume's host: run this command there, with --dir DIR",
-            ));
-        };
-        if !chain_policy::is_name(&arguments.name) {
-            return Err(Failure::new(format!(
-                "{:?} is not the name of a filter: see `scree chain show VOLUME`",
-                arguments.name
-            )));
-        }
-        let volume = match arguments.volume.parse::<VolumeId>() {
-            Ok(id) => id.to_string(),
-            Err(_) => {
-                let path = format!("/v1/volumes/{}", segment(&arguments.volume)?);
-                let volume: Volume = self.client.get(&path).await?;
-                volume.id
-            }
-        };
-        let file = format!("{}{TRACE_SUFFIX}", arguments.name);
-        let folder = folder.join("chains").join(volume);
-        let newest = folder.join(file);
-        let disk = World::real(1).disk;
-        let files = read(&*disk, &newest)?;
-        if files.is_empty() {
-            let there = names(&*disk, &folder)?;
-            let hint = match there.is_empty() {
-                true => "no filter of this volume has recorded anything on this host".to_owned(),
-                false => format!("there are traces of: {}", there.join(", ")),
-            };
-            return Err(Failure::new(format!(
-                "there is no {}: {hint} (a filter writes its trace once a second)",
-                newest.display()
-            )));
-        }
-        let (traces, broken) = Trace::read(files.iter().map(|(_, bytes)| bytes.as_slice()));
-        for (number, error) in broken {
-            let path = files[number].0.display();
-            print_notice(
-                self.format,
-                &format!("{path}: {error}; only the records before it are read"),
-            );
-        }
-        for one in &traces {
-            let (overwritten, lost) = (one.removed, one.lost);
-            if one.missing() > 0 {
-                let notice = format!(
-                    "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} were \
-                     not recorded",
-                    moment(one, 0)
-                );
-                print_notice(self.format, &notice);
-            }
-        }
-        match (arguments.format, self.format) {
-            (Some(_), _) => print_iolog(&traces, &arguments.device),
-            (None, Format::Table) => print_each(&traces, plain),
-            (None, Format::Json | Format::Yaml) => print_each(&traces, as_json),
+pub(super) async fn run(
+    session: &Session,
+    folder: Option<&Path>,
+    arguments: &TraceArguments,
+) -> Result<(), Failure> {
+    let Some(folder) = folder else {
+        return Err(Failure::new(
+            "traces are kept on the volume's host: run this command there, with --dir DIR",
+        ));
+    };
+    if !chain_policy::is_name(&arguments.name) {
+        return Err(Failure::new(format!(
+            "{:?} is not the name of a filter: see `scree chain show VOLUME`",
+            arguments.name
+        )));
+    }
+    let volume = volume_id(session, &arguments.volume).await?;
+    let file = format!("{}{TRACE_SUFFIX}", arguments.name);
+    let folder = folder.join("chains").join(volume);
+    let newest = folder.join(file);
+    let disk = World::real(1).disk;
+    let files = read(&*disk, &newest)?;
+    if files.is_empty() {
+        return Err(no_trace(&names(&*disk, &folder)?, &newest));
+    }
+    let (traces, broken) = Trace::read(files.iter().map(|(_, bytes)| bytes.as_slice()));
+    for (number, error) in broken {
+        let path = files[number].0.display();
+        print_notice(
+            session.format,
+            &format!("{path}: {error}; only the records before it are read"),
+        );
+    }
+    for incomplete in traces.iter().filter(|one| one.missing() > 0) {
+        print_notice(session.format, &missing_requests(incomplete));
+    }
+    match (arguments.format, session.format) {
+        (Some(_), _) => print_iolog(&traces, &arguments.device),
+        (None, Format::Table) => print_each(&traces, plain),
+        (None, Format::Json | Format::Yaml) => print_each(&traces, as_json),
+    }
+}
+
+/// The id of a volume that is named by its name or id.
+async fn volume_id(session: &Session, volume: &str) -> Result<String, Failure> {
+    match volume.parse::<VolumeId>() {
+        Ok(id) => Ok(id.to_string()),
+        Err(_) => {
+            let path = format!("/v1/volumes/{}", segment(volume)?);
+            let volume: Volume = session.client.get(&path).await?;
+            Ok(volume.id)
         }
     }
+}
+
+/// The failure for a trace that does not exist, with the names of those that do.
+fn no_trace(existing: &[String], newest: &Path) -> Failure {
+    let hint = match existing.is_empty() {
+        true => "no filter of this volume has recorded anything on this host".to_owned(),
+        false => format!("there are traces of: {}", existing.join(", ")),
+    };
+    Failure::new(format!(
+        "there is no {}: {hint} (a filter writes its trace once a second)",
+        newest.display()
+    ))
+}
+
+fn missing_requests(trace: &Trace) -> String {
+    let (overwritten, lost) = (trace.removed, trace.lost);
+    format!(
+        "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} \
+         were not recorded",
+        moment(trace, 0)
+    )
 }
 
 /// The names of the filters that have recorded something.

@@ -6,134 +6,146 @@ use api::types::{
 };
 use base::size::about_bytes as bytes;
 
-use super::{Failure, Session, or_dash, segment};
+use super::{Failure, Session, or_dash, party, segment};
 use crate::args::{ChangeOptions, PartyCommand, UnitCommand};
 use crate::output::{Table, print};
 
-impl Session {
-    pub(super) async fn unit(&self, command: Option<UnitCommand>) -> Result<(), Failure> {
-        match command {
-            None | Some(UnitCommand::Join { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
-                "run this command on the daemon's machine, with --dir DIR in place of --profile",
-            )),
-            Some(UnitCommand::Create { name, zone, .. }) => self.create_daemon(name, zone).await,
-            Some(UnitCommand::SetZone { unit, zone, .. }) => {
-                let zone = self.put_zone(&unit, zone).await?;
-                Ok(print(self.format, &zone, |zone| {
-                    let name = zone.zone.as_deref().unwrap_or("a zone of its own");
-                    let message = zone.message.as_ref();
-                    let message = message.map_or_else(String::new, |text| format!("{text}\n"));
-                    format!("{} is in {name}\n{message}", zone.unit)
-                })?)
-            }
-            Some(UnitCommand::Show { unit }) => {
-                let path = format!("/v1/units/{}", segment(&unit)?);
-                let unit: Unit = self.client.get(&path).await?;
-                Ok(print(self.format, &unit, show)?)
-            }
-            Some(UnitCommand::Token { name, change }) => {
-                self.daemon(PartyCommand::Token { name, change }).await
-            }
-            Some(UnitCommand::Disable { name, change }) => {
-                self.daemon(PartyCommand::Disable { name, change }).await
-            }
-            Some(UnitCommand::Enable { name, change }) => {
-                self.daemon(PartyCommand::Enable { name, change }).await
-            }
-            Some(UnitCommand::Drain { units, cancel, .. }) => {
-                self.drain(DrainUnits { units, cancel }).await
-            }
-            Some(UnitCommand::Remove {
-                unit,
+pub(super) async fn run(session: &Session, command: Option<UnitCommand>) -> Result<(), Failure> {
+    match command {
+        None | Some(UnitCommand::Join { .. } | UnitCommand::Restore(_)) => Err(Failure::new(
+            "run this command on the daemon's machine, with --dir DIR in place of --profile",
+        )),
+        Some(UnitCommand::Create { name, zone, .. }) => create_daemon(session, name, zone).await,
+        Some(UnitCommand::SetZone { unit, zone, .. }) => {
+            let zone = put_zone(session, &unit, zone).await?;
+            Ok(print(session.format, &zone, zone_text)?)
+        }
+        Some(UnitCommand::Show { unit }) => {
+            let path = format!("/v1/units/{}", segment(&unit)?);
+            let unit: Unit = session.client.get(&path).await?;
+            Ok(print(session.format, &unit, show)?)
+        }
+        Some(UnitCommand::Token { name, change }) => {
+            daemon(session, PartyCommand::Token { name, change }).await
+        }
+        Some(UnitCommand::Disable { name, change }) => {
+            daemon(session, PartyCommand::Disable { name, change }).await
+        }
+        Some(UnitCommand::Enable { name, change }) => {
+            daemon(session, PartyCommand::Enable { name, change }).await
+        }
+        Some(UnitCommand::Drain { units, cancel, .. }) => {
+            drain(session, DrainUnits { units, cancel }).await
+        }
+        Some(UnitCommand::Remove {
+            unit,
+            lost,
+            accept_data_loss,
+            ..
+        }) => {
+            let how = RemoveUnit {
                 lost,
                 accept_data_loss,
-                ..
-            }) => {
-                let path = format!("/v1/units/{}/remove", segment(&unit)?);
-                let how = RemoveUnit {
-                    lost,
-                    accept_data_loss,
-                };
-                let moved: UnitChange = self.client.post(&path, &how).await?;
-                Ok(print(self.format, &moved, moved_text)?)
-            }
-            Some(UnitCommand::Repair { .. }) => self.begin("/v1/units/repair", &()).await,
-            Some(UnitCommand::Scrub { unit, .. }) => {
-                self.begin("/v1/units/scrub", &Scrub { unit }).await
-            }
-            Some(UnitCommand::Rebalance { .. }) => self.begin("/v1/units/rebalance", &()).await,
-            Some(UnitCommand::Tasks) => {
-                let tasks: Vec<RepairJob> = self.client.get("/v1/units/tasks").await?;
-                Ok(print(self.format, &tasks, |tasks| list_tasks(tasks))?)
-            }
-            Some(UnitCommand::List) => {
-                let units: Vec<Unit> = self.client.get("/v1/units").await?;
-                Ok(print(self.format, &units, |units| list(units))?)
-            }
-            Some(UnitCommand::Add {
-                url, zone, host, ..
-            }) => {
-                let add = AddUnit { url, host, zone };
-                let unit: Unit = self.client.post("/v1/units", &add).await?;
-                Ok(print(self.format, &unit, |unit| {
-                    list(std::slice::from_ref(unit))
-                })?)
-            }
-        }
-    }
-
-    /// Registers a unit daemon, prints its token, and sets its zone.
-    async fn create_daemon(&self, name: String, zone: Option<String>) -> Result<(), Failure> {
-        // Checked first: otherwise the daemon would be registered before the refusal.
-        if let Some(zone) = &zone {
-            control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
-        }
-        let add = PartyCommand::Add {
-            name: name.clone(),
-            administrator: false,
-            project: None,
-            change: ChangeOptions::default(),
-        };
-        self.daemon(add).await?;
-        match zone.filter(|_| !self.is_dry_run) {
-            None => Ok(()),
-            Some(zone) => self.put_zone(&name, Some(zone)).await.map(drop),
-        }
-    }
-
-    async fn drain(&self, which: DrainUnits) -> Result<(), Failure> {
-        let moved: Vec<UnitChange> = self.client.post("/v1/units/drain", &which).await?;
-        Ok(print(self.format, &moved, |moved| {
-            let text = match which.cancel {
-                true => kept_text,
-                false => moved_text,
             };
-            moved.iter().map(text).collect::<String>()
-        })?)
+            remove_unit(session, &unit, how).await
+        }
+        Some(UnitCommand::Repair { .. }) => begin(session, "/v1/units/repair", &()).await,
+        Some(UnitCommand::Scrub { unit, .. }) => {
+            begin(session, "/v1/units/scrub", &Scrub { unit }).await
+        }
+        Some(UnitCommand::Rebalance { .. }) => begin(session, "/v1/units/rebalance", &()).await,
+        Some(UnitCommand::Tasks) => {
+            let tasks: Vec<RepairJob> = session.client.get("/v1/units/tasks").await?;
+            Ok(print(session.format, &tasks, |tasks| list_tasks(tasks))?)
+        }
+        Some(UnitCommand::List) => {
+            let units: Vec<Unit> = session.client.get("/v1/units").await?;
+            Ok(print(session.format, &units, |units| list(units))?)
+        }
+        Some(UnitCommand::Add {
+            url, zone, host, ..
+        }) => {
+            let add = AddUnit { url, host, zone };
+            let unit: Unit = session.client.post("/v1/units", &add).await?;
+            Ok(print(session.format, &unit, |unit| {
+                list(std::slice::from_ref(unit))
+            })?)
+        }
     }
+}
 
-    async fn put_zone(&self, unit: &str, zone: Option<String>) -> Result<UnitZone, Failure> {
-        let path = format!("/v1/units/{}/zone", segment(unit)?);
-        Ok(self.client.put(&path, &SetZone { zone }).await?)
+/// Registers a unit daemon, prints its token, and sets its zone.
+async fn create_daemon(
+    session: &Session,
+    name: String,
+    zone: Option<String>,
+) -> Result<(), Failure> {
+    // Checked first: otherwise the daemon would be registered before the refusal.
+    if let Some(zone) = &zone {
+        control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
     }
+    let add = PartyCommand::Add {
+        name: name.clone(),
+        administrator: false,
+        project: None,
+        change: ChangeOptions::default(),
+    };
+    daemon(session, add).await?;
+    match zone.filter(|_| !session.is_dry_run) {
+        None => Ok(()),
+        Some(zone) => put_zone(session, &name, Some(zone)).await.map(drop),
+    }
+}
 
-    async fn begin(
-        &self,
-        path: &str,
-        what: &(impl serde::Serialize + Sync),
-    ) -> Result<(), Failure> {
-        let wanted: QueuedCopysets = self.client.post(path, what).await?;
-        Ok(print(self.format, &wanted, |wanted| {
-            format!(
-                "started in {} copysets; `scree unit tasks` shows the progress\n",
-                wanted.copysets
-            )
-        })?)
-    }
+async fn remove_unit(session: &Session, unit: &str, how: RemoveUnit) -> Result<(), Failure> {
+    let path = format!("/v1/units/{}/remove", segment(unit)?);
+    let moved: UnitChange = session.client.post(&path, &how).await?;
+    Ok(print(session.format, &moved, moved_text)?)
+}
 
-    async fn daemon(&self, command: PartyCommand) -> Result<(), Failure> {
-        self.party("daemons", "scree unit join", command).await
-    }
+async fn drain(session: &Session, which: DrainUnits) -> Result<(), Failure> {
+    let moved: Vec<UnitChange> = session.client.post("/v1/units/drain", &which).await?;
+    Ok(print(session.format, &moved, |moved| {
+        let text = match which.cancel {
+            true => kept_text,
+            false => moved_text,
+        };
+        moved.iter().map(text).collect::<String>()
+    })?)
+}
+
+async fn put_zone(
+    session: &Session,
+    unit: &str,
+    zone: Option<String>,
+) -> Result<UnitZone, Failure> {
+    let path = format!("/v1/units/{}/zone", segment(unit)?);
+    Ok(session.client.put(&path, &SetZone { zone }).await?)
+}
+
+async fn begin(
+    session: &Session,
+    path: &str,
+    what: &(impl serde::Serialize + Sync),
+) -> Result<(), Failure> {
+    let wanted: QueuedCopysets = session.client.post(path, what).await?;
+    Ok(print(session.format, &wanted, |wanted| {
+        format!(
+            "started in {} copysets; `scree unit tasks` shows the progress\n",
+            wanted.copysets
+        )
+    })?)
+}
+
+async fn daemon(session: &Session, command: PartyCommand) -> Result<(), Failure> {
+    party::run(session, "daemons", "scree unit join", command).await
+}
+
+fn zone_text(zone: &UnitZone) -> String {
+    let name = zone.zone.as_deref().unwrap_or("a zone of its own");
+    let message = zone.message.as_ref();
+    let message = message.map_or_else(String::new, |text| format!("{text}\n"));
+    format!("{} is in {name}\n{message}", zone.unit)
 }
 
 fn moved_text(moved: &UnitChange) -> String {

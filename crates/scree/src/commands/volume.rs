@@ -20,178 +20,182 @@ const WAIT_SECONDS: u64 = 300;
 /// The state of a deleted volume; the server has no such state.
 const DELETED: &str = "deleted";
 
-impl Session {
-    pub(super) async fn volume(&self, command: VolumeCommand) -> Result<(), Failure> {
-        match command {
-            VolumeCommand::Create(arguments) => self.create_volume(arguments).await,
-            VolumeCommand::List(filter) => self.list_volumes(&filter).await,
-            VolumeCommand::Show { name } => {
-                let path = path_of(&name)?;
-                self.print_volume(&self.client.get(&path).await?)
-            }
-            VolumeCommand::Tag {
-                name, tags: words, ..
-            } => {
-                let path = format!("{}/tags", path_of(&name)?);
-                let tags = tags(&words)?;
-                self.print_volume(&self.client.put(&path, &SetTags { tags }).await?)
-            }
-            VolumeCommand::Set { name, settings, .. } => {
-                let path = format!("{}/settings", path_of(&name)?);
-                self.print_volume(&self.client.put(&path, &settings.set()).await?)
-            }
-            VolumeCommand::Transfer {
-                name,
-                user,
-                project,
-                ..
-            } => {
-                let path = format!("{}/transfer", path_of(&name)?);
-                let transfer = TransferVolume { user, project };
-                self.print_volume(&self.client.post(&path, &transfer).await?)
-            }
-            VolumeCommand::Grow { name, size, .. } => {
-                let path = format!("{}/grow", path_of(&name)?);
-                self.print_volume(&self.client.post(&path, &GrowVolume { size }).await?)
-            }
-            VolumeCommand::Delete { name, wait, .. } => self.delete_volume(&name, wait).await,
-            VolumeCommand::Restore { name, at, .. } => self.restore(&name, at).await,
-            VolumeCommand::Versions { name } => {
-                let path = format!("{}/versions", path_of(&name)?);
-                let versions: Vec<Version> = self.client.get(&path).await?;
-                Ok(print(self.format, &versions, |versions| {
-                    version_list(versions)
-                })?)
-            }
-            VolumeCommand::Export {
-                name,
-                host,
-                read_only,
-                ..
-            } => self.export(&name, ExportVolume { host, read_only }).await,
-            VolumeCommand::Unexport { name, .. } => self.unexport(&name).await,
+pub(super) async fn run(session: &Session, command: VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Create(arguments) => create_volume(session, arguments).await,
+        VolumeCommand::List(filter) => list_volumes(session, &filter).await,
+        VolumeCommand::Show { name } => {
+            let path = path_of(&name)?;
+            print_volume(session, &session.client.get(&path).await?)
         }
-    }
-
-    async fn create_volume(&self, arguments: CreateVolumeArguments) -> Result<(), Failure> {
-        if let Some(from) = &arguments.from {
-            let progress = Progress::start(format!("waiting for snapshot {from}"));
-            let path = format!("/v1/snapshots/{}?wait={WAIT_SECONDS}", segment(from)?);
-            let _: Snapshot = self.client.get(&path).await?;
-            drop(progress);
+        VolumeCommand::Tag {
+            name, tags: words, ..
+        } => {
+            let path = format!("{}/tags", path_of(&name)?);
+            let tags = tags(&words)?;
+            print_volume(
+                session,
+                &session.client.put(&path, &SetTags { tags }).await?,
+            )
         }
-        let new = arguments.settings.create(CreateVolume {
-            name: arguments.name,
-            project: arguments.project,
-            tags: tags(&arguments.tag)?,
-            size: arguments.size,
-            from: arguments.from,
-            block_size: arguments.block_size,
-            encryption: arguments.encryption,
-            replicas: arguments.replicas,
-            strict_zones: arguments.strict_zones,
-            erasure: arguments.erasure,
-            ..CreateVolume::default()
-        });
-        self.print_volume(&self.client.post("/v1/volumes", &new).await?)
+        VolumeCommand::Set { name, settings, .. } => {
+            let path = format!("{}/settings", path_of(&name)?);
+            print_volume(session, &session.client.put(&path, &settings.set()).await?)
+        }
+        VolumeCommand::Transfer {
+            name,
+            user,
+            project,
+            ..
+        } => {
+            let path = format!("{}/transfer", path_of(&name)?);
+            let transfer = TransferVolume { user, project };
+            print_volume(session, &session.client.post(&path, &transfer).await?)
+        }
+        VolumeCommand::Grow { name, size, .. } => {
+            let path = format!("{}/grow", path_of(&name)?);
+            print_volume(
+                session,
+                &session.client.post(&path, &GrowVolume { size }).await?,
+            )
+        }
+        VolumeCommand::Delete { name, wait, .. } => delete_volume(session, &name, wait).await,
+        VolumeCommand::Restore { name, at, .. } => restore(session, &name, at).await,
+        VolumeCommand::Versions { name } => {
+            let path = format!("{}/versions", path_of(&name)?);
+            let versions: Vec<Version> = session.client.get(&path).await?;
+            Ok(print(session.format, &versions, |versions| {
+                version_list(versions)
+            })?)
+        }
+        VolumeCommand::Export {
+            name,
+            host,
+            read_only,
+            ..
+        } => export(session, &name, ExportVolume { host, read_only }).await,
+        VolumeCommand::Unexport { name, .. } => unexport(session, &name).await,
     }
+}
 
-    async fn list_volumes(&self, filter: &ListVolumesArguments) -> Result<(), Failure> {
-        let parameters = [
-            ("name", filter.name.as_deref()),
-            ("owner", filter.owner.as_deref()),
-            ("project", filter.project.as_deref()),
-            ("state", filter.state.as_deref()),
-        ];
-        let path = query("/v1/volumes", &parameters, &filter.tag)?;
-        let mut volumes: Vec<ListedVolume> = self.client.all(&path).await?;
-        volumes.sort_by(|one, other| key(one).cmp(&key(other)));
-        let owners = volumes.iter().map(|one| match one {
-            ListedVolume::Readable(volume) => volume.owner.as_ref(),
-            ListedVolume::Damaged(_) => None,
-        });
-        let is_own = self.are_own(owners).await?;
-        Ok(print(self.format, &volumes, |volumes| {
-            list(volumes, is_own)
-        })?)
-    }
-
-    async fn export(&self, name: &str, options: ExportVolume) -> Result<(), Failure> {
-        let path = format!("{}/export", path_of(name)?);
-        let progress = Progress::start(format!("opening {name}"));
-        let export: Export = self.client.put(&path, &options).await?;
+async fn create_volume(session: &Session, arguments: CreateVolumeArguments) -> Result<(), Failure> {
+    if let Some(from) = &arguments.from {
+        let progress = Progress::start(format!("waiting for snapshot {from}"));
+        let path = format!("/v1/snapshots/{}?wait={WAIT_SECONDS}", segment(from)?);
+        let _: Snapshot = session.client.get(&path).await?;
         drop(progress);
-        Ok(print(self.format, &export, |export| {
-            let uris = std::iter::once(&export.uri).chain(&export.tcp_uri);
-            uris.map(|uri| format!("{uri}\n")).collect()
-        })?)
     }
+    let new = arguments.settings.create(CreateVolume {
+        name: arguments.name,
+        project: arguments.project,
+        tags: tags(&arguments.tag)?,
+        size: arguments.size,
+        from: arguments.from,
+        block_size: arguments.block_size,
+        encryption: arguments.encryption,
+        replicas: arguments.replicas,
+        strict_zones: arguments.strict_zones,
+        erasure: arguments.erasure,
+        ..CreateVolume::default()
+    });
+    print_volume(session, &session.client.post("/v1/volumes", &new).await?)
+}
 
-    async fn unexport(&self, name: &str) -> Result<(), Failure> {
-        let path = format!("{}/export", path_of(name)?);
-        let progress = Progress::start(format!("destaging {name}"));
-        let volume: Volume = self.client.delete(&path).await?;
-        drop(progress);
-        self.print_volume(&volume)
-    }
+async fn list_volumes(session: &Session, filter: &ListVolumesArguments) -> Result<(), Failure> {
+    let parameters = [
+        ("name", filter.name.as_deref()),
+        ("owner", filter.owner.as_deref()),
+        ("project", filter.project.as_deref()),
+        ("state", filter.state.as_deref()),
+    ];
+    let path = query("/v1/volumes", &parameters, &filter.tag)?;
+    let mut volumes: Vec<ListedVolume> = session.client.all(&path).await?;
+    volumes.sort_by(|one, other| key(one).cmp(&key(other)));
+    let owners = volumes.iter().map(|one| match one {
+        ListedVolume::Readable(volume) => volume.owner.as_ref(),
+        ListedVolume::Damaged(_) => None,
+    });
+    let is_own = session.are_own(owners).await?;
+    Ok(print(session.format, &volumes, |volumes| {
+        list(volumes, is_own)
+    })?)
+}
 
-    async fn delete_volume(&self, name: &str, wait: bool) -> Result<(), Failure> {
-        let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
-        let path = format!("{}?wait={wait_seconds}", path_of(name)?);
-        let progress = Progress::start(format!("deleting {name}"));
-        let mut volume: Volume = self.client.delete(&path).await?;
-        let wait = wait && !self.is_dry_run;
-        if wait {
-            // The answer has the state from before the wait.
-            match self.client.get::<Volume>(&path_of(&volume.id)?).await {
-                Ok(current) => volume = current,
-                Err(ClientError::Refused(problem)) if problem.code == "not_found" => {
-                    volume.state = DELETED.to_owned();
-                }
-                Err(error) => return Err(error.into()),
+async fn export(session: &Session, name: &str, options: ExportVolume) -> Result<(), Failure> {
+    let path = format!("{}/export", path_of(name)?);
+    let progress = Progress::start(format!("opening {name}"));
+    let export: Export = session.client.put(&path, &options).await?;
+    drop(progress);
+    Ok(print(session.format, &export, |export| {
+        let uris = std::iter::once(&export.uri).chain(&export.tcp_uri);
+        uris.map(|uri| format!("{uri}\n")).collect()
+    })?)
+}
+
+async fn unexport(session: &Session, name: &str) -> Result<(), Failure> {
+    let path = format!("{}/export", path_of(name)?);
+    let progress = Progress::start(format!("destaging {name}"));
+    let volume: Volume = session.client.delete(&path).await?;
+    drop(progress);
+    print_volume(session, &volume)
+}
+
+async fn delete_volume(session: &Session, name: &str, wait: bool) -> Result<(), Failure> {
+    let wait_seconds = if wait { WAIT_SECONDS } else { 0 };
+    let path = format!("{}?wait={wait_seconds}", path_of(name)?);
+    let progress = Progress::start(format!("deleting {name}"));
+    let mut volume: Volume = session.client.delete(&path).await?;
+    let wait = wait && !session.is_dry_run;
+    if wait {
+        // The answer has the state from before the wait.
+        match session.client.get::<Volume>(&path_of(&volume.id)?).await {
+            Ok(current) => volume = current,
+            Err(ClientError::Refused(problem)) if problem.code == "not_found" => {
+                volume.state = DELETED.to_owned();
             }
+            Err(error) => return Err(error.into()),
         }
-        drop(progress);
-        let is_deleted = volume.state == DELETED;
-        print(self.format, &volume, |volume| {
-            let state = match (self.is_dry_run, is_deleted) {
-                (true, _) => "deletable",
-                (_, true) => DELETED,
-                _ => "being deleted",
-            };
-            format!("volume {} ({}) is {state}\n", volume.name, volume.id)
-        })?;
-        if wait && !is_deleted {
-            return Err(Failure::new(format!(
-                "volume {} is not deleted after {WAIT_SECONDS} s; deletion continues, and `scree \
-                 volume list` shows the volume until it is done",
-                volume.name
-            )));
-        }
-        Ok(())
     }
-
-    async fn restore(&self, name: &str, at: Moment) -> Result<(), Failure> {
-        let to = match at {
-            Moment::Time(time) => RestoreVolume {
-                time: Some(time.to_string()),
-                version: None,
-            },
-            Moment::Version(version) => RestoreVolume {
-                time: None,
-                version: Some(version),
-            },
+    drop(progress);
+    let is_deleted = volume.state == DELETED;
+    print(session.format, &volume, |volume| {
+        let state = match (session.is_dry_run, is_deleted) {
+            (true, _) => "deletable",
+            (_, true) => DELETED,
+            _ => "being deleted",
         };
-        let path = format!("{}/restore", path_of(name)?);
-        let progress = Progress::start(format!("restoring {name}"));
-        let volume = self.client.post(&path, &to).await?;
-        drop(progress);
-        self.print_volume(&volume)
+        format!("volume {} ({}) is {state}\n", volume.name, volume.id)
+    })?;
+    if wait && !is_deleted {
+        return Err(Failure::new(format!(
+            "volume {} is not deleted after {WAIT_SECONDS} s; deletion continues, and `scree \
+             volume list` shows the volume until it is done",
+            volume.name
+        )));
     }
+    Ok(())
+}
 
-    fn print_volume(&self, volume: &Volume) -> Result<(), Failure> {
-        Ok(print(self.format, volume, show)?)
-    }
+async fn restore(session: &Session, name: &str, at: Moment) -> Result<(), Failure> {
+    let to = match at {
+        Moment::Time(time) => RestoreVolume {
+            time: Some(time.to_string()),
+            version: None,
+        },
+        Moment::Version(version) => RestoreVolume {
+            time: None,
+            version: Some(version),
+        },
+    };
+    let path = format!("{}/restore", path_of(name)?);
+    let progress = Progress::start(format!("restoring {name}"));
+    let volume = session.client.post(&path, &to).await?;
+    drop(progress);
+    print_volume(session, &volume)
+}
+
+fn print_volume(session: &Session, volume: &Volume) -> Result<(), Failure> {
+    Ok(print(session.format, volume, show)?)
 }
 
 /// The path of a volume in the API.

@@ -21,7 +21,10 @@ use nbd::ServerTls;
 use volume::VolumeConfig;
 use world::{World, host};
 
-use crate::args::{ControllerArguments, KeepArguments, ServeArguments};
+use crate::args::{
+    CacheArguments, ControllerArguments, FilterArguments, KeepArguments, KeyArguments,
+    NbdArguments, ServeArguments,
+};
 use crate::commands::Failure;
 use crate::environment::{DATABASE, PASSPHRASE};
 use crate::output::shell_word;
@@ -146,50 +149,24 @@ pub(super) fn agent_settings(
     client: Client,
     arguments: &ServeArguments,
 ) -> Result<agent::Settings, Failure> {
-    if arguments.journal_size < JOURNAL_BYTES_MIN {
-        return Err(Failure::new(format!(
-            "--journal-size {} is too small; give at least {}",
-            exact_bytes(arguments.journal_size),
-            exact_bytes(JOURNAL_BYTES_MIN)
-        )));
-    }
-    if arguments.journal_size > JOURNAL_BYTES_MAX {
-        return Err(Failure::new(format!(
-            "--journal-size {} is too large; give at most {}",
-            exact_bytes(arguments.journal_size),
-            exact_bytes(JOURNAL_BYTES_MAX)
-        )));
-    }
-    let key = match (&arguments.key_file, &arguments.passphrase_file) {
-        (Some(path), _) => Some(KeyEntry::File { path: path.clone() }),
-        (None, Some(path)) => Some(KeyEntry::Passphrase { path: path.clone() }),
-        (None, None) => given_passphrase().map(KeyEntry::Given),
-    };
+    check_journal_size(arguments.journal_size)?;
     Ok(agent::Settings {
         folder: folder.to_owned(),
         client,
         units: None,
         units_default: 0,
-        key,
-        keys_file: arguments.keys_file.clone(),
+        key: key_entry(&arguments.keys),
+        keys_file: arguments.keys.keys_file.clone(),
         allows_unencrypted: false,
-        filters: agent::FilterSettings {
-            networks: arguments.filter_networks.clone().into(),
-            program: Some(super::this_program()?),
-            memory: arguments.filter_memory,
-            disk_limits: DiskLimits {
-                journal_bytes: arguments.filter_journal,
-                trace_bytes: arguments.filter_trace,
-            },
-        },
-        listen_nbd: arguments.listen_nbd,
-        nbd_tls: tls(world, arguments)?,
+        filters: filter_settings(&arguments.filters)?,
+        listen_nbd: arguments.nbd.listen_nbd,
+        nbd_tls: tls(world, &arguments.nbd)?,
         vm: VmOptions::default(),
         journals: None,
         vm_user: arguments.vm_user,
         repair_bytes_per_second: arguments.repair_bytes_per_second.max(1),
-        cache: cache_settings(arguments)?,
-        map_memory_bytes: arguments.map_memory,
+        cache: cache_settings(&arguments.cache)?,
+        map_memory_bytes: arguments.cache.map_memory,
         volume: VolumeConfig {
             journal_bytes: arguments.journal_size,
             destage_after: arguments.destage_after,
@@ -198,7 +175,46 @@ pub(super) fn agent_settings(
     })
 }
 
-fn cache_settings(arguments: &ServeArguments) -> Result<CacheSettings, Failure> {
+fn check_journal_size(bytes: u64) -> Result<(), Failure> {
+    if bytes < JOURNAL_BYTES_MIN {
+        return Err(Failure::new(format!(
+            "--journal-size {} is too small; give at least {}",
+            exact_bytes(bytes),
+            exact_bytes(JOURNAL_BYTES_MIN)
+        )));
+    }
+    if bytes > JOURNAL_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "--journal-size {} is too large; give at most {}",
+            exact_bytes(bytes),
+            exact_bytes(JOURNAL_BYTES_MAX)
+        )));
+    }
+    Ok(())
+}
+
+/// The location of the wrapping key `main`, if the arguments or the environment give it.
+fn key_entry(arguments: &KeyArguments) -> Option<KeyEntry> {
+    match (&arguments.key_file, &arguments.passphrase_file) {
+        (Some(path), _) => Some(KeyEntry::File { path: path.clone() }),
+        (None, Some(path)) => Some(KeyEntry::Passphrase { path: path.clone() }),
+        (None, None) => given_passphrase().map(KeyEntry::Given),
+    }
+}
+
+fn filter_settings(arguments: &FilterArguments) -> Result<agent::FilterSettings, Failure> {
+    Ok(agent::FilterSettings {
+        networks: arguments.filter_networks.clone().into(),
+        program: Some(super::this_program()?),
+        memory: arguments.filter_memory,
+        disk_limits: DiskLimits {
+            journal_bytes: arguments.filter_journal,
+            trace_bytes: arguments.filter_trace,
+        },
+    })
+}
+
+fn cache_settings(arguments: &CacheArguments) -> Result<CacheSettings, Failure> {
     let file = match (&arguments.cache, arguments.cache_size) {
         (None, _) => None,
         (Some(_), Some(bytes)) if bytes < CacheConfig::BYTES_MIN => {
@@ -228,7 +244,7 @@ fn remains(world: &World, folder: &Path) -> FindLeftovers {
     })
 }
 
-fn tls(world: &World, arguments: &ServeArguments) -> Result<Option<ServerTls>, Failure> {
+fn tls(world: &World, arguments: &NbdArguments) -> Result<Option<ServerTls>, Failure> {
     let (Some(ca), Some(cert), Some(key)) = (
         &arguments.nbd_tls_ca,
         &arguments.nbd_tls_cert,

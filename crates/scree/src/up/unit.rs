@@ -2,6 +2,7 @@
 //!
 //! Nothing has to be saved when it exits: synced slots are durable, and hosts put the others again.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,17 @@ pub fn run_unit(folder: &Path, arguments: &DaemonArguments) -> Result<(), Failur
     ended
 }
 
+/// The line that says that the daemon is ready.
+fn ready_line(service: &Service, metrics: Option<SocketAddr>) -> String {
+    let metrics = metrics.map_or_else(String::new, |at| format!("; metrics at {at}"));
+    format!(
+        "scree unit is ready: {} ({}) at {}{metrics}\n",
+        service.folder().display(),
+        service.unit(),
+        service.url(),
+    )
+}
+
 async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Result<(), Failure> {
     // Received before anything is opened, so that an early signal counts.
     let mut ends = EndSignals::of_daemon()?;
@@ -62,12 +74,10 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
         },
         report_every: REPORT_EVERY,
     };
-    let note = {
-        let monitor = monitor.clone();
-        move |profile: &Profile| {
-            monitoring::note_identity(&monitor, profile);
-            newest.send_replace(Arc::new(profile.clone()));
-        }
+    let noted_by = monitor.clone();
+    let note = move |profile: &Profile| {
+        monitoring::note_identity(&noted_by, profile);
+        newest.send_replace(Arc::new(profile.clone()));
     };
     let renewing = tokio::spawn(keep_renewed(world.clone(), identity, note));
     let started = tokio::select! {
@@ -79,17 +89,9 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     };
     let service = started.map_err(|error| Failure::of(&error))?;
     monitor.add(Arc::new(service.clone()));
-    let running = tokio::spawn({
-        let service = service.clone();
-        async move { service.run().await }
-    });
-    let metrics = metrics.map_or_else(String::new, |at| format!("; metrics at {at}"));
-    announce(&format!(
-        "scree unit is ready: {} ({}) at {}{metrics}\n",
-        service.folder().display(),
-        service.unit(),
-        service.url(),
-    ));
+    let serving = service.clone();
+    let running = tokio::spawn(async move { serving.run().await });
+    announce(&ready_line(&service, metrics));
     let ended = tokio::select! {
         name = ends.received() => {
             tracing::info!("{name}");

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::cost::{CostRig, number};
+use crate::cost_rig::{CostRig, number};
 use crate::host::{SCREE, scree, wait_until};
 
 #[test]

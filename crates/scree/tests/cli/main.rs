@@ -18,8 +18,13 @@ mod chains;
 mod cost;
 #[cfg(feature = "lab")]
 mod cost_calibration;
+#[cfg(feature = "lab")]
+mod cost_rig;
+#[cfg(feature = "lab")]
+mod cost_traces;
 mod crash;
 mod database;
+mod file_reports;
 mod guest;
 mod host;
 mod images;

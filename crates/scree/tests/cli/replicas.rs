@@ -11,11 +11,12 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::file_reports::assert_steps_reported;
 use crate::guest::Guest;
 use crate::host::{CommandOutput, Host, wait_until};
 use crate::watched::{
-    STEPS_IN_PART, Tested, apply, check_content, check_reported, check_work, copy, crc32,
-    file_system, guest_takes, tree,
+    STEPS_IN_PART, Tested, apply_policy, assert_disk_has_content, assert_steps_traced, copy_volume,
+    crc32, file_system, run_steps_in_guest, tree,
 };
 use crate::workload::{Content, Workload};
 
@@ -129,13 +130,13 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
                 [[filter]]\nkind = 'replicate'\nname = 'copies'\n\
                 [[filter.replica]]\nname = 'b'\nuri = 'nbd+unix:///?socket=b'\n\
                 [[filter.replica]]\nname = 'c'\nuri = 'nbd+unix:///?socket=c'\n";
-    apply(&host, folder.path(), text);
+    apply_policy(&host, folder.path(), text);
 
     let (tree, block_bytes, kind) = (tree(), 4096, "ext4");
     let disk = file_system(folder.path(), &tree, block_bytes, kind);
     // The file system is written through the chain, too.
     let image = folder.path().join("image").display().to_string();
-    copy(&host, "disk", |uri| [image.clone(), uri]);
+    copy_volume(&host, "disk", |uri| [image.clone(), uri]);
 
     let mut workload = Workload::new(3, block_bytes, &tree);
     let (mut steps, mut expected) = (Vec::new(), Vec::new());
@@ -174,19 +175,19 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
             _ => {}
         }
     };
-    let heard = guest_takes(&host, &tested, &workload, &steps, folder.path(), between);
-    check_reported(&heard, &tested, &steps);
+    let events = run_steps_in_guest(&host, &tested, &workload, &steps, folder.path(), between);
+    assert_steps_reported(&events, &tested, &steps);
     for volume in ["disk", "work"] {
         host.json(&["detach", volume]);
     }
-    check_work(&host, &steps, folder.path());
+    assert_steps_traced(&host, &steps, folder.path());
 
     kill(&mut b);
     kill(&mut c);
     let volume = folder.path().join("volume");
     host.json(&["chain", "delete", "disk"]);
     let spelt = volume.display().to_string();
-    copy(&host, "disk", |uri| [uri, spelt.clone()]);
+    copy_volume(&host, "disk", |uri| [uri, spelt.clone()]);
     let content = fs::read(&volume).expect("read");
     for one in copies.iter().chain([&volume]) {
         assert!(fs::read(one).expect("read") == content, "{one:?} is alike");
@@ -199,7 +200,7 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
         let checked = run(Command::new("e2fsck").args(["-f", "-n"]).arg(&plain));
         assert_eq!(checked.code, 0, "{} {}", checked.out, checked.error);
     }
-    check_content(&folder.path().join("plain"), &workload, folder.path());
+    assert_disk_has_content(&folder.path().join("plain"), &workload, folder.path());
 }
 
 /// Whether the file system after a crash is clean and has these files.

@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::watched::{Tested, check, crc32, file_system, tree};
+use crate::watched::{Tested, assert_guest_is_monitored, crc32, file_system, tree};
 use crate::workload::Workload;
 
 /// A disk with a GPT: partition 1 is empty, and partition 2 has this file system.
@@ -89,5 +89,5 @@ fn each_operation_in_a_partition_is_reported_with_its_number() {
         block_bytes,
         kind: "ext4",
     };
-    check(&tested, &workload, &steps, &folder);
+    assert_guest_is_monitored(&tested, &workload, &steps, &folder);
 }

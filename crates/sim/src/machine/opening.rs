@@ -26,8 +26,8 @@ impl Machine {
     ) -> LineageKey {
         let key = DataKey::generate(random);
         let wrapped = match is_sealed {
-            true => self.config.wrapping.wrap(lineage, &key, random),
-            false => self.config.wrapping.wrap_none(lineage, random),
+            true => self.config.wrapping_key.wrap(lineage, &key, random),
+            false => self.config.wrapping_key.wrap_none(lineage, random),
         };
         LineageKey {
             lineage,
@@ -41,7 +41,7 @@ impl Machine {
     /// The keyring of a lineage.
     #[must_use]
     pub fn keyring(&self, keys: &[LineageKey]) -> Arc<Keyring> {
-        Arc::new(Keyring::unwrap(keys, &self.config.wrapping).expect("wrapped with this key"))
+        Arc::new(Keyring::unwrap(keys, &self.config.wrapping_key).expect("wrapped with this key"))
     }
 
     /// Opens a volume under a lease that does not expire.

@@ -17,7 +17,7 @@ use crate::catalog::{
 use crate::lease_term::LeaseTerm;
 use crate::map::{Level, Overlay, PAGE_ENTRIES, Page, Position, Root};
 use crate::scatter::{Layout, Ledger, Placer, PlacerConfig, Progress, Serials, Source, place};
-use crate::seal::{KeyEncryptionKey, LeaseSalt, SequenceSource};
+use crate::seal::{LeaseSalt, SequenceSource, WrappingKey};
 use crate::version::{Record, encode_tail};
 
 const VOLUME: VolumeId = VolumeId::from_u128(1);
@@ -43,17 +43,17 @@ fn keyring(is_sealed: bool) -> Keyring {
     match is_sealed {
         true => crate::fixture::keyring(1),
         false => {
-            let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+            let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
             let lineage = Lineage::from_u128(1);
             let random = world::simulated::SimulatedRandom::new(1);
             let key = LineageKey {
                 lineage,
                 epoch_first: 1,
-                wrapped: Some(wrapping.wrap_none(lineage, &random)),
+                wrapped: Some(wrapping_key.wrap_none(lineage, &random)),
                 wrapped_by: None,
                 salts: vec![(1, LeaseSalt([7; 16]))],
             };
-            Keyring::unwrap(&[key], &wrapping).expect("it was just wrapped")
+            Keyring::unwrap(&[key], &wrapping_key).expect("it was just wrapped")
         }
     }
 }

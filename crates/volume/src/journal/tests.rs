@@ -10,7 +10,7 @@ use super::{
     Claim, HEADER_BYTES, Journal, JournalError, JournalSlot, JournalSpec, ReplayedWrite, replay,
 };
 use crate::catalog::LineageKey;
-use crate::seal::{KeyEncryptionKey, Keyring};
+use crate::seal::{Keyring, WrappingKey};
 
 const PAGE: u64 = HEADER_BYTES as u64;
 const RING_BYTES: u64 = 16 * PAGE;
@@ -18,16 +18,16 @@ const VOLUME: VolumeId = VolumeId::from_u128(1);
 
 fn keyring() -> Keyring {
     let lineage = Lineage::from_u128(1);
-    let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+    let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
     let random = world::simulated::SimulatedRandom::new(1);
     let key = LineageKey {
         lineage,
         epoch_first: 1,
-        wrapped: Some(wrapping.wrap_none(lineage, &random)),
+        wrapped: Some(wrapping_key.wrap_none(lineage, &random)),
         wrapped_by: None,
         salts: Vec::new(),
     };
-    Keyring::unwrap(&[key], &wrapping).expect("no key to open")
+    Keyring::unwrap(&[key], &wrapping_key).expect("no key to open")
 }
 
 fn path() -> &'static Path {

@@ -68,34 +68,49 @@ impl DataKey {
         &self.0
     }
 
-    /// Derives the key that seals writes under lease `epoch`, with HKDF-SHA-256.
+    /// Derives the key that seals writes under lease `epoch`.
     #[must_use]
-    pub fn of_lease(&self, epoch: u32, salt: LeaseSalt) -> Self {
-        let mut bytes = Zeroizing::new([0; 32]);
-        let info: [&[u8]; 2] = [b"scree lease key", &epoch.to_le_bytes()];
-        Salt::new(HKDF_SHA256, &salt.0)
-            .extract(self.bytes())
-            .expand(&info, HKDF_SHA256)
-            .and_then(|key| key.fill(&mut *bytes))
-            .expect("SHA-256 yields 32 bytes");
-        Self(bytes)
+    pub fn lease_key(&self, epoch: u32, salt: LeaseSalt) -> LeaseKey {
+        LeaseKey(self.derive(&salt.0, &[b"scree lease key", &epoch.to_le_bytes()]))
     }
 
-    /// Derives the key of one sealed report, with HKDF-SHA-256.
-    pub(super) fn of_report(&self, salt: &[u8; 32]) -> Self {
+    /// Derives the key of one sealed report.
+    pub(super) fn report_key(&self, salt: &[u8; 32]) -> Zeroizing<[u8; 32]> {
+        self.derive(salt, &[b"scree report key"])
+    }
+
+    /// HKDF-SHA-256.
+    fn derive(&self, salt: &[u8], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
         let mut bytes = Zeroizing::new([0; 32]);
         Salt::new(HKDF_SHA256, salt)
             .extract(self.bytes())
-            .expand(&[b"scree report key"], HKDF_SHA256)
+            .expand(info, HKDF_SHA256)
             .and_then(|key| key.fill(&mut *bytes))
             .expect("SHA-256 yields 32 bytes");
-        Self(bytes)
+        bytes
     }
 }
 
 impl fmt::Debug for DataKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("DataKey(..)")
+    }
+}
+
+/// The key that seals what is written under one lease: 256 bits, derived from the data key of the
+/// lease's lineage. Wiped from memory when dropped, never printed.
+pub struct LeaseKey(Zeroizing<[u8; 32]>);
+
+impl LeaseKey {
+    /// The key's bytes, for a cipher.
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LeaseKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("LeaseKey(..)")
     }
 }
 
@@ -133,9 +148,9 @@ impl<T: UnwrapKeys + ?Sized> UnwrapKeys for Arc<T> {
 ///
 /// A wrapped key is 12 bytes of nonce, 32 of ciphertext and 16 of tag; without the
 /// ciphertext it says that the volume is not sealed.
-pub struct KeyEncryptionKey(LessSafeKey);
+pub struct WrappingKey(LessSafeKey);
 
-impl KeyEncryptionKey {
+impl WrappingKey {
     /// The key made of `bytes`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
@@ -215,7 +230,7 @@ impl KeyEncryptionKey {
     }
 }
 
-impl UnwrapKeys for KeyEncryptionKey {
+impl UnwrapKeys for WrappingKey {
     fn unwrap_key(&self, lineage: Lineage, wrapped: &WrappedKey) -> Result<Unwrapped, KeyError> {
         if self.is_wrapped_none(lineage, wrapped) {
             return Ok(Unwrapped::None);
@@ -230,9 +245,9 @@ fn unsealed(lineage: Lineage) -> [u8; 24] {
     bytes
 }
 
-impl fmt::Debug for KeyEncryptionKey {
+impl fmt::Debug for WrappingKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("KeyEncryptionKey(..)")
+        formatter.write_str("WrappingKey(..)")
     }
 }
 
@@ -267,8 +282,8 @@ impl Keyring {
                 Unwrapped::None => sealers.push((key.epoch_first, Sealer::checksum(lineage))),
                 Unwrapped::Key(data_key) => {
                     for (epoch, salt) in key.salts.iter().rev().filter(inherited) {
-                        let of_lease = data_key.of_lease(*epoch, *salt);
-                        sealers.push((*epoch, Sealer::aead(lineage, &of_lease)));
+                        let lease_key = data_key.lease_key(*epoch, *salt);
+                        sealers.push((*epoch, Sealer::aead(lineage, &lease_key)));
                     }
                 }
             }
@@ -327,38 +342,49 @@ mod tests {
     #[test]
     fn a_wrapped_key_opens_for_its_lineage_and_its_wrapping_key_only() {
         let random = Counting(1.into());
-        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+        let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
         let lineage = Lineage::from_u128(5);
         let key = DataKey::generate(&random);
-        let wrapped = wrapping.wrap(lineage, &key, &random);
+        let wrapped = wrapping_key.wrap(lineage, &key, &random);
         assert_eq!(
-            wrapping.unwrap(lineage, &wrapped).expect("opens").bytes(),
+            wrapping_key
+                .unwrap(lineage, &wrapped)
+                .expect("opens")
+                .bytes(),
             key.bytes()
         );
-        assert!(wrapping.unwrap(Lineage::from_u128(6), &wrapped).is_err());
         assert!(
-            KeyEncryptionKey::from_bytes(&[2; 32])
+            wrapping_key
+                .unwrap(Lineage::from_u128(6), &wrapped)
+                .is_err()
+        );
+        assert!(
+            WrappingKey::from_bytes(&[2; 32])
                 .unwrap(lineage, &wrapped)
                 .is_err()
         );
         for length in 0..wrapped.0.len() {
             let short = WrappedKey(wrapped.0[..length].to_vec());
-            assert!(wrapping.unwrap(lineage, &short).is_err(), "{length} bytes");
+            assert!(
+                wrapping_key.unwrap(lineage, &short).is_err(),
+                "{length} bytes"
+            );
         }
     }
 
     #[test]
     fn an_epoch_names_the_key() {
         let random = Counting(1.into());
-        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+        let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
         let key = |lineage: u128, epoch_first| LineageKey {
             lineage: Lineage::from_u128(lineage),
             epoch_first,
-            wrapped: Some(wrapping.wrap_none(Lineage::from_u128(lineage), &random)),
+            wrapped: Some(wrapping_key.wrap_none(Lineage::from_u128(lineage), &random)),
             wrapped_by: None,
             salts: Vec::new(),
         };
-        let ring = Keyring::unwrap(&[key(30, 7), key(20, 4), key(10, 1)], &wrapping).expect("ok");
+        let ring =
+            Keyring::unwrap(&[key(30, 7), key(20, 4), key(10, 1)], &wrapping_key).expect("ok");
         let lineage_of = |epoch| ring.of_epoch(epoch).lineage().as_u128();
         assert_eq!(
             [1, 3, 4, 6, 7, 99].map(lineage_of),
@@ -371,20 +397,20 @@ mod tests {
             wrapped_by: None,
             ..key(30, 7)
         };
-        let others = KeyEncryptionKey::from_bytes(&[2; 32]);
+        let others = WrappingKey::from_bytes(&[2; 32]);
         let by_others = others.wrap_none(Lineage::from_u128(30), &random);
         let of_another = key(20, 7).wrapped;
         for wrapped in [None, Some(by_others), of_another] {
-            assert!(Keyring::unwrap(&[forged(wrapped)], &wrapping).is_err());
+            assert!(Keyring::unwrap(&[forged(wrapped)], &wrapping_key).is_err());
         }
     }
 
     #[test]
     fn each_lease_seals_with_a_key_of_its_own() {
         let random = Counting(1.into());
-        let wrapping = KeyEncryptionKey::from_bytes(&[1; 32]);
+        let wrapping_key = WrappingKey::from_bytes(&[1; 32]);
         let lineage = Lineage::from_u128(5);
-        let wrapped = wrapping.wrap(lineage, &DataKey::generate(&random), &random);
+        let wrapped = wrapping_key.wrap(lineage, &DataKey::generate(&random), &random);
         let with = |salts: &[(u32, u8)]| {
             let key = LineageKey {
                 lineage,
@@ -396,7 +422,7 @@ mod tests {
                     .map(|(epoch, byte)| (*epoch, LeaseSalt([*byte; 16])))
                     .collect(),
             };
-            Keyring::unwrap(&[key], &wrapping).expect("it opens")
+            Keyring::unwrap(&[key], &wrapping_key).expect("it opens")
         };
         let address = crate::seal::Address::data(base::BlockIndex(1));
         let sequence = base::Sequence::new(3, 1).expect("small");
@@ -426,7 +452,7 @@ mod tests {
             salts: Vec::new(),
         };
         assert!(matches!(
-            Keyring::unwrap(&[never], &wrapping),
+            Keyring::unwrap(&[never], &wrapping_key),
             Err(KeyError::NeverLeased)
         ));
     }

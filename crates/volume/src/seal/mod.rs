@@ -23,7 +23,7 @@ mod sealed_report;
 mod sequence;
 
 pub use catalog::{LeaseSalt, WrappedKey};
-pub use keys::{DataKey, KeyEncryptionKey, KeyError, Keyring, UnwrapKeys, Unwrapped};
+pub use keys::{DataKey, KeyError, Keyring, LeaseKey, UnwrapKeys, Unwrapped, WrappingKey};
 pub use sealed_report::{BadSealedReport, ReportKey, SealedReport};
 pub use sequence::{SequenceExhausted, SequenceSource};
 
@@ -86,9 +86,9 @@ pub struct Sealer {
 impl Sealer {
     /// A sealer with AES-256-GCM.
     #[must_use]
-    pub fn aead(lineage: Lineage, key: &DataKey) -> Self {
+    pub fn aead(lineage: Lineage, key: &LeaseKey) -> Self {
         let unbound = UnboundKey::new(&AES_256_GCM, key.bytes())
-            .expect("a data key has the length AES-256 asks for");
+            .expect("a lease key has the length that AES-256 requires");
         Self {
             lineage,
             method: Method::Aead(LessSafeKey::new(unbound)),
@@ -196,10 +196,8 @@ mod tests {
 
     fn sealers() -> [Sealer; 2] {
         let lineage = Lineage::from_u128(9);
-        [
-            Sealer::aead(lineage, &DataKey::from_bytes([3; 32])),
-            Sealer::checksum(lineage),
-        ]
+        let lease_key = DataKey::from_bytes([3; 32]).lease_key(1, LeaseSalt([0; 16]));
+        [Sealer::aead(lineage, &lease_key), Sealer::checksum(lineage)]
     }
 
     #[test]

@@ -59,8 +59,7 @@ impl SealedReport {
 }
 
 fn aead(key: &DataKey, salt: &[u8; 32]) -> LessSafeKey {
-    let own = key.of_report(salt);
-    let unbound = UnboundKey::new(&AES_256_GCM, own.bytes()).expect("it has 32 bytes");
+    let unbound = UnboundKey::new(&AES_256_GCM, &*key.report_key(salt)).expect("it has 32 bytes");
     LessSafeKey::new(unbound)
 }
 

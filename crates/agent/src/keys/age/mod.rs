@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use bech32::Bech32;
 use bech32::primitives::decode::CheckedHrpstring;
-use volume::seal::KeyEncryptionKey;
+use volume::seal::WrappingKey;
 use world::World;
 use zeroize::Zeroizing;
 
@@ -98,7 +98,7 @@ pub(super) fn derive(
     path: &Path,
     passphrase_path: Option<&Path>,
     salt: &[u8; 16],
-) -> Result<KeyEncryptionKey, AgeError> {
+) -> Result<WrappingKey, AgeError> {
     let secret = read_identity(world, path, passphrase_path)?;
     let mut bytes = Zeroizing::new([0; 32]);
     Salt::new(HKDF_SHA256, salt)
@@ -106,7 +106,7 @@ pub(super) fn derive(
         .expand(&[b"scree age wrapping key"], HKDF_SHA256)
         .and_then(|key| key.fill(&mut *bytes))
         .expect("SHA-256 yields 32 bytes");
-    Ok(KeyEncryptionKey::from_bytes(&bytes))
+    Ok(WrappingKey::from_bytes(&bytes))
 }
 
 fn read_identity(

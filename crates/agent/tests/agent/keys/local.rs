@@ -5,7 +5,7 @@ use std::path::Path;
 
 use agent::keys::{KeyEntry, KeyParameters, KeySource, OpenKeyError, PassphraseError};
 use base::{KeyId, Lineage};
-use volume::seal::{DataKey, KeyEncryptionKey};
+use volume::seal::{DataKey, WrappingKey};
 use world::real::RealRandom;
 
 use super::conformance::{conforms, opened};
@@ -57,7 +57,7 @@ fn a_key_that_was_wrapped_by_a_fixture_still_opens() {
     let place = Place::new();
     let path = place.private("key", format!("{}\n", "0aF1".repeat(16)));
     let bytes: Vec<u8> = [0x0a, 0xf1].repeat(16);
-    let before = KeyEncryptionKey::from_bytes(&bytes.try_into().expect("32"));
+    let before = WrappingKey::from_bytes(&bytes.try_into().expect("32"));
     let verifier = before.wrap(
         Lineage::from_u128(0),
         &DataKey::generate(&RealRandom),

@@ -39,7 +39,7 @@ pub enum Manner {
 struct State {
     manner: Manner,
     keys: HashMap<String, [u8; 32]>,
-    asked: u32,
+    requests: u32,
     namespaces: Vec<Option<String>>,
 }
 
@@ -159,7 +159,7 @@ fn serve(state: &Mutex<State>, mut stream: impl Read + Write) -> io::Result<()> 
     let request = read(&mut stream)?;
     let (manner, right) = {
         let mut state = state.lock();
-        state.asked += 1;
+        state.requests += 1;
         let namespace = request.headers.get("x-vault-namespace").cloned();
         state.namespaces.push(namespace);
         let manner = state.manner.clone();
@@ -221,8 +221,8 @@ impl Stub {
     }
 
     /// The number of requests since the last call.
-    pub fn asked(&self) -> u32 {
-        std::mem::take(&mut self.state.lock().asked)
+    pub fn take_request_count(&self) -> u32 {
+        std::mem::take(&mut self.state.lock().requests)
     }
 
     pub fn namespaces(&self) -> Vec<Option<String>> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use agent::keys::config::TransitEntry;
-use agent::keys::{KeyEntry, KeyProvider as _, OpenKeyError, WrappingKey};
+use agent::keys::{KeyEntry, KeyProvider as _, OpenKeyError, VerifiedKey};
 use auth::{Authority, Credentials, KeyRequest, Lifetime};
 use base::{KeyId, Lineage};
 use volume::seal::{DataKey, KeyError, UnwrapKeys as _};
@@ -31,7 +31,7 @@ fn plain(place: &Place, stub: &Stub, key: &str) -> TransitEntry {
     at(place, &format!("http://{}", stub.address), key)
 }
 
-fn open(place: &Place, entry: &TransitEntry) -> Arc<WrappingKey> {
+fn open(place: &Place, entry: &TransitEntry) -> Arc<VerifiedKey> {
     let entry = KeyEntry::Transit(entry.clone());
     let parameters = place.keys.new_parameters(&entry).expect("parameters");
     let id = KeyId::from_u128(1);
@@ -91,7 +91,7 @@ fn over_tls_the_service_is_authenticated_by_its_authority() {
             .all(|name| name.as_deref() == Some("team-a/"))
     );
 
-    stub.asked();
+    stub.take_request_count();
     let other_name = TransitEntry {
         address: format!("https://127.0.0.1:{}", stub.address.port()),
         ..entry.clone()
@@ -126,7 +126,11 @@ fn over_tls_the_service_is_authenticated_by_its_authority() {
             .refusal(&KeyEntry::Transit(wrong))
             .contains("cannot read the authority")
     );
-    assert_eq!(stub.asked(), 0, "a token was sent to another service");
+    assert_eq!(
+        stub.take_request_count(),
+        0,
+        "a token was sent to another service"
+    );
 }
 
 #[test]
@@ -183,7 +187,7 @@ fn an_invalid_entry_is_refused_before_anything_is_sent() {
     assert!(token(b"a\x01b").contains("does not hold a token"));
     chmod(&place.private("token", TOKEN), 0o644);
     assert!(refusal(&|_| ()).contains("chmod 600"));
-    assert_eq!(stub.asked(), 0);
+    assert_eq!(stub.take_request_count(), 0);
 }
 
 #[test]
@@ -197,7 +201,7 @@ fn a_service_that_refuses_or_fails_names_the_remedy() {
         .expect("wrapped");
     let told = |manner| {
         stub.behave(manner);
-        stub.asked();
+        stub.take_request_count();
         match key.unwrap_key(lineage, &wrapped) {
             Err(error @ KeyError::Unavailable { .. }) => base::with_causes(&error),
             other => panic!("{other:?}"),
@@ -218,7 +222,7 @@ fn a_service_that_refuses_or_fails_names_the_remedy() {
             told.contains(message) && told.contains("because  of the moon"),
             "{told}"
         );
-        assert_eq!(stub.asked(), 1, "the request is not repeated");
+        assert_eq!(stub.take_request_count(), 1, "the request is not repeated");
     }
     // The text is short and without the token, whatever the service answers.
     let echo = format!(r#"{{"errors":["token {TOKEN} {}"]}}"#, "!".repeat(9000));
@@ -304,13 +308,13 @@ fn a_broken_connection_is_retried_once() {
     let lineage = Lineage::from_u128(4);
     let wrapped = key.wrap_none(lineage).expect("wrapped");
     stub.behave(Manner::BreaksOff(1));
-    stub.asked();
+    stub.take_request_count();
     assert!(key.unwrap_key(lineage, &wrapped).is_ok());
-    assert_eq!(stub.asked(), 2);
+    assert_eq!(stub.take_request_count(), 2);
     stub.behave(Manner::BreaksOff(9));
     let broken = key.unwrap_key(lineage, &wrapped).expect_err("broken");
     assert!(base::with_causes(&broken).contains("closed the connection"));
-    assert_eq!(stub.asked(), 2);
+    assert_eq!(stub.take_request_count(), 2);
     let unserved = at(&place, "http://127.0.0.1:1", "ours");
     assert!(
         place

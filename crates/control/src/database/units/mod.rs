@@ -3,9 +3,10 @@
 pub(in crate::database) mod decide;
 pub(in crate::database) mod draining;
 
+use api::host::LeaseCountKey;
 use api::unit::SECOND_PLACE_MS;
 use base::{ClusterId, CopysetId, UnitId, url};
-use catalog::{Copyset, DrainingMember, WrappedKey};
+use catalog::{Copyset, DrainingMember};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -18,8 +19,8 @@ pub struct ClusterRow {
     pub id: ClusterId,
     /// When it was created.
     pub created: Millis,
-    /// The key with which hosts authenticate what they write to units, wrapped.
-    pub lease_count_key: WrappedKey,
+    /// The key with which hosts authenticate lease counts on units.
+    pub lease_count_key: LeaseCountKey,
 }
 
 /// A unit.
@@ -103,7 +104,7 @@ impl Cluster<'_> {
         Ok(Some(ClusterRow {
             id: rows::spelt(&row, "id")?,
             created: Millis(row.try_get("created_ms")?),
-            lease_count_key: WrappedKey(row.try_get("authentication_key")?),
+            lease_count_key: lease_count_key(row.try_get("authentication_key")?)?,
         }))
     }
 
@@ -115,7 +116,7 @@ impl Cluster<'_> {
     pub async fn create(
         self,
         id: ClusterId,
-        lease_count_key: &[u8],
+        lease_count_key: &LeaseCountKey,
         created: Millis,
     ) -> Result<(), DatabaseError> {
         self.database.transaction().run(|mut change| async move {
@@ -128,12 +129,19 @@ impl Cluster<'_> {
             sqlx::query("INSERT INTO cluster (one, id, created_ms, authentication_key) VALUES (1, $1, $2, $3)")
                 .bind(id.to_string())
                 .bind(created.0)
-                .bind(lease_count_key)
+                .bind(&lease_count_key.0[..])
                 .execute(&mut *change)
                 .await?;
             Ok(())
         }).await
     }
+}
+
+fn lease_count_key(bytes: Vec<u8>) -> Result<LeaseCountKey, DatabaseError> {
+    let bytes = bytes.try_into().map_err(|_| DatabaseError::Damaged {
+        what: "the key that authenticates lease counts is not 32 bytes long".to_owned(),
+    })?;
+    Ok(LeaseCountKey(bytes))
 }
 
 /// Storage units and copysets.

@@ -88,6 +88,40 @@ fn works(kind: PlaceKind) -> Vec<Work> {
     parsed.collect::<Result<_, _>>().unwrap_or_default()
 }
 
+/// The works and ciphers to measure.
+struct Selection {
+    ciphers: Vec<Cipher>,
+    works: Vec<Work>,
+}
+
+impl Selection {
+    /// Those of the arguments, or the defaults of the place; all can be measured there.
+    fn of(arguments: &ValidateArguments, measured: &MeasuredPlace) -> Result<Self, Failure> {
+        let kind = arguments.place;
+        let ciphers = match arguments.ciphers.is_empty() {
+            true => measured
+                .layers
+                .first()
+                .map(|one| one.cipher)
+                .into_iter()
+                .collect(),
+            false => arguments.ciphers.clone(),
+        };
+        let works = match arguments.works.is_empty() {
+            true => works(kind),
+            false => arguments.works.clone(),
+        };
+        if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
+            return Err(Failure::new(why));
+        }
+        if let Some(cipher) = ciphers.iter().find(|one| measured.layer(**one).is_none()) {
+            let why = format!("{kind} with {cipher} was not calibrated");
+            return Err(failed(&arguments.calibration.calibration, why));
+        }
+        Ok(Self { ciphers, works })
+    }
+}
+
 /// Runs `scree cost validate`.
 pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), Failure> {
     let path = &arguments.calibration.calibration;
@@ -106,31 +140,12 @@ pub fn run(console: &dyn Console, arguments: &ValidateArguments) -> Result<(), F
             format!("{kind} was not calibrated: run `scree cost calibrate --place {kind}`"),
         ));
     };
-    let ciphers = match arguments.ciphers.is_empty() {
-        true => measured
-            .layers
-            .first()
-            .map(|one| one.cipher)
-            .into_iter()
-            .collect(),
-        false => arguments.ciphers.clone(),
-    };
-    let works = match arguments.works.is_empty() {
-        true => works(kind),
-        false => arguments.works.clone(),
-    };
     // Arguments are checked before the measurement, which takes long.
-    if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
-        return Err(Failure::new(why));
-    }
-    if let Some(cipher) = ciphers.iter().find(|one| measured.layer(**one).is_none()) {
-        let why = format!("{kind} with {cipher} was not calibrated");
-        return Err(failed(path, why));
-    }
+    let selection = Selection::of(arguments, measured)?;
     if let Some(picture) = &arguments.plot {
         check_place(picture, [path])?;
     }
-    let cases = measure(console, arguments, measured, &ciphers, &works)?;
+    let cases = measure(console, arguments, measured, &selection)?;
     let counted = cases.iter().filter(|case| !case.is_unclear);
     let mut accuracies: Vec<f64> = counted.map(|case| case.accuracy).collect();
     let accuracy_median = (!accuracies.is_empty()).then(|| median(&mut accuracies));
@@ -158,10 +173,10 @@ fn measure(
     console: &dyn Console,
     arguments: &ValidateArguments,
     measured: &MeasuredPlace,
-    ciphers: &[Cipher],
-    works: &[Work],
+    selection: &Selection,
 ) -> Result<Vec<Case>, Failure> {
     let kind = arguments.place;
+    let works = &selection.works;
     let stop = console.stop_on_signal()?;
     let bytes_max = works.iter().map(Work::bytes).max().unwrap_or(0);
     let scratch = Scratch::make(&arguments.at.folder)?;
@@ -169,7 +184,7 @@ fn measure(
     let progress = console.progress("validation");
     let mut opened = place(kind, &settings).map_err(refused)?;
     let mut cases = Vec::new();
-    for cipher in ciphers {
+    for cipher in &selection.ciphers {
         let mut waiting = Waiting {
             say: &mut |doing| progress.say(doing),
             stop: &stop,

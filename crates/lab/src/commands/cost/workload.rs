@@ -86,21 +86,7 @@ pub fn of_traces(
     for notice in notices {
         console.notice(&notice);
     }
-    let mut counts: Both<BTreeMap<u64, u64>> = Both::default();
-    for record in parts.iter().flat_map(|part| &part.records) {
-        let way = match (record.kind, record.outcome) {
-            (OpKind::Read, Outcome::Done) => &mut counts.read,
-            (OpKind::Write, Outcome::Done) => &mut counts.write,
-            _ => continue,
-        };
-        if record.length > 0 {
-            *way.entry(record.length).or_default() += 1;
-        }
-    }
-    let flow = Both {
-        read: by_length(&counts.read),
-        write: by_length(&counts.write),
-    };
+    let flow = flow_of(&parts);
     if flow.read.is_empty() && flow.write.is_empty() {
         return Err(Failure::new(
             "the trace has no reads or writes, so nothing would be encrypted",
@@ -136,6 +122,25 @@ pub fn of_traces(
         cpus: cpus(asked_cpus, calibration),
         run_s: (run_s > 0.0).then_some(run_s),
     })
+}
+
+/// The completed reads and writes.
+fn flow_of(parts: &[Part]) -> Both<Vec<Flow>> {
+    let mut counts: Both<BTreeMap<u64, u64>> = Both::default();
+    for record in parts.iter().flat_map(|part| &part.records) {
+        let way = match (record.kind, record.outcome) {
+            (OpKind::Read, Outcome::Done) => &mut counts.read,
+            (OpKind::Write, Outcome::Done) => &mut counts.write,
+            _ => continue,
+        };
+        if record.length > 0 {
+            *way.entry(record.length).or_default() += 1;
+        }
+    }
+    Both {
+        read: by_length(&counts.read),
+        write: by_length(&counts.write),
+    }
 }
 
 /// The mean queue depth while any read or write was in progress, at least 1; `None` if their

@@ -11,7 +11,7 @@ use crate::measure::MeasureError;
 use crate::measure::error::PathContext as _;
 
 /// The pause between checks of a condition.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The package of a missing program.
 fn hint(program: &str) -> &'static str {
@@ -168,7 +168,7 @@ impl Running {
                     seconds: within.as_secs(),
                 });
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Running {
                     seconds: within.as_secs(),
                 });
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

@@ -63,19 +63,33 @@ const REQUEST_BYTES_MAX: u64 = 16 << 20;
 /// The largest queue depth.
 const DEPTH_MAX: u32 = 128;
 
+/// Parses the size of the data.
+fn bytes_of(bytes: &str) -> Result<u64, String> {
+    match base::size::parse(bytes)? {
+        0 => Err("use at least one byte".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses the size of a request.
+fn request_of(bytes: &str) -> Result<u64, String> {
+    match base::size::parse(bytes)? {
+        bytes @ 1..=REQUEST_BYTES_MAX => Ok(bytes),
+        _ => Err("use requests of 1 byte to 16M".to_owned()),
+    }
+}
+
+fn number(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    let parsed = text.parse::<u32>().ok();
+    let parsed = parsed.filter(|number| (least..=most).contains(number));
+    parsed.ok_or_else(|| format!("{text:?} is not a number from {least} to {most}"))
+}
+
 impl std::str::FromStr for Work {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split(':').collect();
-        let bytes_of = |bytes: &str| match base::size::parse(bytes)? {
-            0 => Err("use at least one byte".to_owned()),
-            bytes => Ok(bytes),
-        };
-        let request_of = |bytes: &str| match base::size::parse(bytes)? {
-            bytes @ 1..=REQUEST_BYTES_MAX => Ok(bytes),
-            _ => Err("use requests of 1 byte to 16M".to_owned()),
-        };
         let two =
             |bytes: &str, request: &str| Ok::<_, String>((bytes_of(bytes)?, request_of(request)?));
         match words[..] {
@@ -109,11 +123,6 @@ impl std::str::FromStr for Work {
                             .to_owned(),
                     );
                 }
-                let number = |text: &str, least, most| {
-                    let parsed = text.parse::<u32>().ok();
-                    let parsed = parsed.filter(|number| (least..=most).contains(number));
-                    parsed.ok_or_else(|| format!("{text:?} is not a number from {least} to {most}"))
-                };
                 Ok(Self::Direct {
                     bytes,
                     request_bytes,

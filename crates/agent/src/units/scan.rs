@@ -1,4 +1,5 @@
-//! Probing units. One thread at a time probes a unit, and no caller has to wait for it.
+//! Scans of units: a unit's statistics and, when it is due, a probe. One thread at a time scans a
+//! unit, and no caller has to wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use tokio::task::JoinHandle;
 use unit::{Unit as _, UnitError, UnitStat, UnitState};
 use world::host;
 
-use super::watch::{Found, Look};
+use super::watch::{Found, Scan};
 use super::{MountedUnit, Units, lease_count};
 
 /// How often a waiting caller checks for answers.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The longest time for which a caller of [`Units::fresh_reports`] waits.
 const REPORT_WITHIN: Duration = Duration::from_millis(500);
@@ -32,17 +33,17 @@ impl Units {
     /// The states of all units, probed again; a unit that does not answer soon is reported in its
     /// last state.
     pub async fn fresh_reports(self: &Arc<Self>) -> Vec<UnitReport> {
-        let looks: Vec<_> = self
+        let scans: Vec<_> = self
             .mounted()
             .into_iter()
             .filter_map(|mounted| {
                 let is_probed = mounted.is_new();
-                self.look(mounted, is_probed)
+                self.start_scan(mounted, is_probed)
             })
             .collect();
         let clock = &self.context().world.clock;
         let until = clock.monotonic() + REPORT_WITHIN;
-        wait_for(looks, || clock.monotonic() >= until).await;
+        wait_for(scans, || clock.monotonic() >= until).await;
         self.reports()
     }
 
@@ -53,7 +54,7 @@ impl Units {
         self.mounted()
             .into_iter()
             .filter(|mounted| all || mounted.tracked.is_probe_due())
-            .filter_map(|mounted| self.look(mounted, true))
+            .filter_map(|mounted| self.start_scan(mounted, true))
             .collect()
     }
 
@@ -68,12 +69,16 @@ impl Units {
         }
     }
 
-    /// Starts to look at a unit in its own thread, unless a look is in progress.
-    fn look(self: &Arc<Self>, mounted: MountedUnit, is_probed: bool) -> Option<JoinHandle<()>> {
-        let look = mounted.watched.look()?;
+    /// Starts to scan a unit in its own thread, unless a scan is in progress.
+    fn start_scan(
+        self: &Arc<Self>,
+        mounted: MountedUnit,
+        is_probed: bool,
+    ) -> Option<JoinHandle<()>> {
+        let scan = mounted.watched.begin_scan()?;
         let units = Arc::clone(self);
         Some(tokio::task::spawn_blocking(move || {
-            look_at(&units, &mounted, &look, is_probed);
+            scan_unit(&units, &mounted, &scan, is_probed);
         }))
     }
 }
@@ -121,8 +126,8 @@ impl Answer {
     }
 }
 
-/// Looks at a unit. Blocks.
-fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
+/// Scans a unit. Blocks.
+fn scan_unit(units: &Units, mounted: &MountedUnit, scan: &Scan, is_probed: bool) {
     let before = mounted.tracked.state();
     let answer = Answer::of(mounted, is_probed);
     let device = mounted.folder.as_deref();
@@ -139,7 +144,7 @@ fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
         units.rejoined().check(mounted.id);
         read_facts(mounted);
     }
-    look.found(answer.stat, device);
+    scan.found(answer.stat, device);
     if (was_missing || has_restarted) && known.was_ever_found {
         let suspicion = answer.suspicion(&known);
         units.rejoined().suspect(mounted.id, suspicion);
@@ -162,7 +167,7 @@ fn look_at(units: &Units, mounted: &MountedUnit, look: &Look, is_probed: bool) {
 /// Reads the lease count of a unit that was found or has rejoined.
 fn read_lease_count(units: &Units, mounted: &MountedUnit) {
     let mut noted = mounted.noted_leases.lock();
-    match lease_count::read(&*mounted.unit, units.lease_count_key()) {
+    match lease_count::read(&*mounted.unit, units.count_signer()) {
         Ok(leases) => {
             mounted.watched.note_leases(leases);
             // If its count is lower than what this process has stored, the next lease stores it
@@ -189,16 +194,16 @@ fn read_facts(mounted: &MountedUnit) {
     }
 }
 
-/// Waits until all looks have ended, or `is_enough` returns true.
-pub(super) async fn wait_for(looks: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
+/// Waits until all scans have ended, or `is_enough` returns true.
+pub(super) async fn wait_for(scans: Vec<JoinHandle<()>>, is_enough: impl Fn() -> bool) {
     let answers = async {
-        for look in looks {
+        for scan in scans {
             // A panic was logged where it happened.
-            let _ = look.await;
+            let _ = scan.await;
         }
     };
     tokio::pin!(answers);
-    let mut tick = host::ticks(LOOK_EVERY);
+    let mut tick = host::ticks(POLL_INTERVAL);
     loop {
         tokio::select! {
             () = &mut answers => return,
