@@ -12,7 +12,7 @@ impl<'a> Request<'a> {
     /// Appends the frame.
     ///
     /// # Panics
-    /// If the body is longer than [`BODY_BYTES_MAX`].
+    /// If the body is longer than [`BODY_BYTES_MAX`](crate::BODY_BYTES_MAX).
     pub fn encode(&self, tag: u64, to: &mut Vec<u8>) {
         put_frame(to, self.verb() as u16, tag, |body| self.put_body(body));
     }
