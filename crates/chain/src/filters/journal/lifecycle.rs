@@ -62,9 +62,9 @@ impl Lifecycle {
         let path = self.config.shown_path();
         let reason = format!("the journal {path}: {error}");
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                FilterError::StorageFull(reason)
-            }
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => FilterError::StorageFull(reason),
             _ => FilterError::Other(reason),
         }
     }
