@@ -218,7 +218,7 @@ async fn listen(
                     Ok(_) => is_deaf = false,
                     Err(error) => {
                         if !is_deaf {
-                            tracing::warn!(%error, "no notices from the database; tried again");
+                            tracing::warn!(%error, "controller gets no notices and will retry");
                         }
                         is_deaf = true;
                         host::sleep(LOOK_AGAIN).await;

@@ -74,7 +74,7 @@ impl Volumes<'_> {
             }
         };
         let name = &row.name;
-        let hint = format!("`scree volume versions {name}` shows those that are kept");
+        let hint = format!("`scree volume versions {name}` lists the versions that are kept");
         found
             .map(|version| version.key)
             .ok_or_else(|| ControlError::NotFound {

@@ -55,7 +55,11 @@ pub(in crate::database) async fn account_of(
         (None, None) => {
             let names: Vec<&str> = rows.iter().map(|(_, name)| name.as_str()).collect();
             Err(DatabaseError::Refused {
-                reason: format!("say for which project: {}", names.join(", ")),
+                reason: format!(
+                    "{own} is a member of several projects ({}); name the one to \
+                     charge (`--project`)",
+                    names.join(", ")
+                ),
             })
         }
     }
