@@ -452,7 +452,7 @@ mod claims {
         assert_eq!(lease.journal, None);
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         for (has, said) in [
-            (None, "has none"),
+            (None, "uses none"),
             (Some(OTHER_FOLDER), "jrnl-00000000000000002"),
         ] {
             let refused = rows.acquire_with(has).await.expect_err("out of reach");
