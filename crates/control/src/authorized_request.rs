@@ -206,7 +206,7 @@ impl AuthorizedRequest {
         ControlError::Unavailable {
             reason: match party.is_administrator {
                 true => "no host reports; start `scree agent` on one",
-                false => "none of your hosts reports; ask an administrator",
+                false => "none of your hosts reports; ask an administrator to start an agent",
             }
             .to_owned(),
         }

@@ -148,7 +148,8 @@ pub(super) fn recover_journal(
             if position > 0 && lease.journal.is_none() && location.folder.is_none() {
                 tracing::warn!(
                     %volume, journal = %location.path.display(),
-                    "no journal found: unless the last host closed the volume, what it flushed after the newest version is lost"
+                    "no journal found: unless the last host closed the volume, the writes that it \
+                     flushed after the newest version are lost"
                 );
             }
             Ok(create(position)?)

@@ -42,13 +42,13 @@ pub enum PlaceError {
     #[error(transparent)]
     Assign(#[from] AssignError),
     /// The pieces could not be read from their source.
-    #[error("cannot read back what is to be destaged")]
+    #[error("cannot read back the blocks to destage")]
     Source(#[source] std::io::Error),
     /// The placement had to stop.
     #[error(transparent)]
     Stopped(#[from] StopReason),
     /// Units kept failing.
-    #[error("no set of storage units took the segments")]
+    #[error("no set of storage units accepted the segments")]
     Units(#[source] UnitError),
 }
 
@@ -355,6 +355,6 @@ impl SharePut {
 fn no_writer(segment: SegmentId) -> UnitError {
     UnitError::Missing {
         url: format!("copyset {}", segment.copyset().number()),
-        reason: "none of its units takes writes".to_owned(),
+        reason: "none of its units accepts writes".to_owned(),
     }
 }

@@ -145,7 +145,7 @@ impl Writers {
         Err(ShareError::Unit(self.failure.take().unwrap_or_else(|| {
             UnitError::Missing {
                 url: "a copyset".to_owned(),
-                reason: "too few of its units take writes".to_owned(),
+                reason: "too few of its units accept writes".to_owned(),
             }
         })))
     }
