@@ -117,7 +117,7 @@ impl Chains<'_> {
             .await?;
         if is_new && !self.request.is_dry_run() {
             let revision = row.revision;
-            tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
+            tracing::info!(chain = %row.id, volume = volume.name, revision, "user applied chain");
         }
         self.view(row).await
     }
@@ -133,7 +133,7 @@ impl Chains<'_> {
                 let database = &authorized.inner.database;
                 let row = database.chains().delete(authorized.principal(), id).await?;
                 if !authorized.is_dry_run() {
-                    tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
+                    tracing::info!(chain = %row.id, volume = %row.volume, "user deleted chain");
                 }
                 authorized.chains().view_left(row).await
             })

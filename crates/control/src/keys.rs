@@ -90,7 +90,7 @@ impl Keys<'_> {
         let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
             return Err(wrong_output());
         };
-        tracing::info!(key = %key.id, name = key.name, "wrapping key added");
+        tracing::info!(key = %key.id, name = key.name, "user added wrapping key");
         self.request.key(&key.id.to_string()).await
     }
 

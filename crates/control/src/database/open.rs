@@ -169,7 +169,7 @@ async fn check_place(
     }
     tracing::error!(
         %found, %expected,
-        "the database's address leads to another database than before, which is not used"
+        "controller refused database: the address leads to another database than before"
     );
     let why = "another database than before";
     Err(sqlx::Error::Configuration(why.into()))

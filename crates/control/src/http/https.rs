@@ -114,7 +114,7 @@ impl HttpsListener {
                 };
                 let served = connection.serve(router, watcher).await;
                 if let Err(error) = served {
-                    tracing::debug!(%address, error, "connection ended with an error");
+                    tracing::debug!(%address, error, "connection to client failed");
                 }
             });
         }

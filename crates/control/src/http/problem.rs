@@ -56,7 +56,7 @@ impl IntoResponse for ApiError {
             tracing::warn!(
                 code = self.code.as_str(),
                 detail = self.detail,
-                "a request failed"
+                "controller failed to answer request"
             );
         }
         let code = self.code.as_str();

@@ -53,7 +53,7 @@ impl Volumes<'_> {
             .volumes()
             .set_head(self.request.principal(), row.id, version)
             .await?;
-        tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
+        tracing::info!(volume = %row.id, name = row.name, version = version.number, "user restored volume");
         self.reported_view(row.id).await
     }
 

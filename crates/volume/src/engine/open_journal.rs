@@ -134,7 +134,7 @@ pub(super) fn recover_journal(
     match (action, opened) {
         (JournalUse::Continue, Some((journal, records))) => {
             if records > 0 {
-                tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
+                tracing::info!(%volume, records, bytes = journal.used_bytes(), "volume replayed its journal");
             }
             Ok(journal)
         }

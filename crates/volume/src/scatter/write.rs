@@ -185,7 +185,7 @@ impl Pieces {
 
     /// The put of a share has failed: its pieces are assigned again.
     fn retry(&mut self, store: &Store, placer: &mut Placer, share: Share, error: UnitError) {
-        tracing::warn!(segment = %share.segment, %error, "a put failed; its blocks go to another segment");
+        tracing::warn!(segment = %share.segment, %error, "volume could not put blocks; they go to another segment");
         let freed = store.free_orphans(share.segment, share.first..share.end);
         if error.is_outcome_unknown() {
             // The put may be carried out after the free.

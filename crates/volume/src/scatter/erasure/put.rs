@@ -203,7 +203,7 @@ impl Writers {
             match result {
                 Ok(()) => {}
                 Err(ShareError::Unit(error)) => {
-                    tracing::warn!(unit = %member.id, %error, "a unit rejected its part of a row");
+                    tracing::warn!(unit = %member.id, %error, "unit rejected its part of row");
                     self.members[place] = None;
                     is_needed |= self.padded.contains(&place);
                     self.keep_failure(error);
