@@ -218,7 +218,7 @@ impl Attachments<'_> {
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
     /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
-    /// if nothing is to follow it, or its host has let go by now.
+    /// if nothing is to follow it, or its host has already released the volume.
     pub async fn cancel_move(self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
         let row = self
             .request
