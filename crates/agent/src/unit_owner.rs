@@ -40,8 +40,8 @@ impl UnitOwner {
         match error {
             // The same database, before it entered the unit's generation.
             UnitError::Held { holder, .. } if holder.database == self.owner.database => Some(
-                "this database is older than that one's: put the newer one back, or, if it is \
-                 lost, start `scree up`, or one controller, once with `--restored-database`",
+                "this database is older than that one's: restore the newer one, or, if it is lost, \
+                 start `scree up`, or one controller, once with `--restored-database`",
             ),
             UnitError::Held { .. } => Some(
                 "stop that one, or, if it is gone for good, start this one's `scree up`, or one of \

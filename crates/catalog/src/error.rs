@@ -37,7 +37,7 @@ pub enum CatalogError {
     },
     /// The members of a copyset have changed since: the operation has to be repeated on
     /// the current members.
-    #[error("members have changed: {reason}")]
+    #[error("the members of the copyset have changed: {reason}")]
     MembersChanged {
         /// The copyset, and what has changed.
         reason: String,

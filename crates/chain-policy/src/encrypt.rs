@@ -65,7 +65,7 @@ impl FilterConfig for EncryptConfig {
         match is_short && !self.key.starts_with('.') && self.key.bytes().all(is_name) {
             true => Ok(()),
             false => Err(format!(
-                "key has to be a name of 1 to {KEY_NAME_BYTES_MAX} characters of a-z, A-Z, 0-9, -, _ \
+                "key must be a name of 1 to {KEY_NAME_BYTES_MAX} characters of a-z, A-Z, 0-9, -, _ \
                  and ., and must not begin with ."
             )),
         }

@@ -24,7 +24,7 @@ impl FilterConfig for ExternalConfig {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         match !self.program.is_empty() && self.program.bytes().all(is_name) {
             true => Ok(()),
-            false => Err("program has to be a name of a-z, A-Z, 0-9, - and _".to_owned()),
+            false => Err("program must be a name of a-z, A-Z, 0-9, - and _".to_owned()),
         }
     }
 

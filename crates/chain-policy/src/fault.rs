@@ -38,7 +38,7 @@ impl FilterConfig for FaultConfig {
     fn check(&self) -> Result<(), String> {
         match (self.delays_one_in, self.delay_ms) {
             (_, DELAY_MS_MAX..) if self.delay_ms > DELAY_MS_MAX => {
-                Err(format!("delay_ms has to be at most {DELAY_MS_MAX}"))
+                Err(format!("delay_ms must be at most {DELAY_MS_MAX}"))
             }
             (1.., 0) => Err("delays_one_in needs a delay_ms".to_owned()),
             _ => Ok(()),

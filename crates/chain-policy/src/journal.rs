@@ -51,7 +51,7 @@ impl FilterConfig for JournalConfig {
     fn check(&self) -> Result<(), String> {
         match self.size {
             SIZE_MIN..=SIZE_MAX => Ok(()),
-            _ => Err("size has to be 4M to 1T".to_owned()),
+            _ => Err("size must be 4M to 1T".to_owned()),
         }
     }
 }

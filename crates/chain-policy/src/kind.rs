@@ -73,7 +73,7 @@ macro_rules! kinds {
                     })+
                     other => {
                         let kinds = KINDS.join(", ");
-                        Err(format!("unknown kind {other:?}; it is one of {kinds}"))
+                        Err(format!("unknown kind {other:?}; use one of {kinds}"))
                     }
                 }
             }

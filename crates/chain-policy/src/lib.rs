@@ -246,7 +246,7 @@ fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String>
             "a chain has at most one journal, and filter {name} is one"
         )),
         FilterKind::Monitor(config) if config.rules.iter().any(denies) => Err(format!(
-            "a monitor with a deny rule has to be above the journal {name}, which acknowledges \
+            "a monitor with a deny rule must be above the journal {name}, which acknowledges \
              writes before this filter sees them"
         )),
         _ => Ok(()),
@@ -256,7 +256,7 @@ fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String>
 fn parse_filter(mut table: toml::Table) -> Result<FilterPolicy, String> {
     let kind = take_string(&mut table, "kind")?.ok_or_else(|| {
         let kinds = KINDS.join(", ");
-        format!("kind is missing; it is one of {kinds}")
+        format!("kind is missing; use one of {kinds}")
     })?;
     let name = take_string(&mut table, "name")?.unwrap_or_else(|| kind.clone());
     if !is_name(&name) {
@@ -300,7 +300,7 @@ fn take_string(table: &mut toml::Table, key: &str) -> Result<Option<String>, Str
     match table.remove(key) {
         None => Ok(None),
         Some(toml::Value::String(word)) => Ok(Some(word)),
-        Some(other) => Err(format!("{key} is {other}, and has to be a string")),
+        Some(other) => Err(format!("{key} is {other}; it must be a string")),
     }
 }
 

@@ -161,7 +161,7 @@ impl<'de> Deserialize<'de> for Glob {
         let pattern = String::deserialize(from)?;
         if !pattern.starts_with('/') || pattern.len() > PATTERN_BYTES_MAX {
             return Err(D::Error::custom(format!(
-                "{pattern:?} is not a path pattern: it has to begin with / and to have at most \
+                "{pattern:?} is not a path pattern: it must begin with / and have at most \
                  {PATTERN_BYTES_MAX} bytes"
             )));
         }
@@ -202,7 +202,7 @@ impl FilterConfig for MonitorConfig {
     /// Checks the names and numbers.
     fn check(&self) -> Result<(), String> {
         if !MEMORY_BYTES.contains(&self.memory_max) {
-            return Err("memory_max has to be 1M to 16G".to_owned());
+            return Err("memory_max must be 1M to 16G".to_owned());
         }
         if self.rules.len() > RULES_MAX {
             let count = self.rules.len();
@@ -223,7 +223,7 @@ impl FilterConfig for MonitorConfig {
             }
             if rule.more_than_a_minute == Some(0) {
                 return Err(format!(
-                    "rule {name:?}: more_than_a_minute has to be at least 1; remove it to match \
+                    "rule {name:?}: more_than_a_minute must be at least 1; remove it to match \
                      every event"
                 ));
             }

@@ -88,7 +88,7 @@ impl RunParameters {
         let on_failure = table.remove("on_failure").map(|value| {
             value
                 .try_into()
-                .map_err(|_| "on_failure has to be \"fail-closed\" or \"bypass\"".to_owned())
+                .map_err(|_| "on_failure must be \"fail-closed\" or \"bypass\"".to_owned())
         });
         let memory = table.remove("memory").map(|value| {
             crate::size::required(value).map_err(|error| format!("memory: {}", error.message()))
@@ -99,7 +99,7 @@ impl RunParameters {
                 .and_then(|value| u32::try_from(value).ok());
             percent
                 .filter(|percent| (1..=CPU_PERCENT_MAX).contains(percent))
-                .ok_or(format!("cpu_percent has to be 1 to {CPU_PERCENT_MAX}"))
+                .ok_or(format!("cpu_percent must be 1 to {CPU_PERCENT_MAX}"))
         });
         Ok(Self {
             runs: crate::take_string(table, "runs")?,
@@ -124,7 +124,7 @@ impl RunParameters {
             (Some("process"), _) => false,
             (Some(other), _) => {
                 return Err(format!(
-                    "runs has to be \"inline\" or \"process\", and is {other:?}"
+                    "runs is {other:?}; it must be \"inline\" or \"process\""
                 ));
             }
         };
@@ -151,7 +151,7 @@ impl RunParameters {
         }
         let memory_bytes = self.memory.unwrap_or(MEMORY_BYTES);
         if !(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&memory_bytes) {
-            return Err("memory has to be 64M to 64G".to_owned());
+            return Err("memory must be 64M to 64G".to_owned());
         }
         Ok((!is_inline).then(|| OutOfProcess {
             on_failure: self.on_failure.unwrap_or_default(),

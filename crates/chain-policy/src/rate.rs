@@ -33,8 +33,8 @@ impl FilterConfig for RateConfig {
             (None, None) => {
                 Err("the filter limits nothing: set iops, bytes_per_second or both".to_owned())
             }
-            (Some(0), _) => Err("iops has to be at least 1".to_owned()),
-            (_, Some(0)) => Err("bytes_per_second has to be at least 1".to_owned()),
+            (Some(0), _) => Err("iops must be at least 1".to_owned()),
+            (_, Some(0)) => Err("bytes_per_second must be at least 1".to_owned()),
             _ => Ok(()),
         }
     }

@@ -36,7 +36,7 @@ impl FilterConfig for RemoteConfig {
         match digits.len() == KEY_DIGITS && digits.bytes().all(is_digit) {
             true => Ok(()),
             false => Err(format!(
-                "key has to be {KEY_PREFIX} and {KEY_DIGITS} hex digits, as `scree filter-server` \
+                "key must be {KEY_PREFIX} and {KEY_DIGITS} hex digits, as `scree filter-server` \
                  prints it"
             )),
         }

@@ -85,7 +85,7 @@ impl ReplicaLocation {
             }
             Self::Volume(volume) => match (1..=VOLUME_BYTES_MAX).contains(&volume.len()) {
                 true => Ok(()),
-                false => Err("volume has to be the name or id of a volume".to_owned()),
+                false => Err("volume must be the name or id of a volume".to_owned()),
             },
         }
     }
@@ -96,7 +96,7 @@ impl ReplicaLocation {
 fn parse_uri(uri: &str) -> Result<NbdUri, String> {
     let mut found: NbdUri = uri.parse().map_err(|why| {
         format!(
-            "uri has to be nbd://ADDRESS:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or over TLS \
+            "uri must be nbd://ADDRESS:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or over TLS \
              nbds://ADDRESS:PORT/EXPORT?tls-certificates=FOLDER; {uri:?}: {why}"
         )
     })?;
@@ -122,7 +122,7 @@ pub fn parse_tenant_uri(uri: &str) -> Result<NbdUri, String> {
         let text = path.to_str().unwrap_or_default();
         if text.is_empty() || text.starts_with('.') || text.contains('/') {
             return Err(format!(
-                "{uri:?}: {text:?} has to be a name in the tenant's folder, and is a path"
+                "{uri:?}: {text:?} is a path; it must be a name in the tenant's folder"
             ));
         }
     }
@@ -188,14 +188,14 @@ impl FilterConfig for ReplicateConfig {
         if !(1..=REPLICAS_MAX).contains(&self.replicas.len()) {
             let count = self.replicas.len();
             return Err(format!(
-                "the filter needs 1 to {REPLICAS_MAX} [[filter.replica]], and has {count}"
+                "the filter has {count} [[filter.replica]]; it needs 1 to {REPLICAS_MAX}"
             ));
         }
         if !STALL_MS.contains(&self.stall_ms) {
-            return Err("stall_ms has to be 10 to 60000".to_owned());
+            return Err("stall_ms must be 10 to 60000".to_owned());
         }
         if !MEMORY_BYTES.contains(&self.memory_max) {
-            return Err("memory_max has to be 1M to 16G".to_owned());
+            return Err("memory_max must be 1M to 16G".to_owned());
         }
         let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let mut names = vec!["volume"];
@@ -285,13 +285,13 @@ mod tests {
         for (uri, why) in [
             ("nbd://localhost/disk", "names are not looked up"),
             ("nbd://10.0.0.1:99999/disk", "is not an IP address"),
-            ("nbd+unix:///disk?socket=..", "has to be a name"),
-            ("nbd+unix:///disk?socket=/run/b", "has to be a name"),
+            ("nbd+unix:///disk?socket=..", "must be a name"),
+            ("nbd+unix:///disk?socket=/run/b", "must be a name"),
             ("nbd+unix:///disk?socket=a%00b", "has a NUL byte"),
             ("nbd+unix:///%00?socket=b", "has a NUL byte"),
             (
                 "nbds://10.0.0.1/disk?tls-certificates=../other",
-                "has to be a name",
+                "must be a name",
             ),
         ] {
             let refused = check(uri).expect_err(uri);

@@ -123,10 +123,10 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ("name = 'x'", "filter 1 (x): kind is missing"),
     (
         "kind = 'turbo'",
-        "unknown kind \"turbo\"; it is one of monitor, encrypt, replicate",
+        "unknown kind \"turbo\"; use one of monitor, encrypt, replicate",
     ),
-    ("kind = 3", "kind is 3, and has to be a string"),
-    ("kind = 'rate'\niops = 0", "iops has to be at least 1"),
+    ("kind = 3", "kind is 3; it must be a string"),
+    ("kind = 'rate'\niops = 0", "iops must be at least 1"),
     ("kind = 'rate'\niops = -4", "invalid value"),
     ("kind = 'rate'\nspeed = 4", "unknown field `speed`"),
     ("kind = 'rate'", "the filter limits nothing"),
@@ -137,7 +137,7 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ("kind = 'encrypt'", "missing field `key`"),
     (
         "kind = 'rate'\niops = 1\nruns = 'there'",
-        "runs has to be \"inline\" or \"process\"",
+        "it must be \"inline\" or \"process\"",
     ),
     (
         "kind = 'rate'\niops = 1\nmemory = '1G'",
@@ -145,21 +145,21 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ),
     (
         "kind = 'rate'\niops = 1\nruns = 'process'\nmemory = '1M'",
-        "memory has to be 64M to 64G",
+        "memory must be 64M to 64G",
     ),
     (
         "kind = 'rate'\niops = 1\nruns = 'process'\ncpu_percent = 0",
-        "cpu_percent has to be 1 to",
+        "cpu_percent must be 1 to",
     ),
     (
         "kind = 'rate'\niops = 1\nruns = 'process'\non_failure = 'x'",
-        "on_failure has to be",
+        "on_failure must be",
     ),
     (
         "kind = 'encrypt'\nkey = 'a'\nruns = 'process'\non_failure = 'bypass'",
         "cannot be bypassed",
     ),
-    ("kind = 'journal'\nsize = '1M'", "size has to be 4M to 1T"),
+    ("kind = 'journal'\nsize = '1M'", "size must be 4M to 1T"),
     (
         "kind = 'journal'\nflush = 'never'",
         "unknown variant `never`",
@@ -171,15 +171,15 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ),
     (
         "kind = 'journal'\n[[filter]]\nkind = 'monitor'\n[[filter.rule]]\nname = 'r'\npaths = ['/etc/**']\naction = 'deny'",
-        "filter 2: a monitor with a deny rule has to be above the journal journal",
+        "filter 2: a monitor with a deny rule must be above the journal journal",
     ),
     (
         "kind = 'trace'\nbytes_max = 5",
-        "bytes_max has to be 1M to 1T",
+        "bytes_max must be 1M to 1T",
     ),
     (
         "kind = 'external'\nprogram = '../x'",
-        "program has to be a name",
+        "program must be a name",
     ),
     (
         "kind = 'external'\nprogram = 'x'\nruns = 'process'",
@@ -187,14 +187,14 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ),
     (
         "kind = 'remote'\naddress = '10.0.0.1:1'\nkey = 'sha256:12'",
-        "key has to be sha256: and 64",
+        "key must be sha256: and 64",
     ),
     (
         "kind = 'remote'\naddress = 'host'\nkey = ''",
         "invalid socket address",
     ),
-    ("kind = 'encrypt'\nkey = ''", "key has to be a name"),
-    ("kind = 'encrypt'\nkey = '../x'", "key has to be a name"),
+    ("kind = 'encrypt'\nkey = ''", "key must be a name"),
+    ("kind = 'encrypt'\nkey = '../x'", "key must be a name"),
     (
         "kind = 'encrypt'\nkey = 'k'\nformat = 'always'",
         "unknown variant `always`",

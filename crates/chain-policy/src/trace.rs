@@ -36,7 +36,7 @@ impl FilterConfig for TraceConfig {
     fn check(&self) -> Result<(), String> {
         match self.bytes_max {
             BYTES_MIN..=BYTES_MAX => Ok(()),
-            _ => Err("bytes_max has to be 1M to 1T".to_owned()),
+            _ => Err("bytes_max must be 1M to 1T".to_owned()),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Attachments<'_> {
         if self.request.is_dry_run() {
             return self.shown(row).await;
         }
-        tracing::info!(attachment = %row.id, volume = volume.name, vm = ?row.vm, %access, "asked for");
+        tracing::info!(attachment = %row.id, volume = volume.name, vm = ?row.vm, %access, "user requested attachment");
         self.seen_attachment(row.id).await
     }
 
@@ -173,7 +173,7 @@ impl Attachments<'_> {
         if self.request.is_dry_run() {
             return self.shown(row).await;
         }
-        tracing::info!(attachment = %id, is_forced, state = %row.observed.state, "its end was asked for");
+        tracing::info!(attachment = %id, is_forced, state = %row.observed.state, "user requested detachment");
         self.seen_attachment(id).await
     }
 
@@ -208,7 +208,7 @@ impl Attachments<'_> {
             .move_to(self.request.principal(), id, &next, heard_after)
             .await?;
         if !self.request.is_dry_run() {
-            tracing::info!(attachment = %id, to = request.host, "its move was asked for");
+            tracing::info!(attachment = %id, to = request.host, "user requested move");
         }
         self.shown(row).await
     }
@@ -218,7 +218,7 @@ impl Attachments<'_> {
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Forbidden`] if the principal neither
     /// administers the volume nor could attach it there now; [`ControlError::Conflict`]
-    /// if nothing is to follow it, or its host has let go by now.
+    /// if nothing is to follow it, or its host has already released the volume.
     pub async fn cancel_move(self, id: AttachmentId) -> Result<AttachmentView, ControlError> {
         let row = self
             .request
@@ -228,7 +228,7 @@ impl Attachments<'_> {
             .cancel_move(self.request.principal(), id)
             .await?;
         if !self.request.is_dry_run() {
-            tracing::info!(attachment = %id, "its move was canceled");
+            tracing::info!(attachment = %id, "user canceled move");
         }
         self.shown(row).await
     }

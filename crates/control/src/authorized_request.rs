@@ -112,8 +112,8 @@ impl AuthorizedRequest {
             .ok_or_else(|| ControlError::NotFound {
                 what: format!("host {name:?}"),
                 hint: match self.principal.party.is_administrator {
-                    true => "`scree host list` shows those there are",
-                    false => "`scree grant list` shows those that are for you",
+                    true => "`scree host list` lists the hosts",
+                    false => "`scree grant list` lists your grants",
                 }
                 .into(),
             })
@@ -206,7 +206,7 @@ impl AuthorizedRequest {
         ControlError::Unavailable {
             reason: match party.is_administrator {
                 true => "no host reports; start `scree agent` on one",
-                false => "none of your hosts reports; ask an administrator",
+                false => "none of your hosts reports; ask an administrator to start an agent",
             }
             .to_owned(),
         }
@@ -228,7 +228,7 @@ impl AuthorizedRequest {
         match self.principal.party.subject.kind() {
             Kind::User => Ok(()),
             _ => Err(ControlError::Forbidden {
-                reason: "this is for users only".to_owned(),
+                reason: "only users may send this request".to_owned(),
             }),
         }
     }

@@ -80,7 +80,7 @@ impl Chains<'_> {
     /// [`ControlError::Invalid`] for an invalid policy; [`ControlError::NotFound`] (the volume);
     /// [`ControlError::Forbidden`] unless the principal administers and may use the volume and the
     /// volumes that its filters write; [`ControlError::Conflict`] if it is being deleted, its name is
-    /// ambiguous, or its filters would write in a circle or a volume that other filters write;
+    /// ambiguous, or its filters would write in a loop, or a volume that other filters write;
     /// [`ControlError::QuotaExceeded`] of chains. If a host cannot apply it, its attachments say so.
     pub async fn apply(self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
@@ -117,7 +117,7 @@ impl Chains<'_> {
             .await?;
         if is_new && !self.request.is_dry_run() {
             let revision = row.revision;
-            tracing::info!(chain = %row.id, volume = volume.name, revision, "chain applied");
+            tracing::info!(chain = %row.id, volume = volume.name, revision, "user applied chain");
         }
         self.view(row).await
     }
@@ -133,7 +133,7 @@ impl Chains<'_> {
                 let database = &authorized.inner.database;
                 let row = database.chains().delete(authorized.principal(), id).await?;
                 if !authorized.is_dry_run() {
-                    tracing::info!(chain = %row.id, volume = %row.volume, "chain deleted");
+                    tracing::info!(chain = %row.id, volume = %row.volume, "user deleted chain");
                 }
                 authorized.chains().view_left(row).await
             })

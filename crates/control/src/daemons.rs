@@ -71,7 +71,7 @@ impl Control {
         match heard {
             Heard::There => Ok(()),
             Heard::Moved { from } => {
-                tracing::warn!(unit = %id, from, to = url, "unit daemon has another address now");
+                tracing::warn!(unit = %id, from, to = url, "unit daemon changed its address");
                 Ok(())
             }
             Heard::Second { first, ago_ms } => {

@@ -30,7 +30,7 @@ pub enum ControlError {
         hint: Cow<'static, str>,
     },
     /// The name is taken.
-    #[error("{what} exists already; choose another name, or delete that one first")]
+    #[error("{what} already exists; choose another name, or delete that one first")]
     Exists {
         /// The kind of object and the name.
         what: String,
@@ -156,20 +156,18 @@ impl From<DatabaseError> for ControlError {
 /// The command that lists the objects of this kind.
 const fn where_to_look(thing: ObjectKind) -> &'static str {
     match thing {
-        ObjectKind::Volume => "`scree volume list` shows those there are",
-        ObjectKind::Snapshot => "`scree snapshot list` shows those there are",
-        ObjectKind::Attachment => "`scree attachment list` shows those there are",
-        ObjectKind::Chain => "`scree chain list` shows those there are",
-        ObjectKind::Version => {
-            "`scree volume versions` and the volume's name show those that are kept"
-        }
-        ObjectKind::WrappingKey => "`scree key list` shows those there are",
-        ObjectKind::Project => "`scree project list` shows those there are",
-        ObjectKind::Grant => "`scree grant list` shows those there are",
+        ObjectKind::Volume => "`scree volume list` lists the volumes",
+        ObjectKind::Snapshot => "`scree snapshot list` lists the snapshots",
+        ObjectKind::Attachment => "`scree attachment list` lists the attachments",
+        ObjectKind::Chain => "`scree chain list` lists the chains",
+        ObjectKind::Version => "`scree volume versions VOLUME` lists the versions that are kept",
+        ObjectKind::WrappingKey => "`scree key list` lists the wrapping keys",
+        ObjectKind::Project => "`scree project list` lists the projects",
+        ObjectKind::Grant => "`scree grant list` lists the grants",
         ObjectKind::User => "an administrator can list them: `scree user list`",
         ObjectKind::Host => "an administrator can list them: `scree host list`",
         ObjectKind::Audit => {
-            "what was found is kept for a day; `scree privacy audits VOLUME` shows those there are"
+            "results are kept for a day; `scree privacy audits VOLUME` lists the audits"
         }
         ObjectKind::LineageKey
         | ObjectKind::Controller

@@ -46,8 +46,8 @@ pub enum FolderError {
     },
     /// The directory was served before, and its database is missing.
     #[error(
-        "{path} has no database, but {trace}: it was served before, and a new database could read \
-         none of it; put scree.db back from a backup, or give another folder for a new start",
+        "{path} has no database, but {trace}: it was served before, and a new database cannot read \
+         its data; restore scree.db from a backup, or give a new folder to start without this data",
         path = path.display(),
         trace = trace.display()
     )]
@@ -59,8 +59,8 @@ pub enum FolderError {
     },
     /// The directory has another database than the named one.
     #[error(
-        "{path} was served with {elsewhere}; name that again, with --database or --database-file, \
-         or give another folder for a new start",
+        "{path} was served with {elsewhere}; give that database again, with --database or \
+         --database-file, or give a new folder to start without its data",
         path = path.display()
     )]
     Elsewhere {
@@ -71,8 +71,8 @@ pub enum FolderError {
     },
     /// The directory has a SQLite database, and another database was named.
     #[error(
-        "{path} has a database of its own, scree.db, which naming another one does not move; leave \
-         the other one out, or give a folder of its own to this controller",
+        "{path} already has a database, scree.db, which is not migrated to another one; leave out \
+         --database and --database-file, or give this controller a folder of its own",
         path = path.display()
     )]
     Own {

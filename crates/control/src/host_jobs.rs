@@ -65,7 +65,7 @@ impl AuthorizedRequest {
 /// The error if a host's answer does not match the job.
 pub(crate) fn wrong_output() -> ControlError {
     ControlError::Internal {
-        reason: "the host has done something else than it was asked".to_owned(),
+        reason: "the host's result does not match its job; see the host's log".to_owned(),
     }
 }
 

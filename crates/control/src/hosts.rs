@@ -46,7 +46,7 @@ impl Control {
             .end_forced(lease_ms, now)
             .await?
         {
-            tracing::warn!(%attachment, "attachment was taken by force from an unresponsive host");
+            tracing::warn!(%attachment, "controller took attachment from unresponsive host");
         }
         Ok(())
     }
@@ -284,7 +284,7 @@ impl HostRequest<'_> {
             tracing::warn!(
                 from,
                 to = leases,
-                "the database was restored; all epochs and serials were moved ahead"
+                "controller advanced all epochs and serials, because the database was restored"
             );
         }
         Ok(true)

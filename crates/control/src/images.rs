@@ -87,7 +87,7 @@ impl Images<'_> {
         if row.image.is_none() {
             return Err(ControlError::NotFound {
                 what: format!("base image {name:?}"),
-                hint: "`scree image list` shows those there are".into(),
+                hint: "`scree image list` lists the images".into(),
             });
         }
         self.view(row).await

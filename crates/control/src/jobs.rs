@@ -61,8 +61,8 @@ impl Control {
             (
                 Job::Audit,
                 format!(
-                    "the host said nothing of it for {minutes} minutes: it is unavailable, or its agent \
-                     does not support audits"
+                    "the host has not reported its progress for {minutes} minutes: it is \
+                     unavailable, or its agent does not support audits"
                 ),
             ),
         ] {
@@ -73,7 +73,12 @@ impl Control {
             {
                 0 => {}
                 ended => {
-                    tracing::warn!(ended, ?job, reason, "jobs of unresponsive hosts were ended")
+                    tracing::warn!(
+                        ended,
+                        ?job,
+                        reason,
+                        "controller ended jobs of unresponsive hosts"
+                    )
                 }
             }
         }

@@ -86,11 +86,11 @@ impl Keys<'_> {
         let what = JobKind::AddKey {
             name: name.to_owned(),
         };
-        let hint = "it creates the key when it can, and `scree key list` shows it then";
+        let hint = "it will create the key when it is back, and `scree key list` will show the key";
         let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
             return Err(wrong_output());
         };
-        tracing::info!(key = %key.id, name = key.name, "wrapping key added");
+        tracing::info!(key = %key.id, name = key.name, "user added wrapping key");
         self.request.key(&key.id.to_string()).await
     }
 
@@ -117,7 +117,7 @@ impl Keys<'_> {
         tracing::info!(
             key = id,
             name = begun.key.name,
-            "wrapping key is being replaced"
+            "controller replaces wrapping key"
         );
         self.request
             .until(wait, || async {

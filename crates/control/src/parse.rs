@@ -183,7 +183,7 @@ pub fn volume_size(size_bytes: u64, block_size: BlockSize) -> Result<u64, Contro
 pub fn block_size(bytes: u64) -> Result<BlockSize, ControlError> {
     BlockSize::new(bytes).ok_or_else(|| {
         let given = exact_bytes(bytes);
-        let reason = format!("a block size of {given}; use 4K, 8K, 16K, 32K or 64K");
+        let reason = format!("a block size cannot be {given}; use 4K, 8K, 16K, 32K or 64K");
         ControlError::invalid("block_size", reason)
     })
 }

@@ -71,9 +71,9 @@ impl Units<'_> {
             && !removed.row.is_disabled
         {
             let reason = format!(
-                "host {host} finds {name} there: `scree unit drain` moves what it holds elsewhere. \
-                 If it is gone for good, or is not to be read any more, stop its daemon or \
-                 unmount it, and try again",
+                "host {host} still reaches {name}: `scree unit drain` moves its data to other \
+                 units. If it must not be read any more, stop its daemon or unmount it, and try \
+                 again",
             );
             return Err(ControlError::Conflict { reason });
         }
@@ -189,7 +189,7 @@ impl Control {
                 .replace_missing(unit, &usable, &there, now);
             let copysets = replaced.await?;
             if copysets > 0 {
-                tracing::warn!(%unit, copysets, "missing for too long: others take its place");
+                tracing::warn!(%unit, copysets, "controller replaces missing unit");
             }
         }
         Ok(())

@@ -157,8 +157,8 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
     };
     format!(
         "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
-         away when they were written; they are copied when those are back, or others take their \
-         place (`scree unit tasks`)",
+         unavailable when these blocks were written. Hosts copy them when the units are back or \
+         replaced (`scree unit tasks` shows the progress)",
         degraded.slots, degraded.segments
     )
 }
@@ -169,8 +169,8 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let damaged: u64 = repair.iter().map(|row| row.damaged).sum();
     if damaged > 0 {
         problems.push(format!(
-            "{damaged} slots have rotted on every unit that has them; restore what is in them from \
-             a backup (`scree unit tasks`)"
+            "{damaged} slots are damaged on every unit that has them: restore their content from a \
+             backup (`scree unit tasks` lists the copysets)"
         ));
     }
     let filled: Vec<&RepairRow> = repair
@@ -206,7 +206,7 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     // A copyset that is being retried may succeed now.
     let mut waiting = filled.iter().filter(|row| row.repairer.is_none());
     if let Some(problem) = waiting.find_map(|row| row.problem.as_ref()) {
-        text += &format!("; in the way is: {problem}");
+        text += &format!("; the last failure: {problem}");
     }
     problems.push(text);
     problems

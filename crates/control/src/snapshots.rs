@@ -98,7 +98,7 @@ impl Snapshots<'_> {
         }
         // Writes after the answer are not in the snapshot.
         let snapshot = self.wait_cut(&id.to_string()).await?;
-        tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "snapshot taken");
+        tracing::info!(snapshot = %id, name = snapshot.name, volume = %row.id, "user requested snapshot");
         Ok(snapshot)
     }
 
@@ -204,7 +204,7 @@ impl Snapshots<'_> {
                     .snapshots()
                     .delete(authorized.principal(), snapshot.id)
                     .await?;
-                tracing::info!(snapshot = %gone.id, name = gone.name, "snapshot deleted");
+                tracing::info!(snapshot = %gone.id, name = gone.name, "user deleted snapshot");
                 Ok(gone)
             })
             .await

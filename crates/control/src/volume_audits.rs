@@ -64,7 +64,7 @@ impl Audits<'_> {
         let snapshot = match snapshot {
             Some(name) => Some(self.snapshot_to_audit(name).await?.id),
             None if row.head.is_none() => {
-                let reason = format!("nothing of volume {:?} is on the units yet", row.name);
+                let reason = format!("volume {:?} has no data on the units yet", row.name);
                 return Err(ControlError::conflict(reason));
             }
             None => None,

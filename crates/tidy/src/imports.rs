@@ -1,4 +1,4 @@
-//! Imports between the files of a crate, and the largest circle among them.
+//! Imports between the files of a crate, and the largest cycle among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ pub struct Circle {
     pub package: String,
 }
 
-/// The circle with the most files in any crate.
+/// The cycle with the most files in any crate.
 pub fn largest_circle(tree: &Tree) -> Option<Circle> {
     let mut packages: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for file in tree.files() {

@@ -169,11 +169,11 @@ impl fmt::Display for Survey {
         match &self.circle {
             Some(circle) => writeln!(
                 f,
-                "largest circle       {} files in {}",
+                "largest cycle        {} files in {}",
                 circle.modules.len(),
                 circle.package
             )?,
-            None => writeln!(f, "largest circle       none")?,
+            None => writeln!(f, "largest cycle        none")?,
         }
         for (kind, list) in [
             ("methods", &self.most_methods),

@@ -32,10 +32,9 @@ use crate::units::{MountedUnit, POLL_INTERVAL, RejoinReports, Units, lease_count
 /// The database is older than the data on the units.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the database is older than the data: it counts {database} leases, and the unit {url} counts \
-     {unit}, so versions are missing from it and it must not be written with as it is; put the \
-     newer one back, or, if that is lost, start `scree up`, or one controller, once with \
-     `--restored-database`"
+    "the database is older than the data: it has {database} leases, and the unit {url} has {unit}, \
+     so versions are missing from it, and no volume is opened with it; restore the newer one, or, \
+     if that is lost, start `scree up`, or one controller, once with `--restored-database`"
 )]
 pub struct OlderDatabase {
     /// URL of the unit with the highest count.

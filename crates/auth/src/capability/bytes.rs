@@ -21,13 +21,13 @@ const COUNT: u16 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadCapability {
     /// The length is wrong.
-    #[error("the capability is {0} bytes long, and should have another length")]
+    #[error("the capability has an invalid length: {0} bytes")]
     Length(usize),
     /// A newer controller signed it.
     #[error("the capability has format {0}; this program knows format 1")]
     Format(u16),
     /// The kind is unknown, and may be newer than this program.
-    #[error("there is no capability of kind {0}")]
+    #[error("the capability has the unknown kind {0}")]
     Kind(u16),
     /// A list is too long, or an item is invalid.
     #[error("the capability has invalid items")]

@@ -82,7 +82,7 @@ pub enum PeerError {
     #[error("cannot read the certificate")]
     Certificate,
     /// The certificate is not signed by an accepted authority, or is not valid now.
-    #[error("the certificate is not signed by an accepted authority, or it has just ended")]
+    #[error("the certificate is not signed by an accepted authority, or has just expired")]
     Unsigned,
     /// The certificate's key cannot be read.
     #[error("cannot read the certificate's key")]

@@ -326,7 +326,7 @@ impl ServerCertVerifier for ByKey {
                 .map_err(|error| rustls::Error::General(error.to_string()))?
                 .key;
             if shown != server {
-                let message = format!("the server has the key {shown}, and not {server}");
+                let message = format!("the server has the key {shown}, not {server}");
                 return Err(rustls::Error::General(message));
             }
         }

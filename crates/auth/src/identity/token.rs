@@ -21,7 +21,7 @@ pub struct TokenHash(pub [u8; 32]);
 
 /// The error for text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a join token, which is scree-join- and 64 hex digits")]
+#[error("this is not a join token: a join token is scree-join- and 64 hex digits")]
 pub struct BadToken;
 
 impl JoinToken {

@@ -94,7 +94,7 @@ pub enum DatabaseError {
         name: String,
     },
     /// The name is taken.
-    #[error("{what} exists already")]
+    #[error("{what} already exists")]
     Taken {
         /// The kind of object and the name.
         what: String,
@@ -124,7 +124,7 @@ pub enum DatabaseError {
         reason: String,
     },
     /// The operation was carried out on members that have been replaced since.
-    #[error("members have changed: {reason}")]
+    #[error("the members of the copyset have changed: {reason}")]
     MembersChanged {
         /// The place, and what was found.
         reason: String,
@@ -149,8 +149,8 @@ pub enum DatabaseError {
     Away(sqlx::Error),
     /// Other transactions held a needed lock for too long. Nothing was changed.
     #[error(
-        "the database is busy: what others change there takes too long ({0}); nothing was \
-         changed, ask again; if this goes on, look at what holds PostgreSQL's locks (pg_locks)"
+        "the database is busy: other transactions take too long ({0}). Nothing was changed; try \
+         again. If this persists, check which session holds PostgreSQL's locks (pg_locks)"
     )]
     Busy(sqlx::Error),
     /// The database is read-only.
@@ -161,8 +161,8 @@ pub enum DatabaseError {
     ReadOnly(sqlx::Error),
     /// The disk of the database is full. Nothing was changed.
     #[error(
-        "the database has no room for a change: {0}; nothing was changed: make room where it lies \
-         (the file system of scree.db, or PostgreSQL's), and ask again"
+        "the database is full: {0}. Nothing was changed; free space in its file system (that of \
+         scree.db, or PostgreSQL's), and try again"
     )]
     Full(sqlx::Error),
     /// SQLite or PostgreSQL failed.
@@ -274,7 +274,7 @@ mod tests {
         let error = DatabaseError::from(error.map(|_| ()).expect_err("there is no room"));
         assert!(matches!(error, DatabaseError::Full(_)), "{error:?}");
         assert!(
-            error.to_string().contains("make room where it lies"),
+            error.to_string().contains("the database is full"),
             "{error}"
         );
     }

@@ -169,7 +169,7 @@ async fn check_place(
     }
     tracing::error!(
         %found, %expected,
-        "the database's address leads to another database than before, which is not used"
+        "controller refused database: the address leads to another database than before"
     );
     let why = "another database than before";
     Err(sqlx::Error::Configuration(why.into()))
@@ -218,7 +218,7 @@ async fn listen(
                     Ok(_) => is_deaf = false,
                     Err(error) => {
                         if !is_deaf {
-                            tracing::warn!(%error, "no notices from the database; tried again");
+                            tracing::warn!(%error, "controller gets no notices and will retry");
                         }
                         is_deaf = true;
                         host::sleep(LOOK_AGAIN).await;

@@ -88,8 +88,8 @@ impl Control {
         measures.one(&DATABASE_LATENCY, latency.as_secs_f64());
         match host::timeout(DATABASE_WITHIN, self.counts()).await {
             Some(Ok(counts)) => record_counts(&mut measures, &counts),
-            Some(Err(error)) => tracing::warn!(%error, "nothing is counted"),
-            None => tracing::warn!("nothing is counted: the database takes too long"),
+            Some(Err(error)) => tracing::warn!(%error, "controller skips metrics"),
+            None => tracing::warn!("controller skips metrics: the database takes too long"),
         }
         measures
     }

@@ -41,7 +41,7 @@ pub async fn bytes_of(request: Request) -> Result<Bytes, ApiError> {
     if bytes.windows(6).any(|six| six == b"\\u0000") {
         return Err(ApiError::mistake(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "the body has a NUL character (\\u0000) in it".to_owned(),
+            "the body contains a NUL character (\\u0000)".to_owned(),
         ));
     }
     Ok(bytes)
@@ -125,7 +125,7 @@ pub fn query<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     serde_html_form::from_str(text).map_err(|error| {
         ApiError::mistake(
             StatusCode::BAD_REQUEST,
-            format!("what follows the `?` cannot be read: {error}"),
+            format!("the query cannot be parsed: {error}"),
         )
     })
 }

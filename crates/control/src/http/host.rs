@@ -51,7 +51,7 @@ impl FromRequestParts<Control> for CallingHost {
         }
         let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Host {
-            let reason = "this request is for hosts only".to_owned();
+            let reason = "only hosts may send this request".to_owned();
             return Err(ControlError::Forbidden { reason }.into());
         }
         Ok(Self(party.id))

@@ -97,7 +97,7 @@ impl HttpsListener {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Most likely out of file descriptors, until some connections end.
-                    tracing::warn!(%error, "connection was not accepted");
+                    tracing::warn!(%error, "server could not accept connection");
                     host::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -114,7 +114,7 @@ impl HttpsListener {
                 };
                 let served = connection.serve(router, watcher).await;
                 if let Err(error) = served {
-                    tracing::debug!(%address, error, "connection ended with an error");
+                    tracing::debug!(%address, error, "connection to client failed");
                 }
             });
         }

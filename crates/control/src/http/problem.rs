@@ -56,7 +56,7 @@ impl IntoResponse for ApiError {
             tracing::warn!(
                 code = self.code.as_str(),
                 detail = self.detail,
-                "a request failed"
+                "controller failed to answer request"
             );
         }
         let code = self.code.as_str();
@@ -99,7 +99,7 @@ pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Res
     let uri = request.uri();
     let bytes = uri.path_and_query().map_or(0, |text| text.as_str().len());
     if bytes > URL_BYTES_MAX {
-        let detail = format!("the URL has {bytes} bytes, and may have {URL_BYTES_MAX}");
+        let detail = format!("the URL has {bytes} bytes; the maximum is {URL_BYTES_MAX}");
         return Err(ApiError::mistake(StatusCode::URI_TOO_LONG, detail));
     }
     // No name contains it, and PostgreSQL accepts none.
@@ -107,7 +107,7 @@ pub(super) async fn refuse_long_urls(request: Request, next: Next) -> Result<Res
         .path_and_query()
         .is_some_and(|text| text.as_str().contains("%00"))
     {
-        let detail = "the URL has a NUL character (%00) in it".to_owned();
+        let detail = "the URL contains a NUL character (%00)".to_owned();
         return Err(ApiError::mistake(StatusCode::BAD_REQUEST, detail));
     }
     Ok(next.run(request).await)
@@ -126,7 +126,7 @@ pub(super) async fn no_such_method() -> ApiError {
     ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
         code: ProblemCode::InvalidArgument,
-        detail: "this path does not have that method".to_owned(),
+        detail: "the path does not support the method".to_owned(),
         field: None,
     }
 }

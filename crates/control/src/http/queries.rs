@@ -74,7 +74,7 @@ pub(super) async fn refuse_unknown(
                 None => {}
             }
             if name == "dry_run" {
-                let reason = "this request has no dry run; leave `dry_run` out";
+                let reason = "this request does not support `dry_run`; leave it out";
                 return Err(ControlError::invalid("dry_run", reason).into());
             }
             let list: Vec<&str> = names.keys().map(String::as_str).collect();

@@ -23,7 +23,7 @@ impl FromRequestParts<Control> for CallingDaemon {
         let caller = caller_of(parts)?;
         let party = control.parties().principal(caller).await?.party;
         if party.subject.kind() != Kind::Unit {
-            let reason = "this is for unit daemons only".to_owned();
+            let reason = "only unit daemons may send this request".to_owned();
             return Err(ControlError::Forbidden { reason }.into());
         }
         Ok(Self(party.id))

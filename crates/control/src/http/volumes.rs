@@ -193,7 +193,7 @@ async fn restore(
             RestoreTo::Time(world::Millis(time.as_millisecond()))
         }
         (None, Some(version)) => RestoreTo::Version(version),
-        _ => return Err(invalid("say either `time` or `version`".to_owned()).into()),
+        _ => return Err(invalid("give either `time` or `version`".to_owned()).into()),
     };
     Ok(Json(Volume::from(
         authorized.volumes().restore(&volume, to).await?,

@@ -41,8 +41,7 @@ impl Parties {
         // TLS has checked that only when the connection began.
         if self.world.clock.wall() > peer.ends {
             return Err(unauthenticated(&format!(
-                "the certificate has ended at {}; connect again with a newer one, or join with a \
-                 new token",
+                "the certificate expired at {}; connect with a newer one, or join with a new token",
                 rfc3339(peer.ends)
             )));
         }

@@ -237,8 +237,8 @@ impl Parties {
     ) -> Result<Issued, ControlError> {
         let refused = || {
             unauthenticated(
-                "the token is not valid (any more): each is valid for one use within an hour; ask \
-                 an administrator for another",
+                "the token is not valid: a token can be used once, within an hour; ask an \
+                 administrator for a new one",
             )
         };
         let token: JoinToken = token.parse().map_err(|_| refused())?;
@@ -261,7 +261,7 @@ impl Parties {
         request_pem: &str,
     ) -> Result<Issued, ControlError> {
         if principal.signed_by == Some(SignedBy::NamedAuthority) {
-            let reason = "this certificate is another authority's: have that one renew it";
+            let reason = "another authority issued this certificate: renew it there";
             return Err(ControlError::conflict(reason));
         }
         let key = key_of(request_pem)?;

@@ -55,7 +55,7 @@ impl Units<'_> {
             url: url.to_owned(),
             zone: zone.map(str::to_owned),
         };
-        let hint = "it adds the unit when it can, and `scree unit list` shows it then";
+        let hint = "it will add the unit when it is back, and `scree unit list` will show the unit";
         let JobOutput::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
             return Err(wrong_output());
         };
@@ -124,6 +124,6 @@ pub(crate) fn name_of(units: &[UnitRow], id: UnitId) -> String {
 pub(crate) fn no_unit(name: &str) -> ControlError {
     ControlError::NotFound {
         what: format!("unit {name}"),
-        hint: "`scree unit list` shows those there are".into(),
+        hint: "`scree unit list` lists the units".into(),
     }
 }

@@ -68,9 +68,9 @@ impl UnitRegistry<'_> {
         };
         Ok((!is_enough).then(|| {
             let text = format!(
-                "{what} have to be in {needed} zones to be apart, and there are \
-                 {zones}: some lie in one zone, and are lost with it; have an administrator add \
-                 units in other zones (`scree unit add --zone`, `scree unit set-zone`)"
+                "{what} need {needed} zones, and there are {zones}: some share a zone, and are \
+                 lost with it; ask an administrator to add units in other zones (`scree unit add \
+                 --zone`, `scree unit set-zone`)"
             );
             Message::new(MessageCode::ZonesInsufficient, text)
         }))
@@ -93,8 +93,8 @@ impl UnitRegistry<'_> {
             return Err(ControlError::invalid(
                 field,
                 format!(
-                    "{what} {needed} units, and there are {count}; ask for \
-                     fewer, or have an administrator add units (`scree unit add`)",
+                    "{what} {needed} units, and there are {count}; ask for fewer, or ask an \
+                     administrator to add units (`scree unit add`)",
                 ),
             ));
         }
@@ -119,8 +119,8 @@ impl UnitRegistry<'_> {
         let shared = self.copysets().await?.iter().filter(is_shared).count();
         Ok((shared > 0).then(|| {
             let text = format!(
-                "{shared} sets of units that hold segments together have two in one zone: they \
-                 were planned before it was said, and stay in use"
+                "{shared} copysets have two units in one zone: they were planned before the zones \
+                 were named, and stay in use"
             );
             Message::new(MessageCode::ZonesShared, text)
         }))

@@ -76,7 +76,7 @@ impl Volumes<'_> {
             .filter(|free| *free < needed);
         Ok(free.map(|free| {
             let text = format!(
-                "full, it would take {} ({redundancy}), and the units have {} free; an \
+                "when full, it takes {} ({redundancy}), but the units have {} free; an \
                  administrator should add units before that",
                 about_bytes(needed),
                 about_bytes(free)
@@ -109,8 +109,8 @@ impl Volumes<'_> {
         }
         Err(ControlError::NoCapacity {
             reason: format!(
-                "full, it would take {}; with what all other volumes would take, that is more \
-                 than {overcommit} times the free room; the operator can add units, or raise \
+                "when full, it takes {}; together with all other volumes, that is more than \
+                 {overcommit} times the free space; the operator can add units, or raise \
                  `--overcommit`",
                 about_bytes(redundancy.taken(size_bytes)),
             ),

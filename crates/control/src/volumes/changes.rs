@@ -178,7 +178,7 @@ impl Volumes<'_> {
         if self.request.is_dry_run() {
             return self.reported_view(row.id).await;
         }
-        tracing::info!(volume = %row.id, name = row.name, "volume is being deleted");
+        tracing::info!(volume = %row.id, name = row.name, "controller deletes volume");
         match self.reported_view(row.id).await {
             Ok(view) => Ok(view),
             // It was cleaned and removed meanwhile.

@@ -124,7 +124,10 @@ impl Volumes<'_> {
     /// The attachment, as soon as its host has reported on `asked`.
     async fn wait_exported(self, asked: &AttachmentRow) -> Result<AttachmentRow, ControlError> {
         // A dry run changes nothing that a host could report on.
-        debug_assert!(!self.request.is_dry_run(), "exports have no dry run");
+        debug_assert!(
+            !self.request.is_dry_run(),
+            "exports do not support a dry run"
+        );
         let database = &self.request.inner.database;
         let said = self.request.until(HOST_WITHIN, || async {
             let now = database.attachments().get(asked.id).await?;

@@ -120,7 +120,7 @@ impl Volumes<'_> {
             (None, None) => self.request.unit_registry().default_replicas().await?,
         };
         if !(1..=REPLICAS_MAX).contains(&replicas) {
-            let reason = format!("{replicas} replicas; a volume has 1 to {REPLICAS_MAX}");
+            let reason = format!("a volume has 1 to {REPLICAS_MAX} replicas, not {replicas}");
             return Err(ControlError::invalid("replicas", reason));
         }
         Ok(Redundancy { replicas, erasure })
@@ -179,14 +179,14 @@ fn shape_of(
     let name = &origin.name;
     if asked.is_some_and(|asked| asked != origin.block_size) {
         let reason = format!(
-            "snapshot {name:?} has blocks of {}, and so have its clones; leave the block size out",
+            "clones of snapshot {name:?} have its block size, {}; leave the block size out",
             exact_bytes(origin.block_size.bytes() as u64)
         );
         return Err(ControlError::invalid("block_size", reason));
     }
     if encryption.is_some_and(|encryption| encryption != origin.encryption) {
         let reason = format!(
-            "snapshot {name:?} is sealed with {}, and so are its clones; leave the encryption out",
+            "clones of snapshot {name:?} have its encryption, {}; leave the encryption out",
             origin.encryption
         );
         return Err(ControlError::invalid("encryption", reason));

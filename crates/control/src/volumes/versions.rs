@@ -53,7 +53,7 @@ impl Volumes<'_> {
             .volumes()
             .set_head(self.request.principal(), row.id, version)
             .await?;
-        tracing::info!(volume = %row.id, name = row.name, version = version.number, "restored");
+        tracing::info!(volume = %row.id, name = row.name, version = version.number, "user restored volume");
         self.reported_view(row.id).await
     }
 
@@ -74,7 +74,7 @@ impl Volumes<'_> {
             }
         };
         let name = &row.name;
-        let hint = format!("`scree volume versions {name}` shows those that are kept");
+        let hint = format!("`scree volume versions {name}` lists the versions that are kept");
         found
             .map(|version| version.key)
             .ok_or_else(|| ControlError::NotFound {

@@ -452,7 +452,7 @@ mod claims {
         assert_eq!(lease.journal, None);
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         for (has, said) in [
-            (None, "has none"),
+            (None, "uses none"),
             (Some(OTHER_FOLDER), "jrnl-00000000000000002"),
         ] {
             let refused = rows.acquire_with(has).await.expect_err("out of reach");
@@ -462,7 +462,8 @@ mod claims {
         }
         assert_eq!(rows.note(&asked).await, None);
         let reason = rows.take(&asked).await;
-        let end = "what it had flushed since is in the shared folder jrnl-00000000000000001";
+        let end = "the writes that it flushed since are in the shared folder of journals \
+                   jrnl-00000000000000001";
         assert!(
             reason.contains("taken by force") && reason.ends_with(end),
             "{reason}"
@@ -475,10 +476,10 @@ mod claims {
         assert_eq!(notice, Some(reason.clone()));
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         assert_eq!(lease.journal.map(|named| named.epoch), Some(1));
-        let note = Some(format!("{reason} and is replayed"));
+        let note = Some(format!("{reason} and are replayed"));
         assert_eq!(rows.note(&next).await, note);
         rows.acquire_with(None).await.expect("a lease");
-        let note = Some(format!("{reason} only, which this host does not have"));
+        let note = Some(format!("{reason} only, which this host does not use"));
         assert_eq!(rows.note(&next).await, note);
 
         // The host acquired no lease, so its attachment changed nothing.
@@ -489,7 +490,7 @@ mod claims {
         let lease = rows.acquire_with(None).await.expect("a lease");
         assert_eq!(lease.journal, None, "given up for good");
         let reason = rows.take(&last).await;
-        assert!(reason.contains("that host's journal only"), "{reason}");
+        assert!(reason.contains("only in that host's journal"), "{reason}");
     }
 
     pub async fn a_closed_volume_has_no_named_journal(rows: Rows) {

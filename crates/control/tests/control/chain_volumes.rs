@@ -46,7 +46,7 @@ async fn chains_have_no_cycle_and_a_replica_belongs_to_one_volume(scene: Scene) 
     replicate(&scene, &alice, "a", "b", 200).await;
     replicate(&scene, &alice, "b", "c", 200).await;
     let refused = replicate(&scene, &alice, "c", "a", 409).await;
-    assert_says(&refused, "circle");
+    assert_says(&refused, "loop");
     let refused = replicate(&scene, &alice, "d", "b", 409).await;
     assert_says(&refused, "is a replica of \"a\"");
     replicate(&scene, &alice, "a", "none", 404).await;
@@ -54,7 +54,7 @@ async fn chains_have_no_cycle_and_a_replica_belongs_to_one_volume(scene: Scene) 
     let chain = replicate(&scene, &alice, "b", "d", 200).await;
     replicate(&scene, &alice, "c", "a", 200).await;
     let refused = replicate(&scene, &alice, "b", "c", 409).await;
-    assert_says(&refused, "circle");
+    assert_says(&refused, "loop");
     let id = chain["id"].as_str().expect("an id");
     let delete = format!("DELETE /v1/chains/{id}");
     scene.request(Some(&alice), &delete, Value::Null, 200).await;

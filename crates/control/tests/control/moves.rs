@@ -282,8 +282,14 @@ mod claims {
     }
 
     pub async fn stays(rows: Rows) {
-        let there = rows.start(&rows.to(0)).await.expect_err("there already");
-        assert!(there.to_string().contains("there already"), "{there}");
+        let there = rows
+            .start(&rows.to(0))
+            .await
+            .expect_err("it is attached there");
+        assert!(
+            there.to_string().contains("already attached there"),
+            "{there}"
+        );
         let detaching =
             rows.database
                 .attachments()

@@ -96,7 +96,7 @@ mod claims {
         scene.suspicion(1, false).await;
         let task = scene.take(0, NOW).await.expect("rebuilding");
         let end = RepairOutcome {
-            problem: Some("it is away".to_owned()),
+            problem: Some("it is unavailable".to_owned()),
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
@@ -109,7 +109,7 @@ mod claims {
         assert_eq!(taken, Value::Bool(true));
         let repair = scene.database.repair().list(NOW).await.expect("read");
         let problem = repair.iter().find_map(|row| row.problem.as_deref());
-        assert_eq!(problem, None, "that it was away is told no more");
+        assert_eq!(problem, None, "its unavailability is no longer reported");
         let again = scene.take(0, NOW).await.expect("at once");
         assert_eq!(again.missed, task.missed, "it lacks no more");
     }
@@ -127,7 +127,7 @@ mod claims {
         // The suspect serials stay known as long as nothing was copied.
         let end = RepairOutcome {
             copied_to: Some(Vec::new()),
-            problem: Some("it is away".to_owned()),
+            problem: Some("it is unavailable".to_owned()),
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
@@ -136,7 +136,7 @@ mod claims {
         // Something was copied, and the member is not in sync.
         let end = RepairOutcome {
             copied_to: Some(vec![unit(1)]),
-            problem: Some("it went away".to_owned()),
+            problem: Some("it became unavailable".to_owned()),
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, LATER, end).await);

@@ -136,7 +136,7 @@ mod claims {
         let failed = |copyset| calls::EndRepair {
             copyset,
             end: RepairOutcome {
-                problem: Some("a unit is away".to_owned()),
+                problem: Some("a unit is unavailable".to_owned()),
                 ..RepairOutcome::default()
             },
         };

@@ -203,7 +203,7 @@ mod claims {
             "{said}"
         );
         assert!(said.contains("file:///1 (unit-"), "{said}");
-        assert!(said.contains("is found by no host"), "{said}");
+        assert!(said.contains("is not reached by any host"), "{said}");
         assert_eq!(scene.states().await, [MemberState::InSync; 2]);
 
         // The replacement of a draining unit is lost before it is in sync.
@@ -212,7 +212,7 @@ mod claims {
         let said = remove(2, Removal::Lost, &[0, 1, 3]).await;
         assert!(said.contains("file:///1 (unit-"), "{said}");
         assert!(said.contains("may be incomplete"), "{said}");
-        assert!(said.contains("since it began to drain"), "{said}");
+        assert!(said.contains("since its drain began"), "{said}");
         let said = remove(2, Removal::DataLossAccepted, &[0, 1, 3]).await;
         assert!(said.starts_with("Ok"), "{said}");
         assert!(said.contains("copysets_lost: 1"), "{said}");

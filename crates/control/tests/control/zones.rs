@@ -82,14 +82,18 @@ async fn copies_are_in_different_zones_also_those_set_before_a_daemon_starts(sce
     // Copysets that were planned before stay, and a notice names them.
     let said = put_zone(&scene, "store-3", json!("a"), 200).await;
     assert!(
-        said["message"].to_string().contains("two in one zone"),
+        said["message"]
+            .to_string()
+            .contains("two units in one zone"),
         "{said}"
     );
     let status = scene
         .request(root, "GET /v1/status", Value::Null, 200)
         .await;
     assert!(
-        status["problems"].to_string().contains("two in one zone"),
+        status["problems"]
+            .to_string()
+            .contains("two units in one zone"),
         "{status}"
     );
     let said = put_zone(&scene, "store-3", Value::Null, 200).await;

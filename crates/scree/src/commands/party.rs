@@ -212,8 +212,8 @@ fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
     }
     let subject = &made.subject;
     Err(Failure::new(format!(
-        "the token was for {subject}, which is no {kind}: ask an administrator for the token of a \
-         {kind} (`scree {kind} token NAME`)"
+        "the token was for {subject}, which is not a {kind}: ask an administrator for the token of \
+         a {kind} (`scree {kind} token NAME`)"
     )))
 }
 

@@ -76,6 +76,6 @@ pub(super) fn notify_init(state: &str) {
     let sent = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, name, "service manager was not notified");
+        tracing::warn!(%error, name, "process could not notify service manager");
     }
 }

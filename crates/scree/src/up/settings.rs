@@ -79,7 +79,8 @@ impl Identity {
         if profile.kind() != Some(kind) {
             let (path, subject) = (path.display(), &profile.subject);
             return Err(Failure::new(format!(
-                "{path} is the identity of {subject}, which is no {kind}: {remedy} in another folder (--dir)"
+                "{path} is the identity of {subject}, which is not a {kind}: {remedy} in another \
+                 folder (--dir)"
             )));
         }
         let read = profile.read_again(world);

@@ -102,7 +102,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     };
     notify_init("STOPPING=1");
     if host::timeout(GOODBYE, service.shut_down()).await.is_none() {
-        tracing::warn!("some connections were not closed in time");
+        tracing::warn!("daemon did not close all connections in time");
     }
     ended.map_err(Failure::new)
 }

@@ -323,7 +323,7 @@ fn impossible_audits_are_refused() {
     host.refuses(
         1,
         &audit(&["empty", "--units", "u1"]),
-        &["nothing of volume \"empty\" is on the units yet"],
+        &["volume \"empty\" has no data on the units yet"],
     );
     host.refuses(2, &audit(&["empty"]), &["--units"]);
     host.qemu_io("empty", &["write -P 1 0 64k", "flush"]);

@@ -105,7 +105,7 @@ fn impossible_volumes_are_refused() {
         [&["volume", "create", name][..], more].concat()
     };
     let refuses = |arguments: Vec<&str>, words: &[&str]| host.refuses(1, &arguments, words);
-    refuses(create("disk", &["--size", "1G"]), &["exists already"]);
+    refuses(create("disk", &["--size", "1G"]), &["already exists"]);
     refuses(create("a", &["--size", "0"]), &["less than one block"]);
     refuses(
         create("a", &["--size", "4097"]),
@@ -168,7 +168,7 @@ fn unknown_names_and_wrong_states_are_refused() {
     host.refuses(
         1,
         &["snapshot", "create", "disk", "--name", "moment"],
-        &["exists already"],
+        &["already exists"],
     );
     host.refuses(
         1,

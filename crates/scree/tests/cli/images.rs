@@ -148,7 +148,7 @@ fn impossible_requests_on_images_are_refused() {
     host.refuses(
         1,
         &["image", "preload", "disk"],
-        &["nothing of volume", "on the units yet"],
+        &["volume", "has no data on the units yet"],
     );
     host.qemu_io("disk", &["write -P 5 0 1M"]);
     host.json(&["volume", "unexport", "disk"]);

@@ -105,7 +105,7 @@ fn writes_flushed_by_a_dead_host_are_replayed_by_a_host_with_its_journals() {
     hosts.export("h2");
     let note = hosts.note();
     assert!(
-        note.contains("\"h1\"") && note.contains("jrnl-") && note.ends_with("and is replayed"),
+        note.contains("\"h1\"") && note.contains("jrnl-") && note.ends_with("and are replayed"),
         "{note}"
     );
     assert!(hosts.io(1, &["read -P 7 0 1M", "read -P 8 1M 1M"]));
@@ -187,7 +187,7 @@ fn a_host_without_the_journal_continues_from_the_newest_version_and_reports_it()
     hosts.export("h2");
     let note = hosts.note();
     assert!(
-        note.contains("at version 1") && note.ends_with("only, which this host does not have"),
+        note.contains("at version 1") && note.ends_with("only, which this host does not use"),
         "{note}"
     );
     assert!(hosts.io(1, &["read -P 7 0 1M", "write -P 9 1M 1M", "flush"]));

@@ -112,7 +112,7 @@ fn a_rotation_completes_through_any_number_of_kills() {
         (&added["kind"], &added["state"]),
         (&"passphrase".into(), &"active".into())
     );
-    host.refuses(1, &["key", "add", "new"], &["exists already"]);
+    host.refuses(1, &["key", "add", "new"], &["already exists"]);
     host.refuses(1, &["key", "add", "No Name"], &["is not a name"]);
     host.refuses(1, &["key", "rotate", "old", "new"], &["scree key list"]);
     host.refuses(

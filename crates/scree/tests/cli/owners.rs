@@ -100,7 +100,7 @@ fn a_volume_is_created_once_and_tagged(users: &Users) -> String {
     let keyed = [&create[..], &["--idempotency-key", "k1"]].concat();
     let disk = users.of("alice", &keyed);
     assert_eq!(users.of("alice", &keyed)["id"], disk["id"]);
-    users.refused("alice", &create, "exists already");
+    users.refused("alice", &create, "already exists");
     assert_eq!(
         users.names("alice", &["volume", "list", "--tag", "tier=gold"]),
         ["disk"]
@@ -220,7 +220,11 @@ fn grants_are_returned_and_revoked(users: &Users) {
 }
 
 fn projects_have_quotas_and_members(users: &Users) {
-    users.refused("alice", &["project", "add", "red"], "is no administrator");
+    users.refused(
+        "alice",
+        &["project", "add", "red"],
+        "is not an administrator",
+    );
     users.site.locally(&[
         "project",
         "quota",

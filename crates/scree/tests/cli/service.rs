@@ -280,7 +280,7 @@ fn unknown_callers_and_missing_rights_are_refused() {
     assert_eq!(site.login("alice", &alice).code, 0);
     let said = site.login("again", &alice);
     assert!(
-        said.code == 1 && said.error.contains("valid for one use"),
+        said.code == 1 && said.error.contains("a token can be used once"),
         "{}",
         said.error
     );
@@ -300,7 +300,7 @@ fn unknown_callers_and_missing_rights_are_refused() {
         &["audit"],
         &["unit", "list"],
     ] {
-        refused(arguments, "is no administrator");
+        refused(arguments, "is not an administrator");
     }
     site.locally(&["user", "disable", "alice"]);
     refused(&["whoami"], "is disabled");

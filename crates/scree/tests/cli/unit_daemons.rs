@@ -105,7 +105,7 @@ fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     // A token of the wrong kind.
     let said = site.join_unit_in("u", &invited);
     assert_eq!(said.code, 1);
-    assert!(said.error.contains("is no unit"), "{}", said.error);
+    assert!(said.error.contains("is not a unit"), "{}", said.error);
     assert!(!site.path("u/identity.toml").exists());
 
     let invited = site.locally(&["host", "token", "h1"]);
@@ -121,7 +121,7 @@ fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     let dir = site.text("a");
     let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
     assert_eq!(said.code, 1);
-    assert!(said.error.contains("is no unit"), "{}", said.error);
+    assert!(said.error.contains("is not a unit"), "{}", said.error);
     // The token is still valid.
     assert_eq!(site.join_host(&invited).code, 0);
     // An invalid zone is refused before the daemon is registered.
@@ -134,7 +134,7 @@ fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     let invited = site.locally(&["unit", "create", "s9"]);
     let said = site.login("default", &invited);
     assert_eq!(said.code, 1);
-    assert!(said.error.contains("is no user"), "{}", said.error);
+    assert!(said.error.contains("is not a user"), "{}", said.error);
 
     let dir = site.text("u");
     let said = scree(&["unit", "--dir", &dir, "--listen", "127.0.0.1:0"]);
@@ -147,7 +147,7 @@ fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     assert!(said.error.contains("scree://unit/store1"), "{}", said.error);
     let said = scree(&["agent", "--dir", &dir]);
     assert_eq!(said.code, 1);
-    assert!(said.error.contains("is no host"), "{}", said.error);
+    assert!(said.error.contains("is not a host"), "{}", said.error);
 }
 
 /// A volume on three daemons: whichever is killed, its blocks can be read without a wait.

@@ -76,9 +76,9 @@ fn a_replica_volume_is_known_by_its_id_not_by_its_name() {
     assert_eq!(said.code, 0, "{}", said.error);
     wait_for(&host, "r is in sync", 3);
     assert!(alike(&b));
-    let circle = host.apply_chain("b", &CHAIN.replace("'b'", "'disk'"));
-    assert_eq!(circle.code, 1, "{}", circle.out);
-    assert!(circle.error.contains("circle"), "{}", circle.error);
+    let chain_loop = host.apply_chain("b", &CHAIN.replace("'b'", "'disk'"));
+    assert_eq!(chain_loop.code, 1, "{}", chain_loop.out);
+    assert!(chain_loop.error.contains("loop"), "{}", chain_loop.error);
 }
 
 #[test]

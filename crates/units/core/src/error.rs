@@ -142,7 +142,7 @@ pub enum UnitError {
         reason: String,
     },
     /// The unit daemon was restarted between a put and its sync, and may have lost the put.
-    #[error("unit {url} was restarted, and may have lost what was put")]
+    #[error("unit {url} was restarted, and may have lost unsynced slots")]
     Restarted {
         /// The URL of the unit.
         url: String,

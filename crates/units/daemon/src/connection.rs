@@ -155,7 +155,7 @@ impl Handshake<'_> {
                 };
                 let name = accepted.client_hello().server_name().map(str::parse);
                 let Some(Ok(unit)) = name else {
-                    return Err(invalid("the server name is no unit's id"));
+                    return Err(invalid("the server name is not the id of a unit"));
                 };
                 return Ok(Some(Hello {
                     stream,
@@ -238,7 +238,7 @@ impl Handshake<'_> {
         };
         let ended = active.run(buffer);
         if let Err(error) = &ended {
-            tracing::debug!(host = %host.key, why = with_causes(error), "connection of a host failed");
+            tracing::debug!(host = %host.key, why = with_causes(error), "connection to host failed");
         }
         ended
     }

@@ -173,7 +173,7 @@ impl Refusal {
         let mut reader = Reader::new(body);
         let mut refusal = Self::new(status, "");
         match status {
-            Status::Done => return Err(Malformed("the status is no refusal")),
+            Status::Done => return Err(Malformed("the status is not a refusal")),
             Status::NoSlot => {
                 refusal.slot = Slot(reader.u16()?);
                 reader.u16()?;

@@ -134,7 +134,7 @@ pub(super) fn recover_journal(
     match (action, opened) {
         (JournalUse::Continue, Some((journal, records))) => {
             if records > 0 {
-                tracing::info!(%volume, records, bytes = journal.used_bytes(), "replayed the journal");
+                tracing::info!(%volume, records, bytes = journal.used_bytes(), "volume replayed its journal");
             }
             Ok(journal)
         }
@@ -148,7 +148,8 @@ pub(super) fn recover_journal(
             if position > 0 && lease.journal.is_none() && location.folder.is_none() {
                 tracing::warn!(
                     %volume, journal = %location.path.display(),
-                    "no journal found: unless the last host closed the volume, what it flushed after the newest version is lost"
+                    "no journal found: unless the last host closed the volume, the writes that it \
+                     flushed after the newest version are lost"
                 );
             }
             Ok(create(position)?)

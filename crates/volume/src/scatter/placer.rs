@@ -116,8 +116,8 @@ struct Abandoned {
 pub enum AssignError {
     /// No copyset of the required size has a unit that takes writes.
     #[error("{}", match is_transient {
-        true => "the storage units that would take writes are unavailable",
-        false => "no storage unit takes writes",
+        true => "the storage units that could accept writes are unavailable",
+        false => "no storage unit accepts writes",
     })]
     NoUnit {
         /// Whether one will, once unavailable or failing units recover.

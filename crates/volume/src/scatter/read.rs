@@ -380,7 +380,7 @@ impl Reading<'_> {
                 self.damaged[index] = true;
                 tracing::warn!(
                     location = ?piece.entry.location, unit = %member.id, %mismatch,
-                    "skipped a damaged copy"
+                    "volume skipped damaged copy"
                 );
             }
         }

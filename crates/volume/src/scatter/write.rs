@@ -42,13 +42,13 @@ pub enum PlaceError {
     #[error(transparent)]
     Assign(#[from] AssignError),
     /// The pieces could not be read from their source.
-    #[error("cannot read back what is to be destaged")]
+    #[error("cannot read back the blocks to destage")]
     Source(#[source] std::io::Error),
     /// The placement had to stop.
     #[error(transparent)]
     Stopped(#[from] StopReason),
     /// Units kept failing.
-    #[error("no set of storage units took the segments")]
+    #[error("no set of storage units accepted the segments")]
     Units(#[source] UnitError),
 }
 
@@ -185,7 +185,7 @@ impl Pieces {
 
     /// The put of a share has failed: its pieces are assigned again.
     fn retry(&mut self, store: &Store, placer: &mut Placer, share: Share, error: UnitError) {
-        tracing::warn!(segment = %share.segment, %error, "a put failed; its blocks go to another segment");
+        tracing::warn!(segment = %share.segment, %error, "volume could not put blocks; they go to another segment");
         let freed = store.free_orphans(share.segment, share.first..share.end);
         if error.is_outcome_unknown() {
             // The put may be carried out after the free.
@@ -355,6 +355,6 @@ impl SharePut {
 fn no_writer(segment: SegmentId) -> UnitError {
     UnitError::Missing {
         url: format!("copyset {}", segment.copyset().number()),
-        reason: "none of its units takes writes".to_owned(),
+        reason: "none of its units accepts writes".to_owned(),
     }
 }

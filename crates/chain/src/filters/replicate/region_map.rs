@@ -28,8 +28,8 @@ const REGION_BYTES_MIN: u64 = 1 << 20;
 pub(super) enum UnusableMap {
     /// The volume is smaller than it was.
     #[error(
-        "by the filter's file the replicas have writes that the volume is missing, of a disk of \
-         {recorded} bytes; the volume has {current}"
+        "according to the filter's file, the replicas have writes that the volume is missing, of a \
+         disk of {recorded} bytes; the volume has {current}"
     )]
     Size {
         /// The size when the file was written, in bytes.
@@ -39,9 +39,9 @@ pub(super) enum UnusableMap {
     },
     /// The volume may have been written without the filter.
     #[error(
-        "by the filter's file the replicas have writes that the volume is missing, and the volume \
-         was used without this filter since; give the filter another name to start from the \
-         volume as it is"
+        "according to the filter's file, the replicas have writes that the volume is missing, and \
+         the volume was used without this filter since; give the filter another name to start from \
+         the volume as it is"
     )]
     Interrupted,
 }

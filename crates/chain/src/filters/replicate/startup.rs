@@ -137,7 +137,7 @@ impl Replicate {
                 .set_map(map.map_err(|error| error.to_string())?);
         }
         if self.set.log.map.recover().is_none() {
-            return Err("by the filter's file no member has everything".to_owned());
+            return Err("according to the filter's file, no member is complete".to_owned());
         }
         self.set.log.change(true);
         if is_first {

@@ -67,8 +67,8 @@ impl Journal {
         match self.taken {
             Some(taken) => {
                 let end = match is_reached {
-                    true => " and is replayed",
-                    false => " only, which this host does not have",
+                    true => " and are replayed",
+                    false => " only, which this host does not use",
                 };
                 note(change, volume, host, &format!("{taken}{end}")).await?;
             }
@@ -79,8 +79,9 @@ impl Journal {
                     |other| format!("another one ({other})"),
                 );
                 let reason = format!(
-                    "what lease {epoch} flushed is in the shared folder {folder}, and this host \
-                     has {has}; start its agent with --journals and that folder"
+                    "the writes that lease {epoch} flushed are in the shared folder of journals \
+                     {folder}, but this host uses {has}: start its agent with --journals and that \
+                     folder"
                 );
                 return Err(DatabaseError::JournalAway { volume, reason });
             }
@@ -120,8 +121,7 @@ pub(in crate::database) async fn take_away(
     let taken = match of(&mut *change, volume).await? {
         None => {
             return Ok(format!(
-                "{taken}; what was written there later{left} is in that host's journal only, \
-                 which it keeps aside"
+                "{taken}; later writes{left} are only in that host's journal, which it quarantines"
             ));
         }
         // A later holder has acknowledged no write.
@@ -130,7 +130,8 @@ pub(in crate::database) async fn take_away(
             ..
         }) => before,
         Some(Journal { named, .. }) => format!(
-            "{taken}; what it had flushed since{left} is in the shared folder {}",
+            "{taken}; the writes that it flushed since{left} are in the shared folder of journals \
+             {}",
             named.folder
         ),
     };

@@ -57,15 +57,15 @@ fn refuse_unmovable(
     }
     if old.access == Access::ReadOnly {
         return refused(format!(
-            "volume {name:?} is attached read-only, and may be so in several places: \
+            "volume {name:?} is attached read-only, and only writable attachments can be moved: \
              attach it there first, then detach it here"
         ));
     }
     if !old.desired.is_attached && old.desired.successor.is_none() || volume.deleting {
-        return refused(format!("volume {name:?} is being detached already"));
+        return refused(format!("volume {name:?} is already being detached"));
     }
     if (old.host, &old.vm) == (next.host, &next.vm) {
-        return refused(format!("volume {name:?} is attached there already"));
+        return refused(format!("volume {name:?} is already attached there"));
     }
     Ok(())
 }
@@ -84,8 +84,8 @@ async fn refuse_unresponsive(
         .await?;
     if heard.is_none() {
         return refused(format!(
-            "the host that volume {name:?} is to be moved to does not report, so it would \
-             be nowhere; move it to another one, or detach it here and attach it there"
+            "the target host does not report, so volume {name:?} would be attached nowhere: start \
+             its agent, or move the volume to another host"
         ));
     }
     Ok(())
@@ -147,7 +147,7 @@ impl Attachments<'_> {
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if who does not
     /// administer the volume could not attach it there now; [`DatabaseError::Refused`] if nothing is to
-    /// follow it, or its host has let go by now.
+    /// follow it, or its host has already released the volume.
     pub async fn cancel_move(
         self,
         principal: &Principal,
@@ -168,7 +168,8 @@ impl Attachments<'_> {
                 };
                 if old.observed.state == AttachmentState::Detached {
                     return refused(format!(
-                        "attachment {id} is detached already, and {} has replaced it; move that one back",
+                        "attachment {id} is already detached, and attachment {} has replaced it: \
+                         move that one back",
                         successor.id
                     ));
                 }

@@ -96,7 +96,7 @@ async fn version_of(
     snapshot: Option<SnapshotId>,
 ) -> Result<(VersionKey, u64), DatabaseError> {
     let nothing = |what: String| DatabaseError::Refused {
-        reason: format!("nothing of {what} is on the units yet"),
+        reason: format!("{what} has no data on the units yet"),
     };
     let Some(snapshot) = snapshot else {
         let head = row
@@ -108,7 +108,10 @@ async fn version_of(
     let taken = rights::check_snapshot(change, principal, snapshot, need).await?;
     if taken.volume != row.id {
         return Err(DatabaseError::Refused {
-            reason: format!("snapshot {:?} is not of volume {:?}", taken.name, row.name),
+            reason: format!(
+                "snapshot {:?} does not belong to volume {:?}",
+                taken.name, row.name
+            ),
         });
     }
     let name = format!("snapshot {:?}", taken.name);
@@ -120,7 +123,7 @@ async fn version_of(
             reason: format!("{name} is not completed yet"),
         }),
         SnapshotState::Error { reason } => Err(DatabaseError::Refused {
-            reason: format!("{name} has come to nothing: {reason}"),
+            reason: format!("{name} failed: {reason}"),
         }),
     }
 }

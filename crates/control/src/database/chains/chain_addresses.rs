@@ -28,7 +28,11 @@ pub(in crate::database) async fn check(
             let other = volumes::by_id(&mut *change, rows::spelt(row, "volume")?).await?;
             if other.id != volume.id && other.owner == volume.owner {
                 return Err(DatabaseError::Refused {
-                    reason: format!("{address} has a replica of {:?}", other.name),
+                    reason: format!(
+                        "{address} already holds a replica of {:?}; choose another \
+                         address",
+                        other.name
+                    ),
                 });
             }
         }

@@ -48,7 +48,8 @@ pub(in crate::database) async fn check(
         }
         if leads_to(&mut *change, id, volume.id).await? {
             return Err(refused(format!(
-                "chains in a circle: writes to {name:?} also reach {:?}",
+                "the chains form a loop: writes to {name:?} also reach {:?}; choose another \
+                 replica",
                 volume.name
             )));
         }

@@ -186,7 +186,9 @@ async fn take_away(
     report: &Report,
 ) -> Result<String, DatabaseError> {
     if attachment.access == Access::ReadOnly || attachment.epoch.is_none() {
-        return Ok(format!("detached by force without {unresponsive}"));
+        return Ok(format!(
+            "detached by force without an answer from {unresponsive}"
+        ));
     }
     let volume = attachment.volume;
     sqlx::query("UPDATE volumes SET epoch = epoch + 1 WHERE id = $1")
@@ -200,7 +202,7 @@ async fn take_away(
         .iter()
         .find(|one| one.attachment == attachment.id);
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
-    let left = left.map_or_else(String::new, |left| format!(" ({left} by its last report)"));
+    let left = left.map_or_else(String::new, |left| format!(" ({left} in its last report)"));
     let taken = format!("taken by force from {unresponsive}: the volume is {at}");
     journals::take_away(change, volume, &taken, &left).await
 }

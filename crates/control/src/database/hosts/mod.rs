@@ -272,7 +272,7 @@ impl Hosts<'_> {
                 assign(&mut change, host).await?;
                 let place = audit_log::place(&mut change, host, None).await?;
                 principal
-                    .note(&mut change, "ask-host", format!("{place}: {text}"))
+                    .note(&mut change, "assign-job", format!("{place}: {text}"))
                     .await?;
                 Ok(task)
             })

@@ -196,7 +196,7 @@ fn refuse_unless_administrator(principal: &Principal) -> Result<(), DatabaseErro
         true => Ok(()),
         false => Err(DatabaseError::Forbidden {
             reason: "a pinned image takes space in the caches of all hosts, so only an \
-                     administrator says so; `scree image mark` needs none"
+                     administrator may pin it; any owner may use `scree image mark`"
                 .to_owned(),
         }),
     }

@@ -137,7 +137,7 @@ impl Images<'_> {
                 let Some(version) = row.head else {
                     let name = &row.name;
                     return Err(DatabaseError::Refused {
-                        reason: format!("nothing of volume {name:?} is on the units yet"),
+                        reason: format!("volume {name:?} has no data on the units yet"),
                     });
                 };
                 for host in hosts {

@@ -59,8 +59,8 @@ impl Keys<'_> {
                     1 => Ok(()),
                     _ => Err(DatabaseError::Refused {
                         reason: format!(
-                            "{} has a key already, or is not this host's, or {} wraps \
-                         nothing new",
+                            "{} already has a key, or is not attached to this host for writing, \
+                             or the wrapping key {} is not active",
                             call.lineage, call.key
                         ),
                     }),

@@ -234,8 +234,8 @@ impl Keys<'_> {
                 let row = find(&mut change, name).await?;
                 if row.key.state != KeyState::Retired {
                     return refused(format!(
-                        "the wrapping key {:?} is {}, and wraps the keys of {} volumes; first let \
-                     another one take its place: `scree key rotate {} OTHER`",
+                        "the wrapping key {:?} is {}, and wraps the keys of {} volumes; replace it \
+                         by another one first: `scree key rotate {} OTHER`",
                         row.key.name, row.key.state, row.lineages, row.key.name
                     ));
                 }

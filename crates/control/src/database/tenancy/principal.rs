@@ -45,7 +45,7 @@ impl Principal {
         }
         Err(ControlError::Forbidden {
             reason: format!(
-                "{} is no administrator; ask one to do this",
+                "{} is not an administrator; ask one to do this",
                 self.party.subject.name()
             ),
         })

@@ -55,7 +55,11 @@ pub(in crate::database) async fn account_of(
         (None, None) => {
             let names: Vec<&str> = rows.iter().map(|(_, name)| name.as_str()).collect();
             Err(DatabaseError::Refused {
-                reason: format!("say for which project: {}", names.join(", ")),
+                reason: format!(
+                    "{own} is a member of several projects ({}); name the one to \
+                     charge (`--project`)",
+                    names.join(", ")
+                ),
             })
         }
     }
@@ -130,8 +134,8 @@ pub(in crate::database) async fn check_quota(
                 || is_member(&mut *change, project, principal.party.id).await?;
             let reason = match is_insider {
                 true => resource.exceeded(&name, has, limit, more),
-                false => "its owner's quota is used up; the owner can delete something, or ask \
-                          an administrator for more"
+                false => "the quota of its project is exhausted; the owner can delete something, \
+                          or ask an administrator for a larger quota"
                     .to_owned(),
             };
             return Err(DatabaseError::Quota { reason });
@@ -188,8 +192,9 @@ impl Resource {
             Self::Bytes => ("", about_bytes),
         };
         format!(
-            "project {project:?} has {}{of} and may have {}, so not {} more; delete \
-             something, or ask an administrator for more (`scree project quota {project} …`)",
+            "project {project:?} has {}{of}, its quota is {}, and this needs {} more; delete \
+             something, or ask an administrator for a larger quota (`scree project quota {project} \
+             …`)",
             spell(has),
             spell(limit),
             spell(more)

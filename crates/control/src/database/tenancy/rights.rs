@@ -96,7 +96,7 @@ fn refuse_unless(
     Err(DatabaseError::Forbidden {
         reason: match need {
             Need::Have(right) => format!(
-                "this needs the right to {right} on {kind} {text:?}; its owner can give it, by \
+                "you do not have the right `{right}` on {kind} {text:?}; its owner can grant it: \
                  `scree grant add USER {right} --{kind} {text}`"
             ),
             _ => format!("only the owner of {kind} {text:?}, or an administrator, may do this"),
@@ -161,7 +161,7 @@ fn the_one<T>(
     let names: Vec<String> = names.collect();
     Err(DatabaseError::Refused {
         reason: format!(
-            "several owners have a {kind} {:?}: say which, such as {}",
+            "several owners have a {kind} {:?}; name one of them, such as {}",
             named.name,
             names.join(" or ")
         ),

@@ -158,8 +158,8 @@ fn remove(unit: UnitId, removal: Removal, observed: &ObservedUnits) -> Replaceme
     let its: Vec<&Copyset> = observed.copysets.iter().filter(is_member).collect();
     if !its.is_empty() && removal == Removal::Empty {
         return ReplacementStep::Refuse(format!(
-            "{name} is a member of {} copysets; `scree unit drain` moves what it holds elsewhere, \
-             and then removes it. If it is lost for good: `scree unit remove --lost`",
+            "{name} is a member of {} copysets; `scree unit drain` moves its data to other units, \
+             and then removes it. If it is lost for good, use `scree unit remove --lost`",
             its.len()
         ));
     }
@@ -221,9 +221,9 @@ impl ObservedUnits {
                 (MemberState::InSync, true) => return None,
                 (MemberState::Rebuilding, true) => "may be incomplete",
                 (MemberState::Draining, true) => {
-                    "holds nothing that was written since it began to drain"
+                    "has no data that was written since its drain began"
                 }
-                (_, false) => "is found by no host",
+                (_, false) => "is not reached by any host",
             };
             Some(format!("{} {why}", name_of(&self.units, other)))
         };

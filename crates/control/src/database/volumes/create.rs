@@ -201,7 +201,7 @@ async fn start_of(
             snapshot.name
         )),
         SnapshotState::Error { reason } => refused(format!(
-            "snapshot {:?} holds nothing: {reason}; take another",
+            "snapshot {:?} failed: {reason}; take another",
             snapshot.name
         )),
     }

@@ -89,10 +89,7 @@ impl VolumeSettings {
                 exact_bytes(JOURNAL_BYTES_MIN),
                 exact_bytes(JOURNAL_BYTES_MAX),
             );
-            let reason = format!(
-                "a journal has {min} to {max}, and not {}",
-                exact_bytes(bytes)
-            );
+            let reason = format!("a journal has {min} to {max}, not {}", exact_bytes(bytes));
             return Err(ControlError::invalid("journal_size", reason));
         }
         let min = SetSettings::CACHE_MAX_MIN;
@@ -100,7 +97,7 @@ impl VolumeSettings {
         if let Some(bytes) = self.cache_max_bytes.filter(is_small) {
             let min = exact_bytes(min);
             let reason = format!(
-                "a volume may have {min} of a cache at least, and not {}",
+                "a volume's share of a cache is at least {min}, not {}",
                 exact_bytes(bytes)
             );
             return Err(ControlError::invalid("cache_max", reason));

@@ -105,13 +105,13 @@ async fn account_for(
     }
     let user = party.subject.name();
     let which = project.map_or_else(
-        || "a project".to_owned(),
-        |name| format!("project {name:?}"),
+        || "there is none".to_owned(),
+        |name| format!("project {name:?} is not one"),
     );
     Err(DatabaseError::Refused {
         reason: format!(
-            "there is not {which} with both you and {user} as members that it could be charged to; \
-             name one (`--project`), or ask an administrator to give it"
+            "the volume can be charged only to a project with both you and {user} as members, and \
+             {which}; name one (`--project`), or ask an administrator to transfer it"
         ),
     })
 }
@@ -133,7 +133,7 @@ async fn refuse_snapshot_names(
     match taken {
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
-            what: format!("a snapshot of {user} with the name of one of this volume's"),
+            what: format!("a snapshot of {user} with the same name as a snapshot of this volume"),
         }),
     }
 }

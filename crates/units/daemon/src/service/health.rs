@@ -161,7 +161,7 @@ impl LastCheck {
         if before != after {
             let (before, after) = (before.name(), after.name());
             let reason = error.map(|error| with_causes(&error));
-            tracing::warn!(before, after, reason, "state of the unit changed");
+            tracing::warn!(before, after, reason, "unit changed its state");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Connections that break while somebody waits for an answer.
+//! Connections that break while a host waits for an answer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use world::Endpoint;
 use crate::inside::whole_lease;
 use crate::site::{Site, connect, put, read, segment, unit_called};
 
-/// What lies between hosts and a daemon.
+/// A proxy between hosts and a daemon, which breaks connections.
 struct Between {
     at: Endpoint,
     /// Number of further requests that are lost with their connection.
@@ -85,10 +85,9 @@ fn read_async(unit: &dyn Unit, serial: u64) -> Result<Vec<u8>, UnitError> {
     receiver.recv().expect("answered once")
 }
 
-/// A daemon was restarted in the moment in which a guest read: an I/O error, although it
-/// was back at once.
+/// A guest got an I/O error if the daemon restarted during its read.
 #[test]
-fn what_is_read_when_a_connection_breaks_is_asked_for_once_more() {
+fn a_read_is_repeated_once_if_its_connection_breaks() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let server = site.server(id);
@@ -107,9 +106,9 @@ fn what_is_read_when_a_connection_breaks_is_asked_for_once_more() {
     }
 }
 
-/// The outcome of a put is unknown, and an unavailable daemon stays so.
+/// The outcome of a put is unknown, and a second break means that the daemon is unavailable.
 #[test]
-fn what_changes_something_and_what_breaks_again_is_not_asked_for_once_more() {
+fn a_put_and_a_read_that_breaks_twice_are_not_repeated() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let server = site.server(id);

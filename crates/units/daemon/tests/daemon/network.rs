@@ -37,7 +37,7 @@ fn a_unit_behind_tls_conforms() {
     });
 }
 
-/// Why a unit cannot be asked.
+/// A user, a host of another cluster and a client without a certificate are refused.
 #[test]
 fn only_hosts_of_the_cluster_are_served() {
     let (site, other) = (Site::new(), Site::new());
@@ -73,9 +73,9 @@ fn only_hosts_of_the_cluster_are_served() {
         .expect("it serves on");
 }
 
-/// A daemon whose certificate is another unit's is not believed.
+/// A daemon with the certificate of another unit is refused.
 #[test]
-fn a_daemon_is_believed_to_have_the_unit_that_its_certificate_names() {
+fn a_daemon_serves_only_the_unit_that_its_certificate_names() {
     let site = Site::new();
     let (id, pretended) = (unit_called(1), unit_called(2));
     let daemon = site.party(Kind::Unit, "u1", &[pretended.to_string()]);
@@ -92,7 +92,7 @@ fn a_daemon_is_believed_to_have_the_unit_that_its_certificate_names() {
 }
 
 #[test]
-fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
+fn a_link_reconnects_to_a_daemon_and_presents_its_capabilities_again() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let server = site.server(id);
@@ -123,9 +123,9 @@ fn a_link_finds_a_daemon_that_is_back_and_shows_it_what_it_had_shown() {
     drop(server);
 }
 
-/// A host that reaches one daemon reaches all that this one reaches.
+/// A host that reaches one daemon reaches the other daemons through it.
 #[test]
-fn a_connection_for_another_unit_is_passed_on_once() {
+fn a_connection_for_another_unit_is_forwarded_once() {
     let site = Site::new();
     let (near_id, far_id, host) = (unit_called(1), unit_called(2), site.host("h1"));
     let far = site.server(far_id);
@@ -169,10 +169,10 @@ fn a_connection_for_another_unit_is_passed_on_once() {
     why_not(&unit);
 }
 
-/// A daemon that was away when the host asked, and is back: what was under way is
-/// answered, and the rest goes to it and not through the other.
+/// A daemon was unavailable at first, and the host reached its unit through another daemon. When it
+/// is back, running requests are answered, and new ones go to it directly.
 #[test]
-fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
+fn a_link_uses_the_direct_connection_as_soon_as_there_is_one() {
     let site = Site::new();
     let (near_id, far_id, host) = (unit_called(1), unit_called(2), site.host("h1"));
     let keeper = site.keeper(far_id);
@@ -206,9 +206,9 @@ fn a_link_goes_the_short_way_as_soon_as_there_is_one() {
     assert_eq!(read(&unit, 20).expect("answered"), [20; 512]);
 }
 
-/// Two daemons that take each other for the destination.
+/// Two daemons forward connections for the same unit to each other.
 #[test]
-fn a_connection_does_not_go_round() {
+fn a_connection_is_not_forwarded_in_a_loop() {
     let site = Site::new();
     let (lost, host) = (unit_called(9), site.host("h1"));
     let one = site.server(unit_called(1));
@@ -255,9 +255,9 @@ fn connections_of_other_protocols_are_closed_and_harm_no_one() {
     drop(unresponsive);
 }
 
-/// Many at once, more than the daemon holds.
+/// Many threads together put more than the daemon buffers.
 #[test]
-fn threads_that_put_more_than_is_held_at_once_wait_and_lose_nothing() {
+fn threads_that_put_more_than_is_buffered_wait_and_lose_nothing() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let server = site.server(id);
@@ -292,18 +292,18 @@ fn threads_that_put_more_than_is_held_at_once_wait_and_lose_nothing() {
     }
 }
 
-/// A daemon that takes connections and never answers is given up.
+/// A daemon that accepts connections and never answers.
 #[test]
-fn a_unresponsive_daemon_is_away() {
+fn an_unresponsive_daemon_is_unavailable() {
     let site = Site::new();
     let host = site.host("h1");
     #[expect(clippy::disallowed_methods, reason = "it is no daemon")]
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let at = Endpoint::Tcp(listener.local_addr().expect("bound"));
     let unit = site.unit(&host, unit_called(1), &[at], &[]);
-    let away = unit.probe().expect_err("the server sends nothing");
-    let UnitError::Unavailable { source, .. } = &away else {
-        panic!("{away}");
+    let unavailable = unit.probe().expect_err("the server sends nothing");
+    let UnitError::Unavailable { source, .. } = &unavailable else {
+        panic!("{unavailable}");
     };
     assert_eq!(source.kind(), ErrorKind::TimedOut);
     // The next request fails at once and not after another timeout.
@@ -318,9 +318,9 @@ fn quickly() -> Timeouts {
     }
 }
 
-/// There was no bound over all connections.
+/// The limit was for one connection, not for all of them together.
 #[test]
-fn hosts_that_put_more_than_a_daemon_holds_wait_and_lose_nothing() {
+fn hosts_that_put_more_than_a_daemon_buffers_wait_and_lose_nothing() {
     let site = Site::new();
     let id = unit_called(1);
     let limits = Limits {
@@ -393,9 +393,9 @@ fn an_idle_connection_is_closed_and_established_again_for_the_next_request() {
     let _ = unresponsive.read_to_end(&mut Vec::new());
 }
 
-/// It kept its answers in the daemon's memory for ever.
+/// Such a host kept its answers in the daemon's memory forever.
 #[test]
-fn a_host_that_does_not_take_its_answers_or_does_not_end_its_request_is_closed() {
+fn a_host_that_does_not_read_answers_or_does_not_end_a_request_is_disconnected() {
     let site = Site::new();
     let (id, host) = (unit_called(1), site.host("h1"));
     let limits = Limits {
@@ -471,7 +471,7 @@ fn a_host_that_connects_repeatedly_blocks_no_others() {
 
 /// A connection stayed open although its host's certificate had expired.
 #[test]
-fn a_connection_ends_with_the_hosts_certificate_and_goes_on_with_the_next_one() {
+fn a_connection_ends_when_the_hosts_certificate_expires_and_continues_with_the_next_one() {
     let site = Site::new();
     let id = unit_called(1);
     let short = Lifetime {

@@ -1,5 +1,4 @@
-//! What a host may do on a unit: what controllers have signed for it, and
-//! nothing else.
+//! A host may do on a unit only what controllers have signed for it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -57,7 +56,7 @@ pub fn read(unit: &dyn Unit, segment: SegmentId) -> Result<(), UnitError> {
     })
 }
 
-/// A name, and what a host tries.
+/// The name of an attempt, and the attempt.
 type Attempt = (
     &'static str,
     fn(&RemoteUnit, SegmentId) -> Result<(), UnitError>,
@@ -96,7 +95,7 @@ pub fn is_refused(done: &Result<(), UnitError>) -> bool {
     matches!(done, Err(UnitError::NotAllowed { .. }))
 }
 
-/// A unit with a segment of one host's, serial 10, line 7.
+/// A unit with a segment of one host: serial 10, lineage tag 7.
 pub struct Scene {
     pub world: World,
     pub keeper: Arc<Keeper>,
@@ -114,8 +113,7 @@ impl Scene {
         Self { world, keeper, own }
     }
 
-    /// Which attempts on segment 10 a host gets through with that has shown
-    /// `scopes`.
+    /// The attempts on segment 10 that succeed for a host with these `scopes`.
     pub fn allowed(&self, holder: [u8; 32], scopes: &[Scope]) -> Vec<&'static str> {
         let unit = unit_of(&self.keeper, holder, scopes);
         let tried = ATTEMPTS.iter().map(|(name, attempt)| {
@@ -126,7 +124,7 @@ impl Scene {
         tried.flatten().collect()
     }
 
-    /// Nothing has changed since it was made.
+    /// Checks that the segment has not changed.
     pub fn is_untouched(&self) {
         let found = self.own.stat_segment(segment(10)).expect("there");
         assert_eq!((found.slots, found.freed), (1, 0));
@@ -139,8 +137,7 @@ impl Scene {
     }
 }
 
-/// It has a valid certificate, and nothing that a controller has signed for
-/// this.
+/// The host has a valid certificate, and no capability.
 #[test]
 fn a_host_without_a_lease_changes_and_reads_nothing() {
     let scene = Scene::new();
@@ -190,7 +187,7 @@ fn a_host_without_a_lease_changes_and_reads_nothing() {
 }
 
 #[test]
-fn each_capability_lets_its_holder_do_its_own() {
+fn each_capability_allows_only_its_own_operations() {
     let all: Vec<_> = ATTEMPTS.iter().map(|(name, _)| *name).collect();
     let looks = ["read", "stat", "scrub"];
     let read = Scope::Read {
@@ -280,7 +277,7 @@ fn show(scene: &Scene, signed: &[u8]) -> String {
 }
 
 #[test]
-fn a_capability_that_of_another_host_or_that_was_altered_is_refused() {
+fn a_capability_of_another_host_and_an_altered_one_are_refused() {
     let scene = Scene::new();
     let scope = lease(7, 1, 3, 10..20);
     let own = |change: &dyn Fn(&mut Capability)| {
@@ -308,7 +305,7 @@ fn a_capability_that_of_another_host_or_that_was_altered_is_refused() {
 }
 
 #[test]
-fn a_capability_that_has_ended_allows_nothing() {
+fn an_expired_capability_allows_nothing() {
     let scene = Scene::new();
     let unit = unit_of(&scene.keeper, OTHER_HOST, &[]);
     let mut past = capability(
@@ -328,10 +325,10 @@ fn a_capability_that_has_ended_allows_nothing() {
     read(&unit, segment(10)).expect("clocks differ by so much");
 }
 
-/// A host that lost a volume puts and frees nothing of it any more, on
-/// connections that it had and on new ones, and after the daemon's restart.
+/// A host that lost a volume cannot put or free its segments any more: on existing connections, on
+/// new ones, and after a restart of the daemon.
 #[test]
-fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
+fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_presented() {
     let scene = Scene::new();
     put(&scene.own, segment(11), 0).expect("it has the volume");
     let next = unit_of(&scene.keeper, OTHER_HOST, &[lease(7, 1, 4, 10..20)]);
@@ -354,7 +351,7 @@ fn an_older_lease_is_refused_as_soon_as_a_newer_one_was_shown() {
 
 /// Any host with a lease could make all hosts believe that the database was older than the data.
 #[test]
-fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_lowered() {
+fn a_lease_count_is_noted_only_if_a_controller_has_signed_it_and_never_lowered() {
     let scene = Scene::new();
     let unit = unit_of(&scene.keeper, HOST, &[lease(7, 1, 3, 10..20)]);
     let note = |count: u64| {
@@ -378,9 +375,9 @@ fn a_count_of_leases_is_noted_as_far_as_a_controller_has_signed_it_and_never_low
     other.write_note(&note(17)).expect("that much is known");
 }
 
-/// It counted for as long as the connection lasted.
+/// The capabilities stayed valid while the connection lasted.
 #[test]
-fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
+fn capabilities_of_an_earlier_database_end_when_a_newer_one_is_known() {
     let scene = Scene::new();
     let read_lines = || Scope::Read {
         lineage_tags: vec![LineageTag(7)],
@@ -414,9 +411,9 @@ fn what_an_earlier_database_has_signed_ends_when_a_newer_one_is_heard_of() {
     assert!(is_refused(&read(&unit, segment(10))));
 }
 
-/// What was noted of it was read when the daemon began, and not again.
+/// The daemon read the unit's note of it only when it started.
 #[test]
-fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
+fn a_newer_database_is_known_also_if_the_unit_is_created_after_the_daemon_starts() {
     let simulation = Simulation::new(5);
     let world = simulation.world();
     let signed = |generation| {
@@ -436,9 +433,9 @@ fn a_newer_database_is_known_also_if_the_unit_came_after_the_daemon() {
     unit.present(&signed(2)).expect("accepted");
 }
 
-/// Every *read* was good for it.
+/// A capability for any lineage allowed reading it.
 #[test]
-fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
+fn a_segment_with_an_unreadable_header_belongs_only_to_its_lease() {
     let scene = Scene::new();
     let disk = &scene.world.disk;
     let folders = disk.list(Path::new("/unit/segments")).expect("listed");
@@ -467,10 +464,10 @@ fn a_segment_whose_header_cannot_be_read_is_nobodys_but_its_leases() {
     own.delete(segment(10)).expect("it is its own");
 }
 
-/// A host had lost a volume, and could not fill a member with what it had put under its
-/// lease until that had ended.
+/// A host that had lost a volume could not copy segments of its old lease to a member until that
+/// lease had ended.
 #[test]
-fn a_host_that_has_lost_a_volume_repairs_what_it_has_put() {
+fn a_host_that_has_lost_a_volume_repairs_the_segments_that_it_put() {
     let scene = Scene::new();
     let repair = Scope::Repair {
         copysets: vec![segment(15).copyset()],
@@ -489,8 +486,7 @@ fn a_host_that_has_lost_a_volume_repairs_what_it_has_put() {
     }
 }
 
-/// A compromised host repaired until what it had deleted elsewhere was given back for want of
-/// room.
+/// A compromised host could repair until the daemon reclaimed deleted content to make room.
 #[test]
 fn a_repair_evicts_nothing_that_is_stored_for_undelete() {
     let simulation = Simulation::new(1);

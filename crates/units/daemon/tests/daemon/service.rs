@@ -1,4 +1,4 @@
-//! A daemon as a process runs it, and a controller whose answers the test sets.
+//! A daemon as its process runs it, with a controller whose answers the test sets.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::fake_controller::{Controller, own_profile, profile, refused, remote, 
 use crate::inside::{CLUSTER, UNIT, verifying_key};
 use crate::site::{Site, put, read, segment, why_not};
 
-/// What hosts do, off the runtime's thread.
+/// Runs the calls of a host outside of the runtime's thread.
 pub async fn as_host<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(what).await.expect("no panic")
 }
@@ -37,8 +37,7 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     waited.await.expect(what);
 }
 
-/// What a running daemon has begun beside it may outlive it for a moment, and has its
-/// folder as long.
+/// Waits for the daemon's threads, which may outlive it for a moment and keep its folder open.
 async fn stopped(site: &Site, service: Service, run: JoinHandle<()>) {
     run.abort();
     run.await.expect_err("it runs until it is stopped");
@@ -99,7 +98,7 @@ async fn the_first_start_creates_the_unit_and_later_ones_need_no_controller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_start_needs_a_controller_that_lets_it_begin() {
+async fn a_first_start_needs_a_controller_that_accepts_the_unit() {
     let site = Site::new();
     let error = refused(&site).await;
     assert!(matches!(error, StartError::NoController { .. }), "{error}");
@@ -115,9 +114,9 @@ async fn a_first_start_needs_a_controller_that_lets_it_begin() {
     assert!(!host::is_folder(&site.folder.path().join("d/unit")));
 }
 
-/// It reported that it was ready, and hosts looked for it elsewhere.
+/// Such a daemon reported that it was ready, although hosts had another address for its unit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_no_controller_takes_in_does_not_start() {
+async fn a_daemon_that_no_controller_accepts_does_not_start() {
     let site = Site::new();
     let controller = Controller::start(&site);
     controller.refuses_urls.store(true, Ordering::SeqCst);
@@ -136,7 +135,7 @@ async fn a_daemon_that_no_controller_takes_in_does_not_start() {
 
 /// A copy of a data directory is not the original.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copied_folder_is_another_place() {
+async fn a_copied_folder_counts_as_another_location() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let place = async || {
@@ -156,9 +155,9 @@ async fn a_copied_folder_is_another_place() {
     assert_eq!(place().await, second);
 }
 
-/// It was kept again only when something else had changed.
+/// The daemon wrote its configuration again only after another change.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_kept_is_kept_as_soon_as_that_can_be() {
+async fn a_configuration_that_could_not_be_written_is_written_as_soon_as_possible() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
@@ -191,7 +190,7 @@ async fn what_could_not_be_kept_is_kept_as_soon_as_that_can_be() {
     .await;
 }
 
-/// An empty folder in its place would look as if everything on it were lost.
+/// With an empty folder in its place, all its data would seem lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_is_not_mounted_is_not_created_again() {
     let site = Site::new();
@@ -256,7 +255,7 @@ async fn the_configuration_of_another_cluster_is_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_keys_the_time_and_new_certificates_are_taken_into_use() {
+async fn new_keys_the_time_and_new_certificates_are_applied() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let other = SigningKey::derive(b"another cluster's").verifying_key();
@@ -297,7 +296,7 @@ async fn new_keys_the_time_and_new_certificates_are_taken_into_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
+async fn connections_for_other_daemons_are_forwarded_to_the_addresses_from_controllers() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
@@ -328,7 +327,7 @@ async fn connections_for_other_daemons_are_passed_on_where_controllers_say() {
 
 /// For half a minute, a host that requested a new unit was told that its address was unknown.
 #[tokio::test(flavor = "multi_thread")]
-async fn for_a_unit_that_it_does_not_know_a_daemon_asks_at_once() {
+async fn a_daemon_asks_controllers_at_once_for_an_unknown_unit() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let (mut settings, _renew) = settings(&site);
@@ -384,10 +383,9 @@ async fn a_data_directory_has_one_daemon_and_its_unit_one_owner() {
     assert!(host::mode(&kept).is_err(), "nothing is kept");
 }
 
-/// Its daemon was joined once more, in a new folder: hosts took the empty unit for
-/// the full one.
+/// A daemon was joined again in a new folder, and hosts took the empty unit for the full one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_that_the_cluster_has_is_not_created_again() {
+async fn an_existing_unit_of_the_cluster_is_not_created_again() {
     let site = Site::new();
     let controller = Controller::start(&site);
     controller.change_answer(|cluster| {
@@ -409,7 +407,7 @@ async fn a_unit_that_the_cluster_has_is_not_created_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_are_told_an_address_that_they_can_reach() {
+async fn hosts_get_an_address_that_they_can_reach() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let begin = async |listen: &str, address: Option<&str>| {
@@ -432,9 +430,9 @@ async fn hosts_are_told_an_address_that_they_can_reach() {
     assert_eq!(url.expect("started"), "scree://10.0.0.1:7070");
 }
 
-/// Hosts use it until its certificate expires, also after restarts.
+/// Hosts use the daemon until its certificate expires, also after restarts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_is_disabled_starts_with_what_it_knew() {
+async fn a_disabled_daemon_starts_with_its_last_configuration() {
     let site = Site::new();
     let controller = Controller::start(&site);
     start(&site).await.expect("started").shut_down().await;

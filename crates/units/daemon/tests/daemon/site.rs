@@ -25,7 +25,7 @@ use world::{Endpoint, World};
 
 use crate::inside::{CLUSTER, capability, key, verifying_key};
 
-/// Somebody with a certificate.
+/// A party with a certificate.
 pub struct Party {
     pub chain_pem: String,
     pub key_pem: String,

@@ -140,7 +140,7 @@ fn what_the_system_said_of_a_unit_that_is_away_is_kept_as_its_cause() {
     simulation
         .disk
         .inject(&path().join("segments"), Fault::Missing);
-    let error = unit.list().expect_err("it is away");
+    let error = unit.list().expect_err("it is unavailable");
     assert!(matches!(error, UnitError::Unavailable { .. }), "{error}");
     let cause = error.source().expect("a cause").to_string();
     assert!(cause.contains("No such file"), "{cause}");

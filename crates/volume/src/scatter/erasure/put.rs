@@ -145,7 +145,7 @@ impl Writers {
         Err(ShareError::Unit(self.failure.take().unwrap_or_else(|| {
             UnitError::Missing {
                 url: "a copyset".to_owned(),
-                reason: "too few of its units take writes".to_owned(),
+                reason: "too few of its units accept writes".to_owned(),
             }
         })))
     }
@@ -203,7 +203,7 @@ impl Writers {
             match result {
                 Ok(()) => {}
                 Err(ShareError::Unit(error)) => {
-                    tracing::warn!(unit = %member.id, %error, "a unit rejected its part of a row");
+                    tracing::warn!(unit = %member.id, %error, "unit rejected its part of row");
                     self.members[place] = None;
                     is_needed |= self.padded.contains(&place);
                     self.keep_failure(error);
