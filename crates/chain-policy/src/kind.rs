@@ -16,8 +16,9 @@ pub(crate) trait FilterConfig: DeserializeOwned {
     /// Whether a filter of this kind keeps files beside the disk.
     const KEEPS_FILES: bool;
 
-    /// Whether a filter of this kind changes the data of writes. What a journal above has
-    /// acknowledged is written back only through the same filters that do.
+    /// Whether a filter of this kind changes the data of writes. A journal filter above it writes
+    /// its records back only if the filters below it that change data are the same as when it
+    /// acknowledged them.
     const TRANSFORMS: bool;
 
     /// Checks the parameters.

@@ -1,5 +1,5 @@
 //! [`decide`]: the next action of a worker. It is a pure function of what is desired and what is
-//! observed, so that each case can be tested, and run by a simulator.
+//! observed, so that each case is a unit test.
 //!
 //! ```text
 //!   desired     open                      not open
@@ -66,9 +66,10 @@ pub(super) struct Findings {
 /// Writes that filters have acknowledged and the open volume is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MissingWrites {
-    None,
-    /// A sentence that names the filters and their writes.
-    Some(String),
+    /// It is missing none.
+    Nothing,
+    /// It is missing some; a sentence that names the filters and their writes.
+    Named(String),
 }
 
 /// The next action of a worker.
@@ -132,7 +133,7 @@ fn decide_when_open(assignment: &Assignment, observed: &Observed) -> AttachActio
     let findings = &observed.findings;
     match findings.missing_writes {
         None => return AttachAction::FindMissingWrites,
-        Some(MissingWrites::Some(_)) if !assignment.forced => return AttachAction::WaitForFilters,
+        Some(MissingWrites::Named(_)) if !assignment.forced => return AttachAction::WaitForFilters,
         Some(_) => {}
     }
     let is_forced_out = assignment.forced && findings.has_unplug_failed;
@@ -240,7 +241,7 @@ mod tests {
     }
 
     fn lost() -> MissingWrites {
-        MissingWrites::Some("filter a has 7 writes".to_owned())
+        MissingWrites::Named("filter a has 7 writes".to_owned())
     }
 
     #[test]
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(finding, AttachAction::FindMissingWrites);
         let waiting = decided(assignment(false), &open_with(lost()));
         assert_eq!(waiting, AttachAction::WaitForFilters);
-        let complete = open_with(MissingWrites::None);
+        let complete = open_with(MissingWrites::Nothing);
         assert_eq!(decided(assignment(false), &complete), AttachAction::Close);
         let by_force = decided(forced(assignment(false)), &open_with(lost()));
         assert_eq!(by_force, AttachAction::Close);
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_unplugged_before_it_is_closed() {
-        let mut observed = open_with(MissingWrites::None);
+        let mut observed = open_with(MissingWrites::Nothing);
         assert_eq!(decided(in_vm(false), &observed), AttachAction::Unplug);
         observed.findings.has_unplug_failed = true;
         assert_eq!(decided(in_vm(false), &observed), AttachAction::Unplug);

@@ -21,8 +21,8 @@ impl WorkerState {
         // If the thread of the volume has ended, only what its filters noted is known, and it is
         // complete.
         let missing = match attached.missing_writes().await {
-            Ok(Some(why)) => MissingWrites::Some(why),
-            Ok(None) | Err(_) => MissingWrites::None,
+            Ok(Some(why)) => MissingWrites::Named(why),
+            Ok(None) | Err(_) => MissingWrites::Nothing,
         };
         self.observed.findings.missing_writes = Some(missing);
         NextStep::Decide
@@ -48,8 +48,8 @@ impl WorkerState {
 
     fn missing_writes(&self) -> Option<String> {
         match &self.observed.findings.missing_writes {
-            Some(MissingWrites::Some(why)) => Some(why.clone()),
-            Some(MissingWrites::None) | None => None,
+            Some(MissingWrites::Named(why)) => Some(why.clone()),
+            Some(MissingWrites::Nothing) | None => None,
         }
     }
 

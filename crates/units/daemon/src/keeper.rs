@@ -206,8 +206,7 @@ impl Keeper {
     }
 
     /// Accepts a capability that a host presents. On return no older lease of the same volume is
-    /// valid.
-    /// Waits for requests under older leases, and for the disk.
+    /// valid. Waits for requests under older leases, and for the disk.
     pub(crate) fn present(
         &self,
         signed: &[u8],
@@ -315,7 +314,7 @@ impl Keeper {
         &self,
         rights: &Mutex<Rights>,
         action: &Action,
-    ) -> Result<(Right, Option<Admission<'_>>), Refusal> {
+    ) -> Result<(Right, Option<Passage<'_>>), Refusal> {
         let (right, connection, as_repairer) = {
             let rights = rights.lock();
             let right = match rights.right(action, self.now()) {
@@ -334,7 +333,7 @@ impl Keeper {
             let _active = enter(ExclusiveRight::Repair(copyset))?;
             Ok((
                 Right::Repair(copyset),
-                Some(Admission {
+                Some(Passage {
                     _active,
                     _lease: None,
                 }),
@@ -346,7 +345,7 @@ impl Keeper {
                     (Some(passage), _) => {
                         let _active = enter(ExclusiveRight::Lease(fence))?;
                         let _lease = Some(passage);
-                        Ok((right, Some(Admission { _active, _lease })))
+                        Ok((right, Some(Passage { _active, _lease })))
                     }
                     // The host has lost the volume, and repairs what was put under the lease.
                     (None, Some(copyset)) => repair(copyset),
@@ -357,7 +356,7 @@ impl Keeper {
                 }
             }
             Ok(Right::Repair(copyset)) => repair(copyset),
-            Ok(Right::Other) => Ok((Right::Other, None)),
+            Ok(Right::ReadOrFree) => Ok((Right::ReadOrFree, None)),
             Err(why @ NotAllowed::Never) => Err(Refusal::new(Status::NotAllowed, why.to_string())),
             Err(why @ NotAllowed::Ended) => Err(Refusal::new(Status::Expired, why.to_string())),
         }
@@ -373,7 +372,7 @@ impl Keeper {
         &self,
         rights: &Mutex<Rights>,
         segment: SegmentId,
-    ) -> Result<Option<Admission<'_>>, Refusal> {
+    ) -> Result<Option<Passage<'_>>, Refusal> {
         let lineage_tag = self.unit.lineage_tag_of(segment);
         // A host without rights gets the same answer for a missing segment.
         let allowed = self.allow(rights, &Action::Read(segment, lineage_tag_in(&lineage_tag)));
@@ -429,7 +428,7 @@ impl Keeper {
 }
 
 /// A request under way; ends when it is dropped. Newer leases and repairs wait for it.
-pub(crate) struct Admission<'a> {
+pub(crate) struct Passage<'a> {
     _active: RightPassage<'a>,
     _lease: Option<LeasePassage<'a>>,
 }
@@ -452,7 +451,8 @@ fn lease_of(capability: &Capability) -> Result<Option<(Fence, u32)>, Refusal> {
 }
 
 /// The lineage tag to check rights against, from looking it up. A missing segment has no
-/// tag, and one that cannot be read has [`UNREADABLE`], which no right names.
+/// tag. One that cannot be read has [`UNREADABLE`]: only the lease of its serial and repairs of
+/// its copyset have rights on it.
 fn lineage_tag_in(found: &Result<LineageTag, UnitError>) -> LineageTag {
     match found {
         Ok(lineage_tag) => *lineage_tag,

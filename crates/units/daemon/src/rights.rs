@@ -42,17 +42,17 @@ pub(crate) enum Action {
 pub(crate) enum Right {
     /// A lease, if it is still the newest of its volume.
     Lease {
-        /// The volume.
+        /// The hash that identifies the volume.
         fence: Fence,
-        /// The lease.
+        /// The epoch of the lease; the highest one of a volume is the newest.
         epoch: u32,
         /// The lineage that puts belong to.
         lineage_tag: LineageTag,
     },
     /// A repair of this copyset, if it is active on this connection.
     Repair(CopysetId),
-    /// Another capability.
-    Other,
+    /// A capability without changes of segments: reads, lists or frees.
+    ReadOrFree,
 }
 
 /// Why a request is not allowed.
@@ -328,7 +328,7 @@ impl Rights {
         let is_valid = |ends: &Millis| !has_ended(*ends, now);
         let filled = by_repair.and_then(|segment| Some((segment.copyset(), filled(segment)?)));
         match (ends, filled) {
-            (Some(ends), _) if is_valid(ends) => Ok(Right::Other),
+            (Some(ends), _) if is_valid(ends) => Ok(Right::ReadOrFree),
             (_, Some((copyset, ends))) if is_valid(ends) => Ok(Right::Repair(copyset)),
             (None, None) => Err(NotAllowed::Never),
             _ => Err(NotAllowed::Ended),

@@ -2,8 +2,8 @@
 //!
 //! Versions form a tree, and the versions that hold a slot are connected in it: one
 //! version is the first to hold the slot, and its descendants hold it until it is
-//! overwritten. So a slot that K holds is freed with K if neither K's parent nor any
-//! child, among kept versions, holds it at the same location. This requires that a
+//! overwritten. Let K be the version that is removed. A slot that K holds is freed if
+//! neither K's parent nor any child of K, among kept versions, holds it at the same location. This requires that a
 //! version with several children is never removed; `Cleaner::remove_version` refuses
 //! that.
 //!

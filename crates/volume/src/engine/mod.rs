@@ -28,7 +28,7 @@
 //!
 //! Invariants: every layer is newer than those below it; a block's journal
 //! copy is released only after a committed version has it; nothing is
-//! acknowledged as durable before a journal sync that began after its commit.
+//! acknowledged as durable before a sync of the journal that began after its batch was written.
 
 mod checkpoint;
 mod config;

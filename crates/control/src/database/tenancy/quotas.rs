@@ -19,8 +19,8 @@ pub(in crate::database) struct Addition {
     pub bytes: u64,
 }
 
-/// The account of a creation of `party`, which is the project that it is charged to: the named one,
-/// or the only one that the party is a member of, or the one with the party's name.
+/// The project that an object which `party` creates is charged to: the named one, or the only one
+/// that the party is a member of, or the one with the party's name.
 pub(in crate::database) async fn account_of(
     change: &mut AnyConnection,
     party: &crate::database::PartyRow,

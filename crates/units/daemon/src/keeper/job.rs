@@ -196,7 +196,7 @@ impl Job {
                 rest.filter(is_its).take(limit).collect()
             }
             // A repair lists segments of its own copysets only.
-            Right::Repair(_) | Right::Other => {
+            Right::Repair(_) | Right::ReadOrFree => {
                 let (rights, now) = (self.rights.lock(), keeper.now());
                 let is_its = |id: &SegmentId| rights.repairs(id.copyset(), now);
                 rest.filter(is_its).take(limit).collect()
@@ -240,13 +240,13 @@ impl Job {
     fn must_not_evict(&self, right: Right, bytes: usize) -> Result<(), Refusal> {
         let unit = &self.keeper.unit;
         match right {
-            Right::Repair(_) | Right::Other if unit.would_evict(bytes as u64)? => {
+            Right::Repair(_) | Right::ReadOrFree if unit.would_evict(bytes as u64)? => {
                 Err(UnitError::Full {
                     url: unit.url().to_owned(),
                 }
                 .into())
             }
-            Right::Repair(_) | Right::Other | Right::Lease { .. } => Ok(()),
+            Right::Repair(_) | Right::ReadOrFree | Right::Lease { .. } => Ok(()),
         }
     }
 
@@ -266,7 +266,7 @@ impl Job {
             }
             Right::Lease { .. } => return not_allowed("the lease is for another lineage"),
             // A copied segment keeps its tag, which the repairing host has read.
-            Right::Repair(_) | Right::Other => requested,
+            Right::Repair(_) | Right::ReadOrFree => requested,
         };
         match self.keeper.unit.lineage_tag_of(segment) {
             // A lease's own serials belong to it alone, but an earlier lease of

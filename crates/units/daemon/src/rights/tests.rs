@@ -109,7 +109,7 @@ fn another_right_to_free_or_read_takes_precedence_over_a_lease() {
     );
     shown.take(read, UNIT, now).expect("there is room");
     for action in [Action::Free(own, OWN), Action::Read(own, OWN)] {
-        assert_eq!(shown.right(&action, now), Ok(Right::Other));
+        assert_eq!(shown.right(&action, now), Ok(Right::ReadOrFree));
     }
     let copysets = vec![own.copyset()];
     let repair = until(
