@@ -21,7 +21,7 @@ use base::{BlockDevice, IoError, Request, Started};
 use world::{Interest, Ready};
 
 use super::Limits;
-use super::buffers::{BUFFER_BYTES, PIECE_BYTES};
+use super::buffers::PIECE_BYTES;
 use super::connection::{Connection, Pause, Settings};
 use super::export_state::{ExportState, Operation};
 use super::slab::{Key, Slab};
@@ -438,7 +438,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     pub fn check_memory(&self) {
         for link in self.links.values() {
             let held = link.connection.requests.held_bytes();
-            let most = self.state.limits.bytes_max + BUFFER_BYTES + PIECE_BYTES;
+            let most = self.state.limits.bytes_max + super::buffers::BUFFER_BYTES + PIECE_BYTES;
             assert!(
                 held <= most,
                 "a connection holds {held} bytes; the limit is {most}"
