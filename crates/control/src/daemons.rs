@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use api::host::HostUnit;
 use api::unit::{BeginUnit, PublicKey, SECOND_PLACE_MS, UnitCluster};
 use base::{PartyId, UnitId};
 
@@ -39,13 +38,7 @@ impl Control {
             takes_over: inner.claim.takes_over,
             authority: inner.parties.authority_pem().to_owned(),
             keys: vec![PublicKey(inner.signing.verifying_key().0)],
-            units: units
-                .map(|unit| HostUnit {
-                    id: unit.id,
-                    url: unit.url,
-                    is_disabled: unit.is_disabled,
-                })
-                .collect(),
+            units: units.map(Into::into).collect(),
             now: self.now().await?,
             owner,
         })

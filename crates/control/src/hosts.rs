@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use api::host::{
     Access, Assignment, Assignments, AttachmentReport, CatalogCall, Cleaning, Cluster, Deleted,
-    DesiredChain, HostUnit, JOURNALS_MAX, JobKind, JobOutput, JobResult, LEASES_MAX, Refusal,
-    Renewal, Renewed, Report,
+    DesiredChain, JOURNALS_MAX, JobKind, JobOutput, JobResult, LEASES_MAX, Refusal, Renewal,
+    Renewed, Report,
 };
 use auth::Kind;
 use base::{AttachmentId, SnapshotId, VolumeId};
@@ -100,13 +100,7 @@ impl HostRequest<'_> {
         Ok(Assignments {
             serial: counters.assignments,
             attachments,
-            units: units
-                .map(|unit| HostUnit {
-                    id: unit.id,
-                    url: unit.url,
-                    is_disabled: unit.is_disabled,
-                })
-                .collect(),
+            units: units.map(Into::into).collect(),
             copysets: self.copysets().await?,
             keys: self.wrapping_keys().await?,
             tasks: database.hosts().jobs_of(host).await?,

@@ -147,6 +147,13 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
+/// Whether an error means that a file system or a quota has no space left.
+#[must_use]
+pub fn is_out_of_space(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded)
+}
+
 /// An open file. Offsets and lengths are in bytes.
 pub trait File: Send + Sync + fmt::Debug {
     /// Whether this is a block device, whose length is fixed.

@@ -32,7 +32,9 @@ mod wake;
 
 pub use buffer::PageBuffer;
 pub use clock::{Clock, Millis};
-pub use disk::{DirectoryEntry, Disk, File, OpenMode, Space, WrongKind, is_out_of_files};
+pub use disk::{
+    DirectoryEntry, Disk, File, OpenMode, Space, WrongKind, is_out_of_files, is_out_of_space,
+};
 pub use net::{Endpoint, Interest, Ready};
 pub use parallel::{parallel, parallel_with_timeout};
 pub use pool::{Job, Pool};

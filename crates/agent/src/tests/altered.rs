@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sqlx::SqlitePool;
 
-use super::rig::{Rig, Scree, small};
+use super::rig::{Rig, Scree};
 use super::{end, writes};
 use control::ControlError;
 use control::database::{Filter, Page, Tags};
@@ -44,12 +44,7 @@ async fn shown_reason(control: &Scree) -> String {
 async fn a_volume_whose_lease_salt_is_lost_reports_that() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     writes(&control, 0, 7).await;
     let pool = open(&control.control.folder().database()).await;
     let forgotten = sqlx::query("DELETE FROM lease_salts").execute(&pool).await;
@@ -66,12 +61,7 @@ async fn a_volume_whose_lease_salt_is_lost_reports_that() {
 async fn impossible_sizes_and_copy_counts_are_errors() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let taken = control
         .control
         .snapshots()
@@ -119,18 +109,8 @@ async fn impossible_sizes_and_copy_counts_are_errors() {
 async fn an_altered_volume_delays_no_other() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let disk = control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
-    control
-        .control
-        .volumes()
-        .create(small("other"))
-        .await
-        .expect("made");
+    let disk = control.create("disk").await;
+    control.create("other").await;
     for block in 0..3 {
         writes(&control, block, 7).await;
     }

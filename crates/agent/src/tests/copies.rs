@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use base::DatabaseId;
 
-use super::rig::{Rig, RigSettings, Scree, small};
+use super::rig::{Rig, RigSettings, Scree};
 use super::{end, finish};
 use control::database::{Database, OwnerRow};
 use control::ownership::place_of;
@@ -57,12 +57,7 @@ async fn export(control: &Scree) {
 async fn a_copy_of_a_served_folder_is_refused() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let (folder, settings) = copied(&rig);
     let why = refused(&rig, settings).await;
     let original = rig.path().display().to_string();
@@ -101,12 +96,7 @@ async fn a_copy_of_a_served_folder_is_refused() {
 async fn a_restored_folder_takes_over_the_units_only_if_the_operator_says_so() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let away = rig.folder.path().join("away");
     fs::rename(rig.unit(2), &away).expect("renamed");
     let (folder, mut settings) = copied(&rig);
@@ -155,12 +145,7 @@ async fn a_restored_folder_takes_over_the_units_only_if_the_operator_says_so() {
 async fn read_only_units_do_not_prevent_a_restored_folder_from_starting() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     export(&control).await;
     end(control).await;
     let (_, mut settings) = copied(&rig);
@@ -186,12 +171,7 @@ async fn read_only_units_do_not_prevent_a_restored_folder_from_starting() {
 async fn the_folder_that_took_the_units_over_last_keeps_them() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     end(control).await;
     let (folder, mut restored) = copied(&rig);
     for _ in 0..2 {

@@ -6,7 +6,7 @@ use std::path::Path;
 use control::ControlError;
 
 use super::end;
-use super::rig::{Rig, Scree, small};
+use super::rig::{Rig, Scree};
 
 fn wal_is_empty(database: &Path) -> bool {
     match fs::metadata(database.with_extension("db-wal")) {
@@ -22,12 +22,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
     let rig = Rig::new();
     let export = async |control: &Scree| control.export("disk").await;
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let database = control.control.folder().database();
     let kept = rig.folder.path().join("yesterday.db");
     end(control).await;
@@ -102,12 +97,7 @@ async fn a_database_that_is_older_than_the_units_is_not_written_with() {
 async fn a_lease_needs_one_unit_that_notes_it() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let (units, away) = (rig.path().join("units"), rig.folder.path().join("away"));
     fs::rename(&units, &away).expect("renamed");
     let refused = control.export("disk").await;

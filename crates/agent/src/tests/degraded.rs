@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::rig::{Rig, Scree, small};
+use super::rig::{Rig, Scree};
 use super::{end, finish, writes};
 
 async fn degraded(control: &Scree) -> (u64, Vec<String>) {
@@ -17,12 +17,7 @@ async fn degraded(control: &Scree) -> (u64, Vec<String>) {
 async fn degraded_segments_are_shown_until_they_are_repaired() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     writes(&control, 0, 7).await;
     // All copysets are compared once.
     while control

@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::words::VolumeState;
 use base::{BlockDevice as _, Durability, Request};
 
-use super::rig::{Rig, Scree, aside, eventually, small};
+use super::rig::{Rig, Scree, aside, eventually};
 use super::{end, finish};
 use world::host;
 
@@ -56,12 +56,7 @@ async fn as_time_passes<T>(rig: &Rig, mut task: tokio::task::JoinHandle<T>) -> T
 async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
 
     written_and_held(&rig, &control).await;
     let ending = tokio::spawn({
@@ -113,12 +108,7 @@ async fn a_hanging_unit_delays_neither_a_detach_nor_a_shutdown() {
 async fn a_hanging_unit_delays_neither_a_running_agent_nor_a_start() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let state = |control: &Scree| control.agent.parts.storage.units.reports()[0].state.clone();
     assert_eq!(state(&control), "healthy");
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use metrics::Part as _;
 
-use super::rig::{Rig, RigSettings, Scree, eventually, small};
+use super::rig::{Rig, RigSettings, Scree, eventually};
 use super::{end, finish};
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -30,8 +30,7 @@ fn number(text: &str, row: &str) -> Option<f64> {
 async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
-    let made = scree.control.volumes().create(small("disk")).await;
-    let volume = made.expect("made").row.id;
+    let volume = scree.create("disk").await.row.id;
     scree.export("disk").await.expect("served");
     scree
         .agent
@@ -79,8 +78,7 @@ async fn a_host_without_a_controller_is_not_ready_and_shows_stalled_volumes() {
 async fn a_volume_that_does_not_answer_keeps_its_last_status_and_is_asked_once() {
     let rig = Rig::new();
     let scree = rig.start().await;
-    let made = scree.control.volumes().create(small("disk")).await;
-    let volume = made.expect("made").row.id;
+    let volume = scree.create("disk").await.row.id;
     scree.export("disk").await.expect("served");
     let unresponsive = format!("scree_volume_unresponsive{{volume=\"{volume}\"}}");
     let journal = format!("scree_volume_journal_bytes{{volume=\"{volume}\"}}");

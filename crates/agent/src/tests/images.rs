@@ -36,7 +36,7 @@ async fn cached(rig: &Rig) -> (Scree, Arc<Cache>) {
 /// A volume with two blocks, and a clone of it.
 async fn base_and_clone(scree: &Scree) {
     let control = &scree.control;
-    control.volumes().create(small("disk")).await.expect("made");
+    scree.create("disk").await;
     writes(scree, 0, 7).await;
     writes(scree, 100, 8).await;
     let snapshot = control

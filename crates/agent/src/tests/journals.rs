@@ -8,7 +8,7 @@ use api::host::AttachmentState;
 use base::{AttachmentId, BlockDevice as _, Durability, Request, VolumeId};
 
 use super::end;
-use super::rig::{Rig, RigSettings, Scree, small};
+use super::rig::{Rig, RigSettings, Scree};
 
 fn folder(rig: &Rig) -> PathBuf {
     rig.folder.path().join("journals")
@@ -35,8 +35,7 @@ fn journal(rig: &Rig) -> PathBuf {
 
 /// A volume that is served and has writes.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
-    let made = scree.control.volumes().create(small("disk")).await;
-    let volume = made.expect("made").row.id;
+    let volume = scree.create("disk").await.row.id;
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
     let write = |volume: &mut volume::Volume| {

@@ -9,19 +9,14 @@ use control::ControlError;
 use control::database::{Filter, Page};
 use sqlx::Row as _;
 
-use super::rig::{Rig, Scree, small};
+use super::rig::{Rig, Scree};
 use super::{altered, end, reads};
 
 /// Token of the only request at a time.
 const TOKEN: u64 = 1;
 
 async fn make(scree: &Scree, name: &str, byte: u8) {
-    scree
-        .control
-        .volumes()
-        .create(small(name))
-        .await
-        .expect("made");
+    scree.create(name).await;
     let id = scree.export(name).await.expect("served").volume;
     let attached = scree.open(id).expect("attached");
     let started = attached.on_volume(move |volume| {

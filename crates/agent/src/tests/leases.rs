@@ -12,7 +12,7 @@ use control::database::{Membership, NewAttachment, PartyRow, Reach};
 use world::{Clock as _, Millis};
 
 use super::end;
-use super::rig::{Rig, RigSettings, Scree, aside, eventually, small};
+use super::rig::{Rig, RigSettings, Scree, aside, eventually};
 use crate::export::Attached;
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -37,8 +37,7 @@ async fn reconcile_journals(scree: &Scree) {
 
 /// A volume that is served and has writes.
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
-    let made = scree.control.volumes().create(small("disk")).await;
-    let volume = made.expect("made").row.id;
+    let volume = scree.create("disk").await.row.id;
     let id = scree.export("disk").await.expect("served").id;
     let attached = scree.open(volume).expect("open");
     renew_leases(scree).await;

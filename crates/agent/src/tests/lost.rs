@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::rig::{Rig, small};
+use super::rig::Rig;
 use super::{copies::refused, end};
 use control::database::Database;
 
@@ -12,12 +12,7 @@ use control::database::Database;
 async fn a_folder_without_its_database_is_not_a_new_one() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let exported = control.export("disk").await;
     exported.expect("served");
     let path = control.control.folder().database();

@@ -46,12 +46,7 @@ use crate::keys::{KeyEntry, WrappingKeys};
 async fn an_operation_runs_to_completion_without_its_client() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let disk = control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    let disk = control.create("disk").await;
     rig.disk.hold(&control.agent.folder().journal(disk.row.id));
     let held = Arc::clone(&rig.disk);
     tokio::select! {
@@ -77,12 +72,7 @@ async fn an_operation_runs_to_completion_without_its_client() {
 async fn a_volume_that_is_being_opened_at_shutdown_is_closed() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let disk = control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    let disk = control.create("disk").await;
     rig.disk.hold(&control.agent.folder().journal(disk.row.id));
     let opening = tokio::spawn({
         let control = control.control.clone();
@@ -306,12 +296,7 @@ async fn note(database: &Database, plan: &FreePlan) {
 async fn a_volume_is_closed_without_a_polling_client() {
     let rig = Rig::new();
     let control = rig.start().await;
-    let view = control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    let view = control.create("disk").await;
     control.export("disk").await.expect("served");
     let attached = control.open(view.row.id).expect("attached");
     let started = attached

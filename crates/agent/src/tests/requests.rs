@@ -8,7 +8,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
-use super::rig::{Rig, aside, small};
+use super::rig::{Rig, aside};
 
 /// Sends a raw request, and returns the raw answer.
 async fn exchange(rig: &Rig, request: String) -> String {
@@ -41,12 +41,7 @@ fn get(path: &str) -> String {
 async fn an_invalid_request_is_answered_with_a_problem_document() {
     let rig = Rig::new();
     let control = rig.start().await;
-    control
-        .control
-        .volumes()
-        .create(small("disk"))
-        .await
-        .expect("made");
+    control.create("disk").await;
     let long = "x".repeat(9000);
     for (request, status) in [
         (get("/v1/volumes/%ff"), 400),

@@ -13,6 +13,7 @@ use catalog::retention::Retention;
 use control::database::AttachmentRow;
 use control::folder::Leftovers;
 use control::units::UnitView;
+use control::volumes::VolumeView;
 use control::{AuthorizedRequest, Control, ControlError, http};
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
@@ -349,6 +350,12 @@ impl Scree {
             api,
             follow,
         })
+    }
+
+    /// Creates a [`small`] volume.
+    pub async fn create(&self, name: &str) -> VolumeView {
+        let created = self.control.volumes().create(small(name)).await;
+        created.expect("the volume is new")
     }
 
     pub async fn export(&self, name: &str) -> Result<AttachmentRow, ControlError> {

@@ -92,8 +92,7 @@ async fn a_guest_that_does_not_release_its_disk_keeps_it_until_it_is_forced() {
     let scree = rig.start().await;
     let monitor = rig.folder.path().join("qmp");
     let vm = format!("qmp:{}", monitor.display());
-    let made = scree.control.volumes().create(small("disk")).await;
-    let volume = made.expect("made").row.id;
+    let volume = scree.create("disk").await.row.id;
 
     // The VM is not running yet; plugging will be retried.
     let view = attach(&scree, &vm).await;
@@ -169,8 +168,7 @@ async fn a_vm_that_has_ended_has_no_disk_to_unplug() {
     let scree = rig.start().await;
     let monitor = rig.folder.path().join("qmp");
     let vm = format!("qmp:{}", monitor.display());
-    let made = scree.control.volumes().create(small("disk")).await;
-    made.expect("made");
+    scree.create("disk").await;
     let qemu = Qemu::start(&monitor).await;
     let view = attach(&scree, &vm).await;
     assert_eq!(

@@ -19,7 +19,8 @@ use catalog::{
     VersionCommit, VersionKey,
 };
 use control::database::{
-    Database, DatabaseError, NewAttachment, NewVolume, Principal, Reach, SnapshotState, Tags,
+    AttachmentRow, Database, DatabaseError, NewAttachment, NewVolume, Principal, Reach,
+    SnapshotState, Tags,
 };
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Handle, Runtime};
@@ -82,21 +83,18 @@ impl HostCatalog {
         self.runtime.block_on(attached).expect("attached");
     }
 
+    /// Requests that the attachment of the volume ends.
+    async fn request_detachment(&self, volume: VolumeId, is_forced: bool) -> AttachmentRow {
+        let attachments = self.database.attachments();
+        let of = attachments.of_volume(volume).await.expect("read");
+        let requested = attachments.detach(&self.principal, of[0].id, is_forced);
+        requested.await.expect("there")
+    }
+
     /// Detaches the volume, as an agent that has closed it does.
     pub fn detach(&self, volume: VolumeId) {
         self.runtime.block_on(async {
-            let of = self
-                .database
-                .attachments()
-                .of_volume(volume)
-                .await
-                .expect("read");
-            let asked = self
-                .database
-                .attachments()
-                .detach(&self.principal, of[0].id, false)
-                .await
-                .expect("there");
+            let asked = self.request_detachment(volume, false).await;
             let report = AttachmentReport {
                 generation: asked.desired.generation,
                 state: AttachmentState::Detached,
@@ -415,19 +413,9 @@ impl Fixture for Scene {
 
     fn take_away(&self, volume: VolumeId) {
         self.runtime.block_on(async {
-            let of = self
-                .database
-                .attachments()
-                .of_volume(volume)
-                .await
-                .expect("read");
-            let asked = self
-                .database
-                .attachments()
-                .detach(&self.catalog.principal, of[0].id, true);
-            asked.await.expect("there");
+            let requested = self.catalog.request_detachment(volume, true).await;
             let ended = self.database.hosts().end_forced(1, Millis(1)).await;
-            assert_eq!(ended.expect("no host reported"), [of[0].id]);
+            assert_eq!(ended.expect("no host reported"), [requested.id]);
         });
     }
 }

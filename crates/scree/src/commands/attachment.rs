@@ -35,16 +35,21 @@ pub(super) async fn attach(session: &Session, arguments: AttachArguments) -> Res
     match attachment.state.as_str() {
         "attached" => Ok(()),
         _ if no_wait || session.is_dry_run => Ok(()),
-        state => {
-            let why = attachment
-                .message
-                .map(|message| message.text)
-                .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
+        _ => {
+            let why = why_waiting(&attachment);
             Err(Failure::new(format!(
                 "volume {volume} is not attached yet: {why}; the host retries until you run `scree \
                  detach {volume}`"
             )))
         }
+    }
+}
+
+/// Why an attachment has not reached the desired state yet.
+fn why_waiting(attachment: &Attachment) -> String {
+    match &attachment.message {
+        Some(message) => message.text.clone(),
+        None => format!("it is {} after {WAIT_SECONDS} s", attachment.state),
     }
 }
 
@@ -62,11 +67,8 @@ pub(super) async fn detach(session: &Session, arguments: DetachArguments) -> Res
     match attachment.state.as_str() {
         "detached" => Ok(()),
         _ if arguments.no_wait || session.is_dry_run => Ok(()),
-        state => {
-            let why = attachment
-                .message
-                .map(|message| message.text)
-                .unwrap_or_else(|| format!("it is {state} after {WAIT_SECONDS} s"));
+        _ => {
+            let why = why_waiting(&attachment);
             Err(Failure::new(format!(
                 "volume {} is not detached yet: {why}; the host retries",
                 attachment.volume

@@ -351,13 +351,11 @@ fn write_again(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
 
 /// Whether a file system is read-only or full.
 fn is_unwritable(error: &io::Error) -> bool {
-    matches!(
+    let is_read_only = matches!(
         error.kind(),
-        io::ErrorKind::ReadOnlyFilesystem
-            | io::ErrorKind::PermissionDenied
-            | io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-    )
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+    );
+    is_read_only || world::is_out_of_space(error)
 }
 
 fn append(file: &dyn File, end: u64, bytes: &[u8]) -> io::Result<u64> {

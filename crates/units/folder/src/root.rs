@@ -156,7 +156,7 @@ pub(super) fn unit_error(url: &str, doing: &str, error: io::Error) -> UnitError 
         };
     }
     match error.kind() {
-        _ if is_full(&error) => UnitError::Full { url },
+        _ if world::is_out_of_space(&error) => UnitError::Full { url },
         Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },
         Kind::NotFound
         | Kind::NotADirectory
@@ -174,12 +174,6 @@ pub(super) fn unit_error(url: &str, doing: &str, error: io::Error) -> UnitError 
             source: Arc::new(error),
         },
     }
-}
-
-/// Whether an error says that the file system or a quota is full.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    matches!(error.kind(), Kind::StorageFull | Kind::QuotaExceeded)
 }
 
 impl Root {
@@ -327,7 +321,7 @@ impl Root {
     /// and freeing, which makes more room, needs the claim.
     fn write_marker_even_if_full(&self) -> io::Result<()> {
         match self.write_marker() {
-            Err(error) if is_full(&error) => {
+            Err(error) if world::is_out_of_space(&error) => {
                 self.remove_probe()?;
                 self.write_marker()
             }

@@ -61,11 +61,10 @@ impl Lifecycle {
     pub fn file_error(&self, error: &io::Error) -> FilterError {
         let path = self.config.shown_path();
         let reason = format!("the journal {path}: {error}");
-        match error.kind() {
-            io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::FileTooLarge => FilterError::StorageFull(reason),
-            _ => FilterError::Other(reason),
+        let is_too_large = error.kind() == io::ErrorKind::FileTooLarge;
+        match is_too_large || world::is_out_of_space(error) {
+            true => FilterError::StorageFull(reason),
+            false => FilterError::Other(reason),
         }
     }
 

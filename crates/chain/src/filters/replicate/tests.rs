@@ -274,6 +274,18 @@ impl Targets for Servers {
     }
 }
 
+/// A chain that was applied as change `chain` of its volume, after `predecessor`, under the lease
+/// with the given epoch.
+fn history(epoch: u32, chain: u64, predecessor: u64) -> ChainHistory {
+    ChainHistory {
+        epoch: Some(epoch),
+        chain,
+        predecessor,
+        restores: None,
+        epoch_first: None,
+    }
+}
+
 /// A pool. With every other seed some jobs end at once.
 fn a_pool(seed: u64) -> Arc<SimulatedPool> {
     let pool = SimulatedPool::new();

@@ -3,7 +3,7 @@
 pub(in crate::database) mod decide;
 pub(in crate::database) mod draining;
 
-use api::host::LeaseCountKey;
+use api::host::{HostUnit, LeaseCountKey};
 use api::unit::SECOND_PLACE_MS;
 use base::{ClusterId, CopysetId, UnitId, url};
 use catalog::{Copyset, DrainingMember};
@@ -42,6 +42,16 @@ pub struct UnitRow {
     pub is_draining: bool,
     /// Since when every reporting host reports it missing. Ignored when a unit is inserted.
     pub missing_since: Option<Millis>,
+}
+
+impl From<UnitRow> for HostUnit {
+    fn from(unit: UnitRow) -> Self {
+        Self {
+            id: unit.id,
+            url: unit.url,
+            is_disabled: unit.is_disabled,
+        }
+    }
 }
 
 impl UnitRow {

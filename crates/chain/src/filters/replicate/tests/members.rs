@@ -7,8 +7,7 @@ use std::time::Duration;
 use base::{BlockDevice, Durability, Request, Started};
 use world::Clock;
 
-use super::{BLOCK, Rig, Servers, lock};
-use crate::ChainHistory;
+use super::{BLOCK, Rig, Servers, history, lock};
 
 #[test]
 fn replicas_are_rebuilt_and_then_read() {
@@ -189,13 +188,7 @@ fn replicas_are_missing_what_was_written_without_the_filter() {
         (3, 2, 1, true),  // And by another host in between.
     ] {
         let mut rig = Rig::new(23, 1);
-        rig.history = ChainHistory {
-            epoch: Some(1),
-            chain: 1,
-            predecessor: 0,
-            restores: None,
-            epoch_first: None,
-        };
+        rig.history = history(1, 1, 0);
         rig.open().expect("it opens");
         rig.write(0, &[4; BLOCK]);
         rig.flush();
@@ -205,13 +198,7 @@ fn replicas_are_missing_what_was_written_without_the_filter() {
             rig.write(0, &[5; BLOCK]);
             rig.flush();
         }
-        rig.history = ChainHistory {
-            epoch: Some(epoch),
-            chain: turn,
-            predecessor: follows,
-            restores: None,
-            epoch_first: None,
-        };
+        rig.history = history(epoch, turn, follows);
         rig.open().expect("it opens");
         let expected = if is_rebuilt { 5 } else { 4 };
         for _ in 0..50 {

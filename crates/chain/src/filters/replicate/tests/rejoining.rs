@@ -66,14 +66,8 @@ fn after_a_failed_flush_a_member_gets_everything_since_the_last_flush_again() {
 fn a_filter_that_failed_to_open_often_continues_when_its_replica_returns() {
     let mut rig = Rig::new(24, 1);
     let mut epoch = 1;
-    let history = |epoch| ChainHistory {
-        epoch: Some(epoch),
-        chain: u64::from(epoch),
-        predecessor: 0,
-        restores: None,
-        epoch_first: None,
-    };
-    rig.history = history(epoch);
+    let history_of = |epoch| history(epoch, u64::from(epoch), 0);
+    rig.history = history_of(epoch);
     rig.open().expect("it opens");
     rig.until_in_sync();
     lock(&rig.servers[0]).hangs = true;
@@ -83,13 +77,13 @@ fn a_filter_that_failed_to_open_often_continues_when_its_replica_returns() {
     lock(&rig.servers[1]).is_up = false;
     for _ in 0..5 {
         epoch += 1;
-        rig.history = history(epoch);
+        rig.history = history_of(epoch);
         let why = rig.crash().expect_err("the volume has an older state");
         assert!(why.contains("only replica r1 has the last writes"), "{why}");
     }
     lock(&rig.servers[1]).is_up = true;
     epoch += 1;
-    rig.history = history(epoch);
+    rig.history = history_of(epoch);
     rig.crash().expect("the replica is available");
     assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);
     rig.until_equal();
@@ -100,13 +94,7 @@ fn a_filter_that_failed_to_open_often_continues_when_its_replica_returns() {
 #[test]
 fn replicas_are_missing_what_was_written_before_their_chain_was_applied_again() {
     let mut rig = Rig::new(25, 1);
-    rig.history = ChainHistory {
-        epoch: Some(1),
-        chain: 1,
-        predecessor: 0,
-        restores: None,
-        epoch_first: None,
-    };
+    rig.history = history(1, 1, 0);
     rig.open().expect("it opens");
     rig.write(0, &[4; BLOCK]);
     rig.flush();
@@ -121,13 +109,7 @@ fn replicas_are_missing_what_was_written_before_their_chain_was_applied_again() 
     );
     rig.write(0, &[5; BLOCK]);
     rig.flush();
-    rig.history = ChainHistory {
-        epoch: Some(2),
-        chain: 3,
-        predecessor: 2,
-        restores: None,
-        epoch_first: None,
-    };
+    rig.history = history(2, 3, 2);
     rig.open().expect("it opens");
     for _ in 0..50 {
         assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);

@@ -11,7 +11,7 @@ use world::{Millis, OpenMode};
 
 use super::RestoreFilter;
 use crate::is_not_found;
-use crate::root::{is_full, segment_of};
+use crate::root::segment_of;
 use crate::undelete::Undelete;
 use crate::undelete::index::path_of;
 use crate::undelete::name::{DRAFT, FOLDER, FreedSegmentName, RESTORE, Timestamp, log_name};
@@ -177,7 +177,7 @@ impl Undelete<'_> {
             let text = toml::to_string(plan).map_err(io::Error::other)?;
             match self.write_file(RESTORE, text.as_bytes()) {
                 // A unit that an attacker has filled can be restored too.
-                Err(error) if is_full(&error) => {
+                Err(error) if world::is_out_of_space(&error) => {
                     root.remove_probe()?;
                     self.write_file(RESTORE, text.as_bytes())
                 }
