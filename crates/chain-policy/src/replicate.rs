@@ -337,7 +337,7 @@ mod tests {
             (format!("stall_ms = 0\n{one}"), "stall_ms"),
             (one.replace("'b'", "'volume'"), "two replicas"),
             (one.replace("'b'", "'B'"), "1 to 32"),
-            (one.replace("nbd://", "http://"), "uri has to be"),
+            (one.replace("nbd://", "http://"), "uri must be"),
             (format!("{one}paths = []"), "paths is empty"),
             (format!("{one}paths = ['etc']"), "not a path pattern"),
             (format!("{one}paths = ['/[']"), "unclosed character class"),

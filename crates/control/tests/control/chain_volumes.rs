@@ -102,7 +102,10 @@ async fn an_address_holds_at_most_one_replica(scene: Scene) {
     let spelt = ["nbd://10.0.0.1:10809/x", "nbd://[::ffff:10.0.0.1]/x"];
     for same in spelt.into_iter().chain([place]) {
         let refused = replicate(&scene, &alice, "b", same, 409).await;
-        assert_says(&refused, "10.0.0.1:10809/x has a replica of \"a\"");
+        assert_says(
+            &refused,
+            "10.0.0.1:10809/x already holds a replica of \"a\"",
+        );
     }
     replicate(&scene, &alice, "b", "nbd://10.0.0.1/y", 200).await;
     // The error does not name the other volume, and each host has its own sockets.

@@ -510,7 +510,7 @@ async fn a_strangers_object_is_answered_like_one_that_does_not_exist(scene: Scen
             let (status, answer) = cast.scene.try_request(Some(&cast.bob), &asked, body).await;
             assert_eq!(status, 404, "{answer}");
             let detail = answer["detail"].as_str().expect("text");
-            let expected = format!("volume {id:?} does not exist; `scree volume list` shows those");
+            let expected = format!("volume {id:?} does not exist; `scree volume list` lists");
             assert!(detail.starts_with(&expected), "{detail}");
         }
     }

@@ -160,7 +160,7 @@ fn another_user_needs_a_grant_on_the_volume(users: &Users, id: &str) {
     users.refused(
         "bob",
         &["volume", "export", "alice/disk"],
-        "the right to use",
+        "the right `use`",
     );
     users.refused(
         "bob",

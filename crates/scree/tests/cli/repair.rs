@@ -149,7 +149,7 @@ fn blocks_of_a_lost_unit_get_two_copies_again_and_last_copies_stay() {
     scene.wait_until_repaired();
 
     let remove = ["unit", "remove", "s3", "--lost"];
-    scene.is_refused(&remove, "finds s3 there");
+    scene.is_refused(&remove, "still reaches s3");
     // Nothing is copied: after the next loss only last copies are left.
     scene.lose(3);
     scene.agent.kill();
@@ -157,7 +157,7 @@ fn blocks_of_a_lost_unit_get_two_copies_again_and_last_copies_stay() {
     assert!(copysets(&removed) > 0 && removed["removed"] == true);
     for name in ["s1", "s4"] {
         let remove = ["unit", "remove", name, "--lost"];
-        scene.is_refused(&remove, &format!("host h1 finds {name} there"));
+        scene.is_refused(&remove, &format!("host h1 still reaches {name}"));
     }
     scene.agent = site.agent();
     wait_until("it is not used any more", || scene.stores.are(&[1, 4]));
