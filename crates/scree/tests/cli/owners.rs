@@ -165,7 +165,7 @@ fn another_user_needs_a_grant_on_the_volume(users: &Users, id: &str) {
     users.refused(
         "bob",
         &["volume", "delete", "alice/disk"],
-        "the right to administer",
+        "the right `administer`",
     );
     let read = users.of("bob", &["volume", "export", "alice/disk", "--read-only"]);
     assert_eq!(read["read_only"], true);
