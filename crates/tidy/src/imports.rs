@@ -7,7 +7,7 @@ use crate::source::{Kind, Tree};
 
 /// Files that import each other, directly or through others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Circle {
+pub struct Cycle {
     /// The modules, as paths from the crate's root.
     pub modules: Vec<String>,
     /// The crate's folder.
@@ -15,7 +15,7 @@ pub struct Circle {
 }
 
 /// The cycle with the most files in any crate.
-pub fn largest_circle(tree: &Tree) -> Option<Circle> {
+pub fn largest_cycle(tree: &Tree) -> Option<Cycle> {
     let mut packages: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for file in tree.files() {
         if file.kind() != Kind::Rust || file.is_test() {
@@ -33,11 +33,11 @@ pub fn largest_circle(tree: &Tree) -> Option<Circle> {
         let modules = packages.entry(package).or_default();
         modules.insert(module.clone(), paths_of(&module, &code));
     }
-    let circles = packages.into_iter().filter_map(|(package, modules)| {
+    let cycles = packages.into_iter().filter_map(|(package, modules)| {
         let modules = largest_component(&resolved(&modules))?;
-        Some(Circle { modules, package })
+        Some(Cycle { modules, package })
     });
-    circles.max_by_key(|circle| circle.modules.len())
+    cycles.max_by_key(|cycle| cycle.modules.len())
 }
 
 /// The crate's folder, and the module that the file at `path` is (`""` for the root).
@@ -130,16 +130,14 @@ fn largest_component(edges: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<S
         .keys()
         .map(|node| (node.as_str(), reached(edges, node)))
         .collect();
-    let circle_of = |node: &str| -> Vec<String> {
+    let cycle_of = |node: &str| -> Vec<String> {
         let others = reach[node].iter();
         let both =
             others.filter(|other| reach.get(**other).is_some_and(|back| back.contains(node)));
         both.map(|other| (*other).to_owned()).collect()
     };
-    let circles = edges.keys().map(|node| circle_of(node));
-    circles
-        .filter(|circle| circle.len() > 1)
-        .max_by_key(Vec::len)
+    let cycles = edges.keys().map(|node| cycle_of(node));
+    cycles.filter(|cycle| cycle.len() > 1).max_by_key(Vec::len)
 }
 
 fn reached<'a>(edges: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
@@ -160,7 +158,7 @@ mod tests {
     use crate::File;
 
     #[test]
-    fn a_circle_of_three_files_is_found_through_any_form_of_path() {
+    fn a_cycle_of_three_files_is_found_through_any_form_of_path() {
         let tree = Tree::new(vec![
             File::new("crates/x/src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n"),
             File::new("crates/x/src/a.rs", "use crate::b::{One, Two};\n"),
@@ -168,12 +166,12 @@ mod tests {
             File::new("crates/x/src/c.rs", "fn three() { crate::a::four() }\n"),
             File::new("crates/x/src/d.rs", "use crate::a::Five;\n// crate::d\n"),
         ]);
-        let circle = largest_circle(&tree).expect("a circle");
-        assert_eq!(circle.modules, ["a", "b", "c"]);
+        let cycle = largest_cycle(&tree).expect("a cycle");
+        assert_eq!(cycle.modules, ["a", "b", "c"]);
     }
 
     #[test]
-    fn a_tree_of_imports_has_no_circle() {
+    fn a_tree_of_imports_has_no_cycle() {
         let tree = Tree::new(vec![
             File::new("crates/x/src/a.rs", "use crate::b::One;\n"),
             File::new(
@@ -181,6 +179,6 @@ mod tests {
                 "pub struct One;\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n",
             ),
         ]);
-        assert_eq!(largest_circle(&tree), None);
+        assert_eq!(largest_cycle(&tree), None);
     }
 }

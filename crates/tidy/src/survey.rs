@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::functions::{functions, has_tuple_parameter};
-use crate::imports::{Circle, largest_circle};
+use crate::imports::{Cycle, largest_cycle};
 use crate::source::{Kind, Tree, indentation};
 use crate::types::defined_type;
 
@@ -33,7 +33,7 @@ pub struct Survey {
     /// The types with the most fields and how many they have.
     pub most_fields: Vec<(String, usize)>,
     /// The largest set of files that import each other.
-    pub circle: Option<Circle>,
+    pub cycle: Option<Cycle>,
     /// Bytes of documents by the folder below `docs/`.
     pub document_bytes: BTreeMap<String, usize>,
 }
@@ -51,7 +51,7 @@ pub fn survey(tree: &Tree) -> Survey {
         migrations: 0,
         most_methods: Vec::new(),
         most_fields: Vec::new(),
-        circle: largest_circle(tree),
+        cycle: largest_cycle(tree),
         document_bytes: BTreeMap::new(),
     };
     let mut methods = BTreeMap::new();
@@ -166,12 +166,13 @@ impl fmt::Display for Survey {
         writeln!(f, "files > 500          {}", self.files_over_500)?;
         writeln!(f, "tuple parameters     {}", self.tuple_parameters)?;
         writeln!(f, "SQL migrations       {}", self.migrations)?;
-        match &self.circle {
-            Some(circle) => writeln!(
+        match &self.cycle {
+            Some(cycle) => writeln!(
                 f,
-                "largest cycle        {} files in {}",
-                circle.modules.len(),
-                circle.package
+                "largest cycle        {} files in {}: {}",
+                cycle.modules.len(),
+                cycle.package,
+                cycle.modules.join(", ")
             )?,
             None => writeln!(f, "largest cycle        none")?,
         }

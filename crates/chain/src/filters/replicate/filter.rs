@@ -15,7 +15,7 @@ use super::region_log::{LogEvent, RegionLog};
 use super::region_map::{MemberSpec, RegionMap};
 use super::replica_set::{ReplicaSet, Usage};
 use super::requests::{Request, RequestKind, Requester};
-use super::selection::Selection;
+use super::selection::{KnownFiles, Selection};
 use super::startup::Startup;
 use super::tracker::Tracker;
 use crate::{Filter, FilterContext, Opening};
@@ -277,8 +277,10 @@ impl Filter for Replicate {
                 }
                 self.set.start_queued(below);
                 self.set.retry_reads(below);
-                self.set.reconnect(now, self.tracker.as_ref());
-                self.set.advance_rebuild(below, self.tracker.as_ref());
+                let tracker = self.tracker.as_ref();
+                let files = tracker.map_or(KnownFiles::UNTRACKED, Tracker::known_files);
+                self.set.reconnect(now, files);
+                self.set.advance_rebuild(below, files);
                 if !self.set.is_quiesced() && self.set.log.forget_covered(now) {
                     self.set.log_changed(false);
                 }

@@ -8,15 +8,10 @@ use base::{BlockDevice, IoError, Op, OpKind, OwnedOp, Request, Started, Token};
 use chain_policy::ReplicaLocation;
 
 use super::region_map::RegionMap;
-use super::selection::Selection;
-use super::tracker::Tracker;
+use super::selection::{KnownFiles, Selection};
+use super::timeouts::PAUSE_MIN;
 use crate::remote::{LinkState, RemoteDisk};
 use crate::tokens::Tokens;
-
-/// The pause before a member that is out is tried again: the first one, and the longest. Each is
-/// twice as long as the one before.
-pub(super) const PAUSE_MIN: Duration = Duration::from_millis(500);
-pub(super) const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The volume is not put out for a short stall: what it would miss then keeps it from being used
 /// without its replicas.
@@ -260,8 +255,8 @@ impl Members {
     }
 
     /// Whether it is known what a member should have.
-    pub fn is_certain(&self, at: usize, tracker: Option<&Tracker>) -> bool {
-        !self.is_partial(at) || tracker.is_none_or(Tracker::is_certain)
+    pub fn is_certain(&self, at: usize, files: KnownFiles<'_>) -> bool {
+        !self.is_partial(at) || files.is_certain
     }
 
     /// Whether a member may be read: it is in sync, and not partial.

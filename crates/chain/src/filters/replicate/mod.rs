@@ -15,7 +15,8 @@
 //! | `requests`, `held` | requests that are not answered, and the ranges that they lock |
 //! | `dispatch`, `reads`, `results` | start requests at members, and take what they answer |
 //! | `region_log`: `region_map`, `slot`, `store` | what each member is missing, also after a crash |
-//! | `startup`, `rebuild` | find the source, and give the others what they are missing |
+//! | `startup`, `rebuild` | phases: find the source, and give the others what they are missing |
+//! | `startup_steps`, `rebuild_steps` | take the steps of these phases |
 //! | `tracker`: `selection`, `granules` | partial replicas, which get chosen files only |
 //!
 //! Invariants:
@@ -37,6 +38,7 @@ mod held;
 mod member;
 mod reads;
 mod rebuild;
+mod rebuild_steps;
 mod region_log;
 mod region_map;
 mod regions;
@@ -46,9 +48,11 @@ mod results;
 mod selection;
 mod slot;
 mod startup;
+mod startup_steps;
 mod store;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod tracker;
 
 use std::io;

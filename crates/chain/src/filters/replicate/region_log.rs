@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use base::{ByteRange, IoError};
 
-use super::member::PAUSE_MIN;
 use super::region_map::RegionMap;
 use super::regions::Regions;
 use super::store::{Store, StoreResult};
+use super::timeouts::PAUSE_MIN;
 
 /// How long regions stay in flight after a flush has covered them.
 const FORGET_AFTER: Duration = Duration::from_secs(10);

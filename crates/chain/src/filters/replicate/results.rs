@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use base::{BlockDevice, Completion, IoError, Outcome, Token};
 
-use super::member::{MemberState, PAUSE_MAX, VOLUME};
+use super::member::{MemberState, VOLUME};
 use super::no_source;
 use super::replica_set::ReplicaSet;
 use super::requests::{RequestKind, Requester};
+use super::timeouts::PAUSE_MAX;
 use crate::remote::LinkState;
 
 impl ReplicaSet {

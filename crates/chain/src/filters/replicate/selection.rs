@@ -14,6 +14,23 @@ use super::granules::Granules;
 use crate::follow::Disk;
 use extfs::{Live, Owner};
 
+/// The files of the disk, as far as they are known. Selections choose among these.
+#[derive(Clone, Copy)]
+pub(super) struct KnownFiles<'a> {
+    /// Whether all files were read and judged. The rebuild of a partial replica waits for that.
+    pub is_certain: bool,
+    /// The file systems; `None` before the disk was read, and without partial replicas.
+    pub disk: Option<&'a Disk>,
+}
+
+impl KnownFiles<'_> {
+    /// What is known without a tracker. All members are complete ones then, so no selection asks.
+    pub const UNTRACKED: Self = Self {
+        is_certain: true,
+        disk: None,
+    };
+}
+
 /// The files that a partial replica should have, and the blocks that it has.
 pub(super) struct Selection {
     globs: Vec<Glob>,

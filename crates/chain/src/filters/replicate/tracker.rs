@@ -23,12 +23,9 @@ use super::held::HeldChange;
 use super::member::Members;
 use super::replica_set::ReplicaSet;
 use super::requests::{Request, RequestKind, Requester, Requests};
-use super::selection::Selection;
+use super::selection::{KnownFiles, Selection};
 use crate::FilterContext;
 use crate::follow::{Disk, Follower, FollowerEvent};
-
-/// How long the disk is read before the filter is used without the result.
-pub(super) const READ_FIRST_FOR: Duration = Duration::from_secs(5);
 
 /// The pause before a disk with damaged file systems is read again: the first one, and the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -95,6 +92,14 @@ impl Tracker {
     /// Whether it is known what is wanted.
     pub fn is_certain(&self) -> bool {
         self.follower.is_complete() && self.to_judge.is_empty()
+    }
+
+    /// The files by which partial replicas are rebuilt.
+    pub fn known_files(&self) -> KnownFiles<'_> {
+        KnownFiles {
+            is_certain: self.is_certain(),
+            disk: self.disk(),
+        }
     }
 
     /// Whether there is work that no event announces.
