@@ -46,6 +46,8 @@ struct Server {
     life: u32,
     random: SimulatedRandom,
     reads: u64,
+    /// The number of times that `live` has changed through a request or a crash.
+    changes: u64,
 }
 
 type Shared = Arc<Mutex<Server>>;
@@ -67,6 +69,7 @@ impl Server {
             life: 0,
             random: SimulatedRandom::new(seed),
             reads: 0,
+            changes: 0,
         }))
     }
 
@@ -78,12 +81,14 @@ impl Server {
             }
         }
         self.live.clone_from(&self.durable);
+        self.changes += 1;
         self.late.clear();
         self.life += 1;
     }
 
     fn write(&mut self, at: usize, data: &[u8]) {
         self.live[at..at + data.len()].copy_from_slice(data);
+        self.changes += 1;
         self.volatile.push((at, data.to_vec()));
     }
 
@@ -526,17 +531,33 @@ impl Rig {
     }
 
     fn are_equal(&self) -> bool {
-        let first = lock(&self.servers[0]).live.clone();
-        self.servers.iter().all(|server| lock(server).live == first)
+        let first = lock(&self.servers[0]);
+        let mut others = self.servers[1..].iter();
+        others.all(|server| lock(server).live == first.live)
     }
 
     fn until_equal(&mut self) {
+        let is_equal = self.are_equal_after(|completions| {
+            assert_eq!(completions, [], "no request is pending");
+        });
+        assert!(is_equal, "the members stay different");
+    }
+
+    /// Polls until all members are equal, or 200,000 times. They are compared only after a change,
+    /// since that takes longer than many polls.
+    fn are_equal_after(&mut self, each_poll: impl Fn(Vec<Completion>)) -> bool {
+        let mut compared = None;
         for _ in 0..200_000 {
-            assert_eq!(self.poll(), [], "no request is pending");
-            if self.are_equal() {
-                return;
+            each_poll(self.poll());
+            let changes = self.servers.iter().map(|server| lock(server).changes);
+            let changes = Some(changes.collect::<Vec<_>>());
+            if changes != compared {
+                if self.are_equal() {
+                    return true;
+                }
+                compared = changes;
             }
         }
-        panic!("the members stay different");
+        false
     }
 }
