@@ -210,7 +210,7 @@ async fn a_living_host_loses_no_volume_by_force() {
     end(scree).await;
 }
 
-/// An unrenewed lease holds acknowledgements back, and continues when it is renewed.
+/// An unrenewed lease holds acknowledgments back, and continues when it is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_renewed_late_continues() {
     let rig = Rig::new();

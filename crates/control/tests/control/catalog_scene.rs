@@ -15,7 +15,7 @@ use base::{
 };
 use catalog::conformance::Fixture;
 use catalog::{
-    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
+    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbors, PendingFree, StoredVersion,
     VersionCommit, VersionKey,
 };
 use control::database::{
@@ -177,8 +177,8 @@ impl Catalog for HostCatalog {
         self.call(calls::Version { key })
     }
 
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.call(calls::NeighboursOf { key })
+    fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError> {
+        self.call(calls::NeighborsOf { key })
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
@@ -188,13 +188,13 @@ impl Catalog for HostCatalog {
     fn remove_version(
         &self,
         key: VersionKey,
-        neighbours: &Neighbours,
+        neighbors: &Neighbors,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
         self.call(calls::RemoveVersion {
             key,
-            neighbours: neighbours.clone(),
+            neighbors: neighbors.clone(),
             not_before,
             plan: EncodedPlan(plan.to_vec()),
         })
@@ -375,7 +375,7 @@ impl Scene {
     }
 
     pub fn remove(&self, key: VersionKey) -> Result<(), CatalogError> {
-        let around = self.catalog.neighbours(key)?;
+        let around = self.catalog.neighbors(key)?;
         self.catalog.remove_version(key, &around, Millis(0), &[])
     }
 }

@@ -7,7 +7,7 @@ use api::host::{EncodedPlan, HostUnit};
 use auth::KeyRequest;
 use base::{UnitId, VolumeId};
 use catalog::retention::Retention;
-use catalog::{Neighbours, VersionKey};
+use catalog::{Neighbors, VersionKey};
 use control::folder::Leftovers;
 use control::{Control, Settings, authority, http};
 use serde_json::{Value, json};
@@ -435,7 +435,7 @@ async fn a_host_may_send_a_long_report() {
     };
     let call = calls::RemoveVersion {
         key,
-        neighbours: Neighbours {
+        neighbors: Neighbors {
             parent: None,
             children: Vec::new(),
             needed: false,

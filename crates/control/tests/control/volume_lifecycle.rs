@@ -71,7 +71,7 @@ fn a_clone_is_restored_to_its_origin_and_no_earlier_version() {
         .delete(&scene.catalog.principal, snapshot);
     scene.runtime.block_on(forgotten).expect("there");
     assert_eq!(keys(), [held, own]);
-    let around = scene.catalog.neighbours(held).expect("kept");
+    let around = scene.catalog.neighbors(held).expect("kept");
     let removed = scene.catalog.remove_version(held, &around, Millis(0), &[]);
     removed.expect("nothing needs it");
     assert_eq!(keys(), [own], "not version 1 in its place");

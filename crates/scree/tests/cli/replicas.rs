@@ -186,8 +186,8 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
     kill(&mut c);
     let volume = folder.path().join("volume");
     host.json(&["chain", "delete", "disk"]);
-    let spelt = volume.display().to_string();
-    copy_volume(&host, "disk", |uri| [uri, spelt.clone()]);
+    let spelled = volume.display().to_string();
+    copy_volume(&host, "disk", |uri| [uri, spelled.clone()]);
     let content = fs::read(&volume).expect("read");
     for one in copies.iter().chain([&volume]) {
         assert!(fs::read(one).expect("read") == content, "{one:?} is alike");

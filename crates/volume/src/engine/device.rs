@@ -127,7 +127,7 @@ impl Volume {
             // The renewal wakes; this is for one that came before this call.
             return (self.lease_status() != LeaseStatus::Expired).then_some(Duration::ZERO);
         }
-        if self.has_acknowledgements() {
+        if self.has_acknowledgments() {
             return Some(Duration::ZERO);
         }
         self.destage_timer()

@@ -226,7 +226,7 @@ impl Hosts<'_> {
         .fetch_all(&self.database.reader)
         .await?
         .iter()
-        .map(|row| rows::spelt(row, "party"))
+        .map(|row| rows::spelled(row, "party"))
         .collect()
     }
 
@@ -434,7 +434,7 @@ fn report_row(row: &AnyRow) -> Result<HostReport, DatabaseError> {
 fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
     let free_bytes: Option<i64> = row.try_get("free_bytes")?;
     Ok(HostRow {
-        host: rows::spelt(row, "party")?,
+        host: rows::spelled(row, "party")?,
         name: row.try_get("name")?,
         reports_requested: rows::number(row, "reports_requested")?,
         report_number: rows::number(row, "report_number")?,

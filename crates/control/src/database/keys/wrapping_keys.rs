@@ -43,15 +43,15 @@ fn key_row(row: &AnyRow) -> Result<KeyRow, DatabaseError> {
     let parameters: &str = row.try_get("parameters")?;
     Ok(KeyRow {
         key: WrappingKey {
-            id: rows::spelt(row, "id")?,
+            id: rows::spelled(row, "id")?,
             parameters: serde_json::from_str(parameters).map_err(|error| {
                 DatabaseError::Damaged {
                     what: format!("the parameters of the wrapping key {name:?}: {error}"),
                 }
             })?,
             name,
-            state: rows::spelt(row, "state")?,
-            replaced_by: rows::spelt_if_any(row, "replaced_by")?,
+            state: rows::spelled(row, "state")?,
+            replaced_by: rows::spelled_if_any(row, "replaced_by")?,
         },
         created: Millis(row.try_get("created_ms")?),
         lineages: rows::number(row, "lineages")?,
@@ -275,7 +275,7 @@ impl Keys<'_> {
             .iter()
             .map(|row| {
                 Ok(WrappedRow {
-                    lineage: rows::spelt(row, "lineage")?,
+                    lineage: rows::spelled(row, "lineage")?,
                     wrapped: WrappedKey(row.try_get("wrapped")?),
                 })
             })

@@ -67,7 +67,7 @@ impl Repair<'_> {
             let mut states = Vec::new();
             for member in &members {
                 if copyset_of(member, "copyset")? == copyset {
-                    states.push((rows::spelt(member, "unit")?, member.try_get("state")?));
+                    states.push((rows::spelled(member, "unit")?, member.try_get("state")?));
                 }
             }
             Ok(RepairRow {

@@ -390,7 +390,7 @@ async fn task_of(
         copyset,
         missed: missed
             .iter()
-            .map(|row| Ok((rows::spelt(row, "unit")?, rows::number(row, "misses")?)))
+            .map(|row| Ok((rows::spelled(row, "unit")?, rows::number(row, "misses")?)))
             .collect::<Result<_, DatabaseError>>()?,
         open: open
             .iter()

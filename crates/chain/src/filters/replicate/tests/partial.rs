@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use super::*;
-use extfs::testing::{Image, journalled, program, run};
+use extfs::testing::{Image, journaled, program, run};
 use extfs::{Owner, View};
 
 const FS_BLOCK: usize = 1024;
@@ -68,7 +68,7 @@ impl Step {
         let content: Vec<_> = content.collect();
         let mut middle = Image(before.0.clone());
         apply(&mut middle, &content);
-        let replayed = journalled(&folder.join("journalled"), &middle, after, folder);
+        let replayed = journaled(&folder.join("journaled"), &middle, after, folder);
         let commits = |(_, content): &(u64, Vec<u8>)| {
             content.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2])
         };
