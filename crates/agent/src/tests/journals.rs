@@ -40,7 +40,7 @@ async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
     let attached = scree.open(volume).expect("open");
     let write = |volume: &mut volume::Volume| {
         let started = volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile));
-        volume.commit().expect("the journal works");
+        volume.end_batch().expect("the journal works");
         started
     };
     let started = attached.on_volume(write).await;

@@ -375,11 +375,11 @@ impl Filter for OutOfProcess {
         started
     }
 
-    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+    fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         if let Ok(program) = &mut self.program {
-            program.commit()?;
+            program.end_batch()?;
         }
-        below.commit()
+        below.end_batch()
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {

@@ -103,7 +103,7 @@ impl ReplicaSet {
         if let Some(answer) = self.refusal(kind) {
             return answer;
         }
-        self.must_commit = true;
+        self.must_end_batch = true;
         let regions = match kind {
             RequestKind::Change(range) => self.log.map.regions_of(range.offset, range.length),
             _ => 0..0,
@@ -149,7 +149,7 @@ impl ReplicaSet {
         let now = self.now();
         for at in 0..self.members.len() {
             while let Some((request, op)) = self.members[at].queue.pop_front() {
-                self.must_commit = true;
+                self.must_end_batch = true;
                 match self.members[at].start_change(below, PartOf { request, now }, &op) {
                     Started::Done => self.part_ended(request, at, Ok(Outcome::Done)),
                     Started::Pending => {}

@@ -401,7 +401,7 @@ impl ReplicaSet {
         op: &OwnedOp,
     ) -> (Token, Started) {
         let (id, now) = (self.requests.add_rebuild_step(), self.now());
-        self.must_commit = true;
+        self.must_end_batch = true;
         let of = PartOf { request: id, now };
         let started = self.members[member].start_change(below, of, op);
         if started != Started::Pending {

@@ -480,7 +480,7 @@ fn a_file_is_missing_in_the_map_before_the_disk_makes_it_wanted() {
         }
         // The job that writes the filter's file does not run.
         rig.chain.poll(&mut Vec::new());
-        rig.chain.commit().expect("nothing stops it");
+        rig.chain.end_batch().expect("nothing stops it");
     }
     assert!(is_begun);
     lock(&rig.servers[0]).flush();
