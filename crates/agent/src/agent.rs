@@ -195,7 +195,7 @@ impl Agent {
             let keys = Arc::clone(&parts.foundation.keys);
             tokio::task::spawn_blocking(move || keys.follow_and_notify());
         }
-        for job in desired.tasks {
+        for job in desired.jobs {
             parts.jobs.begin(job);
         }
         // Before blocks are unpinned: while a worker is busy, its volume would pin the blocks that

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::ClientError;
 use api::host::calls::{RegisterKey, ReportJob};
-use api::host::{EventLines, JobKind, JobOutput, JobResult, Refusal, Task, WrappingKey};
+use api::host::{EventLines, HostJob, JobKind, JobOutput, JobResult, Refusal, WrappingKey};
 use base::{AttachmentId, with_causes};
 use parking_lot::Mutex;
 use world::host;
@@ -64,14 +64,14 @@ impl HostJobs {
     }
 
     /// Starts a job, unless it is running already.
-    pub fn begin(&self, job: Task) {
+    pub fn begin(&self, job: HostJob) {
         if !self.running.lock().insert(job.id) {
             return;
         }
         let jobs = self.clone();
         tokio::spawn(async move {
             let report = ReportJob {
-                task: job.id,
+                job: job.id,
                 answer: jobs.run(job.kind).await,
             };
             if let Err(error) = jobs.controller.call_until_answered(&report).await {

@@ -87,7 +87,7 @@ impl Keys<'_> {
             name: name.to_owned(),
         };
         let hint = "it will create the key when it is back, and `scree key list` will show the key";
-        let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
+        let JobOutput::Key(key) = self.request.run_job(host, &what, "name", hint).await? else {
             return Err(wrong_output());
         };
         tracing::info!(key = %key.id, name = key.name, "user added wrapping key");

@@ -46,7 +46,7 @@ calls! {
     /// Reports that the consistency point of a snapshot was taken.
     ReportSnapshot = "report-snapshot" { snapshot: SnapshotId } -> ();
     /// Reports the result of a job.
-    ReportJob = "report-job" { task: i64, answer: JobResult } -> ();
+    ReportJob = "report-job" { job: i64, answer: JobResult } -> ();
     /// Reports the progress or the end of a preload. The answer is `false` if it is not desired
     /// any more.
     ReportPreload = "report-preload" { volume: VolumeId, report: PreloadReport } -> bool;

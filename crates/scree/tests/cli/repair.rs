@@ -64,8 +64,8 @@ impl<'a> Scene<'a> {
     /// Waits until all members of all copysets are in sync.
     fn wait_until_repaired(&self) {
         wait_until("repair is complete", || {
-            let tasks = self.site.locally(&["unit", "tasks"]);
-            tasks.as_array().expect("a list").is_empty()
+            let jobs = self.site.locally(&["unit", "jobs"]);
+            jobs.as_array().expect("a list").is_empty()
         });
     }
 

@@ -5,7 +5,7 @@ use base::{CopysetId, UnitId};
 use sqlx::Row as _;
 use world::Millis;
 
-use crate::database::repair::tasks::copyset_of;
+use crate::database::repair::jobs::copyset_of;
 use crate::database::{DatabaseError, Repair, rows};
 
 /// A copyset with members that are not in sync, or that is being scrubbed.

@@ -7,7 +7,7 @@ use super::{HostUnit, WrappingKey};
 
 /// A job that should be run once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
+pub struct HostJob {
     /// The job's number.
     pub id: i64,
     /// The kind, with its parameters.
@@ -16,7 +16,7 @@ pub struct Task {
 
 /// The kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "task", rename_all = "kebab-case")]
+#[serde(tag = "job", rename_all = "kebab-case")]
 pub enum JobKind {
     /// Create a unit in an empty folder, bucket or pool.
     AddUnit {
