@@ -201,8 +201,8 @@ impl Agent {
         // Before blocks are unpinned: while a worker is busy, its volume would pin the blocks that
         // it reads again.
         for assignment in &desired.attachments {
-            if let Some(attached) = parts.volumes.open.get(assignment.id) {
-                attached.follow_image(assignment.image);
+            if let Some(open_volume) = parts.volumes.open.get(assignment.id) {
+                open_volume.follow_image(assignment.image);
             }
         }
         parts.volumes.attachments.set_desired(desired.attachments);

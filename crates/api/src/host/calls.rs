@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::rpc::calls;
 use super::{
     Assignments, AttachmentReport, AuditReport, Capabilities, CatalogCall, Cleaning, Cluster,
-    HostUnit, JobResult, PreloadReport, Renewal, Renewed, Report, Want, WrappingKey,
+    HostUnit, JobResult, ListedKey, PreloadReport, Renewal, Renewed, Report, Want,
 };
 use crate::types::Certificate;
 
@@ -55,7 +55,7 @@ calls! {
     ReportAudit = "report-audit" { audit: AuditId, report: AuditReport } -> bool
         [BODY_BYTES_MAX: usize = REPORT_BYTES_MAX];
     /// Registers a wrapping key that this host has created.
-    RegisterKey = "register-key" { name: String, parameters: Value } -> WrappingKey;
+    RegisterKey = "register-key" { name: String, parameters: Value } -> ListedKey;
     /// Registers folders that this host has made units.
     RegisterUnits = "register-units" { units: Vec<HostUnit> } -> ();
     /// Returns what may be removed. The `busy` volumes are being written, and can wait.

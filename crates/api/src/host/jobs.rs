@@ -3,7 +3,7 @@
 use base::AttachmentId;
 use serde::{Deserialize, Serialize};
 
-use super::{HostUnit, WrappingKey};
+use super::{HostUnit, ListedKey};
 
 /// A job that should be run once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub enum JobOutput {
     /// The new unit.
     Unit(HostUnit),
     /// The new wrapping key, which is registered with the controllers.
-    Key(WrappingKey),
+    Key(ListedKey),
     /// Events of filters.
     Events(EventLines),
 }
