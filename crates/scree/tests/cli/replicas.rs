@@ -166,7 +166,9 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
                 kill(&mut b);
             }
             3 => {
-                wait_until("it is noticed", || count(&host, "b is out") >= 1);
+                wait_until("it is noticed", || {
+                    count(&host, "replica b is excluded") >= 1
+                });
                 b = serve(&host, "b", &copies[0]);
                 wait_until("b is in sync again", || {
                     count(&host, "b is in sync") > in_sync
@@ -277,7 +279,9 @@ fn a_partial_replica_has_the_chosen_files_after_a_power_failure() {
     kill(&mut b);
     put(&mut guest, "etc/without", 7);
     guest.does("mv home/a/new home/a/mail; sync");
-    wait_until("it is noticed", || count(&host, "b is out") >= 1);
+    wait_until("it is noticed", || {
+        count(&host, "replica b is excluded") >= 1
+    });
     let mut b = serve(&host, "b", &copy);
     wait_until("b is in sync again", || count(&host, "b is in sync") >= 2);
     put(&mut guest, "home/a/mail/2", 3);

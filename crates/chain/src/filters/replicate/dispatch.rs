@@ -67,7 +67,7 @@ impl ReplicaSet {
                 };
                 !regions.clone().any(is_missing)
             }
-            MemberState::Connecting(_) | MemberState::Out => false,
+            MemberState::Connecting(_) | MemberState::Excluded => false,
         }
     }
 
@@ -160,7 +160,7 @@ impl ReplicaSet {
                     Started::Failed(error) => {
                         let reason = error.to_string();
                         self.part_ended(request, at, Err(error));
-                        self.put_out(at, &reason);
+                        self.exclude(at, &reason);
                     }
                 }
             }
@@ -237,7 +237,7 @@ impl Dispatch<'_> {
             request.error.clone_from(&self.error);
         }
         for FailedMember { at, reason } in self.failed {
-            set.put_out(at, &reason);
+            set.exclude(at, &reason);
         }
         if pending == 0 && !set.members.may_acknowledge(done_by, &set.log.map) {
             set.requests.withdraw(id);

@@ -1,7 +1,7 @@
-//! [`Rebuild`]: members that are out are connected to again, and get what they are missing.
+//! [`Rebuild`]: excluded members are connected to again, and get what they are missing.
 //!
 //! ```text
-//!  out ── connected ──▶ rebuilding ── everything copied, flushed, and in the file ──▶ in sync
+//!  excluded ── connected ──▶ rebuilding ── everything copied, flushed, and in the file ──▶ in sync
 //!   ▲                      │
 //!   └──── fails, stalls ───┘
 //!
@@ -191,14 +191,14 @@ enum Progress {
 }
 
 impl ReplicaSet {
-    /// Tries members that are out again, and starts a rebuild if one is connected.
+    /// Tries excluded members again, and starts a rebuild if one is connected.
     pub fn reconnect(&mut self, now: Duration, tracker: Option<&Tracker>) {
         if self.is_quiesced() {
             return;
         }
         for at in 0..self.members.len() {
             match self.members[at].state {
-                MemberState::Out if now >= self.members[at].retry_at => {
+                MemberState::Excluded if now >= self.members[at].retry_at => {
                     if at != VOLUME {
                         self.connect(at, now);
                     } else if self.members[at].parts.is_empty() {
@@ -229,14 +229,14 @@ impl ReplicaSet {
                 };
                 self.note(format!(
                     "{} is rebuilding: {missing} of {of} regions{of_what} are missing",
-                    member.name
+                    member.label()
                 ));
                 self.members[at].state = MemberState::Rebuilding;
             }
             Err(reason) => {
                 let is_late = now.saturating_sub(since) >= CONNECT_WITHIN;
                 if is_late || !member.is_connecting() {
-                    self.put_out(at, &reason);
+                    self.exclude(at, &reason);
                 }
             }
         }
@@ -257,8 +257,8 @@ impl ReplicaSet {
             }
         }
         self.log_changed(true);
-        let name = &self.members[at].name;
-        self.note(format!("{name} is available again"));
+        let label = self.members[at].label();
+        self.note(format!("{label} is available again"));
     }
 
     /// The member to rebuild: one that is not in sync, or a partial one that should have more.
@@ -387,7 +387,7 @@ impl ReplicaSet {
             }
             Started::Failed(error) => {
                 self.requests.locks.unlock(at);
-                self.put_out(member, &error.to_string());
+                self.exclude(member, &error.to_string());
             }
         }
         Progress::Wait
@@ -427,7 +427,7 @@ impl ReplicaSet {
             Started::Done => self.rebuilt(member),
             Started::Pending => self.set_step(Step::Flushing { id }),
             Started::Busy => {}
-            Started::Failed(error) => self.put_out(member, &error.to_string()),
+            Started::Failed(error) => self.exclude(member, &error.to_string()),
         }
     }
 
@@ -446,18 +446,18 @@ impl ReplicaSet {
             return;
         }
         let was_in_sync = self.members[member].state == MemberState::InSync;
-        self.log.map.is_out[member] = false;
+        self.log.map.is_excluded[member] = false;
         self.members[member].state = MemberState::InSync;
         self.members[member].pause = PAUSE_MIN;
         self.log_changed(false);
         if !was_in_sync {
-            let name = &self.members[member].name;
+            let label = self.members[member].label();
             self.note(match self.members.is_partial(member) {
                 true => {
                     let all = self.disk_bytes;
-                    format!("{name} is in sync: {bytes} of {all} bytes were copied")
+                    format!("{label} is in sync: {bytes} of {all} bytes were copied")
                 }
-                false => format!("{name} is in sync"),
+                false => format!("{label} is in sync"),
             });
         }
     }
@@ -481,12 +481,12 @@ impl ReplicaSet {
                 true => self.piece_written(length),
                 false => {
                     self.requests.locks.unlock(at);
-                    self.put_out(member, "a piece could not be copied to it");
+                    self.exclude(member, "a piece could not be copied to it");
                 }
             },
             Step::Flushing { id: of } if of == id => match request.is_done {
                 true => self.rebuilt(member),
-                false => self.put_out(member, "it could not be flushed"),
+                false => self.exclude(member, "it could not be flushed"),
             },
             step => self.set_step(step),
         }

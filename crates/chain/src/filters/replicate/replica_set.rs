@@ -129,7 +129,7 @@ impl ReplicaSet {
         for at in 1..self.members.len() {
             let remote = self.members[at].remote.as_mut();
             if let Some(Err(error)) = remote.map(|remote| remote.end_batch()) {
-                self.put_out(at, &error.to_string());
+                self.exclude(at, &error.to_string());
             }
         }
         below.end_batch()

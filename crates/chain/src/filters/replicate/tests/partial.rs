@@ -253,12 +253,12 @@ impl Rig {
 
     /// Fails the power of everything. A replica in sync must be mountable then.
     fn crash_all(&mut self, what: &str) {
-        let was_out = {
+        let was_excluded = {
             let server = lock(&self.servers[1]);
             !server.is_up || server.hangs
         };
         let notes = self.notes.messages().pop().unwrap_or_default();
-        let is_in_sync = !was_out && notes.contains("in sync");
+        let is_in_sync = !was_excluded && notes.contains("in sync");
         {
             let mut server = lock(&self.servers[1]);
             server.crash();
