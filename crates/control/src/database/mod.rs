@@ -243,7 +243,7 @@ impl Database {
                 .execute(&self.writer)
                 .await;
             if let Err(error) = written {
-                tracing::warn!(%error, "scree.db-wal still holds a part of the database");
+                tracing::warn!(%error, "controller could not truncate scree.db-wal, which still holds a part of the database");
             }
         }
     }
