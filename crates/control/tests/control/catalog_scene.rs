@@ -48,7 +48,7 @@ impl HostCatalog {
             .parties()
             .local(Kind::Host, PartyId::from_u128(1), Millis(0));
         Self {
-            host: runtime.block_on(host).expect("there"),
+            host: runtime.block_on(host).expect("it exists"),
             principal: runtime.block_on(local(database)),
             database: database.clone(),
             runtime: runtime.handle().clone(),
@@ -88,7 +88,7 @@ impl HostCatalog {
         let attachments = self.database.attachments();
         let of = attachments.of_volume(volume).await.expect("read");
         let requested = attachments.detach(&self.principal, of[0].id, is_forced);
-        requested.await.expect("there")
+        requested.await.expect("it exists")
     }
 
     /// Detaches the volume, as an agent that has closed it does.
@@ -335,7 +335,7 @@ impl Scene {
         let row = self
             .runtime
             .block_on(self.database.snapshots().get(snapshot));
-        row.expect("there").state
+        row.expect("it exists").state
     }
 
     /// Opens the volume, commits one version and closes it.
@@ -408,7 +408,7 @@ impl Fixture for Scene {
                     .snapshots()
                     .delete(&self.catalog.principal, snapshot),
             )
-            .expect("there");
+            .expect("it exists");
     }
 
     fn take_away(&self, volume: VolumeId) {

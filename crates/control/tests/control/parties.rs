@@ -99,7 +99,7 @@ impl Scene {
         let authority = authority::open(&world, folder.path(), "").expect("created");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
-        let principal = parties.local_principal().await.expect("there");
+        let principal = parties.local_principal().await.expect("it exists");
         let added = parties.add(&principal, subject, true, None).await;
         added.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");

@@ -134,7 +134,7 @@ impl Scene {
             .attachments()
             .attach(&self.principal, &new)
             .await;
-        made.expect("asked").id
+        made.expect("the request is accepted").id
     }
 
     async fn detach(&self, host: &str, id: AttachmentId) {
@@ -143,7 +143,7 @@ impl Scene {
             .attachments()
             .detach(&self.principal, id, false)
             .await;
-        let report = fresh::report(&asked.expect("there"), AttachmentState::Detached);
+        let report = fresh::report(&asked.expect("it exists"), AttachmentState::Detached);
         let database = &self.database;
         let kept = database
             .attachments()

@@ -281,7 +281,7 @@ mod claims {
         let job = scene.take(0, NOW).await.expect("rebuilding");
         // The draining member has the slots that were put before the drain.
         let lacking = Some((segment, &[1][..]));
-        scene.commit(2, (0, 0), lacking).await.expect("it is there");
+        scene.commit(2, (0, 0), lacking).await.expect("it exists");
         scene.ends_well(0, &job).await;
         assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
         // It has none that were put later.

@@ -171,7 +171,7 @@ impl Scene {
             .attachments()
             .attach(&self.principal, &new)
             .await;
-        attached.expect("asked");
+        attached.expect("the request is accepted");
         let salt = LeaseSalt([3; 16]);
         let acquire = calls::Acquire {
             volume,

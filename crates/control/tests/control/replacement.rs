@@ -233,7 +233,7 @@ mod claims {
             let copysets = scene.database.units().copysets().await.expect("read");
             let found = copysets.into_iter().find(|copyset| copyset.id == id);
             found
-                .expect("it is there")
+                .expect("it exists")
                 .member_states()
                 .collect::<Vec<_>>()
         };

@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
                 if path.is_dir() {
                     folders.push(path);
                 } else if let Some((copyset, serial)) = name.split_once('-')
-                    && fs::metadata(&path).expect("there").len() > ROT_AT
+                    && fs::metadata(&path).expect("it exists").len() > ROT_AT
                 {
                     let of = large.entry(copyset.to_owned()).or_default();
                     of.insert(serial.to_owned(), path.clone());

@@ -296,7 +296,7 @@ fn a_partial_replica_has_the_chosen_files_after_a_power_failure() {
         has_files(&copy, folder.path(), &sums)
     });
     kill(&mut b);
-    let bytes = fs::metadata(&copy).expect("it is there").blocks() * 512;
+    let bytes = fs::metadata(&copy).expect("it exists").blocks() * 512;
     assert!(bytes < 24 << 20, "it has {bytes} bytes, of 64 MiB");
     let said = count(&host, "b gets the content of");
     assert!(said >= 1, "{:?}", notes(&host));

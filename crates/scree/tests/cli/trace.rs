@@ -28,7 +28,7 @@ pub fn put_program(folder: &Path, program: &str) {
             true => folder.join("ld"),
             false => folder.join(name),
         };
-        fs::copy(library, to).expect("it is there");
+        fs::copy(library, to).expect("it exists");
     }
 }
 
