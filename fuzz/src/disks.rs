@@ -211,7 +211,7 @@ fn follow(data: &[u8]) -> Option<()> {
         let mut content = disk.block(block);
         match how % 8 {
             0 | 1 => content = block_of(&image.after, block),
-            2 => content = block_of(&image.journalled, block),
+            2 => content = block_of(&image.journaled, block),
             3 | 4 => input.patch(&mut content)?,
             5 => content = disk.block(input.block(blocks)?),
             6 => {
@@ -293,11 +293,11 @@ pub fn ext_live_seeds() -> Vec<Vec<u8>> {
             seed
         };
         seeds.push(written(0, &image.after));
-        seeds.push(written(2, &image.journalled));
+        seeds.push(written(2, &image.journaled));
         // The journal is committed, and then written in place.
         seeds.push(
             [
-                written(2, &image.journalled),
+                written(2, &image.journaled),
                 written(0, &image.after)[1..].to_vec(),
             ]
             .concat(),

@@ -17,7 +17,7 @@ pub struct Image {
     pub before: Vec<u8>,
     pub after: Vec<u8>,
     /// With the changes in the journal; equal to `before` without a journal.
-    pub journalled: Vec<u8>,
+    pub journaled: Vec<u8>,
     /// The blocks that are not empty in a state, and some empty ones.
     pub blocks: Vec<u64>,
 }
@@ -166,10 +166,10 @@ fn xor(one: &[u8], other: &[u8]) -> Vec<u8> {
 fn unpack(name: &'static str, mut packed: &[u8]) -> Image {
     let before = unpack_one(&mut packed);
     let after = xor(&before, &unpack_one(&mut packed));
-    let journalled = xor(&before, &unpack_one(&mut packed));
+    let journaled = xor(&before, &unpack_one(&mut packed));
     let is_empty = |block: &u64| {
         let range = *block as usize * 1024..(*block as usize + 1) * 1024;
-        let states = [&before, &after, &journalled];
+        let states = [&before, &after, &journaled];
         let mut bytes = states.into_iter().flat_map(|state| &state[range.clone()]);
         bytes.all(|byte| *byte == 0)
     };
@@ -181,7 +181,7 @@ fn unpack(name: &'static str, mut packed: &[u8]) -> Image {
         name,
         before,
         after,
-        journalled,
+        journaled,
     }
 }
 
@@ -246,11 +246,11 @@ fn attribute_of_names() -> Vec<u8> {
     value
 }
 
-/// As `before`, but for what `journalled` has changed in `after`: that is the journal, and that
+/// As `before`, but for what `journaled` has changed in `after`: that is the journal, and that
 /// it is in use.
-fn with_journal_of(before: &[u8], after: &[u8], journalled: &[u8]) -> Vec<u8> {
+fn with_journal_of(before: &[u8], after: &[u8], journaled: &[u8]) -> Vec<u8> {
     let mut made = before.to_vec();
-    let blocks = after.chunks(1024).zip(journalled.chunks(1024));
+    let blocks = after.chunks(1024).zip(journaled.chunks(1024));
     for (number, (was, is)) in blocks.enumerate().skip(2) {
         if was != is {
             made[number * 1024..][..1024].copy_from_slice(is);
@@ -332,19 +332,19 @@ pub fn make(folder: &Path) {
         debugfs(&image, &changes, &work);
         let after = read();
         // debugfs writes only blocks of the file system into a journal.
-        let journalled_in = if grows { &after } else { &before };
-        std::fs::write(&image, journalled_in).expect("written");
+        let journaled_in = if grows { &after } else { &before };
+        std::fs::write(&image, journaled_in).expect("written");
         if options.contains(&"-J") {
             write_to_journal(&image, &before, &after, &work);
         }
-        let mut journalled = read();
+        let mut journaled = read();
         if grows {
-            journalled = with_journal_of(&before, &after, &journalled);
+            journaled = with_journal_of(&before, &after, &journaled);
         }
         let mut packed = Vec::new();
         pack(&before, &mut packed);
         pack(&xor(&before, &after), &mut packed);
-        pack(&xor(&before, &journalled), &mut packed);
+        pack(&xor(&before, &journaled), &mut packed);
         std::fs::write(folder.join(name), packed).expect("written");
     }
     make_luks(folder, &work);

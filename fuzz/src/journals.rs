@@ -77,7 +77,7 @@ pub fn journal_page_seeds() -> Vec<Vec<u8>> {
             .expect("a disk without faults");
             if journal.has_room(1) {
                 let _ = journal.append_zero(BlockIndex(1), 3, Sequence::new(1, 1).expect("small"));
-                journal.commit().expect("a disk without faults");
+                journal.write_batch().expect("a disk without faults");
             }
             let mut bytes = vec![0; 8192];
             let file = journal.file();
@@ -167,7 +167,7 @@ fn write_journal(journal: &mut Journal, keyring: &Keyring, count: u8) -> Vec<Rep
             written.push(ReplayedWrite::Data { block, placed });
         }
         if number % 3 == 0 {
-            journal.commit().expect("a disk without faults");
+            journal.write_batch().expect("a disk without faults");
         }
         if number % 6 == 0 {
             // As after a sync, whose loss has to be detected.
@@ -175,7 +175,7 @@ fn write_journal(journal: &mut Journal, keyring: &Keyring, count: u8) -> Vec<Rep
             journal.synced(head);
         }
     }
-    journal.commit().expect("a disk without faults");
+    journal.write_batch().expect("a disk without faults");
     written
 }
 

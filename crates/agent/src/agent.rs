@@ -195,14 +195,14 @@ impl Agent {
             let keys = Arc::clone(&parts.foundation.keys);
             tokio::task::spawn_blocking(move || keys.follow_and_notify());
         }
-        for job in desired.tasks {
+        for job in desired.jobs {
             parts.jobs.begin(job);
         }
         // Before blocks are unpinned: while a worker is busy, its volume would pin the blocks that
         // it reads again.
         for assignment in &desired.attachments {
-            if let Some(attached) = parts.volumes.open.get(assignment.id) {
-                attached.follow_image(assignment.image);
+            if let Some(open_volume) = parts.volumes.open.get(assignment.id) {
+                open_volume.follow_image(assignment.image);
             }
         }
         parts.volumes.attachments.set_desired(desired.attachments);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::ClientError;
 use api::host::calls::{RegisterKey, ReportJob};
-use api::host::{EventLines, JobKind, JobOutput, JobResult, Refusal, Task, WrappingKey};
+use api::host::{EventLines, HostJob, JobKind, JobOutput, JobResult, ListedKey, Refusal};
 use base::{AttachmentId, with_causes};
 use parking_lot::Mutex;
 use world::host;
@@ -64,14 +64,14 @@ impl HostJobs {
     }
 
     /// Starts a job, unless it is running already.
-    pub fn begin(&self, job: Task) {
+    pub fn begin(&self, job: HostJob) {
         if !self.running.lock().insert(job.id) {
             return;
         }
         let jobs = self.clone();
         tokio::spawn(async move {
             let report = ReportJob {
-                task: job.id,
+                job: job.id,
                 answer: jobs.run(job.kind).await,
             };
             if let Err(error) = jobs.controller.call_until_answered(&report).await {
@@ -108,7 +108,7 @@ impl HostJobs {
         };
         if let Ok(key) = &key {
             // The requester expects that new volumes use the key.
-            let is_listed = |listed: &Vec<WrappingKey>| listed.iter().any(|one| one.id == key.id);
+            let is_listed = |listed: &Vec<ListedKey>| listed.iter().any(|one| one.id == key.id);
             host::timeout(LISTED_WITHIN, self.keys.until_listed(is_listed)).await;
         }
         key.map(JobOutput::Key).map_err(|error| Refusal {
@@ -127,7 +127,7 @@ impl HostJobs {
         wait: Duration,
     ) -> Result<EventLines, Refusal> {
         let open = self.open.get(attachment);
-        let events = open.and_then(|attached| attached.events().cloned());
+        let events = open.and_then(|open_volume| open_volume.events().cloned());
         match events {
             Some(events) => Ok(events.after(after, count_max as usize, wait).await),
             None => Err(Refusal {
@@ -144,7 +144,7 @@ pub(crate) async fn create_key(
     keys: &Arc<HostKeys>,
     controller: &Controller,
     name: String,
-) -> Result<WrappingKey, CreateKeyError> {
+) -> Result<ListedKey, CreateKeyError> {
     let (keys, created) = (Arc::clone(keys), name.clone());
     let parameters = blocking(move || keys.create(&created)).await??;
     let parameters =

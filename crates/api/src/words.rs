@@ -462,7 +462,7 @@ mod tests {
 
     /// The same word is used in the database, in JSON and in output.
     #[test]
-    fn a_word_is_spelt_in_one_way_everywhere() {
+    fn a_word_is_spelled_in_one_way_everywhere() {
         for state in UnitState::ALL {
             let word = state.as_str();
             assert_eq!(state.to_string(), word);

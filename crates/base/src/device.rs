@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  1. start    start(Request { token, op }) -> Started
-//!  2. commit   once for all requests that were started in this turn of the loop
+//!  2. end      end_batch(), once for all requests that were started in this turn of the loop
 //!  3. reply    send the replies to requests that were Done
 //!  4. poll     collect the completions of requests that were Pending, after a wake-up
 //! ```
@@ -13,7 +13,7 @@
 //! docs/internals/requests.md has the definitions, the invariants and a drawing.
 //!
 //! Invariant: a request that was [`Started::Done`] is reported to its client only after a later
-//! [`BlockDevice::commit`] has returned `Ok`. One commit for a whole batch makes small writes
+//! [`BlockDevice::end_batch`] has returned `Ok`. One call for a whole batch makes small writes
 //! cheap.
 
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub enum IoError {
 /// The immediate answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Started {
-    /// The request is done, and valid after [`BlockDevice::commit`] has returned `Ok`.
+    /// The request is done, and valid after [`BlockDevice::end_batch`] has returned `Ok`.
     Done,
     /// A [`Completion`] with the same token follows.
     Pending,
@@ -183,12 +183,12 @@ pub trait BlockDevice {
     /// Starts a request. [`Op`](crate::Op) describes each operation and its result.
     fn start(&mut self, request: Request<'_>) -> Started;
 
-    /// Ends a batch: fixes the order of the requests that were `Done` since the last commit.
+    /// Ends a batch: fixes the order of the requests that were `Done` since the batch before.
     ///
     /// # Errors
-    /// The device has stopped. No reply to a request since the last commit may be sent, and every
-    /// later request fails.
-    fn commit(&mut self) -> Result<(), IoError>;
+    /// The device has stopped. No reply to a request of the batch may be sent, and every later
+    /// request fails.
+    fn end_batch(&mut self) -> Result<(), IoError>;
 
     /// Adds completions and runs timers, without waiting. The owner calls this after a wake-up of
     /// the device, after [`BlockDevice::next_timer`], and at any other time.

@@ -163,10 +163,7 @@ mod tests {
                 "nbd://10.0.0.1/x?tls-certificates=/pki",
                 "tls-certificates needs",
             ),
-            (
-                "nbd://10.0.0.1/x?colour=red",
-                "unknown parameter \"colour\"",
-            ),
+            ("nbd://10.0.0.1/x?color=red", "unknown parameter \"color\""),
             ("nbd://10.0.0.1/%zz", "not percent-encoded"),
         ] {
             let parameter = read(text).expect_err(text);

@@ -70,7 +70,7 @@ mod tests {
     fn sizes_are_spelled_in_the_largest_unit_that_fits() {
         let about = [0, 512, 4096, 10 << 30, 3 << 29, 5000, (10 << 30) + 4096].map(about_bytes);
         assert_eq!(about, ["0B", "512B", "4K", "10G", "1.5G", "4.9K", "10.0G"]);
-        for (count, spelt) in [
+        for (count, spelled) in [
             (0, "0 bytes"),
             (1, "1 byte"),
             (4097, "4097 bytes"),
@@ -79,8 +79,8 @@ mod tests {
             ((10 << 30) + 4096, "10485764K"),
             (1 << 60, "1048576T"),
         ] {
-            assert_eq!(exact_bytes(count), spelt);
-            let read = spelt.split(" byte").next().expect("a number");
+            assert_eq!(exact_bytes(count), spelled);
+            let read = spelled.split(" byte").next().expect("a number");
             assert_eq!(parse(read).expect("a size"), count);
         }
     }

@@ -66,7 +66,7 @@ pub const CLAIMS: &[Claim] = &[
     ),
     ("a_version_that_is_needed_stays", a_needed_version_stays),
     (
-        "a_removal_planned_for_other_neighbours_is_refused",
+        "a_removal_planned_for_other_neighbors_is_refused",
         a_stale_removal_is_refused,
     ),
     ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
@@ -262,7 +262,7 @@ fn a_refused_commit_changes_nothing(fixture: &dyn Fixture) {
     assert_eq!(next.leftovers.open_segments, Vec::new());
     assert!(
         !catalog
-            .neighbours(keys[0])
+            .neighbors(keys[0])
             .expect("there")
             .children
             .iter()
@@ -394,7 +394,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
 fn removing_reparents(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 3);
     let catalog = fixture.catalog();
-    let around = catalog.neighbours(keys[1]).expect("there");
+    let around = catalog.neighbors(keys[1]).expect("there");
     assert_eq!(
         around.parent.as_ref().map(|parent| parent.key),
         Some(keys[0])
@@ -416,7 +416,7 @@ fn removing_reparents(fixture: &dyn Fixture) {
         catalog.version(keys[2]).expect("kept").parent,
         Some(keys[0])
     );
-    let first = catalog.neighbours(keys[0]).expect("there");
+    let first = catalog.neighbors(keys[0]).expect("there");
     catalog
         .remove_version(keys[0], &first, Millis(5), &plan())
         .expect("not needed");
@@ -441,7 +441,7 @@ fn plan_of(location: u64) -> Vec<u8> {
 fn a_needed_version_stays(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 2);
     let catalog = fixture.catalog();
-    let around = catalog.neighbours(keys[1]).expect("there");
+    let around = catalog.neighbors(keys[1]).expect("there");
     assert!(around.needed, "it is the head");
     assert!(is_refused(catalog.remove_version(
         keys[1],
@@ -457,7 +457,7 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
     catalog
         .commit(&commit(&lease, Some(third.version.key), 4))
         .expect("commits");
-    let around = catalog.neighbours(third.version.key).expect("there");
+    let around = catalog.neighbors(third.version.key).expect("there");
     assert!(around.needed, "a snapshot holds it");
     assert!(is_refused(catalog.remove_version(
         third.version.key,
@@ -468,13 +468,13 @@ fn a_needed_version_stays(fixture: &dyn Fixture) {
 
     let clone = fixture.clone_of(snapshot);
     fixture.delete_snapshot(snapshot);
-    let around = catalog.neighbours(third.version.key).expect("there");
+    let around = catalog.neighbors(third.version.key).expect("there");
     assert!(around.needed, "it is the clone's head");
     let cloned = catalog.acquire(clone, SALT, None).expect("a lease");
     catalog
         .commit(&commit(&cloned, Some(third.version.key), 4))
         .expect("commits");
-    let around = catalog.neighbours(third.version.key).expect("there");
+    let around = catalog.neighbors(third.version.key).expect("there");
     assert!(!around.needed, "the clone has moved on");
     assert_eq!(
         around.children.len(),
@@ -495,8 +495,8 @@ fn all_due(catalog: &dyn Catalog, now: i64) -> Vec<PendingFree> {
 fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 4);
     let catalog = fixture.catalog();
-    let second = catalog.neighbours(keys[1]).expect("there");
-    let third = catalog.neighbours(keys[2]).expect("there");
+    let second = catalog.neighbors(keys[1]).expect("there");
+    let third = catalog.neighbors(keys[2]).expect("there");
     catalog
         .remove_version(keys[1], &second, Millis(0), &plan())
         .expect("not needed");
@@ -507,7 +507,7 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     let gone = catalog.remove_version(keys[1], &second, Millis(0), &plan());
     assert!(is_refused(gone.clone()) || is_not_found(gone), "it is gone");
     assert_eq!(all_due(catalog, 0).len(), 1, "nothing was noted");
-    let current = catalog.neighbours(keys[2]).expect("there");
+    let current = catalog.neighbors(keys[2]).expect("there");
     catalog
         .remove_version(keys[2], &current, Millis(0), &plan())
         .expect("planned with the current neighbors");
@@ -533,7 +533,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
         plan(&[(0, 2), (0, 9), (2, 4)]),
     ];
     for (key, plan) in keys.iter().zip(&plans) {
-        let around = catalog.neighbours(*key).expect("there");
+        let around = catalog.neighbors(*key).expect("there");
         let removed = catalog.remove_version(*key, &around, Millis(1), &plan.encode());
         removed.expect("not needed");
     }
@@ -580,7 +580,7 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let (one, two) = (plan_of(1), plan_of(2));
     for (key, at, plan) in [(keys[0], 20, &one), (keys[1], 10, &two)] {
-        let around = catalog.neighbours(key).expect("there");
+        let around = catalog.neighbors(key).expect("there");
         catalog
             .remove_version(key, &around, Millis(at), plan)
             .expect("not needed");

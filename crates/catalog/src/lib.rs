@@ -288,7 +288,7 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError>;
+    fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError>;
 
     /// Returns the keys that open what `lineage` wrote or inherited, its own first.
     ///
@@ -299,14 +299,14 @@ pub trait Catalog: Send + Sync {
     /// Removes a version that nothing needs, passes its children to its parent, and
     /// records a free of the slots in `plan` after `not_before`. All or nothing.
     /// Refused if the version is needed, or its children or parent are no longer
-    /// `neighbours`.
+    /// `neighbors`.
     ///
     /// # Errors
     /// [`CatalogError::Refused`].
     fn remove_version(
         &self,
         key: VersionKey,
-        neighbours: &Neighbours,
+        neighbors: &Neighbors,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError>;
@@ -357,9 +357,9 @@ pub trait Catalog: Send + Sync {
     fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
 }
 
-/// The neighbours of a version in the version tree.
+/// The neighbors of a version in the version tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Neighbours {
+pub struct Neighbors {
     /// The nearest kept version of which it is a descendant.
     pub parent: Option<StoredVersion>,
     /// The kept versions of which it is the parent.

@@ -297,7 +297,7 @@ mod tests {
             (rule("operations = ['look']"), "unknown variant `look`"),
             ("[[rule]]\nname = 'r'".to_owned(), "missing field `action`"),
             ("memory_max = 10".to_owned(), "1M to 16G"),
-            ("colour = 1".to_owned(), "unknown field"),
+            ("color = 1".to_owned(), "unknown field"),
         ] {
             let refused = config(&text).expect_err("refused");
             assert!(refused.contains(expected), "{text}: {refused}");

@@ -82,7 +82,7 @@ mod tests {
         );
         let read = Policy::parse(&text).expect("a policy");
         let outlines = outline(&text);
-        let spelt: Vec<_> = outlines
+        let spelled: Vec<_> = outlines
             .iter()
             .map(|one| {
                 (
@@ -96,7 +96,7 @@ mod tests {
             .collect();
         let closed = Some(OnFailure::FailClosed);
         assert_eq!(
-            spelt,
+            spelled,
             [
                 ("monitor", "monitor", "inline", None, None),
                 ("e", "encrypt", "process", None, closed),

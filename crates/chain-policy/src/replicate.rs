@@ -347,7 +347,7 @@ mod tests {
                 "at most 256 patterns",
             ),
             (format!("memory_max = 10\n{one}"), "1M to 16G"),
-            (format!("{one}colour = 1"), "unknown field"),
+            (format!("{one}color = 1"), "unknown field"),
         ] {
             let refused = check(&text).expect_err("refused");
             assert!(refused.contains(expected), "{text}: {refused}");

@@ -211,7 +211,7 @@ const INVALID_POLICIES: &[(&str, &str)] = &[
     ("volume = 'a'", "delete the chain"),
     ("[[filter]]\nkind = 'fault'", "missing field `volume`"),
     ("volume = ", "TOML parse error at line 1"),
-    ("colour = 1\nvolume = 'a'", "unknown field `colour`"),
+    ("color = 1\nvolume = 'a'", "unknown field `color`"),
 ];
 
 #[test]

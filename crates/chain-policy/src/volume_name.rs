@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn the_volume_is_known_whatever_the_filters_are() {
-        let text = "volume = 'web-1'\ncolour = 1\n[[filter]]\nkind = 'monitor'\npaths = ['{']";
+        let text = "volume = 'web-1'\ncolor = 1\n[[filter]]\nkind = 'monitor'\npaths = ['{']";
         assert_eq!(volume_of(text), Ok("web-1".to_owned()));
         for text in ["", "volume = 1", "volume = "] {
             let refused = volume_of(text);

@@ -49,10 +49,10 @@ impl<D: BlockDevice> BlockDevice for Below<'_, D> {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         match self.uppermost() {
-            Uppermost::Filter(first, mut below) => first.commit(&mut below),
-            Uppermost::Bottom(mut bottom) => bottom.commit(),
+            Uppermost::Filter(first, mut below) => first.end_batch(&mut below),
+            Uppermost::Bottom(mut bottom) => bottom.end_batch(),
         }
     }
 

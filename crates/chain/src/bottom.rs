@@ -49,8 +49,8 @@ impl<D: BlockDevice> BlockDevice for Bottom<'_, D> {
         self.device.start(request.with_token(token))
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
-        self.device.commit()
+    fn end_batch(&mut self) -> Result<(), IoError> {
+        self.device.end_batch()
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {

@@ -259,7 +259,7 @@ impl<D: BlockDevice> Chain<D> {
             Phase::Draining => self.drain(swapping),
             Phase::Flushing => Step::Wait,
             Phase::Flushed(Err(error)) => Step::Ended(Err(HotSwapError::Flush(error.clone()))),
-            Phase::Flushed(Ok(())) => match self.top().commit() {
+            Phase::Flushed(Ok(())) => match self.top().end_batch() {
                 Ok(()) => {
                     let below_bytes = self.bottom.geometry().size_bytes;
                     let now = self.clock.monotonic();
@@ -357,14 +357,14 @@ impl<D: BlockDevice> Chain<D> {
     }
 
     /// Flushes what the filters in use have acknowledged. What they answered in this turn of the
-    /// loop is committed before, and the flush itself may begin with the commit that follows.
+    /// loop is a batch of its own, and the flush may begin when the next batch ends.
     fn start_flush(&mut self) -> Started {
         if !self.capabilities().can_flush {
             return Started::Done;
         }
         let mut top = self.top();
-        let flushed = top.commit().map(|()| top.start(Request::flush(FLUSH)));
-        match flushed.and_then(|flushed| top.commit().map(|()| flushed)) {
+        let flushed = top.end_batch().map(|()| top.start(Request::flush(FLUSH)));
+        match flushed.and_then(|flushed| top.end_batch().map(|()| flushed)) {
             Ok(flushed) => flushed,
             Err(error) => Started::Failed(error),
         }
@@ -401,8 +401,8 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         started
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
-        self.top().commit()
+    fn end_batch(&mut self) -> Result<(), IoError> {
+        self.top().end_batch()
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {

@@ -49,7 +49,7 @@ impl From<String> for FilterError {
 ///
 /// * A filter either forwards all tokens as they are, or chooses all tokens below itself.
 /// * If it answers [`Started::Done`] without a request below, it makes that good in its own
-///   `commit`, before it forwards the commit.
+///   `end_batch`, before it ends the batch below.
 /// * It forwards a flush only when everything acknowledged before has been carried out below,
 ///   unless the filter's own storage keeps it.
 /// * Until [`Filter::resume`] is called, when it comes into use, it only reads.
@@ -79,12 +79,12 @@ pub trait Filter {
         below.start(request)
     }
 
-    /// As [`BlockDevice::commit`].
+    /// As [`BlockDevice::end_batch`].
     ///
     /// # Errors
-    /// Those of [`BlockDevice::commit`].
-    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
-        below.commit()
+    /// Those of [`BlockDevice::end_batch`].
+    fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+        below.end_batch()
     }
 
     /// As [`BlockDevice::poll`].

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program ── start ──▶ requests ──▶ the filter takes them, and starts them below
-//!           ◀─ poll ─── completions ◀─ the filter adds them, once they are committed
+//!           ◀─ poll ─── completions ◀─ the filter adds them, when their batch has ended
 //! ```
 //!
 //! Both ends are in the thread that owns the chain; the lock is never held across a call.
@@ -81,7 +81,7 @@ impl BlockDevice for PendingQueue {
         Started::Pending
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 

@@ -137,13 +137,13 @@ impl Rig {
         }
     }
 
-    /// Carries out the jobs, lets a millisecond pass, polls the chain and commits.
+    /// Carries out the jobs, lets a millisecond pass, polls the chain and ends the batch.
     pub fn poll(&mut self) -> Vec<Completion> {
         self.simulation.pool.run_all(&self.simulation.random);
         self.simulation.clock.advance(Duration::from_millis(1));
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        self.chain.commit().expect("committed");
+        self.chain.end_batch().expect("the batch ends");
         completions
     }
 }

@@ -248,7 +248,7 @@ impl Rig {
     fn poll(&mut self) -> Vec<Completion> {
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        self.chain.commit().expect("committed");
+        self.chain.end_batch().expect("the batch ends");
         completions
     }
 

@@ -261,10 +261,10 @@ impl Chains<'_> {
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         };
         let now = self.request.principal().by.at;
-        let task = database.hosts().insert_query(row.host, &job, now).await?;
+        let number = database.hosts().insert_query(row.host, &job, now).await?;
         match self
             .request
-            .task_done_within(task, wait + ANSWERED_WITHIN)
+            .job_done_within(number, wait + ANSWERED_WITHIN)
             .await?
         {
             Some(Ok(JobOutput::Events(events))) => Ok(events),

@@ -136,7 +136,7 @@ impl Control {
         let authority = authority_of(&world, &folder, &database, cluster, &settings).await?;
         if let Some(url) = &settings.database {
             folder.note_elsewhere(&world, &url.to_string())?;
-            tracing::info!("{url}");
+            tracing::info!(%url, "controller uses database");
         }
         let signing = SigningKey::derive(&authority.secret());
         let parties = Parties::new(world.clone(), database.clone(), Arc::new(authority));

@@ -172,7 +172,7 @@ const fn where_to_look(thing: ObjectKind) -> &'static str {
         ObjectKind::LineageKey
         | ObjectKind::Controller
         | ObjectKind::Unit
-        | ObjectKind::Task
+        | ObjectKind::Job
         | ObjectKind::Plan => "`scree status` shows what there is",
     }
 }

@@ -18,7 +18,7 @@ const FORGET_MS: i64 = 3_600_000;
 impl AuthorizedRequest {
     /// Sends a job to `host` and waits for the answer. A refusal names the request's `field`;
     /// `hint` says what happens if the host does not answer.
-    pub(crate) async fn task(
+    pub(crate) async fn run_job(
         &self,
         host: PartyId,
         what: &JobKind,
@@ -26,13 +26,13 @@ impl AuthorizedRequest {
         hint: &str,
     ) -> Result<JobOutput, ControlError> {
         // No host would hear of it.
-        debug_assert!(!self.is_dry_run(), "a task is not tried");
-        let task = self
+        debug_assert!(!self.is_dry_run(), "a job is not tried");
+        let job = self
             .inner
             .database
             .hosts()
             .insert_job(self.principal(), host, what);
-        let answer = self.task_done_within(task.await?, ADD_WITHIN).await?;
+        let answer = self.job_done_within(job.await?, ADD_WITHIN).await?;
         let Some(answer) = answer else {
             return Err(ControlError::Unavailable {
                 reason: format!("the host does not answer; {hint}"),
@@ -42,21 +42,21 @@ impl AuthorizedRequest {
     }
 
     /// The answer to a job, if it arrives in time. The job is deleted then.
-    pub(crate) async fn task_done_within(
+    pub(crate) async fn job_done_within(
         &self,
-        task: i64,
+        job: i64,
         within: Duration,
     ) -> Result<Option<JobResult>, ControlError> {
         let database = &self.inner.database;
         let answer = self
             .until(within, || async {
-                Ok(database.hosts().job_answer(task).await?)
+                Ok(database.hosts().job_answer(job).await?)
             })
             .await?;
         if answer.is_some() {
             let now = self.principal().by.at;
             let old = Millis(now.0.saturating_sub(FORGET_MS));
-            database.hosts().forget_job(task, old).await?;
+            database.hosts().forget_job(job, old).await?;
         }
         Ok(answer)
     }

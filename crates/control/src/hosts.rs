@@ -103,7 +103,7 @@ impl HostRequest<'_> {
             units: units.map(Into::into).collect(),
             copysets: self.copysets().await?,
             keys: self.wrapping_keys().await?,
-            tasks: database.hosts().jobs_of(host).await?,
+            jobs: database.hosts().jobs_of(host).await?,
             report_number: counters.reports_requested,
             cleaning_serial: counters.cleaning_serial,
             comparisons_requested: database.repair().comparisons_requested().await?,
@@ -229,10 +229,10 @@ impl HostRequest<'_> {
     ///
     /// # Errors
     /// [`ControlError`].
-    pub async fn task_done(self, task: i64, answer: &JobResult) -> Result<(), ControlError> {
+    pub async fn job_done(self, job: i64, answer: &JobResult) -> Result<(), ControlError> {
         let host = self.host;
         if let Ok(JobOutput::Unit(unit)) = answer {
-            let zone = match self.inner.database.hosts().job(host, task).await? {
+            let zone = match self.inner.database.hosts().job(host, job).await? {
                 Some(JobKind::AddUnit { zone, .. }) => zone,
                 _ => None,
             };
@@ -246,7 +246,7 @@ impl HostRequest<'_> {
                     let database = &self.inner.database;
                     return Ok(database
                         .hosts()
-                        .answer_job(host, task, &Err(refusal))
+                        .answer_job(host, job, &Err(refusal))
                         .await?);
                 }
                 other => other?,
@@ -256,7 +256,7 @@ impl HostRequest<'_> {
             .inner
             .database
             .hosts()
-            .answer_job(host, task, answer)
+            .answer_job(host, job, answer)
             .await?)
     }
 

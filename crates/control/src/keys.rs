@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::host::calls::RegisterKey;
-use api::host::{JobKind, JobOutput, KeyState, WrappingKey};
+use api::host::{JobKind, JobOutput, KeyState, ListedKey};
 use base::{KeyId, PartyId};
 
 use crate::authorized_request::AuthorizedRequest;
@@ -15,7 +15,7 @@ use crate::parse;
 
 impl Control {
     /// All wrapping keys, as hosts know them.
-    pub(crate) async fn wrapping_keys(&self) -> Result<Vec<WrappingKey>, ControlError> {
+    pub(crate) async fn wrapping_keys(&self) -> Result<Vec<ListedKey>, ControlError> {
         let rows = self.all_keys().await?;
         Ok(rows.into_iter().map(|row| row.key).collect())
     }
@@ -40,7 +40,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Exists`] if another one has its name.
-    pub async fn key_created(&self, key: &RegisterKey) -> Result<WrappingKey, ControlError> {
+    pub async fn key_created(&self, key: &RegisterKey) -> Result<ListedKey, ControlError> {
         let name = parse::name(&key.name)?;
         let id = KeyId::from_u128(self.inner.world.random.u128());
         let now = self.inner.world.clock.wall();
@@ -87,7 +87,7 @@ impl Keys<'_> {
             name: name.to_owned(),
         };
         let hint = "it will create the key when it is back, and `scree key list` will show the key";
-        let JobOutput::Key(key) = self.request.task(host, &what, "name", hint).await? else {
+        let JobOutput::Key(key) = self.request.run_job(host, &what, "name", hint).await? else {
             return Err(wrong_output());
         };
         tracing::info!(key = %key.id, name = key.name, "user added wrapping key");

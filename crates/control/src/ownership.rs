@@ -128,7 +128,7 @@ pub(crate) async fn claim(
             || database.cluster().set_owner(known.as_ref(), &now).await?
         {
             return Ok(Claim {
-                place: spelt(folder, &now.place),
+                place: spelled(folder, &now.place),
                 takes_over: is_restored,
             });
         }
@@ -136,7 +136,7 @@ pub(crate) async fn claim(
 }
 
 /// The text of a location in a unit's marker.
-fn spelt(folder: &Path, place: &PlaceRow) -> String {
+fn spelled(folder: &Path, place: &PlaceRow) -> String {
     match place {
         PlaceRow::Folder(_) => format!("{} on {}", folder.display(), host::machine_name()),
         PlaceRow::Server(place) => place.to_string(),
@@ -154,8 +154,8 @@ fn other_place(folder: &Path, was: &PlaceRow, is: &PlaceRow) -> StartError {
             StartError::Copied { folder, was }
         }
         (was, is) => StartError::Moved {
-            was: spelt(Path::new("a folder"), was),
-            is: spelt(&folder, is),
+            was: spelled(Path::new("a folder"), was),
+            is: spelled(&folder, is),
         },
     }
 }

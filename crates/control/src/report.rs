@@ -158,7 +158,7 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
     format!(
         "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
          unavailable when these blocks were written. Hosts copy them when the units are back or \
-         replaced (`scree unit tasks` shows the progress)",
+         replaced (`scree unit jobs` shows the progress)",
         degraded.slots, degraded.segments
     )
 }
@@ -170,7 +170,7 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     if damaged > 0 {
         problems.push(format!(
             "{damaged} slots are damaged on every unit that has them: restore their content from a \
-             backup (`scree unit tasks` lists the copysets)"
+             backup (`scree unit jobs` lists the copysets)"
         ));
     }
     let filled: Vec<&RepairRow> = repair

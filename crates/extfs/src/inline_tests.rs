@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::live_tests::assert_alike;
 use super::testing::changed_by;
-use super::testing::{Image, KINDS, debugfs, journalled, make};
+use super::testing::{Image, KINDS, debugfs, journaled, make};
 use super::{Event, Live, View};
 
 const KIND: (&str, &[&str]) = KINDS[8];
@@ -92,7 +92,7 @@ fn names_in_an_attribute_of_a_directory_are_read_and_followed() {
     assert_eq!(expected.len(), 3, "{expected:?}");
     let read = after.view().expect("a file system");
     assert_eq!((names(&read), read.damaged()), (expected.clone(), 0));
-    let replayed = journalled(&path, &before, &after, folder.path());
+    let replayed = journaled(&path, &before, &after, folder.path());
     for (written, is_committed) in [(&after, false), (&replayed, true)] {
         let mut live = Live::read(&before, before.0.len() as u64, super::testing::BYTES_MAX)
             .expect("a file system");

@@ -10,7 +10,7 @@ use std::fs;
 use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
-use super::testing::{Image, KINDS, changed, changed_by, journalled, make, program, run};
+use super::testing::{Image, KINDS, changed, changed_by, journaled, make, program, run};
 use super::{Event, FileKind, Live, Owner, View};
 
 /// Compares two views completely.
@@ -200,7 +200,7 @@ fn a_commit_is_reported_before_its_blocks_are_at_their_final_position() {
     let folder = TempDir::new().expect("a folder");
     for (name, options) in [KINDS[1], KINDS[2], KINDS[3], KINDS[4], KINDS[8]] {
         let (path, before, after) = changed(name, options, &folder);
-        let replayed = journalled(&path, &before, &after, folder.path());
+        let replayed = journaled(&path, &before, &after, folder.path());
         fs::remove_file(path).expect("removed");
         for seed in 0..6 {
             let mut live = before.live();
@@ -231,7 +231,7 @@ fn committed(changes: &str) -> Vec<(Live, Vec<Event>)> {
     let folder = TempDir::new().expect("a folder");
     let follow = |(name, options): (&str, &[&str])| {
         let (path, before, after) = changed_by(changes, name, options, &folder);
-        let replayed = journalled(&path, &before, &after, folder.path());
+        let replayed = journaled(&path, &before, &after, folder.path());
         fs::remove_file(path).expect("removed");
         let mut live = before.live();
         let block_bytes = live.view().superblock().block_bytes as usize;
@@ -339,7 +339,7 @@ fn the_valid_part_of_arbitrary_writes_is_followed() {
     for (number, (name, options)) in KINDS.iter().enumerate().take(9) {
         let (path, before, after) = changed(name, options, &folder);
         let replayed = match number {
-            1 | 2 | 3 | 4 | 8 => journalled(&path, &before, &after, folder.path()),
+            1 | 2 | 3 | 4 | 8 => journaled(&path, &before, &after, folder.path()),
             _ => after,
         };
         fs::remove_file(path).expect("removed");
@@ -490,7 +490,7 @@ fn a_file_that_ends_in_reserved_blocks_is_reported_as_longer() {
         fallocate again 800 900\n";
     let (name, options) = KINDS[2];
     let (path, before, after) = changed_by(changes, name, options, &folder);
-    let replayed = journalled(&path, &before, &after, folder.path());
+    let replayed = journaled(&path, &before, &after, folder.path());
     let written = before.written(&replayed, 4096);
     let view = after.view().expect(name);
     let mut inodes = view.inodes();
@@ -537,7 +537,7 @@ fn an_append_is_reported_from_the_old_end_of_the_file() {
         free + 1
     );
     let (path, before, after) = changed_by(&changes, name, options, &folder);
-    let replayed = journalled(&path, &before, &after, folder.path());
+    let replayed = journaled(&path, &before, &after, folder.path());
     let mut live = before.live();
     let of = |wanted: &str| {
         let mut inodes = view.inodes();

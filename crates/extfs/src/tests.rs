@@ -11,7 +11,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use world::simulated::SimulatedRandom;
 
-use super::testing::{Image, KINDS, debugfs, journalled, make, program, run};
+use super::testing::{Image, KINDS, debugfs, journaled, make, program, run};
 use super::{FileKind, FormatError, Owner, ScanError, View};
 
 /// The inode of each block, as debugfs reports it.
@@ -98,7 +98,7 @@ fn the_journal_is_replayed() {
         change("ln etc/passwd etc/new/alias");
         change("rm bin/large");
         let after = Image(fs::read(&path).expect("read"));
-        let replayed = journalled(&path, &before, &after, folder.path());
+        let replayed = journaled(&path, &before, &after, folder.path());
         let journal_is_used = replayed.view().expect(name).superblock().needs_recovery;
         assert!(journal_is_used, "{name}: debugfs has written its journal");
         let (found, expected) = (replayed.view().expect(name), after.view().expect(name));

@@ -151,7 +151,7 @@ fn unknown_fields_are_kept() {
     let mut tree = header.tree.clone();
     let token = serde_json::json!({ "type": "tpm", "keyslots": ["0"], "blob": [1, { "a": null }] });
     tree["tokens"]["3"] = token.clone();
-    tree["keyslots"]["0"]["colour"] = "green".into();
+    tree["keyslots"]["0"]["color"] = "green".into();
     tree["new"] = 7.into();
     carry_out(&mut disk, &header.change(tree, &random).expect("changed"));
     let (mut header, _) = Header::read(&disk).expect("read");
@@ -159,7 +159,7 @@ fn unknown_fields_are_kept() {
     carry_out(&mut disk, &added.expect("added").1);
     let (header, _) = Header::read(&disk).expect("read");
     assert_eq!(header.tree["tokens"]["3"], token);
-    assert_eq!(header.tree["keyslots"]["0"]["colour"], "green");
+    assert_eq!(header.tree["keyslots"]["0"]["color"], "green");
     assert_eq!(header.tree["new"], 7);
 }
 

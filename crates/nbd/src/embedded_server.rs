@@ -123,7 +123,7 @@ impl<D: BlockDevice> EmbeddedServer<D> {
         &mut self.service.state().device
     }
 
-    /// Notes that the owner has started requests on the device, which need a commit.
+    /// Notes that the owner has started requests on the device, whose batch must end.
     pub fn device_was_used(&mut self) {
         self.service.device_was_used();
     }

@@ -53,8 +53,8 @@ pub struct ExportState<D> {
     pub limits: Limits,
     /// Whether new requests are refused.
     pub stopping: bool,
-    /// Whether requests were started since the last commit.
-    pub uncommitted: bool,
+    /// Whether requests were started on the device since its last batch ended.
+    pub has_batch: bool,
     /// The number of requests that were answered or failed.
     pub answered: u64,
     /// The requests that the device failed.
@@ -75,7 +75,7 @@ impl<D: BlockDevice> ExportState<D> {
             capabilities: device.capabilities(),
             limits,
             stopping: false,
-            uncommitted: false,
+            has_batch: false,
             answered: 0,
             failures: Failures::default(),
             device,

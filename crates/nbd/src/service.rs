@@ -7,12 +7,12 @@
 //!  1. poll     the device; completions become staged replies
 //!  2. receive  once per connection that is ready
 //!  3. advance  decode requests, start them on the device, stage replies
-//!  4. commit   the device, once
+//!  4. end      the device's batch, once
 //!  5. send     the staged replies
 //! ```
 //!
-//! Invariant: no staged reply is sent before the commit that covers it. If a commit fails, all
-//! connections are closed, and their staged replies are dropped.
+//! Invariant: no staged reply is sent before the batch of its request has ended. If the batch
+//! fails, all connections are closed, and their staged replies are dropped.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -174,7 +174,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         for &key in &scheduled {
             self.receive(key);
         }
-        self.commit();
+        self.end_batch();
         for &key in &scheduled {
             self.send(key);
         }
@@ -247,19 +247,19 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
             // The poller reports further bytes again.
             link.readable = link.pipe.holds_received();
         }
-        let uncommitted = std::mem::take(&mut self.state.uncommitted);
+        let had_batch = std::mem::take(&mut self.state.has_batch);
         link.pause = link.connection.advance(&mut self.state);
-        link.made_progress = self.state.uncommitted;
-        self.state.uncommitted |= uncommitted;
+        link.made_progress = self.state.has_batch;
+        self.state.has_batch |= had_batch;
         link.connection.release(&mut self.state);
     }
 
-    fn commit(&mut self) {
-        if !self.state.uncommitted {
+    fn end_batch(&mut self) {
+        if !self.state.has_batch {
             return;
         }
-        self.state.uncommitted = false;
-        if let Err(error) = self.state.device.commit() {
+        self.state.has_batch = false;
+        if let Err(error) = self.state.device.end_batch() {
             tracing::error!(%error, "device stopped; NBD server closes its connections");
             self.failure = Some(error);
             self.close_all("the device stopped");
@@ -389,7 +389,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
     fn begin_flush(&mut self) {
         let token = self.state.operations.next_key();
         match self.state.device.start(Request::flush(token)) {
-            Started::Done => self.flush = FinalFlush::Ended(self.state.device.commit()),
+            Started::Done => self.flush = FinalFlush::Ended(self.state.device.end_batch()),
             Started::Failed(error) => self.flush = FinalFlush::Ended(Err(error)),
             Started::Busy => {}
             Started::Pending => {
@@ -399,7 +399,7 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
                     offset: 0,
                     bytes: 0,
                 });
-                self.state.uncommitted = true;
+                self.state.has_batch = true;
                 self.flush = FinalFlush::Pending;
             }
         }
@@ -420,9 +420,9 @@ impl<D: BlockDevice, P: Pipe> Service<D, P> {
         &mut self.state
     }
 
-    /// Notes that the owner may have started requests on the device, which need a commit.
+    /// Notes that the owner may have started requests on the device, whose batch must end.
     pub fn device_was_used(&mut self) {
-        self.state.uncommitted = true;
+        self.state.has_batch = true;
     }
 
     /// The number of operations that are pending in the device.

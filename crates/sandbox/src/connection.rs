@@ -262,8 +262,8 @@ impl BlockDevice for FilterConnection {
         self.client.start(request)
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
-        self.client.commit()
+    fn end_batch(&mut self) -> Result<(), IoError> {
+        self.client.end_batch()
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {

@@ -131,7 +131,7 @@ impl Drop for FilterProcess {
             // The process may take a moment to end, and this thread must not wait.
             self.pool.run(Box::new(move || {
                 if let Err(error) = process.wait() {
-                    tracing::warn!(%error, "cannot wait for a filter's process");
+                    tracing::warn!(%error, "agent cannot wait for filter process");
                 }
                 drop(resources);
             }));

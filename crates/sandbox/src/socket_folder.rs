@@ -75,6 +75,6 @@ fn remove(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, folder = %folder.display(), "cannot remove a folder of sockets");
+        tracing::warn!(%error, folder = %folder.display(), "agent cannot remove folder of sockets");
     }
 }

@@ -15,7 +15,7 @@ pub fn listen(at: Option<SocketAddr>, monitor: &Monitor) -> Result<Option<Socket
     let listener = MonitorListener::bind(at)
         .map_err(|error| Failure::new(format!("cannot listen for metrics at {at}: {error}")))?;
     let address = listener.address();
-    tracing::info!(%address, "/healthz, /readyz and /metrics");
+    tracing::info!(%address, "process serves /healthz, /readyz and /metrics");
     tokio::spawn(listener.serve(monitor.clone()));
     Ok(Some(address))
 }
@@ -29,6 +29,6 @@ pub fn monitor(world: &World, parts: &[&'static str]) -> Monitor {
 pub fn note_identity(monitor: &Monitor, profile: &Profile) {
     match profile.expires.parse::<jiff::Timestamp>() {
         Ok(ends) => monitor.set_certificate("client", Millis(ends.as_millisecond())),
-        Err(error) => tracing::warn!(%error, "expiry of the certificate is unknown"),
+        Err(error) => tracing::warn!(%error, "process cannot parse expiry of its certificate"),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
 use parking_lot::{Mutex, MutexGuard};
 use volume::catalog::{
-    Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbours, PendingFree,
+    Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbors, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
 use volume::repair::SuspectUnit;
@@ -197,8 +197,8 @@ impl Catalog for WatchedCatalog {
         self.call(|memory| memory.version(key))
     }
 
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.call(|memory| memory.neighbours(key))
+    fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError> {
+        self.call(|memory| memory.neighbors(key))
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
@@ -212,11 +212,11 @@ impl Catalog for WatchedCatalog {
     fn remove_version(
         &self,
         key: VersionKey,
-        neighbours: &Neighbours,
+        neighbors: &Neighbors,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
-        self.call(|memory| memory.remove_version(key, neighbours, not_before, plan))
+        self.call(|memory| memory.remove_version(key, neighbors, not_before, plan))
     }
 
     fn due_frees(

@@ -27,7 +27,7 @@ pub struct Client {
     started: BTreeMap<Token, Duration>,
     token_next: Token,
     /// Operations up to this boundary are in the journal's file.
-    pub committed: usize,
+    pub in_journal: usize,
     /// Whether the volume is being closed: requests may fail.
     pub is_closing: bool,
     /// Whether reads may fail only after they have waited for unavailable units: nothing is
@@ -88,7 +88,7 @@ impl Client {
             requests: BTreeMap::new(),
             started: BTreeMap::new(),
             token_next: 1,
-            committed: history.timeline.len(),
+            in_journal: history.timeline.len(),
             is_closing: false,
             must_wait: false,
         }
@@ -256,7 +256,7 @@ impl Client {
     /// Flushes everything that was acknowledged.
     pub fn flush(&mut self, history: &mut VolumeHistory) -> Check {
         let token = self.token();
-        let covers = self.committed;
+        let covers = self.in_journal;
         match self.volume.start(Request::flush(token)) {
             Started::Done => {
                 history.durable = history.durable.max(covers);
@@ -273,9 +273,9 @@ impl Client {
     }
 
     /// Ends a batch.
-    pub fn commit(&mut self, history: &VolumeHistory) {
-        if self.volume.commit().is_ok() {
-            self.committed = history.timeline.len();
+    pub fn end_batch(&mut self, history: &VolumeHistory) {
+        if self.volume.end_batch().is_ok() {
+            self.in_journal = history.timeline.len();
         }
     }
 
@@ -291,7 +291,7 @@ impl Client {
             // A stopped volume fails its requests in no particular order.
             completions.sort_by_key(|completion| completion.token);
         } else {
-            self.committed = history.timeline.len();
+            self.in_journal = history.timeline.len();
         }
         completions
             .into_iter()

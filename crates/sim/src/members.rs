@@ -6,7 +6,7 @@
 //! * A member that missed writes by a commit's report, or that joined after the commit's
 //!   units were chosen, is rebuilding from that commit on.
 //! * The suspect segments of a rebuilding member are those that were being written when it
-//!   began to miss writes. All of its segments are suspect after a task that was
+//!   began to miss writes. All of its segments are suspect after a repair that was
 //!   interrupted, or that restored something without bringing the member in sync, and on a
 //!   unit that was rolled back.
 //! * A rebuilding member is in sync after a pass only if it has missed nothing since the
@@ -173,9 +173,9 @@ impl Members {
         }
     }
 
-    /// Records the report of a task's last pass. `missed` is
+    /// Records the report of a repair's last pass. `missed` is
     /// [`Members::missed_writes`] from before that pass, `restored` are the members on which
-    /// the task restored something. Returns whether all members are in sync.
+    /// the repair restored something. Returns whether all members are in sync.
     pub fn end_repair(
         &self,
         copyset: CopysetId,

@@ -110,7 +110,7 @@ impl Setup {
             volume: VolumeConfig {
                 journal_bytes: 256 << 10,
                 segment_bytes: 64 << 10,
-                scatter_width: 2,
+                destage_width: 2,
                 tail_entries_max: 64,
                 tail_pages_max: 8,
                 ..VolumeConfig::default()
@@ -159,7 +159,7 @@ impl Setup {
             volume: VolumeConfig {
                 journal_bytes: journal_blocks * block_bytes + 4096 * random.below(8),
                 segment_bytes: (4 + random.below(60)) as u32 * block_bytes as u32,
-                scatter_width: 1 + random.index(6),
+                destage_width: 1 + random.index(6),
                 tail_entries_max: 8 + random.index(120),
                 tail_pages_max: 2 + random.index(14),
                 ..VolumeConfig::default()

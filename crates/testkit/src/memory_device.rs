@@ -20,8 +20,8 @@ pub struct Misbehavior {
     pub busy_one_in: u64,
     /// Requests that overlap these bytes fail.
     pub damaged: std::ops::Range<u64>,
-    /// Whether the next commit that covers a write fails, and everything after it.
-    pub fails_commit: bool,
+    /// Whether the next batch with a write fails, and everything after it.
+    pub fails_batch: bool,
     /// Whether pending requests wait until this is false again.
     pub holds_completions: bool,
     /// Whether pending requests wait, and fail after [`BlockDevice::stop_waiting`].
@@ -43,8 +43,8 @@ pub struct Calls {
     pub flushes: u64,
     /// The number of prefetches.
     pub prefetches: u64,
-    /// The number of commits.
-    pub commits: u64,
+    /// The number of batches that were ended.
+    pub batches: u64,
 }
 
 /// A device in memory.
@@ -62,7 +62,7 @@ pub struct MemoryDevice {
     random: SimulatedRandom,
     pending: VecDeque<Completion>,
     wake: Wake,
-    uncommitted: bool,
+    has_batch: bool,
     stopped: bool,
 }
 
@@ -81,7 +81,7 @@ impl MemoryDevice {
             random: SimulatedRandom::new(0),
             pending: VecDeque::new(),
             wake: Wake::noop(),
-            uncommitted: false,
+            has_batch: false,
             stopped: false,
         }
     }
@@ -168,7 +168,7 @@ impl MemoryDevice {
                 out.copy_from(&self.bytes[*offset as usize..][..out.len()]);
             }
             Op::Write { offset, data, .. } => {
-                self.uncommitted = true;
+                self.has_batch = true;
                 data.copy_to(&mut self.bytes[*offset as usize..][..data.len()]);
                 self.mark(*offset, data.len() as u64, true);
             }
@@ -270,10 +270,10 @@ impl BlockDevice for MemoryDevice {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
-        self.calls.commits += 1;
-        self.stopped |= self.misbehavior.fails_commit && self.uncommitted;
-        self.uncommitted = false;
+    fn end_batch(&mut self) -> Result<(), IoError> {
+        self.calls.batches += 1;
+        self.stopped |= self.misbehavior.fails_batch && self.has_batch;
+        self.has_batch = false;
         if self.stopped {
             return Err(IoError::Stopped("on purpose".into()));
         }

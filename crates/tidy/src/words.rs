@@ -1,4 +1,5 @@
-//! Words that only this project used, and what the field says instead.
+//! Words that only this project used, and what the field says instead, and British spellings,
+//! which would make a second name of one thing.
 //!
 //! In identifiers a word is found by its parts: `mend` in `mend_one` and in `MendTask`. In
 //! comments and documents a phrase is found as it stands, in any case.
@@ -6,7 +7,7 @@
 use crate::Finding;
 use crate::source::{File, Kind, Line, comment};
 
-/// A word and what to say instead.
+/// A word and the text that replaces it.
 struct Rule {
     word: &'static str,
     instead: &'static str,
@@ -20,19 +21,28 @@ const fn rule(word: &'static str, instead: &'static str) -> Rule {
 const WORDS: &[Rule] = &[
     rule("anew", "again, or the prefix re-"),
     rule("asker", "principal, or requester"),
+    rule("behaviour", "behavior"),
+    rule("cancelled", "canceled"),
+    rule("colour", "color"),
     rule("dealer", "placer"),
     rule("dealt", "placed"),
     rule("doubtful", "suspect"),
     rule("enrol", "join"),
     rule("enrolment", "join token"),
     rule("errand", "job, or request"),
+    rule("labelled", "labeled"),
+    rule("learnt", "learned"),
     rule("mend", "repair"),
     rule("mended", "repaired"),
     rule("mender", "repairer"),
     rule("mending", "repair"),
+    rule("misspelt", "misspelled"),
+    rule("neighbour", "neighbor"),
+    rule("neighbours", "neighbors"),
     rule("nobody", "no one, or the passive voice"),
     rule("nonsense", "protocol violation"),
     rule("patience", "timeout"),
+    rule("spelt", "spelled"),
     rule("surroundings", "context"),
     rule("vouch", "authenticate"),
     rule("vouches", "authenticates"),

@@ -189,7 +189,7 @@ fn fill(volume: &mut Volume) {
             {
                 settle(volume);
             }
-            volume.commit().expect("the journal takes it");
+            volume.end_batch().expect("the journal takes it");
             if index % 16 == 0 {
                 settle(volume);
             }
@@ -200,7 +200,7 @@ fn fill(volume: &mut Volume) {
 
 fn flush(volume: &mut Volume) {
     let started = volume.start(Request::flush(7));
-    volume.commit().expect("the journal takes it");
+    volume.end_batch().expect("the journal takes it");
     let mut completions = Vec::new();
     while started == Started::Pending && completions.is_empty() {
         volume.poll(&mut completions);
@@ -236,7 +236,7 @@ fn random(
                 }
             }
             if index % 32 == 31 {
-                volume.commit().expect("the journal takes it");
+                volume.end_batch().expect("the journal takes it");
                 let mut completions = Vec::new();
                 volume.poll(&mut completions);
                 while pending > completions.len() as u64 + 64 {

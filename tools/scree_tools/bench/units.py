@@ -295,10 +295,10 @@ def loss(plan, results, folder, say):
             daemons.lose(gone)
             begun = time.monotonic()
             daemons.operator("unit", "remove", gone.name, "--lost")
-            until("it is being repaired", lambda: daemons.operator("unit", "tasks"), 60)
+            until("it is being repaired", lambda: daemons.operator("unit", "jobs"), 60)
             forget()
             during = job(Unmeasured(), server, folder, "randread", foreground)["iops"]
-            is_repairing = bool(daemons.operator("unit", "tasks"))
+            is_repairing = bool(daemons.operator("unit", "jobs"))
             check(is_repairing or plan.quick, "it was repaired before the client was through")
             daemons.wait_until_repaired(1200)
             seconds = time.monotonic() - begun

@@ -176,7 +176,7 @@ def one_machine_serves_from_a_closed_room(machine):
     result = machine.sh("systemctl show --value -p Result,ExecMainStatus scree-up").split()
     check(result == ["success", "0"], f"it was stopped, and ended so: {result}")
     log = machine.sh("journalctl -u scree-up -o cat")
-    check("all data is on the units" in log, f"a stop does not destage:\n{log}")
+    check("agent destaged all volumes" in log, f"a stop does not destage:\n{log}")
     for word in ("WARN", "ERROR", "panicked"):
         check(word not in log, f"the log of scree-up has {word}:\n{log}")
 

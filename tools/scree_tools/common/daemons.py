@@ -186,7 +186,7 @@ class Daemons:
         until("all daemons are used", lambda: states() == well, timeout_s)
 
     def wait_until_repaired(self, timeout_s=300):
-        until("nothing is left to be repaired", lambda: self.operator("unit", "tasks") == [], timeout_s)
+        until("nothing is left to be repaired", lambda: self.operator("unit", "jobs") == [], timeout_s)
 
     def lose(self, store):
         """Destroys the machine of a daemon with all its data."""

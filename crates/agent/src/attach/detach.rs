@@ -13,14 +13,14 @@ use super::decide::{MissingWrites, has_no_journal};
 use super::maintain::MAINTAIN_INTERVAL;
 use super::messages::{FILTERS_UNFINISHED, JOURNAL_LOST};
 use super::worker::{NextStep, WorkerState};
-use crate::export::{Attached, VolumeError};
+use crate::export::{OpenVolume, VolumeError};
 
 impl WorkerState {
     /// Finds out whether an open volume is missing writes that its filters have acknowledged.
-    pub(super) async fn find_missing_writes(&mut self, attached: &Arc<Attached>) -> NextStep {
+    pub(super) async fn find_missing_writes(&mut self, open_volume: &Arc<OpenVolume>) -> NextStep {
         // If the thread of the volume has ended, only what its filters noted is known, and it is
         // complete.
-        let missing = match attached.missing_writes().await {
+        let missing = match open_volume.missing_writes().await {
             Ok(Some(why)) => MissingWrites::Named(why),
             Ok(None) | Err(_) => MissingWrites::Nothing,
         };
@@ -32,10 +32,10 @@ impl WorkerState {
     pub(super) async fn wait_for_filters(
         &mut self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> NextStep {
         let why = self.missing_writes().unwrap_or_default();
-        let stopped = self.maintain_engine(assignment, attached).await;
+        let stopped = self.maintain_engine(assignment, open_volume).await;
         let stopped = stopped.map_or_else(String::new, |why| {
             format!("; the volume has stopped: {why}")
         });
@@ -57,7 +57,7 @@ impl WorkerState {
     pub(super) async fn unplug(
         &mut self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> NextStep {
         let Some(vm) = &assignment.vm else {
             return NextStep::Decide;
@@ -81,7 +81,7 @@ impl WorkerState {
             }
             Err(why) => {
                 // The volume is served as before.
-                let stopped = self.maintain_engine(assignment, attached).await;
+                let stopped = self.maintain_engine(assignment, open_volume).await;
                 let (code, why) = match stopped {
                     Some(stopped) => (MessageCode::VolumeStopped, stopped),
                     None => (MessageCode::DiskInUse, why),
@@ -99,7 +99,7 @@ impl WorkerState {
     pub(super) async fn close(
         &mut self,
         assignment: &Assignment,
-        attached: Arc<Attached>,
+        open_volume: Arc<OpenVolume>,
     ) -> NextStep {
         if let Some(why) = self.missing_writes() {
             tracing::warn!(volume = %assignment.volume, why, "agent detaches volume by force");
@@ -107,10 +107,10 @@ impl WorkerState {
                 format!("detached by force, without the last writes through its filters: {why}");
             self.notice = Message::joined([by_force(lost)].into_iter().chain(self.notice.take()));
         }
-        self.note_closed(&attached);
-        let epoch = attached.epoch();
+        self.note_closed(&open_volume);
+        let epoch = open_volume.epoch();
         let opener = &self.parts.opener;
-        let closed = opener.stop_and_close(attached, assignment.forced).await;
+        let closed = opener.stop_and_close(open_volume, assignment.forced).await;
         if closed.is_ok() && assignment.forced {
             self.note_filter_content(assignment.volume).await;
         }
@@ -251,11 +251,11 @@ impl WorkerState {
     }
 
     /// Closes a volume for a shutdown. Returns whether all writes are in versions.
-    pub(super) async fn close_at_end(&mut self, attached: Arc<Attached>) -> bool {
-        self.note_closed(&attached);
-        let (name, volume) = (attached.name().to_owned(), attached.volume());
-        let is_writer = attached.epoch().is_some();
-        if let Err(error) = self.parts.opener.stop_and_close(attached, true).await {
+    pub(super) async fn close_at_end(&mut self, open_volume: Arc<OpenVolume>) -> bool {
+        self.note_closed(&open_volume);
+        let (name, volume) = (open_volume.name().to_owned(), open_volume.volume());
+        let is_writer = open_volume.epoch().is_some();
+        if let Err(error) = self.parts.opener.stop_and_close(open_volume, true).await {
             tracing::error!(name, %error, "agent did not close volume cleanly; its journal holds the remaining writes");
             return false;
         }

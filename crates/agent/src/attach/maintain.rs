@@ -11,7 +11,7 @@ use base::{SnapshotId, VolumeId, with_causes};
 use volume::Volume;
 
 use super::worker::{NextStep, WorkerState};
-use crate::export::Attached;
+use crate::export::OpenVolume;
 use crate::filters::{ChainState, desired_chain};
 use crate::vm::{DOES_NOT_WAIT, serial};
 
@@ -26,19 +26,19 @@ impl WorkerState {
     pub(super) async fn maintain(
         &mut self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> NextStep {
         let volume = assignment.volume;
-        attached.follow_image(assignment.image);
+        open_volume.follow_image(assignment.image);
         let caching = &self.parts.caching;
         caching.bound_share(volume, assignment.cache_max_bytes);
-        if let Some(why) = self.maintain_engine(assignment, attached).await {
+        if let Some(why) = self.maintain_engine(assignment, open_volume).await {
             let problem = Message::new(MessageCode::VolumeStopped, why);
             self.report(assignment, AttachmentState::Error, Some(problem))
                 .await;
             return NextStep::After(MAINTAIN_INTERVAL);
         }
-        self.maintain_chain(assignment, attached).await;
+        self.maintain_chain(assignment, open_volume).await;
         match self.maintain_plug(assignment).await {
             Ok(()) => {
                 self.reset_retry();
@@ -58,18 +58,18 @@ impl WorkerState {
 
     /// Reconfigures the chain if the filters are not the desired ones or do not show the volume's
     /// size; repeats that with pauses while a filter cannot be started.
-    async fn maintain_chain(&mut self, assignment: &Assignment, attached: &Arc<Attached>) {
+    async fn maintain_chain(&mut self, assignment: &Assignment, open_volume: &Arc<OpenVolume>) {
         let volume = assignment.volume;
         let clock = Arc::clone(&self.parts.context.world.clock);
         if assignment.chain.is_some() {
             // If the volume's thread has ended, the next check of the engine reports that.
-            let hides_growth = attached.hides_growth().await;
+            let hides_growth = open_volume.hides_growth().await;
             self.chain.hides_growth = hides_growth.unwrap_or(false);
         }
         if !self.chain.is_change_due(assignment, clock.monotonic()) {
             return;
         }
-        match self.parts.filters.replace(assignment, attached).await {
+        match self.parts.filters.replace(assignment, open_volume).await {
             Ok(()) => {
                 let chain = desired_chain(assignment);
                 let revision = chain.map(|chain| chain.revision);
@@ -126,7 +126,7 @@ impl WorkerState {
     pub(super) async fn maintain_engine(
         &mut self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> Option<String> {
         let due = assignment.snapshots.iter().copied();
         let due: Vec<SnapshotId> = due.filter(|one| !self.snapshots.contains(one)).collect();
@@ -143,12 +143,12 @@ impl WorkerState {
                         volume.snapshot(snapshot);
                     }
                 };
-                attached.on_volume(act).await
+                open_volume.on_volume(act).await
             }
             false => Ok(()),
         };
         let status = match acted {
-            Ok(()) => attached.engine_status().await,
+            Ok(()) => open_volume.engine_status().await,
             Err(error) => Err(error),
         };
         let why = match status {

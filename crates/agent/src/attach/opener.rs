@@ -31,7 +31,9 @@ use crate::background::VersionReader;
 use crate::cache::Caching;
 use crate::context::{HostContext, Shutdown, blocking};
 use crate::controller::Controller;
-use crate::export::{Attached, AttachedLease, Closer, NbdServer, Opened, VolumeCache, VolumeError};
+use crate::export::{
+    AttachmentLease, Closer, NbdServer, OpenVolume, Opened, VolumeCache, VolumeError,
+};
 use crate::filters::{FilterNoteError, Filters};
 use crate::journals::SharedJournals;
 use crate::lease::{AcquireError, DatabaseAge, Leases};
@@ -80,7 +82,7 @@ impl VolumeOpener {
     pub async fn open_and_serve(
         &self,
         assignment: &Assignment,
-    ) -> Result<Arc<Attached>, AttachError> {
+    ) -> Result<Arc<OpenVolume>, AttachError> {
         let parts = &self.parts;
         if parts.shutdown.has_begun() {
             return Err(AttachError::ShuttingDown);
@@ -104,12 +106,12 @@ impl VolumeOpener {
             Access::ReadOnly => self.open_read_only(assignment, options).await?,
         };
         let (id, volume) = (assignment.id, assignment.volume);
-        let attached = Arc::new(Attached::new(id, volume, name, opened));
-        if let Err(error) = self.begin_filters(assignment, &attached).await {
-            self.abandon(attached).await?;
+        let open_volume = Arc::new(OpenVolume::new(id, volume, name, opened));
+        if let Err(error) = self.begin_filters(assignment, &open_volume).await {
+            self.abandon(open_volume).await?;
             return Err(error);
         }
-        self.offer(assignment, attached).await
+        self.offer(assignment, open_volume).await
     }
 
     /// Runs steps 1 to 3.
@@ -119,7 +121,7 @@ impl VolumeOpener {
         options: ExportOptions,
     ) -> Result<Opened, AttachError> {
         let (leased, cache) = self.lease(assignment).await?;
-        let lease = AttachedLease {
+        let lease = AttachmentLease {
             epoch: leased.lease.epoch,
             restores: leased.lease.restores,
             since: leased.since,
@@ -151,18 +153,18 @@ impl VolumeOpener {
     async fn begin_filters(
         &self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> Result<(), AttachError> {
         let filters = &self.parts.filters;
-        if attached.epoch().is_some() {
+        if open_volume.epoch().is_some() {
             let quarantined = filters.journals().quarantine_unowned(assignment).await?;
             quarantined.map_err(FilterNoteError::Journals)?;
         }
-        filters.begin(assignment, attached).await?;
-        attached.set_chain(assignment.chain.clone());
-        let noted = filters.notes().note_served(attached, None).await?;
+        filters.begin(assignment, open_volume).await?;
+        open_volume.set_chain(assignment.chain.clone());
+        let noted = filters.notes().note_served(open_volume, None).await?;
         noted.map_err(FilterNoteError::Note)?;
-        if let Some(epoch) = attached.epoch() {
+        if let Some(epoch) = open_volume.epoch() {
             let volume = assignment.volume;
             let noted = filters.notes().note_admission(volume, epoch).await?;
             noted.map_err(FilterNoteError::Note)?;
@@ -174,24 +176,24 @@ impl VolumeOpener {
     async fn offer(
         &self,
         assignment: &Assignment,
-        attached: Arc<Attached>,
-    ) -> Result<Arc<Attached>, AttachError> {
-        let (server, export) = (&self.parts.server, attached.export().clone());
+        open_volume: Arc<OpenVolume>,
+    ) -> Result<Arc<OpenVolume>, AttachError> {
+        let (server, export) = (&self.parts.server, open_volume.export().clone());
         if assignment.vm.is_none() {
             server.offer(assignment.id, export);
-            return Ok(attached);
+            return Ok(open_volume);
         }
         let socket = self.parts.context.folder.vm_socket(assignment.id);
         if let Err(error) = server.offer_alone(assignment.id, export, &socket) {
             // The writes that it replayed are still in its journal.
-            self.abandon(attached).await?;
+            self.abandon(open_volume).await?;
             return Err(error.into());
         }
         // A VM that had the disk waits for it. If it cannot connect, plugging reports why.
         if let Err(error) = self.parts.plugging.allow_vm(assignment, &socket) {
             tracing::warn!(attachment = %assignment.id, %error, "VM cannot connect to its disk");
         }
-        Ok(attached)
+        Ok(open_volume)
     }
 
     /// Runs steps 5 and 6. After an error the journal holds the writes that are not destaged, and
@@ -201,13 +203,15 @@ impl VolumeOpener {
     /// [`AttachError`].
     pub async fn stop_and_close(
         &self,
-        attached: Arc<Attached>,
+        open_volume: Arc<OpenVolume>,
         is_forced: bool,
     ) -> Result<(), AttachError> {
-        self.parts.server.withdraw(attached.id(), attached.name());
+        self.parts
+            .server
+            .withdraw(open_volume.id(), open_volume.name());
         let clock = Arc::clone(&self.parts.context.world.clock);
-        let (id, epoch, volume) = (attached.id(), attached.epoch(), attached.volume());
-        let stopped = blocking(move || attached.stop(is_forced, clock)).await;
+        let (id, epoch, volume) = (open_volume.id(), open_volume.epoch(), open_volume.volume());
+        let stopped = blocking(move || open_volume.stop(is_forced, clock)).await;
         self.parts.leases.release(id, epoch);
         stopped??;
         match epoch {
@@ -237,12 +241,14 @@ impl VolumeOpener {
     ///
     /// # Errors
     /// [`AttachError`].
-    pub async fn abandon(&self, attached: Arc<Attached>) -> Result<(), AttachError> {
-        self.parts.server.withdraw(attached.id(), attached.name());
-        let (id, epoch) = (attached.id(), attached.epoch());
+    pub async fn abandon(&self, open_volume: Arc<OpenVolume>) -> Result<(), AttachError> {
+        self.parts
+            .server
+            .withdraw(open_volume.id(), open_volume.name());
+        let (id, epoch) = (open_volume.id(), open_volume.epoch());
         // A volume whose lease has expired would wait for the next one.
         self.parts.leases.lose(id, epoch);
-        let dropped = blocking(move || attached.drop_volume()).await;
+        let dropped = blocking(move || open_volume.drop_volume()).await;
         self.parts.leases.release(id, epoch);
         Ok(dropped??)
     }

@@ -21,7 +21,7 @@ use super::{AttachError, messages};
 use crate::cache::Caching;
 use crate::context::{HostContext, blocking};
 use crate::controller::Controller;
-use crate::export::{Attached, NbdServer, OpenVolumes};
+use crate::export::{NbdServer, OpenVolume, OpenVolumes};
 use crate::filters::{ChainState, Filters, quarantine_filter_journals};
 use crate::journals::{LocalJournals, SharedJournals, quarantine};
 use crate::vm::Plugging;
@@ -123,7 +123,7 @@ pub(super) struct WorkerState {
     /// The pause after the next failure.
     retry: Duration,
     pub observed: Observed,
-    pub attached: Option<Arc<Attached>>,
+    pub open_volume: Option<Arc<OpenVolume>>,
     /// Why the engine has stopped; `None` while it runs.
     pub stopped: Option<String>,
     /// Snapshots whose consistency points were taken since the volume was opened.
@@ -152,7 +152,7 @@ impl WorkerState {
             tried,
             retry: Duration::ZERO,
             observed: Observed::default(),
-            attached: None,
+            open_volume: None,
             stopped: None,
             snapshots: HashSet::new(),
             size_bytes: 0,
@@ -200,21 +200,25 @@ impl WorkerState {
             Desired::Assigned(assignment) => assignment,
             Desired::Removed | Desired::Shutdown => return self.end(action).await,
         };
-        match (action, self.attached.clone()) {
+        match (action, self.open_volume.clone()) {
             (AttachAction::Open, _) => self.open(assignment).await,
-            (AttachAction::Reopen, Some(attached)) => {
-                self.abandon(attached).await;
+            (AttachAction::Reopen, Some(open_volume)) => {
+                self.abandon(open_volume).await;
                 NextStep::Decide
             }
-            (AttachAction::Maintain, Some(attached)) => self.maintain(assignment, &attached).await,
-            (AttachAction::FindMissingWrites, Some(attached)) => {
-                self.find_missing_writes(&attached).await
+            (AttachAction::Maintain, Some(open_volume)) => {
+                self.maintain(assignment, &open_volume).await
             }
-            (AttachAction::WaitForFilters, Some(attached)) => {
-                self.wait_for_filters(assignment, &attached).await
+            (AttachAction::FindMissingWrites, Some(open_volume)) => {
+                self.find_missing_writes(&open_volume).await
             }
-            (AttachAction::Unplug, Some(attached)) => self.unplug(assignment, &attached).await,
-            (AttachAction::Close, Some(attached)) => self.close(assignment, attached).await,
+            (AttachAction::WaitForFilters, Some(open_volume)) => {
+                self.wait_for_filters(assignment, &open_volume).await
+            }
+            (AttachAction::Unplug, Some(open_volume)) => {
+                self.unplug(assignment, &open_volume).await
+            }
+            (AttachAction::Close, Some(open_volume)) => self.close(assignment, open_volume).await,
             (AttachAction::FindPlug, _) => self.find_plug(assignment).await,
             (AttachAction::FindFilterContent, _) => self.find_filter_content(assignment).await,
             (AttachAction::DestageJournal, _) => self.destage_journal(assignment).await,
@@ -225,17 +229,17 @@ impl WorkerState {
 
     /// Runs the last action of a worker.
     async fn end(&mut self, action: AttachAction) -> NextStep {
-        match (action, self.attached.clone()) {
-            (AttachAction::Abandon, Some(attached)) => {
+        match (action, self.open_volume.clone()) {
+            (AttachAction::Abandon, Some(open_volume)) => {
                 tracing::warn!(
-                    name = attached.name(),
+                    name = open_volume.name(),
                     "agent stopped serving volume, which was taken from this host"
                 );
-                self.abandon(attached).await;
+                self.abandon(open_volume).await;
                 NextStep::End(true)
             }
-            (AttachAction::CloseAndEnd, Some(attached)) => {
-                NextStep::End(self.close_at_end(attached).await)
+            (AttachAction::CloseAndEnd, Some(open_volume)) => {
+                NextStep::End(self.close_at_end(open_volume).await)
             }
             _ => NextStep::End(true),
         }
@@ -247,7 +251,7 @@ impl WorkerState {
     async fn open_and_serve(
         &mut self,
         assignment: &Assignment,
-    ) -> Result<Arc<Attached>, AttachError> {
+    ) -> Result<Arc<OpenVolume>, AttachError> {
         if let Some(epoch) = assignment.fenced
             && !self.is_journal_quarantined
         {
@@ -267,14 +271,14 @@ impl WorkerState {
 
     async fn open(&mut self, assignment: &Assignment) -> NextStep {
         match self.open_and_serve(assignment).await {
-            Ok(attached) => {
+            Ok(open_volume) => {
                 tracing::info!(
                     volume = %assignment.volume,
                     name = assignment.name,
                     access = %assignment.access,
                     "agent attached volume"
                 );
-                self.note_open(assignment, attached);
+                self.note_open(assignment, open_volume);
                 NextStep::Decide
             }
             Err(AttachError::ShuttingDown) => NextStep::Wait,
@@ -301,11 +305,11 @@ impl WorkerState {
         }
     }
 
-    fn note_open(&mut self, assignment: &Assignment, attached: Arc<Attached>) {
-        let chain = attached.chain().as_ref().map(|chain| chain.key);
+    fn note_open(&mut self, assignment: &Assignment, open_volume: Arc<OpenVolume>) {
+        let chain = open_volume.chain().as_ref().map(|chain| chain.key);
         self.chain = ChainState::served(chain);
-        self.parts.open.insert(Arc::clone(&attached));
-        self.attached = Some(attached);
+        self.parts.open.insert(Arc::clone(&open_volume));
+        self.open_volume = Some(open_volume);
         self.observed.open = Some(ObservedVolume {
             opened_for: assignment.generation,
             has_stopped: false,
@@ -320,16 +324,16 @@ impl WorkerState {
     }
 
     /// Notes that the volume is closed.
-    pub fn note_closed(&mut self, attached: &Arc<Attached>) {
-        self.parts.open.remove(attached);
-        self.attached = None;
+    pub fn note_closed(&mut self, open_volume: &Arc<OpenVolume>) {
+        self.parts.open.remove(open_volume);
+        self.open_volume = None;
         self.observed.open = None;
     }
 
     /// Stops serving a volume, and leaves its journal unchanged.
-    async fn abandon(&mut self, attached: Arc<Attached>) {
-        self.note_closed(&attached);
-        if let Err(error) = self.parts.opener.abandon(attached).await {
+    async fn abandon(&mut self, open_volume: Arc<OpenVolume>) {
+        self.note_closed(&open_volume);
+        if let Err(error) = self.parts.opener.abandon(open_volume).await {
             tracing::warn!(%error, "agent did not drop volume cleanly");
         }
     }

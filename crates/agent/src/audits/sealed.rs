@@ -80,7 +80,7 @@ pub fn open_listing(
         return Err(SealedError::KeyNotNamed);
     };
     let host = HostKeys::new(world, locations);
-    host.list(vec![api::host::WrappingKey {
+    host.list(vec![api::host::ListedKey {
         id,
         name: named.name.clone(),
         parameters: named.parameters.clone(),

@@ -346,7 +346,7 @@ fn read_pieces(
             }
             next = left.next();
         }
-        volume.commit()?;
+        volume.end_batch()?;
         volume.poll(&mut completions);
         let is_idle = completions.is_empty();
         for Completion { token, result } in completions.drain(..) {

@@ -24,7 +24,7 @@ use api::host::{
 use api::{Client, ClientError};
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
 use catalog::{
-    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
+    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbors, PendingFree, StoredVersion,
     VersionCommit, VersionKey,
 };
 use tokio::runtime::Handle;
@@ -304,8 +304,8 @@ impl Catalog for Controller {
         self.wait(calls::Version { key })
     }
 
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.wait(calls::NeighboursOf { key })
+    fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError> {
+        self.wait(calls::NeighborsOf { key })
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
@@ -320,13 +320,13 @@ impl Catalog for Controller {
     fn remove_version(
         &self,
         key: VersionKey,
-        neighbours: &Neighbours,
+        neighbors: &Neighbors,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
         self.wait(calls::RemoveVersion {
             key,
-            neighbours: neighbours.clone(),
+            neighbors: neighbors.clone(),
             not_before,
             plan: EncodedPlan(plan.to_vec()),
         })

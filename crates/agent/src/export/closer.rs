@@ -52,7 +52,7 @@ impl Closer {
         loop {
             volume.poll(&mut completions);
             completions.clear();
-            volume.commit()?;
+            volume.end_batch()?;
             if let Some(closed) = volume.close_state() {
                 return Ok(closed?);
             }

@@ -6,27 +6,27 @@ use std::sync::Arc;
 use base::{AttachmentId, VolumeId};
 use parking_lot::Mutex;
 
-use super::Attached;
+use super::OpenVolume;
 
 /// The open volumes. The worker of each attachment inserts and removes its own.
 #[derive(Default)]
 pub(crate) struct OpenVolumes {
-    open: Mutex<HashMap<AttachmentId, Arc<Attached>>>,
+    open: Mutex<HashMap<AttachmentId, Arc<OpenVolume>>>,
     /// Volumes with recent writes.
     busy: Mutex<HashSet<VolumeId>>,
 }
 
 impl OpenVolumes {
-    pub fn insert(&self, attached: Arc<Attached>) {
-        self.open.lock().insert(attached.id(), attached);
+    pub fn insert(&self, open_volume: Arc<OpenVolume>) {
+        self.open.lock().insert(open_volume.id(), open_volume);
     }
 
     /// Removes an open volume, unless another volume is open for its attachment.
-    pub fn remove(&self, attached: &Arc<Attached>) {
+    pub fn remove(&self, open_volume: &Arc<OpenVolume>) {
         let mut open = self.open.lock();
-        let known = open.get(&attached.id());
-        if known.is_some_and(|known| Arc::ptr_eq(known, attached)) {
-            open.remove(&attached.id());
+        let known = open.get(&open_volume.id());
+        if known.is_some_and(|known| Arc::ptr_eq(known, open_volume)) {
+            open.remove(&open_volume.id());
         }
     }
 
@@ -36,20 +36,20 @@ impl OpenVolumes {
     }
 
     /// The open volume of an attachment.
-    pub fn get(&self, attachment: AttachmentId) -> Option<Arc<Attached>> {
+    pub fn get(&self, attachment: AttachmentId) -> Option<Arc<OpenVolume>> {
         self.open.lock().get(&attachment).cloned()
     }
 
     /// All open volumes.
-    pub fn all(&self) -> Vec<Arc<Attached>> {
+    pub fn all(&self) -> Vec<Arc<OpenVolume>> {
         self.open.lock().values().cloned().collect()
     }
 
     /// The open volume `volume`, if it is writable.
-    pub fn writable(&self, volume: VolumeId) -> Option<Arc<Attached>> {
+    pub fn writable(&self, volume: VolumeId) -> Option<Arc<OpenVolume>> {
         let open = self.open.lock();
         let mut open = open.values();
-        let is_it = |one: &&Arc<Attached>| one.volume() == volume && one.epoch().is_some();
+        let is_it = |one: &&Arc<OpenVolume>| one.volume() == volume && one.epoch().is_some();
         open.find(is_it).cloned()
     }
 

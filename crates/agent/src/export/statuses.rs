@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use volume::VolumeStatus;
 use world::host;
 
-use super::{Attached, OpenVolumes};
+use super::{OpenVolume, OpenVolumes};
 
 /// Timeout of a caller; a healthy volume answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ struct LastStatus {
 }
 
 /// The state of an open volume.
-pub(crate) struct OpenVolume {
+pub(crate) struct OpenVolumeStatus {
     pub attachment: AttachmentId,
     pub volume: VolumeId,
     /// The number of connected clients.
@@ -53,16 +53,16 @@ impl VolumeStatuses {
     }
 
     /// The states of all open volumes.
-    pub async fn all(&self) -> Vec<OpenVolume> {
+    pub async fn all(&self) -> Vec<OpenVolumeStatus> {
         let open = self.open.all();
         let mut answers = Vec::new();
         {
             let mut known = self.known.lock();
             known.retain(|id, _| open.iter().any(|open| open.id() == *id));
-            for attached in &open {
-                let one = known.entry(attached.id()).or_default();
+            for open_volume in &open {
+                let one = known.entry(open_volume.id()).or_default();
                 if !std::mem::replace(&mut one.is_pending, true) {
-                    let status = request_status(Arc::clone(&self.known), Arc::clone(attached));
+                    let status = request_status(Arc::clone(&self.known), Arc::clone(open_volume));
                     answers.push(tokio::spawn(status));
                 }
             }
@@ -76,12 +76,12 @@ impl VolumeStatuses {
         // The next caller gets a slow answer.
         host::timeout(ANSWER_WITHIN, answered).await;
         let known = self.known.lock();
-        let shown = open.into_iter().map(|attached| {
-            let known = known.get(&attached.id());
-            OpenVolume {
-                attachment: attached.id(),
-                volume: attached.volume(),
-                connections: attached.export().connections() as u64,
+        let shown = open.into_iter().map(|open_volume| {
+            let known = known.get(&open_volume.id());
+            OpenVolumeStatus {
+                attachment: open_volume.id(),
+                volume: open_volume.volume(),
+                connections: open_volume.export().connections() as u64,
                 status: known.and_then(|known| known.status.clone()),
                 is_unresponsive: known.is_some_and(|known| known.is_pending),
             }
@@ -93,11 +93,11 @@ impl VolumeStatuses {
 /// Requests the status of one volume, and waits for it.
 async fn request_status(
     known: Arc<Mutex<HashMap<AttachmentId, LastStatus>>>,
-    attached: Arc<Attached>,
+    open_volume: Arc<OpenVolume>,
 ) {
-    let status = attached.engine_status().await;
+    let status = open_volume.engine_status().await;
     let mut known = known.lock();
-    if let Some(known) = known.get_mut(&attached.id()) {
+    if let Some(known) = known.get_mut(&open_volume.id()) {
         known.is_pending = false;
         known.status = status.ok().or(known.status.take());
     }

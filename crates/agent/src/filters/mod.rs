@@ -39,7 +39,7 @@ use world::{Clock, Wake, host};
 
 use crate::context::{HostContext, blocking};
 use crate::controller::Controller;
-use crate::export::{Attached, EventLog, OpenVolumes};
+use crate::export::{EventLog, OpenVolume, OpenVolumes};
 use crate::lease::Leases;
 use files::FileOwners;
 use identity::FilterIdentity;
@@ -140,15 +140,15 @@ impl Filters {
     pub async fn replace(
         &self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> Result<(), ChainError> {
         let next = Some(&assignment.chain);
-        self.notes.note_served(attached, next).await??;
-        let put = self.put(assignment, attached, SizeRule::Keep).await;
+        self.notes.note_served(open_volume, next).await??;
+        let put = self.put(assignment, open_volume, SizeRule::Keep).await;
         if put.is_ok() {
-            attached.set_chain(assignment.chain.clone());
+            open_volume.set_chain(assignment.chain.clone());
         }
-        if let Err(error) = self.notes.note_served(attached, None).await? {
+        if let Err(error) = self.notes.note_served(open_volume, None).await? {
             // Both chains are noted: the next process finds out which one was in use.
             let volume = assignment.volume;
             tracing::warn!(%volume, %error, "agent could not note the new filter chain");
@@ -160,14 +160,14 @@ impl Filters {
     pub async fn begin(
         &self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
     ) -> Result<(), ChainError> {
         if assignment.chain.is_some() {
-            return self.put(assignment, attached, SizeRule::First).await;
+            return self.put(assignment, open_volume, SizeRule::First).await;
         }
         // Later filters must know that the volume was written without them.
-        attached.set_chain_turn(self.new_turn());
-        if attached.epoch().is_some() {
+        open_volume.set_chain_turn(self.new_turn());
+        if open_volume.epoch().is_some() {
             let trace_bytes = self.settings.disk_limits.trace_bytes;
             let none = FileOwners::default();
             self.files.tidy(assignment.volume, none, trace_bytes).await;
@@ -179,7 +179,7 @@ impl Filters {
     async fn put(
         &self,
         assignment: &Assignment,
-        attached: &Arc<Attached>,
+        open_volume: &Arc<OpenVolume>,
         rule: SizeRule,
     ) -> Result<(), ChainError> {
         let turn = self.new_turn();
@@ -189,14 +189,14 @@ impl Filters {
                 let policy = self.policy(assignment, chain).await?;
                 owners = FileOwners::of(&policy);
                 let history = ChainHistory {
-                    epoch: attached.epoch(),
+                    epoch: open_volume.epoch(),
                     chain: turn,
-                    predecessor: attached.chain_turn(),
-                    restores: attached.lease().and_then(|lease| lease.restores),
-                    epoch_first: attached.lease().map(|lease| lease.since),
+                    predecessor: open_volume.chain_turn(),
+                    restores: open_volume.lease().and_then(|lease| lease.restores),
+                    epoch_first: open_volume.lease().map(|lease| lease.since),
                 };
                 let context = self
-                    .filter_context(assignment, chain, attached, history)
+                    .filter_context(assignment, chain, open_volume, history)
                     .await?;
                 Some((policy, context))
             }
@@ -215,20 +215,20 @@ impl Filters {
                 let _ = tell.send(ended);
             }),
         };
-        let served = Arc::clone(attached);
+        let served = Arc::clone(open_volume);
         blocking(move || served.hot_swap(swap)).await??;
         match ended.await {
             Ok(ended) => ended?,
             Err(_) => return Err(ExportEnded.into()),
         }
-        attached.set_chain_turn(turn);
-        if attached.epoch().is_some() {
+        open_volume.set_chain_turn(turn);
+        if open_volume.epoch().is_some() {
             let trace_bytes = self.settings.disk_limits.trace_bytes;
             let volume = assignment.volume;
             self.files.tidy(volume, owners, trace_bytes).await;
         }
         // New clients see the geometry of the disk after the hot swap.
-        let served = Arc::clone(attached);
+        let served = Arc::clone(open_volume);
         Ok(blocking(move || served.publish()).await??)
     }
 
@@ -262,15 +262,15 @@ impl Filters {
         &self,
         assignment: &Assignment,
         chain: &DesiredChain,
-        attached: &Attached,
+        open_volume: &OpenVolume,
         history: ChainHistory,
     ) -> Result<FilterContext, ChainError> {
         let (world, folder) = (&self.context.world, &self.context.folder);
         let state = folder.chain(assignment.volume);
         let (disk, made) = (Arc::clone(&world.disk), state.clone());
         blocking(move || host::make_folders(&*disk, &made)).await??;
-        let watcher = attached.watcher()?;
-        let events = attached
+        let watcher = open_volume.watcher()?;
+        let events = open_volume
             .events_or_start(|| EventLog::start(world, &folder.events(), assignment.volume));
         let keys = FilterKeys::of_tenant(world, &folder.filter_keys(), &chain.tenant);
         Ok(FilterContext {
@@ -371,8 +371,8 @@ impl Filters {
         OtherVolumes {
             named: chain.volumes.clone(),
             export: Box::new(move |id| {
-                let attached = open.upgrade()?.writable(id)?;
-                Some(attached.export().name().to_owned())
+                let open_volume = open.upgrade()?.writable(id)?;
+                Some(open_volume.export().name().to_owned())
             }),
             socket: self.context.folder.nbd_socket(),
         }

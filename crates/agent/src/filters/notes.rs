@@ -27,7 +27,7 @@ use super::FilterNoteError;
 use super::files::{names, remove};
 use super::journals::{FilterJournals, journals_of as journals_of_policy};
 use crate::context::{HostContext, TaskFailed, blocking};
-use crate::export::Attached;
+use crate::export::OpenVolume;
 
 const SERVED: &str = "served";
 const LEASES: &str = "leases";
@@ -191,20 +191,20 @@ impl FilterNotes {
     /// nothing for a volume that never had filters.
     pub async fn note_served(
         &self,
-        attached: &Attached,
+        open_volume: &OpenVolume,
         next: Option<&Option<DesiredChain>>,
     ) -> Result<io::Result<()>, TaskFailed> {
-        if attached.epoch().is_none() {
+        if open_volume.epoch().is_none() {
             return Ok(Ok(()));
         }
-        let chain = attached.chain();
+        let chain = open_volume.chain();
         let has_filters = chain.is_some() || next.is_some_and(Option::is_some);
         let served = Served {
-            attachment: attached.id(),
+            attachment: open_volume.id(),
             chain,
             next: next.cloned(),
         };
-        let (disk, path) = (self.disk(), self.path(attached.volume(), SERVED));
+        let (disk, path) = (self.disk(), self.path(open_volume.volume(), SERVED));
         blocking(move || {
             let had_some = has_filters || !names(&*disk, host::parent_of(&path))?.is_empty();
             match had_some {

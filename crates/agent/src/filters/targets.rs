@@ -244,8 +244,8 @@ impl BlockDevice for Connected {
         self.0.start(request)
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
-        self.0.commit()
+    fn end_batch(&mut self) -> Result<(), IoError> {
+        self.0.end_batch()
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {

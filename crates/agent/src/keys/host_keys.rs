@@ -17,7 +17,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::host::{FIRST_KEY, KeyState, WrappingKey as Listed};
+use api::host::{FIRST_KEY, KeyState, ListedKey};
 use base::{KeyId, Lineage, with_causes};
 use catalog::LineageKey;
 use parking_lot::Mutex;
@@ -186,7 +186,7 @@ pub(crate) struct HostKeys {
     world: World,
     locations: KeyLocations,
     open: WrappingKeys,
-    listed: watch::Sender<Vec<Listed>>,
+    listed: watch::Sender<Vec<ListedKey>>,
     /// Why keys that are named here are not open.
     problems: Mutex<Vec<String>>,
     /// Notified when a new list has been applied.
@@ -206,7 +206,7 @@ impl HostKeys {
     }
 
     /// Stores the list of the controllers; returns `false` if it has not changed.
-    pub fn list(&self, listed: Vec<Listed>) -> bool {
+    pub fn list(&self, listed: Vec<ListedKey>) -> bool {
         self.listed.send_if_modified(|known| {
             let is_news = *known != listed;
             *known = listed;
@@ -214,12 +214,12 @@ impl HostKeys {
         })
     }
 
-    pub fn listed(&self) -> Vec<Listed> {
+    pub fn listed(&self) -> Vec<ListedKey> {
         self.listed.borrow().clone()
     }
 
     /// Waits until the list satisfies `condition`.
-    pub async fn until_listed(&self, condition: impl FnMut(&Vec<Listed>) -> bool) {
+    pub async fn until_listed(&self, condition: impl FnMut(&Vec<ListedKey>) -> bool) {
         // `self` owns the sender: it is not dropped meanwhile.
         let _ = self.listed.subscribe().wait_for(condition).await;
     }

@@ -250,15 +250,15 @@ impl TokenKey {
             .get_slots_with_token()
             .map_err(|source| self.failed("list the slots", source))?;
         // A slot without a token has no label to compare; the label of a new token is empty.
-        let labelled: Vec<_> = slots
+        let labeled: Vec<_> = slots
             .into_iter()
             .filter_map(|slot| Some((slot, context.get_token_info(slot).ok()?)))
             .collect();
-        let mut ours = labelled
+        let mut ours = labeled
             .iter()
             .filter(|(_, info)| info.label().trim_end() == self.entry.token);
         let Some((slot, info)) = ours.next() else {
-            let found = labelled.iter();
+            let found = labeled.iter();
             return Err(Pkcs11Error::NoToken {
                 token: token(),
                 found: found

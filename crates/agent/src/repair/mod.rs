@@ -182,15 +182,15 @@ impl Repair {
         if self.age.older().await?.is_some() {
             return Ok(false);
         }
-        let Some(mut task) = self.controller.catalog(TakeRepair {}).await? else {
+        let Some(mut job) = self.controller.catalog(TakeRepair {}).await? else {
             return Ok(false);
         };
-        let copyset = task.copyset.id;
+        let copyset = job.copyset.id;
         let want = Want::Repair { copyset };
         let _kept = self.controller.capability_cache().keep(vec![want]);
         let mut copied = 0;
         let mut copied_to = BTreeSet::new();
-        let passes = Arc::new(Mutex::new(repair::Task::new(copyset)));
+        let passes = Arc::new(Mutex::new(repair::CopysetRepair::new(copyset)));
         for _ in 0..PASSES_MAX {
             // The capability names the members that are rebuilding now.
             if let Err(error) = self.controller.obtain(&[want]).await {
@@ -198,13 +198,13 @@ impl Repair {
                 self.return_copyset(copyset, &copied_to, why).await?;
                 return Err(error.into());
             }
-            let Some(members) = self.members(&task) else {
+            let Some(members) = self.members(&job) else {
                 // The table of units will arrive; until then another host may repair it.
                 let why = "this host does not know all units of the copyset yet".to_owned();
                 self.return_copyset(copyset, &copied_to, why).await?;
                 return Ok(false);
             };
-            let Some(found) = self.pass(&task, members, &passes).await? else {
+            let Some(found) = self.pass(&job, members, &passes).await? else {
                 return Ok(false);
             };
             copied += found.copied_bytes;
@@ -213,7 +213,7 @@ impl Repair {
             // A member that received data is compared again, even if others have problems.
             let is_stuck = !found.problems.is_empty() && found.copied_bytes == 0;
             if found.incomplete.is_empty() || is_stuck {
-                let end = outcome(&task, found, &copied_to);
+                let end = outcome(&job, found, &copied_to);
                 let is_well = end.problem.is_none();
                 if !end.in_sync.is_empty() || !is_well {
                     let (number, problem) = (copyset.number(), &end.problem);
@@ -227,7 +227,7 @@ impl Repair {
                 progress: RepairProgress::default(),
             };
             match self.controller.catalog(call).await? {
-                Some(now) => task = now,
+                Some(now) => job = now,
                 None => return Ok(false),
             }
         }
@@ -254,9 +254,9 @@ impl Repair {
     }
 
     /// The members of a copyset; `None` if this host does not know all of them.
-    fn members(&self, task: &RepairJob) -> Option<Vec<RepairMember>> {
+    fn members(&self, job: &RepairJob) -> Option<Vec<RepairMember>> {
         let table = self.store.table();
-        let members: Vec<RepairMember> = task
+        let members: Vec<RepairMember> = job
             .copyset
             .members_by_place()
             .filter_map(|(place, id, state)| {
@@ -267,30 +267,30 @@ impl Repair {
                     place,
                     state,
                     unit,
-                    suspect: suspect_of(task, id),
+                    suspect: suspect_of(job, id),
                 })
             })
             .collect();
-        (members.len() >= task.copyset.member_states().count()).then_some(members)
+        (members.len() >= job.copyset.member_states().count()).then_some(members)
     }
 
     /// Makes one pass; returns `None` if it was stopped.
     async fn pass(
         &self,
-        task: &RepairJob,
+        job: &RepairJob,
         members: Vec<RepairMember>,
-        passes: &Arc<Mutex<repair::Task>>,
+        passes: &Arc<Mutex<repair::CopysetRepair>>,
     ) -> Result<Option<repair::PassReport>, RepairError> {
         let pacing = Arc::new(Pacing::new(Arc::clone(&self.clock), self.bytes_per_second));
         let _stop = StopOnDrop(Arc::clone(&pacing));
-        let open = task.open.iter().map(|open| (open.segment, open.slots));
-        let uncommitted = Uncommitted::new(open, task.uncommitted.clone(), task.serial_next);
-        let depth = match (task.is_scrub, task.is_comparison) {
+        let open = job.open.iter().map(|open| (open.segment, open.slots));
+        let uncommitted = Uncommitted::new(open, job.uncommitted.clone(), job.serial_next);
+        let depth = match (job.is_scrub, job.is_comparison) {
             (true, _) => Depth::Scrub,
             (false, true) => Depth::Compare,
             (false, false) => Depth::Rebuild,
         };
-        let (copyset, erasure) = (task.copyset.id, task.copyset.erasure());
+        let (copyset, erasure) = (job.copyset.id, job.copyset.erasure());
         let (pace, passes) = (Arc::clone(&pacing), Arc::clone(passes));
         let passed = blocking(move || {
             let mut passes = passes.lock();
@@ -323,8 +323,8 @@ impl Repair {
 }
 
 /// The segments of a rebuilding member that may not hold what was written.
-fn suspect_of(task: &RepairJob, member: UnitId) -> SuspectUnit {
-    let known = task.suspect.iter().find(|(unit, _)| *unit == member);
+fn suspect_of(job: &RepairJob, member: UnitId) -> SuspectUnit {
+    let known = job.suspect.iter().find(|(unit, _)| *unit == member);
     known.map_or(SuspectUnit::All, |(_, serials)| {
         SuspectUnit::Serials(serials.clone())
     })
@@ -333,11 +333,11 @@ fn suspect_of(task: &RepairJob, member: UnitId) -> SuspectUnit {
 /// The outcome of a repair after its last pass; `copied_to` are the members that received data in
 /// any pass.
 fn outcome(
-    task: &RepairJob,
+    job: &RepairJob,
     found: repair::PassReport,
     copied_to: &BTreeSet<UnitId>,
 ) -> RepairOutcome {
-    let missed: HashMap<UnitId, u64> = task.missed.iter().copied().collect();
+    let missed: HashMap<UnitId, u64> = job.missed.iter().copied().collect();
     let seen = found.in_sync.iter();
     RepairOutcome {
         in_sync: seen
@@ -345,8 +345,8 @@ fn outcome(
             .collect(),
         out_of_sync: found.incomplete.into_iter().collect(),
         copied_to: Some(copied_to.iter().copied().collect()),
-        compared: task.is_comparison && found.is_complete,
-        scrubbed: task.is_scrub && found.is_complete,
+        compared: job.is_comparison && found.is_complete,
+        scrubbed: job.is_scrub && found.is_complete,
         full: found.full.into_iter().collect(),
         damaged: found.rotten,
         problem: match found.problems.is_empty() {

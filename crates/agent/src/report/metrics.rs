@@ -17,7 +17,7 @@ use crate::declared_metrics::{
     VOLUME_READS_WAITING, VOLUME_STALLED, VOLUME_STOPPED, VOLUME_UNRESPONSIVE, VOLUMES_OPEN,
     VOLUMES_STALLED,
 };
-use crate::export::OpenVolume;
+use crate::export::OpenVolumeStatus;
 use crate::units::MountedUnit;
 
 /// The most volumes, and the most units, that have rows.
@@ -41,7 +41,7 @@ pub(super) struct VolumeRow {
 
 impl VolumeRow {
     /// Adds an open volume to the row.
-    pub fn add(&mut self, open: &OpenVolume) {
+    pub fn add(&mut self, open: &OpenVolumeStatus) {
         self.connections += open.connections;
         self.is_unresponsive |= open.is_unresponsive;
         if let Some(status) = &open.status {

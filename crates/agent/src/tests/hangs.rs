@@ -26,8 +26,8 @@ async fn written_and_held(rig: &Rig, control: &Scree) {
         .expect("there")
         .row
         .id;
-    let attached = control.open(id).expect("attached");
-    let started = attached
+    let open_volume = control.open(id).expect("attached");
+    let started = open_volume
         .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile)));
     started.await.expect("answers");
     rig.disk.hold(&rig.path().join("units"));

@@ -88,7 +88,7 @@ async fn a_volume_that_does_not_answer_keeps_its_last_status_and_is_asked_once()
     assert!(bytes > 0.0);
 
     // Its thread is busy until it is released.
-    let attached = scree.open(volume).expect("open");
+    let open_volume = scree.open(volume).expect("open");
     let (let_go, held) = mpsc::channel::<()>();
     let (tell, holds) = tokio::sync::oneshot::channel();
     let busy = tokio::spawn(async move {
@@ -96,7 +96,7 @@ async fn a_volume_that_does_not_answer_keeps_its_last_status_and_is_asked_once()
             let _ = tell.send(());
             let _ = held.recv();
         };
-        attached.on_volume(wait).await
+        open_volume.on_volume(wait).await
     });
     holds.await.expect("started");
     for _ in 0..2 {

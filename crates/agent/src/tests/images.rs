@@ -74,9 +74,9 @@ async fn blocks_of_an_image_are_cached_as_image_blocks_once_it_is_marked() {
     let (scree, file) = cached(&rig).await;
     base_and_clone(&scree).await;
     let exported = scree.export("clone").await.expect("served");
-    let attached = scree.open(exported.volume).expect("attached");
+    let open_volume = scree.open(exported.volume).expect("attached");
     let read = async |block: u64, content: u8| {
-        let read = attached.on_volume(move |volume| {
+        let read = open_volume.on_volume(move |volume| {
             // The cache is not used for blocks that a unit has at hand.
             let started = volume.start(Request::prefetch(1, block * 4096, 4096));
             assert_eq!(started, Started::Pending);
@@ -184,8 +184,8 @@ async fn preloads(scree: &Scree, name: &str, blocks: usize, pinned: bool) -> Pre
     if control.images().get(name).await.is_err() {
         control.volumes().create(small(name)).await.expect("made");
         let exported = scree.export(name).await.expect("served");
-        let attached = scree.open(exported.volume).expect("attached");
-        let written = attached.on_volume(move |volume| {
+        let open_volume = scree.open(exported.volume).expect("attached");
+        let written = open_volume.on_volume(move |volume| {
             volume.start(Request::write(
                 1,
                 0,
@@ -273,8 +273,8 @@ async fn the_reason_for_a_failed_preload_is_reported() {
 
     // It is larger than the area for images.
     let exported = scree.export("disk").await.expect("served");
-    let attached = scree.open(exported.volume).expect("attached");
-    let written = attached.on_volume(|volume| {
+    let open_volume = scree.open(exported.volume).expect("attached");
+    let written = open_volume.on_volume(|volume| {
         volume.start(Request::write(1, 0, &[3; 1 << 20], Durability::Volatile))
     });
     written.await.expect("answers");

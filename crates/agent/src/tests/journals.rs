@@ -37,13 +37,13 @@ fn journal(rig: &Rig) -> PathBuf {
 async fn written(scree: &Scree) -> (VolumeId, AttachmentId) {
     let volume = scree.create("disk").await.row.id;
     let id = scree.export("disk").await.expect("served").id;
-    let attached = scree.open(volume).expect("open");
+    let open_volume = scree.open(volume).expect("open");
     let write = |volume: &mut volume::Volume| {
         let started = volume.start(Request::write(1, 0, &[7; 4096], Durability::Volatile));
-        volume.commit().expect("the journal works");
+        volume.end_batch().expect("the journal works");
         started
     };
-    let started = attached.on_volume(write).await;
+    let started = open_volume.on_volume(write).await;
     assert_eq!(started.expect("answers"), base::Started::Done);
     (volume, id)
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use api::host::{KeyState, WrappingKey};
+use api::host::{KeyState, ListedKey};
 use base::{BlockDevice as _, Durability, Request};
 use control::ControlError;
 use control::database::{Filter, Page};
@@ -18,8 +18,8 @@ const TOKEN: u64 = 1;
 async fn make(scree: &Scree, name: &str, byte: u8) {
     scree.create(name).await;
     let id = scree.export(name).await.expect("served").volume;
-    let attached = scree.open(id).expect("attached");
-    let started = attached.on_volume(move |volume| {
+    let open_volume = scree.open(id).expect("attached");
+    let started = open_volume.on_volume(move |volume| {
         volume.start(Request::write(
             TOKEN,
             4096,
@@ -99,7 +99,7 @@ async fn a_killed_key_rotation_continues_until_the_old_key_wraps_nothing() {
         .keys()
         .rotate("main", "new", std::time::Duration::ZERO);
     begun.await.expect("begun");
-    let is_retiring = |key: &WrappingKey| key.state == KeyState::Retiring;
+    let is_retiring = |key: &ListedKey| key.state == KeyState::Retiring;
     let keys_here = &scree.agent.parts.foundation.keys;
     keys_here
         .until_listed(|listed| listed.iter().any(is_retiring))

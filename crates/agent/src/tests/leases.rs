@@ -13,7 +13,7 @@ use world::{Clock as _, Millis};
 
 use super::end;
 use super::rig::{Rig, RigSettings, Scree, aside, eventually};
-use crate::export::Attached;
+use crate::export::OpenVolume;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -36,17 +36,17 @@ async fn reconcile_journals(scree: &Scree) {
 }
 
 /// A volume that is served and has writes.
-async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<Attached>) {
+async fn written(scree: &Scree) -> (VolumeId, AttachmentId, Arc<OpenVolume>) {
     let volume = scree.create("disk").await.row.id;
     let id = scree.export("disk").await.expect("served").id;
-    let attached = scree.open(volume).expect("open");
+    let open_volume = scree.open(volume).expect("open");
     renew_leases(scree).await;
     let write = |volume: &mut volume::Volume| {
         volume.start(Request::write(1, 0, &[7; 8192], base::Durability::Volatile))
     };
-    let started = attached.on_volume(write).await;
+    let started = open_volume.on_volume(write).await;
     started.expect("answers");
-    (volume, id, attached)
+    (volume, id, open_volume)
 }
 
 fn journals(scree: &Scree) -> Vec<String> {
@@ -74,7 +74,7 @@ async fn is_closed_here(scree: &Scree, volume: VolumeId) {
 async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
-    let (volume, id, attached) = written(&scree).await;
+    let (volume, id, open_volume) = written(&scree).await;
     scree.cut_off();
     rig.clock.advance(Duration::from_secs(5));
 
@@ -127,12 +127,12 @@ async fn a_dead_hosts_volume_is_taken_by_force_when_its_lease_has_ended() {
     renew_leases(&scree).await;
     // Its thread notices at its next iteration.
     let stopped = eventually("the volume stops", async || {
-        let status = attached.engine_status().await;
+        let status = open_volume.engine_status().await;
         status.expect("answers").stopped
     });
     let stopped = stopped.await;
     assert!(stopped.contains("the lease is lost"), "{stopped}");
-    drop(attached);
+    drop(open_volume);
     scree.connect();
     is_closed_here(&scree, volume).await;
     assert_eq!(journals(&scree), [volume.to_string()]);
@@ -210,20 +210,20 @@ async fn a_living_host_loses_no_volume_by_force() {
     end(scree).await;
 }
 
-/// An unrenewed lease holds acknowledgements back, and continues when it is renewed.
+/// An unrenewed lease holds acknowledgments back, and continues when it is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_renewed_late_continues() {
     let rig = Rig::new();
     let scree = start(&rig).await;
-    let (_, _, attached) = written(&scree).await;
+    let (_, _, open_volume) = written(&scree).await;
     rig.clock.advance(LEASE);
     let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
-    let started = attached.on_volume(flush).await;
+    let started = open_volume.on_volume(flush).await;
     assert!(matches!(started, Ok(base::Started::Pending)), "it waits");
     renew_leases(&scree).await;
-    let status = attached.engine_status().await.expect("answers");
+    let status = open_volume.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
-    drop(attached);
+    drop(open_volume);
     let view = scree.control.volumes().unexport("disk").await;
     assert!(view.expect("closed").row.head.is_some());
     end(scree).await;
@@ -235,7 +235,7 @@ async fn a_lease_that_is_renewed_late_continues() {
 async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
     let rig = Rig::new();
     let scree = start(&rig).await;
-    let (_, _, attached) = written(&scree).await;
+    let (_, _, open_volume) = written(&scree).await;
     let folder = scree.agent.folder().journals();
     rig.disk.hold(&folder);
     let cleaning = tokio::spawn({
@@ -258,14 +258,14 @@ async fn leases_are_renewed_while_the_disk_with_the_journals_hangs() {
         .expect("heard");
     rig.clock.advance(LEASE / 2);
     let flush = |volume: &mut volume::Volume| volume.start(Request::flush(2));
-    let started = attached.on_volume(flush).await;
+    let started = open_volume.on_volume(flush).await;
     assert!(!cleaning.is_finished(), "it waits for the disk");
     rig.disk.release();
     cleaning.await.expect("it continues");
     assert!(started.is_ok(), "the lease holds: {started:?}");
-    let status = attached.engine_status().await.expect("answers");
+    let status = open_volume.engine_status().await.expect("answers");
     assert_eq!(status.stopped, None);
-    drop(attached);
+    drop(open_volume);
     end(scree).await;
 }
 
@@ -300,8 +300,8 @@ async fn journals_that_cannot_be_listed_are_a_problem_of_the_host() {
 async fn files_of_filters_stay_as_long_as_their_volume() {
     let rig = Rig::new();
     let scree = start(&rig).await;
-    let (volume, id, attached) = written(&scree).await;
-    drop(attached);
+    let (volume, id, open_volume) = written(&scree).await;
+    drop(open_volume);
     scree
         .control
         .attachments()
@@ -348,8 +348,8 @@ async fn files_of_filters_stay_as_long_as_their_volume() {
 async fn a_journal_from_before_another_hosts_lease_is_not_replayed() {
     let rig = Rig::new();
     let mut scree = start(&rig).await;
-    let (volume, id, attached) = written(&scree).await;
-    drop(attached);
+    let (volume, id, open_volume) = written(&scree).await;
+    drop(open_volume);
     scree.cut_off();
     scree
         .control

@@ -160,8 +160,8 @@ pub async fn end(control: Scree) {
 /// Writes a block of the volume `disk`, and closes the volume.
 pub async fn writes(scree: &Scree, block: u64, content: u8) {
     let exported = scree.export("disk").await.expect("served");
-    let attached = scree.open(exported.volume).expect("attached");
-    let started = attached.on_volume(move |volume| {
+    let open_volume = scree.open(exported.volume).expect("attached");
+    let started = open_volume.on_volume(move |volume| {
         volume.start(Request::write(
             1,
             block * 4096,
@@ -177,8 +177,8 @@ pub async fn writes(scree: &Scree, block: u64, content: u8) {
 /// Checks that block `block` of an export is full of `content`.
 pub async fn reads(scree: &Scree, name: &str, block: u64, content: u8) {
     let id = scree.export(name).await.expect("served").volume;
-    let attached = scree.open(id).expect("attached");
-    let read = attached.on_volume(move |volume| read_block(volume, block));
+    let open_volume = scree.open(id).expect("attached");
+    let read = open_volume.on_volume(move |volume| read_block(volume, block));
     assert_eq!(read.await.expect("answers"), vec![content; 4096], "{name}");
     scree
         .control
@@ -298,8 +298,8 @@ async fn a_volume_is_closed_without_a_polling_client() {
     let control = rig.start().await;
     let view = control.create("disk").await;
     control.export("disk").await.expect("served");
-    let attached = control.open(view.row.id).expect("attached");
-    let started = attached
+    let open_volume = control.open(view.row.id).expect("attached");
+    let started = open_volume
         .on_volume(|volume| volume.start(Request::write(1, 0, &[7; 8192], Durability::Volatile)))
         .await
         .expect("answers");

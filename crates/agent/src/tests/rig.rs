@@ -26,7 +26,7 @@ use world::{DirectoryEntry, Disk, File, OpenMode, Space, World, host};
 
 use crate::Agent;
 use crate::cache::CacheSettings;
-use crate::export::Attached;
+use crate::export::OpenVolume;
 use crate::folder::FormerAgent;
 use crate::vm::VmOptions;
 
@@ -387,7 +387,7 @@ impl Scree {
     }
 
     /// The volume, while it is open.
-    pub fn open(&self, volume: VolumeId) -> Option<Arc<Attached>> {
+    pub fn open(&self, volume: VolumeId) -> Option<Arc<OpenVolume>> {
         let open = self.agent.parts.volumes.open.all();
         open.into_iter().find(|open| open.volume() == volume)
     }

@@ -191,7 +191,11 @@ impl Units {
             (None, Some(endpoint)) => {
                 let link = self.links.link(known.id, endpoint);
                 link.map_err(|error| error.to_string())?;
-                tracing::info!(from = known.url, to = url, "unit daemon moved");
+                tracing::info!(
+                    from = known.url,
+                    to = url,
+                    "unit daemon changed its address"
+                );
                 known.url = url.to_owned();
                 Ok(())
             }

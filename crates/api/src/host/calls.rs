@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::rpc::calls;
 use super::{
     Assignments, AttachmentReport, AuditReport, Capabilities, CatalogCall, Cleaning, Cluster,
-    HostUnit, JobResult, PreloadReport, Renewal, Renewed, Report, Want, WrappingKey,
+    HostUnit, JobResult, ListedKey, PreloadReport, Renewal, Renewed, Report, Want,
 };
 use crate::types::Certificate;
 
@@ -46,7 +46,7 @@ calls! {
     /// Reports that the consistency point of a snapshot was taken.
     ReportSnapshot = "report-snapshot" { snapshot: SnapshotId } -> ();
     /// Reports the result of a job.
-    ReportJob = "report-job" { task: i64, answer: JobResult } -> ();
+    ReportJob = "report-job" { job: i64, answer: JobResult } -> ();
     /// Reports the progress or the end of a preload. The answer is `false` if it is not desired
     /// any more.
     ReportPreload = "report-preload" { volume: VolumeId, report: PreloadReport } -> bool;
@@ -55,7 +55,7 @@ calls! {
     ReportAudit = "report-audit" { audit: AuditId, report: AuditReport } -> bool
         [BODY_BYTES_MAX: usize = REPORT_BYTES_MAX];
     /// Registers a wrapping key that this host has created.
-    RegisterKey = "register-key" { name: String, parameters: Value } -> WrappingKey;
+    RegisterKey = "register-key" { name: String, parameters: Value } -> ListedKey;
     /// Registers folders that this host has made units.
     RegisterUnits = "register-units" { units: Vec<HostUnit> } -> ();
     /// Returns what may be removed. The `busy` volumes are being written, and can wait.

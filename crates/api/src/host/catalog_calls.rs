@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use base::{CopysetId, JournalFolderId, KeyId, Lineage, SegmentId, UnitId, VolumeId};
 use catalog::{
-    Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion, VersionCommit,
-    VersionKey, WrappedKey,
+    Lease, LeaseSalt, LineageKey, Neighbors, PendingFree, StoredVersion, VersionCommit, VersionKey,
+    WrappedKey,
 };
 use serde::{Deserialize, Serialize};
 use world::Millis;
@@ -104,11 +104,11 @@ calls! {
     NotedLeases = "noted-leases" {} -> CatalogAnswer<Vec<(UnitId, u64)>>;
     Swept = "swept" { volume: VolumeId, epoch: u32 } -> CatalogAnswer<()>;
     Version = "version" { key: VersionKey } -> CatalogAnswer<StoredVersion>;
-    NeighboursOf = "neighbours" { key: VersionKey } -> CatalogAnswer<Neighbours>;
+    NeighborsOf = "neighbors" { key: VersionKey } -> CatalogAnswer<Neighbors>;
     Keys = "keys" { lineage: Lineage } -> CatalogAnswer<Vec<LineageKey>>;
     RemoveVersion = "remove-version" {
         key: VersionKey,
-        neighbours: Neighbours,
+        neighbors: Neighbors,
         not_before: Millis,
         plan: EncodedPlan,
     } -> CatalogAnswer<()> [BODY_BYTES_MAX: usize = PLAN_BYTES_MAX];

@@ -12,9 +12,10 @@ use crate::words::KeyState;
 /// The name of the first wrapping key of a new cluster.
 pub const FIRST_KEY: &str = "main";
 
-/// A wrapping key, as all hosts know it. Each host has its own configuration of where the key is.
+/// A wrapping key as the controllers list it for all hosts, without the key itself. Each host has
+/// its own configuration of where the key is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WrappingKey {
+pub struct ListedKey {
     /// Its id.
     pub id: KeyId,
     /// Its name.

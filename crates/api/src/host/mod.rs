@@ -10,12 +10,12 @@ mod capabilities;
 pub mod catalog_calls;
 mod cleaning;
 mod images;
+mod jobs;
 mod keys;
 mod leases;
 mod repair;
 mod report;
 mod rpc;
-mod tasks;
 
 use base::{ClusterId, DatabaseId, UnitId};
 use catalog::Copyset;
@@ -29,12 +29,12 @@ pub use capabilities::{Capabilities, SignedBytes, WANTS_MAX, Want};
 pub use catalog_calls::{CatalogCall, EncodedPlan, FREES_MAX, NOTED_MAX, ROWS_MAX};
 pub use cleaning::{Cleaning, Deleted};
 pub use images::{BaseImage, DesiredPreload, PreloadOutcome, PreloadReport};
-pub use keys::{FIRST_KEY, LeaseCountKey, WrappedRow, WrappingKey};
+pub use jobs::{EventLines, HostJob, JobKind, JobOutput, JobResult, Refusal};
+pub use keys::{FIRST_KEY, LeaseCountKey, ListedKey, WrappedRow};
 pub use leases::{Fenced, HeldLease, JOURNALS_MAX, LEASES_MAX, Renewal, Renewed};
 pub use repair::{REPAIR_TERM_MS, RepairJob, RepairOutcome, RepairProgress, Suspicion};
 pub use report::{Report, UnitReport, VolumeReport};
 pub use rpc::{Call, RPC_PATH};
-pub use tasks::{EventLines, JobKind, JobOutput, JobResult, Refusal, Task};
 
 /// The cluster, as all hosts know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub struct Cluster {
     /// not end, as there is only one host.
     pub lease_ms: Option<u64>,
     /// The wrapping keys, as [`Assignments::keys`]; none in a new cluster.
-    pub keys: Vec<WrappingKey>,
+    pub keys: Vec<ListedKey>,
 }
 
 /// The owner of units.
@@ -77,9 +77,9 @@ pub struct Assignments {
     /// The copysets of the cluster.
     pub copysets: Vec<Copyset>,
     /// The wrapping keys, in the order in which they were created.
-    pub keys: Vec<WrappingKey>,
+    pub keys: Vec<ListedKey>,
     /// Jobs that should be run once.
-    pub tasks: Vec<Task>,
+    pub jobs: Vec<HostJob>,
     /// The number of the last request for a report.
     pub report_number: u64,
     /// When this changes, there may be something to clean.

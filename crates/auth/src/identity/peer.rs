@@ -58,16 +58,16 @@ impl FromStr for KeyFingerprint {
         };
         let digits = text.strip_prefix("sha256:").ok_or_else(bad)?;
         let mut bytes = [0; 32];
-        let mut spelt = String::with_capacity(64);
+        let mut spelled = String::with_capacity(64);
         if digits.len() != 64 || !digits.is_ascii() {
             return Err(bad());
         }
         for (index, byte) in bytes.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).map_err(|_| bad())?;
-            let _ = write!(spelt, "{byte:02x}");
+            let _ = write!(spelled, "{byte:02x}");
         }
         // Each key has one spelling.
-        if spelt == digits {
+        if spelled == digits {
             Ok(Self(bytes))
         } else {
             Err(bad())
@@ -106,7 +106,7 @@ pub enum NoSubject {
         "the certificate names {0:?}, which is not of the form scree://user/NAME or \
          scree://host/NAME"
     )]
-    Misspelt(String),
+    Misspelled(String),
 }
 
 /// The kind of authority that signed a certificate, which decides how its holder is identified.
@@ -128,7 +128,7 @@ pub struct Peer {
     /// The subjects in the certificate. They are as trustworthy as the authority that signed it.
     pub subjects: Vec<Subject>,
     /// URIs in the certificate that look like subjects and are not.
-    pub misspelt: Vec<String>,
+    pub misspelled: Vec<String>,
     /// The end of the certificate's lifetime.
     pub ends: Millis,
 }
@@ -143,14 +143,14 @@ impl Peer {
         let names = parsed
             .subject_alternative_name()
             .map_err(|_| PeerError::Certificate)?;
-        let (mut subjects, mut misspelt) = (Vec::new(), Vec::new());
+        let (mut subjects, mut misspelled) = (Vec::new(), Vec::new());
         for name in names.iter().flat_map(|names| &names.value.general_names) {
             let GeneralName::URI(uri) = name else {
                 continue;
             };
             match uri.parse() {
                 Ok(subject) => subjects.push(subject),
-                Err(_) if looks_like_a_subject(uri) => misspelt.push((*uri).to_owned()),
+                Err(_) if looks_like_a_subject(uri) => misspelled.push((*uri).to_owned()),
                 // URIs of other programs are ignored.
                 Err(_) => {}
             }
@@ -159,7 +159,7 @@ impl Peer {
             key: KeyFingerprint::of(parsed.tbs_certificate.subject_pki.raw),
             signed_by,
             subjects,
-            misspelt,
+            misspelled,
             ends: Millis(parsed.validity().not_after.timestamp().saturating_mul(1000)),
         })
     }
@@ -169,8 +169,8 @@ impl Peer {
     /// # Errors
     /// [`NoSubject`] if there is none or more than one.
     pub fn subject(&self) -> Result<&Subject, NoSubject> {
-        match (self.subjects.as_slice(), self.misspelt.as_slice()) {
-            (_, [first, ..]) => Err(NoSubject::Misspelt(first.clone())),
+        match (self.subjects.as_slice(), self.misspelled.as_slice()) {
+            (_, [first, ..]) => Err(NoSubject::Misspelled(first.clone())),
             ([], []) => Err(NoSubject::None),
             ([subject], []) => Ok(subject),
             ([one, other, ..], []) => Err(NoSubject::Several(one.clone(), other.clone())),

@@ -4,7 +4,7 @@
 /// The number of no node.
 const NONE: u32 = u32::MAX;
 
-/// A node's neighbours in a list of one set.
+/// A node's neighbors in a list of one set.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     newer: u32,

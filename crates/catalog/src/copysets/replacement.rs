@@ -22,14 +22,14 @@ pub fn replacement(
     let others = loads.iter().filter(|(unit, _)| !is_in(unit));
     // A tie is broken by id, so that every controller chooses the same.
     let least = others.min_by_key(|(unit, load)| {
-        let shared = neighbours(copyset, old, **unit, zones);
+        let shared = neighbors(copyset, old, **unit, zones);
         (shared, **load, **unit)
     });
     least.map(|(unit, _)| *unit)
 }
 
 /// The number of remaining members in the zone of `unit`, if it replaced `old`.
-fn neighbours(copyset: &Copyset, old: UnitId, unit: UnitId, zones: &Zones) -> usize {
+fn neighbors(copyset: &Copyset, old: UnitId, unit: UnitId, zones: &Zones) -> usize {
     let Some(zone) = zones.get(&unit) else {
         return 0;
     };
@@ -59,7 +59,7 @@ pub fn rebalancing(
         known.sort_unstable();
         let found = known.into_iter().rev().find_map(|(load, old)| {
             let new = replacement(copyset, old, &loads, zones)?;
-            let near = |unit| neighbours(copyset, old, unit, zones);
+            let near = |unit| neighbors(copyset, old, unit, zones);
             let has_fewer = loads.get(&new).is_some_and(|least| *least + 1 < load);
             (has_fewer && near(new) <= near(old)).then_some((old, new))
         });

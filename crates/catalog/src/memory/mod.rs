@@ -16,7 +16,7 @@ use world::Millis;
 use self::state::{LineageRow, State, VolumeRow, not_found};
 use crate::{
     Catalog, CatalogError, Erasure, FreePlan, Lease, LeaseSalt, Leftovers, LineageKey,
-    NamedJournal, Neighbours, OpenSegment, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion,
+    NamedJournal, Neighbors, OpenSegment, PendingFree, RESTORE_SKIPS_BYTES, StoredVersion,
     VersionCommit, VersionKey,
 };
 
@@ -359,8 +359,8 @@ impl Catalog for MemoryCatalog {
         self.lock().version(key).cloned()
     }
 
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.lock().neighbours(key)
+    fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError> {
+        self.lock().neighbors(key)
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
@@ -370,12 +370,12 @@ impl Catalog for MemoryCatalog {
     fn remove_version(
         &self,
         key: VersionKey,
-        neighbours: &Neighbours,
+        neighbors: &Neighbors,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
         let mut state = self.lock();
-        if state.neighbours(key)? != *neighbours || neighbours.needed {
+        if state.neighbors(key)? != *neighbors || neighbors.needed {
             let reason = "the versions around it have changed".to_owned();
             return Err(CatalogError::Refused { reason });
         }

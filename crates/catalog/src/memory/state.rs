@@ -6,7 +6,7 @@ use base::{BlockSize, Lineage, SegmentId, SnapshotId, VolumeId};
 use world::Millis;
 
 use crate::{
-    CatalogError, Erasure, FreePlan, Leftovers, LineageKey, NamedJournal, Neighbours, PendingFree,
+    CatalogError, Erasure, FreePlan, Leftovers, LineageKey, NamedJournal, Neighbors, PendingFree,
     StoredVersion, VersionKey,
 };
 
@@ -131,8 +131,8 @@ impl State {
         Ok(keys)
     }
 
-    /// The neighbours of a version.
-    pub fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
+    /// The neighbors of a version.
+    pub fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError> {
         let version = self.version(key)?;
         let parent = version
             .parent
@@ -146,7 +146,7 @@ impl State {
             .collect();
         let needed = self.volumes.values().any(|row| row.head == Some(key))
             || self.snapshots.values().any(|pinned| *pinned == key);
-        Ok(Neighbours {
+        Ok(Neighbors {
             parent,
             children,
             needed,

@@ -97,7 +97,7 @@ pub struct Trace {
     began: Duration,
     /// Pending requests.
     pending: HashMap<Token, Record>,
-    /// Requests that were answered at once, and complete with the next commit.
+    /// Requests that were answered at once, and complete when their batch ends.
     done: Vec<Record>,
     /// The records of the next batch.
     records: Vec<Record>,
@@ -276,14 +276,14 @@ impl Filter for Trace {
         started
     }
 
-    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
-        let committed = below.commit();
-        if committed.is_err() {
+    fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+        let ended = below.end_batch();
+        if ended.is_err() {
             let failed = |record: &mut Record| record.outcome = Outcome::Failed;
             self.done.iter_mut().for_each(failed);
         }
         self.end_done();
-        committed
+        ended
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {

@@ -35,7 +35,7 @@ pub enum ObjectKind {
     /// A unit daemon.
     Unit,
     /// A job of a host.
-    Task,
+    Job,
     /// A free plan.
     Plan,
     /// An audit of a volume.
@@ -59,7 +59,7 @@ impl fmt::Display for ObjectKind {
             Self::Host => "host",
             Self::Controller => "controller",
             Self::Unit => "unit daemon",
-            Self::Task => "task",
+            Self::Job => "job",
             Self::Audit => "audit",
             Self::Plan => "plan",
         })

@@ -71,8 +71,8 @@ pub use keys::wrapping_keys::{KeyRow, Keys};
 pub use pages::{Filter, Page, SnapshotPage, VolumePage};
 pub use postgres_url::{AddressError, PostgresUrl};
 pub use repair::degraded::DegradedVolume;
+pub use repair::jobs::{REPAIR_RIGHTS_MS, Repair};
 pub use repair::list::RepairRow;
-pub use repair::tasks::{REPAIR_RIGHTS_MS, Repair};
 pub use rows::{SnapshotRow, SnapshotState, VolumeRow};
 pub use snapshots::{NewSnapshot, Snapshots};
 pub use tenancy::audit_log::{AuditRow, Origin};
@@ -243,7 +243,7 @@ impl Database {
                 .execute(&self.writer)
                 .await;
             if let Err(error) = written {
-                tracing::warn!(%error, "scree.db-wal still holds a part of the database");
+                tracing::warn!(%error, "controller could not truncate scree.db-wal, which still holds a part of the database");
             }
         }
     }

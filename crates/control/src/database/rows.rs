@@ -155,7 +155,7 @@ pub(super) fn flag(row: &AnyRow, column: &str) -> Result<bool, DatabaseError> {
 }
 
 /// Reads a column that is text and parses it.
-pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
+pub(super) fn spelled<T: FromStr<Err: fmt::Display>>(
     row: &AnyRow,
     column: &str,
 ) -> Result<T, DatabaseError> {
@@ -163,7 +163,7 @@ pub(super) fn spelt<T: FromStr<Err: fmt::Display>>(
 }
 
 /// Reads and parses a column that may be null.
-pub(super) fn spelt_if_any<T: FromStr<Err: fmt::Display>>(
+pub(super) fn spelled_if_any<T: FromStr<Err: fmt::Display>>(
     row: &AnyRow,
     column: &str,
 ) -> Result<Option<T>, DatabaseError> {
@@ -237,7 +237,7 @@ pub(super) fn version_key(
     volume: &str,
     number: &str,
 ) -> Result<Option<VersionKey>, DatabaseError> {
-    let Some(volume) = spelt_if_any(row, volume)? else {
+    let Some(volume) = spelled_if_any(row, volume)? else {
         return Ok(None);
     };
     Ok(Some(VersionKey {
@@ -250,11 +250,11 @@ pub(super) fn version_key(
 pub(super) fn stored_version(row: &AnyRow) -> Result<StoredVersion, DatabaseError> {
     Ok(StoredVersion {
         key: VersionKey {
-            volume: spelt(row, "volume")?,
+            volume: spelled(row, "volume")?,
             number: number(row, "number")?,
         },
         parent: version_key(row, "parent_volume", "parent_number")?,
-        lineage: spelt(row, "lineage")?,
+        lineage: spelled(row, "lineage")?,
         epoch: small(row, "epoch")?,
         journal_next: number(row, "journal_next")?,
         created: Millis(row.try_get("created_ms")?),
@@ -265,7 +265,7 @@ pub(super) fn stored_version(row: &AnyRow) -> Result<StoredVersion, DatabaseErro
 pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
     let block_size = block_size(row)?;
     Ok(VolumeRow {
-        id: spelt(row, "id")?,
+        id: spelled(row, "id")?,
         name: row.try_get("name")?,
         owner: owned(row, "owner")?,
         owner_name: row.try_get("owner_name")?,
@@ -273,16 +273,16 @@ pub(super) fn volume_row(row: &AnyRow) -> Result<VolumeRow, DatabaseError> {
         project_name: row.try_get("project_name")?,
         size_bytes: size_bytes(row, block_size)?,
         block_size,
-        encryption: spelt(row, "encryption")?,
+        encryption: spelled(row, "encryption")?,
         replicas: replicas(row)?,
         erasure: erasure(row)?,
-        lineage: spelt(row, "lineage")?,
+        lineage: spelled(row, "lineage")?,
         epoch: small(row, "epoch")?,
         head: version_key(row, "head_volume", "head_number")?,
-        last_host: spelt_if_any(row, "last_host")?,
-        origin: spelt_if_any(row, "origin")?,
+        last_host: spelled_if_any(row, "last_host")?,
+        origin: spelled_if_any(row, "origin")?,
         settings: VolumeSettings::of(row)?,
-        image: spelt_if_any(row, "image")?,
+        image: spelled_if_any(row, "image")?,
         deleting: flag(row, "deleting")?,
         created: Millis(row.try_get("created_ms")?),
     })
@@ -308,15 +308,15 @@ pub(super) fn snapshot_row(row: &AnyRow) -> Result<SnapshotRow, DatabaseError> {
     };
     let block_size = block_size(row)?;
     Ok(SnapshotRow {
-        id: spelt(row, "id")?,
+        id: spelled(row, "id")?,
         name: row.try_get("name")?,
         owner: owned(row, "owner")?,
         owner_name: row.try_get("owner_name")?,
-        volume: spelt(row, "volume")?,
+        volume: spelled(row, "volume")?,
         volume_name: row.try_get("volume_name")?,
         size_bytes: size_bytes(row, block_size)?,
         block_size,
-        encryption: spelt(row, "encryption")?,
+        encryption: spelled(row, "encryption")?,
         state,
         has_consistency_point: flag(row, "has_consistency_point")?,
         created: Millis(row.try_get("created_ms")?),

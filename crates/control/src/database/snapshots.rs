@@ -222,7 +222,7 @@ impl Snapshots<'_> {
             .fetch_all(&self.database.reader)
             .await?
             .iter()
-            .map(|row| Ok((rows::spelt(row, "id")?, rows::spelt(row, "volume")?)))
+            .map(|row| Ok((rows::spelled(row, "id")?, rows::spelled(row, "volume")?)))
             .collect()
     }
 

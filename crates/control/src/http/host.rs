@@ -173,7 +173,7 @@ async fn answer_host(
             json(&call, request.consistency_point_taken(call.snapshot).await)
         }
         ControllerCall::ReportJob(call) => {
-            json(&call, request.task_done(call.task, &call.answer).await)
+            json(&call, request.job_done(call.job, &call.answer).await)
         }
         ControllerCall::ReportPreload(call) => {
             let (volume, report) = (call.volume, &call.report);

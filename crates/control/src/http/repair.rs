@@ -24,7 +24,7 @@ pub(super) fn router() -> OpenApiRouter<Control> {
         .routes(routes!(rebalance))
         .routes(routes!(scrub))
         .routes(routes!(repair))
-        .routes(routes!(tasks))
+        .routes(routes!(jobs))
 }
 
 /// Drain units, so that they are removed once others hold their data; or cancel draining
@@ -102,11 +102,11 @@ async fn repair(
 }
 
 /// List the copysets that are being repaired or wait for repair
-#[utoipa::path(get, path = "/v1/units/tasks", operation_id = "list_unit_tasks", tag = "units",
+#[utoipa::path(get, path = "/v1/units/jobs", operation_id = "list_unit_jobs", tag = "units",
     responses((status = 200, body = Vec<RepairJob>)))]
-async fn tasks(Administrator(authorized): Administrator) -> Result<Json<Vec<RepairJob>>, ApiError> {
-    let tasks = authorized.units().repairs().await?;
-    Ok(Json(tasks.into_iter().map(task).collect()))
+async fn jobs(Administrator(authorized): Administrator) -> Result<Json<Vec<RepairJob>>, ApiError> {
+    let jobs = authorized.units().repairs().await?;
+    Ok(Json(jobs.into_iter().map(job_shown).collect()))
 }
 
 fn shown((unit, moved): (UnitId, DrainResult)) -> UnitChange {
@@ -118,7 +118,7 @@ fn shown((unit, moved): (UnitId, DrainResult)) -> UnitChange {
     }
 }
 
-fn task(row: RepairRow) -> RepairJob {
+fn job_shown(row: RepairRow) -> RepairJob {
     let members = |state: &str| {
         let its = row.members.iter().filter(|(_, is)| is == state);
         its.map(|(unit, _)| unit.to_string()).collect()

@@ -56,7 +56,7 @@ impl Units<'_> {
             zone: zone.map(str::to_owned),
         };
         let hint = "it will add the unit when it is back, and `scree unit list` will show the unit";
-        let JobOutput::Unit(unit) = self.request.task(host, &what, "url", hint).await? else {
+        let JobOutput::Unit(unit) = self.request.run_job(host, &what, "url", hint).await? else {
             return Err(wrong_output());
         };
         self.get(&unit.id.to_string()).await

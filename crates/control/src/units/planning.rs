@@ -37,7 +37,7 @@ impl UnitRegistry<'_> {
         };
         let now = self.inner.world.clock.wall();
         for unit in self.inner.database.units().plan(added, plan, now).await? {
-            tracing::info!(unit = %unit.id, url = unit.url, "unit added");
+            tracing::info!(unit = %unit.id, url = unit.url, "controller added unit");
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ impl Volumes<'_> {
         let mut view = if self.request.is_dry_run() {
             VolumeView::fresh(row, new.tags)
         } else {
-            tracing::info!(volume = %row.id, name = row.name, size_bytes, "volume created");
+            tracing::info!(volume = %row.id, name = row.name, size_bytes, "user created volume");
             self.reported_view(row.id).await?
         };
         let notices = [self.overcommitted(size_bytes, redundancy).await?, zones];

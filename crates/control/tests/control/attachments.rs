@@ -34,7 +34,7 @@ impl fresh::Rows for Rows {
         let host = database
             .parties()
             .local(Kind::Host, PartyId::from_u128(number()), Millis(0));
-        let host = host.await.expect("there");
+        let host = host.await.expect("it exists");
         let new = fresh::volume("disk", Millis(0));
         let volume = new.id;
         let principal = local(&database).await;
@@ -103,7 +103,7 @@ impl Rows {
             .database
             .attachments()
             .detach(&self.principal, asked.id, true);
-        detached.await.expect("there");
+        detached.await.expect("it exists");
         let ended = self
             .database
             .hosts()
@@ -115,7 +115,7 @@ impl Rows {
             .attachments()
             .get(asked.id)
             .await
-            .expect("there");
+            .expect("it exists");
         row.observed.problem.expect("a problem").text
     }
 
@@ -125,7 +125,7 @@ impl Rows {
             .attachments()
             .get(asked.id)
             .await
-            .expect("there");
+            .expect("it exists");
         row.observed.notice.map(|notice| notice.text)
     }
 
@@ -147,7 +147,7 @@ impl Rows {
             self.database
                 .attachments()
                 .record_report(self.host, asked.id, &report, Millis(0));
-        kept.await.expect("asked")
+        kept.await.expect("the request is accepted")
     }
 }
 
@@ -224,7 +224,11 @@ fn all_of_this_holds_on_postgresql() {
         claims::the_free_space_of_a_host_is_stored_beside_its_report,
     );
     on_postgres(&server, |rows: Rows| async move {
-        let now = rows.database.now(Millis(5)).await.expect("asked");
+        let now = rows
+            .database
+            .now(Millis(5))
+            .await
+            .expect("the request is accepted");
         assert!(now.0 > 1_600_000_000_000, "by its own clock: {now:?}");
     });
 }
@@ -233,7 +237,7 @@ fn all_of_this_holds_on_postgresql() {
 fn leases_on_sqlite_are_measured_by_this_machines_clock() {
     on_sqlite(|rows: Rows| async move {
         let now = rows.database.now(Millis(5)).await;
-        assert_eq!(now.expect("asked"), Millis(5));
+        assert_eq!(now.expect("the request is accepted"), Millis(5));
     });
 }
 
@@ -243,9 +247,9 @@ mod claims {
 
     pub async fn readers_share_a_volume_and_a_writer_excludes_them(rows: Rows) {
         let one = rows.attach(Some("libvirt:one"), Access::ReadOnly).await;
-        let one = one.expect("asked");
+        let one = one.expect("the request is accepted");
         let two = rows.attach(Some("libvirt:two"), Access::ReadOnly).await;
-        assert_ne!(two.expect("asked").id, one.id);
+        assert_ne!(two.expect("the request is accepted").id, one.id);
         let again = rows.attach(Some("libvirt:one"), Access::ReadOnly).await;
         assert_eq!(again.expect("the same").id, one.id);
         rows.attach(None, Access::ReadOnly).await.expect("exported");
@@ -259,7 +263,7 @@ mod claims {
                 .attachments()
                 .detach(&rows.principal, one.id, false)
                 .await
-                .expect("there");
+                .expect("it exists");
             assert!(rows.report(&asked, AttachmentState::Detached).await);
         }
         let ended = rows.database.attachments().ended(10).await.expect("read");
@@ -275,13 +279,13 @@ mod claims {
 
     pub async fn a_report_on_an_older_generation_changes_nothing(rows: Rows) {
         let asked = rows.attach(Some("libvirt:one"), Access::ReadWrite).await;
-        let asked = asked.expect("asked");
+        let asked = asked.expect("the request is accepted");
         let ended = rows
             .database
             .attachments()
             .detach(&rows.principal, asked.id, false)
             .await
-            .expect("there");
+            .expect("it exists");
         assert!(!rows.report(&asked, AttachmentState::Attached).await);
         assert!(rows.report(&ended, AttachmentState::Busy).await);
         // After another detach request the guest is asked once more. Until then the volume is not
@@ -291,7 +295,7 @@ mod claims {
             .attachments()
             .detach(&rows.principal, asked.id, false)
             .await
-            .expect("there");
+            .expect("it exists");
         assert_eq!(again.observed.state, AttachmentState::Detaching);
         assert!(!rows.report(&ended, AttachmentState::Detached).await);
         // It may also be attached again.
@@ -304,7 +308,10 @@ mod claims {
 
     pub async fn a_lease_is_taken_by_force_only_after_its_end(rows: Rows) {
         let database = &rows.database;
-        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let asked = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let heard = Millis(1_000_000);
         database
             .hosts()
@@ -332,14 +339,18 @@ mod claims {
             .attachments()
             .detach(&rows.principal, asked.id, true)
             .await
-            .expect("there");
+            .expect("it exists");
         assert_eq!(forced.observed.state, AttachmentState::Detaching);
         for (after, taken) in [(LEASE_MS - 1, vec![]), (LEASE_MS, vec![asked.id])] {
             let now = Millis(heard.0 + after);
             let ended = database.hosts().end_forced(LEASE_MS, now).await;
             assert_eq!(ended.expect("looked"), taken);
         }
-        let row = database.attachments().get(asked.id).await.expect("there");
+        let row = database
+            .attachments()
+            .get(asked.id)
+            .await
+            .expect("it exists");
         assert_eq!(row.observed.state, AttachmentState::Detached);
         let reason = row.observed.problem.expect("a problem").text;
         assert!(reason.contains("the volume is empty"), "{reason}");
@@ -364,7 +375,10 @@ mod claims {
         assert!(refused.expect_err("its epoch is over").is_fenced());
 
         // The next attachment reports with which version it opens.
-        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let next = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         assert_eq!(
             next.observed.notice.clone().map(|notice| notice.text),
             Some(reason)
@@ -377,7 +391,7 @@ mod claims {
         let host = async || {
             let of = database.hosts().all().await.expect("read").into_iter();
             let mut of = of.filter(|row| row.host == rows.host);
-            of.next().expect("there")
+            of.next().expect("it exists")
         };
         assert_eq!((host().await.free_bytes, host().await.heard), (None, None));
         for (heard, free_bytes) in [(1, Some(u64::MAX)), (2, Some(0)), (3, None), (4, Some(7))] {
@@ -424,7 +438,11 @@ mod claims {
         };
         let first = restore().await;
         rows.take(&first).await;
-        let taken = database.attachments().get(first.id).await.expect("there");
+        let taken = database
+            .attachments()
+            .get(first.id)
+            .await
+            .expect("it exists");
         assert!(taken.ended.is_some() && taken.desired.is_forced);
 
         let again = restore().await;
@@ -447,7 +465,10 @@ mod claims {
     }
 
     pub async fn a_journal_is_out_of_reach_until_its_lease_is_ended_by_force(rows: Rows) {
-        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let asked = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         assert_eq!(lease.journal, None);
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
@@ -471,7 +492,10 @@ mod claims {
 
         // What happens to the journal depends on the folder that the host has when it acquires the
         // lease, not before.
-        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let next = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let notice = next.observed.notice.clone().map(|notice| notice.text);
         assert_eq!(notice, Some(reason.clone()));
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
@@ -484,7 +508,10 @@ mod claims {
 
         // The host acquired no lease, so its attachment changed nothing.
         assert_eq!(rows.take(&next).await, reason);
-        let last = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let last = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let lease = rows.acquire_with(None).await.expect("a lease");
         rows.name_journal(lease.epoch, None).await;
         let lease = rows.acquire_with(None).await.expect("a lease");
@@ -494,7 +521,10 @@ mod claims {
     }
 
     pub async fn a_closed_volume_has_no_named_journal(rows: Rows) {
-        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let asked = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         let detach = async |asked: &AttachmentRow, is_forced| {
@@ -503,11 +533,14 @@ mod claims {
                 .attachments()
                 .detach(&rows.principal, asked.id, is_forced)
                 .await;
-            wish.expect("there")
+            wish.expect("it exists")
         };
         let wish = detach(&asked, false).await;
         assert!(rows.report(&wish, AttachmentState::Detached).await);
-        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let next = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let lease = rows
             .acquire_with(None)
             .await
@@ -518,16 +551,24 @@ mod claims {
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         rows.take(&next).await;
-        let without = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let without = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let wish = detach(&without, false).await;
         assert!(rows.report(&wish, AttachmentState::Detached).await);
-        rows.attach(None, Access::ReadWrite).await.expect("asked");
+        rows.attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         assert!(lease.journal.is_some());
     }
 
     pub async fn a_host_that_gives_up_a_journal_reports_what_was_lost(rows: Rows) {
-        let asked = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let asked = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let lease = rows.acquire_with(Some(FOLDER)).await.expect("a lease");
         rows.name_journal(lease.epoch, Some(FOLDER)).await;
         let wish = rows
@@ -535,10 +576,13 @@ mod claims {
             .attachments()
             .detach(&rows.principal, asked.id, true)
             .await;
-        let wish = wish.expect("there");
+        let wish = wish.expect("it exists");
         let kept = rows.report_with(&wish, AttachmentState::Detached, Some("it is gone"));
         assert!(kept.await);
-        let next = rows.attach(None, Access::ReadWrite).await.expect("asked");
+        let next = rows
+            .attach(None, Access::ReadWrite)
+            .await
+            .expect("the request is accepted");
         let note = "it is gone: the volume is empty, as it was created";
         assert_eq!(
             next.observed

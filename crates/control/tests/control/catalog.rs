@@ -157,7 +157,7 @@ impl Fixture for Memory {
     }
 
     fn take_away(&self, volume: VolumeId) {
-        self.catalog.take_away(volume).expect("there");
+        self.catalog.take_away(volume).expect("it exists");
     }
 }
 
@@ -269,7 +269,7 @@ fn a_long_plan_is_kept_in_parts_and_fetched_some_at_a_time() {
             plan.add(Location::from_bits(segment << 16 | slot));
         }
     }
-    let around = scene.catalog.neighbours(key).expect("there");
+    let around = scene.catalog.neighbors(key).expect("it exists");
     let none = scene
         .catalog
         .remove_version(key, &around, Millis(5), b"no plan");

@@ -15,7 +15,7 @@ use base::{
 };
 use catalog::conformance::Fixture;
 use catalog::{
-    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbours, PendingFree, StoredVersion,
+    Catalog, CatalogError, Lease, LeaseSalt, LineageKey, Neighbors, PendingFree, StoredVersion,
     VersionCommit, VersionKey,
 };
 use control::database::{
@@ -48,7 +48,7 @@ impl HostCatalog {
             .parties()
             .local(Kind::Host, PartyId::from_u128(1), Millis(0));
         Self {
-            host: runtime.block_on(host).expect("there"),
+            host: runtime.block_on(host).expect("it exists"),
             principal: runtime.block_on(local(database)),
             database: database.clone(),
             runtime: runtime.handle().clone(),
@@ -88,7 +88,7 @@ impl HostCatalog {
         let attachments = self.database.attachments();
         let of = attachments.of_volume(volume).await.expect("read");
         let requested = attachments.detach(&self.principal, of[0].id, is_forced);
-        requested.await.expect("there")
+        requested.await.expect("it exists")
     }
 
     /// Detaches the volume, as an agent that has closed it does.
@@ -177,8 +177,8 @@ impl Catalog for HostCatalog {
         self.call(calls::Version { key })
     }
 
-    fn neighbours(&self, key: VersionKey) -> Result<Neighbours, CatalogError> {
-        self.call(calls::NeighboursOf { key })
+    fn neighbors(&self, key: VersionKey) -> Result<Neighbors, CatalogError> {
+        self.call(calls::NeighborsOf { key })
     }
 
     fn keys(&self, lineage: Lineage) -> Result<Vec<LineageKey>, CatalogError> {
@@ -188,13 +188,13 @@ impl Catalog for HostCatalog {
     fn remove_version(
         &self,
         key: VersionKey,
-        neighbours: &Neighbours,
+        neighbors: &Neighbors,
         not_before: Millis,
         plan: &[u8],
     ) -> Result<(), CatalogError> {
         self.call(calls::RemoveVersion {
             key,
-            neighbours: neighbours.clone(),
+            neighbors: neighbors.clone(),
             not_before,
             plan: EncodedPlan(plan.to_vec()),
         })
@@ -335,7 +335,7 @@ impl Scene {
         let row = self
             .runtime
             .block_on(self.database.snapshots().get(snapshot));
-        row.expect("there").state
+        row.expect("it exists").state
     }
 
     /// Opens the volume, commits one version and closes it.
@@ -375,7 +375,7 @@ impl Scene {
     }
 
     pub fn remove(&self, key: VersionKey) -> Result<(), CatalogError> {
-        let around = self.catalog.neighbours(key)?;
+        let around = self.catalog.neighbors(key)?;
         self.catalog.remove_version(key, &around, Millis(0), &[])
     }
 }
@@ -408,7 +408,7 @@ impl Fixture for Scene {
                     .snapshots()
                     .delete(&self.catalog.principal, snapshot),
             )
-            .expect("there");
+            .expect("it exists");
     }
 
     fn take_away(&self, volume: VolumeId) {

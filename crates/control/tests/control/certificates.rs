@@ -109,7 +109,7 @@ async fn tls_refuses_expired_future_foreign_and_misused_certificates() {
     let key_pem = std::fs::read_to_string(scene.folder.path().join("authority.key"));
     let own = Foreign::of(
         scene.server.authority.certificate_pem().to_owned(),
-        KeyPair::from_pem(&key_pem.expect("there")).expect("a key"),
+        KeyPair::from_pem(&key_pem.expect("it exists")).expect("a key"),
     );
     for (path, kind) in [("users", "user"), ("hosts", "host")] {
         scene.member(path, "known").await;

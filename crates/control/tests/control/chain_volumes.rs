@@ -99,8 +99,8 @@ async fn an_address_holds_at_most_one_replica(scene: Scene) {
     let place = "nbd://10.0.0.1/x";
     let first = replicate(&scene, &alice, "a", place, 200).await;
     // The spelling of the address does not matter.
-    let spelt = ["nbd://10.0.0.1:10809/x", "nbd://[::ffff:10.0.0.1]/x"];
-    for same in spelt.into_iter().chain([place]) {
+    let spelled = ["nbd://10.0.0.1:10809/x", "nbd://[::ffff:10.0.0.1]/x"];
+    for same in spelled.into_iter().chain([place]) {
         let refused = replicate(&scene, &alice, "b", same, 409).await;
         assert_says(
             &refused,

@@ -53,7 +53,7 @@ impl Rows {
             .attachments()
             .attach(&self.principal, &new)
             .await;
-        asked.expect("asked")
+        asked.expect("the request is accepted")
     }
 
     async fn apply(
@@ -95,7 +95,11 @@ impl Rows {
     }
 
     async fn row(&self, of: &AttachmentRow) -> AttachmentRow {
-        self.database.attachments().get(of.id).await.expect("there")
+        self.database
+            .attachments()
+            .get(of.id)
+            .await
+            .expect("it exists")
     }
 
     async fn serial(&self) -> u64 {
@@ -103,7 +107,7 @@ impl Rows {
             .hosts()
             .counters(self.host)
             .await
-            .expect("there")
+            .expect("it exists")
             .assignments
     }
 }

@@ -260,7 +260,7 @@ fn everything_is_counted_on_both_databases() {
             .await
             .expect("made");
         check(counted(&postgres).await);
-        postgres.ping().await.expect("it is there");
+        postgres.ping().await.expect("it exists");
         drop(server);
         postgres.ping().await.expect_err("it is gone");
     });

@@ -84,7 +84,7 @@ impl Rows {
             .attachments()
             .attach(&self.principal, &new)
             .await;
-        made.expect("asked")
+        made.expect("the request is accepted")
     }
 
     async fn call(&self, host: PartyId, call: impl Into<CatalogCall>) -> serde_json::Value {
@@ -139,7 +139,7 @@ impl Rows {
             .attachments()
             .detach(&self.principal, asked.id, false)
             .await;
-        let said = report(&ended.expect("there"), AttachmentState::Detached);
+        let said = report(&ended.expect("it exists"), AttachmentState::Detached);
         let kept = database
             .attachments()
             .record_report(host, asked.id, &said, NOW);
@@ -178,7 +178,7 @@ impl Rows {
 
     pub async fn serial(&self, host: usize) -> u64 {
         let wanted = self.database.hosts().counters(self.hosts[host]).await;
-        wanted.expect("there").assignments
+        wanted.expect("it exists").assignments
     }
 
     async fn unpins(&self) -> u64 {

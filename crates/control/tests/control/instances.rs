@@ -360,7 +360,7 @@ fn a_connection_to_another_database_is_refused() {
             .volumes()
             .list(&Filter::default(), &Page::default())
             .await
-            .expect("it goes on");
+            .expect("it continues");
     });
 }
 
@@ -481,7 +481,7 @@ fn a_hanging_database_blocks_no_caller_forever() {
             .volumes()
             .list(&Filter::default(), &Page::default())
             .await
-            .expect("it goes on");
+            .expect("it continues");
     });
 }
 

@@ -79,7 +79,7 @@ async fn rotates(database: &Database) {
     let host = database
         .parties()
         .local(Kind::Host, PartyId::from_u128(1), Millis(5));
-    let reach = Reach::new(host.await.expect("there"), Millis(0));
+    let reach = Reach::new(host.await.expect("it exists"), Millis(0));
     adding_a_key_is_repeatable(database).await;
     let early = calls::answer(database, &reach, rewrap(NEW, 4)).await;
     assert_eq!(
@@ -90,7 +90,7 @@ async fn rotates(database: &Database) {
     starts_retiring(database, &principal).await;
     a_retiring_key_wraps_nothing_new(database, &reach).await;
     is_replaced_by_the_third_key(database, &principal, &reach).await;
-    let main = database.keys().get("main").await.expect("there");
+    let main = database.keys().get("main").await.expect("it exists");
     assert_eq!((main.key.state, main.lineages), (KeyState::Retired, 0));
     for name in ["main", "new"] {
         let deleted = database.keys().delete(&principal, name).await;

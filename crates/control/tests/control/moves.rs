@@ -45,7 +45,7 @@ impl fresh::Rows for Rows {
             .attachments()
             .attach(&principal, &first)
             .await
-            .expect("asked");
+            .expect("the request is accepted");
         let rows = Self {
             database,
             principal,
@@ -80,7 +80,7 @@ impl Rows {
         let kept = database
             .attachments()
             .record_report(self.hosts[host], of.id, &report, NOW);
-        kept.await.expect("asked")
+        kept.await.expect("the request is accepted")
     }
 
     fn to(&self, host: usize) -> Successor {
@@ -160,7 +160,7 @@ mod claims {
 
     pub async fn follows(rows: Rows) {
         let next = rows.to(1);
-        let moving = rows.start(&next).await.expect("asked");
+        let moving = rows.start(&next).await.expect("the request is accepted");
         assert_eq!(moving.desired.successor.as_ref(), Some(&next));
         assert!(!moving.desired.is_attached && moving.observed.state == AttachmentState::Detaching);
         // Repeating the request changes nothing, and returns the same successor.
@@ -218,9 +218,15 @@ mod claims {
             .cancel_move(&rows.principal, id)
             .await;
         assert!(matches!(early, Err(DatabaseError::Refused { .. })));
-        let moving = rows.start(&rows.to(1)).await.expect("asked");
+        let moving = rows
+            .start(&rows.to(1))
+            .await
+            .expect("the request is accepted");
         // The target is changed.
-        let other = rows.start(&rows.to(2)).await.expect("asked");
+        let other = rows
+            .start(&rows.to(2))
+            .await
+            .expect("the request is accepted");
         assert_eq!(
             other.desired.successor.as_ref().map(|next| next.host),
             Some(rows.hosts[2])
@@ -235,7 +241,10 @@ mod claims {
         assert!(!rows.report(0, &other, AttachmentState::Detached).await);
         assert!(rows.report(0, &stays, AttachmentState::Attached).await);
 
-        let moving = rows.start(&rows.to(1)).await.expect("asked");
+        let moving = rows
+            .start(&rows.to(1))
+            .await
+            .expect("the request is accepted");
         assert!(rows.report(0, &moving, AttachmentState::Detached).await);
         let late = database
             .attachments()
@@ -248,13 +257,18 @@ mod claims {
 
     pub async fn is_detached(rows: Rows) {
         let (database, id) = (&rows.database, rows.attached.id);
-        rows.start(&rows.to(1)).await.expect("asked");
+        rows.start(&rows.to(1))
+            .await
+            .expect("the request is accepted");
         // The host is unresponsive, and the volume is taken from it by force.
         let forced = database
             .attachments()
             .detach(&rows.principal, id, true)
             .await;
-        assert_eq!(forced.expect("asked").desired.successor, None);
+        assert_eq!(
+            forced.expect("the request is accepted").desired.successor,
+            None
+        );
         let late = Millis(NOW.0 + LEASE_MS);
         let ended = database
             .hosts()
@@ -294,7 +308,7 @@ mod claims {
             rows.database
                 .attachments()
                 .detach(&rows.principal, rows.attached.id, false);
-        let detaching = detaching.await.expect("asked");
+        let detaching = detaching.await.expect("the request is accepted");
         let ending = rows.start(&rows.to(1)).await;
         assert!(matches!(ending, Err(DatabaseError::Refused { .. })));
         assert!(rows.report(0, &detaching, AttachmentState::Detached).await);
@@ -304,7 +318,7 @@ mod claims {
             .attachments()
             .attach(&rows.principal, &reader)
             .await
-            .expect("asked");
+            .expect("the request is accepted");
         let to = rows.to(1);
         let shown = rows
             .database

@@ -7,7 +7,7 @@ use api::host::{EncodedPlan, HostUnit};
 use auth::KeyRequest;
 use base::{UnitId, VolumeId};
 use catalog::retention::Retention;
-use catalog::{Neighbours, VersionKey};
+use catalog::{Neighbors, VersionKey};
 use control::folder::Leftovers;
 use control::{Control, Settings, authority, http};
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ impl Scene {
         let authority = authority::open(&world, folder.path(), "").expect("created");
         let parties = control.parties();
         let subject = "scree://user/root".parse().expect("a subject");
-        let principal = parties.local_principal().await.expect("there");
+        let principal = parties.local_principal().await.expect("it exists");
         let added = parties.add(&principal, subject, true, None).await;
         added.expect("made");
         let subject = "scree://user/root".parse().expect("a subject");
@@ -435,7 +435,7 @@ async fn a_host_may_send_a_long_report() {
     };
     let call = calls::RemoveVersion {
         key,
-        neighbours: Neighbours {
+        neighbors: Neighbors {
             parent: None,
             children: Vec::new(),
             needed: false,

@@ -10,7 +10,7 @@ pub async fn local(database: &Database) -> Principal {
     let id = PartyId::from_u128(2);
     let made = database.parties().local(Kind::User, id, Millis(0)).await;
     let subject = control::parties::local(Kind::User);
-    let party = database.parties().get(&subject).await.expect("there");
+    let party = database.parties().get(&subject).await.expect("it exists");
     assert_eq!(made.expect("made"), party.id);
     of(party)
 }

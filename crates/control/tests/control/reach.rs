@@ -7,8 +7,8 @@ use base::{
     SegmentId, SnapshotId, VolumeId,
 };
 use catalog::{
-    CatalogError, FreePlan, Lease, LeaseSalt, Neighbours, OpenSegment, StoredVersion,
-    VersionCommit, VersionKey, WrappedKey,
+    CatalogError, FreePlan, Lease, LeaseSalt, Neighbors, OpenSegment, StoredVersion, VersionCommit,
+    VersionKey, WrappedKey,
 };
 use control::database::{
     Database, DatabaseError, NewVolume, Principal, Reach, UNRESPONSIVE_FOR_MS,
@@ -134,7 +134,7 @@ impl Scene {
             .attachments()
             .attach(&self.principal, &new)
             .await;
-        made.expect("asked").id
+        made.expect("the request is accepted").id
     }
 
     async fn detach(&self, host: &str, id: AttachmentId) {
@@ -143,7 +143,7 @@ impl Scene {
             .attachments()
             .detach(&self.principal, id, false)
             .await;
-        let report = fresh::report(&asked.expect("there"), AttachmentState::Detached);
+        let report = fresh::report(&asked.expect("it exists"), AttachmentState::Detached);
         let database = &self.database;
         let kept = database
             .attachments()
@@ -250,7 +250,7 @@ impl Scene {
         plan.add(Location::from_bits(number));
         let remove = calls::RemoveVersion {
             key: self.version(number).key,
-            neighbours: Neighbours {
+            neighbors: Neighbors {
                 parent: None,
                 children: vec![self.version(number + 1)],
                 needed: false,
@@ -268,7 +268,7 @@ impl Scene {
         let key = self.version(3).key;
         match name {
             "version" => calls::Version { key }.into(),
-            "neighbours" => calls::NeighboursOf { key }.into(),
+            "neighbors" => calls::NeighborsOf { key }.into(),
             "keys" => calls::Keys { lineage }.into(),
             "wrapped-by" => calls::WrappedBy {
                 key: from,
@@ -419,7 +419,7 @@ async fn on_sqlite(stage: Stage) -> (Scene, tempfile::TempDir) {
 
 /// Cleaning, which reads and changes the volume: one host does it.
 const CLEANING: [&str; 8] = [
-    "neighbours",
+    "neighbors",
     "wrapped-by",
     "rewrap",
     "remove-version",
@@ -525,7 +525,7 @@ async fn the_last_host_of_a_deleted_volume_cleans_until_nothing_is_left() {
         assert!(!scene.does(name, "clone", NOW).await, "{name}");
     }
     // Only version 3 is left, which a snapshot holds.
-    for name in ["version", "neighbours", "freed", "remove-version"] {
+    for name in ["version", "neighbors", "freed", "remove-version"] {
         assert!(scene.does(name, "last", NOW).await, "{name}");
     }
     assert!(
@@ -539,7 +539,7 @@ async fn the_last_host_of_a_deleted_volume_cleans_until_nothing_is_left() {
 async fn objects_out_of_reach_are_answered_like_absent_ones() {
     let (scene, _folder) = on_sqlite(Stage::Attached).await;
     let (absent, no_lineage) = (VolumeId::from_u128(1 << 60), Lineage::from_u128(1 << 61));
-    let names = ["version", "neighbours", "keys", "remove-version"];
+    let names = ["version", "neighbors", "keys", "remove-version"];
     for name in names.into_iter().chain(WRITING) {
         let call = scene.call_named(name).await;
         let there = scene.call_at("other", NOW, call.clone()).await;

@@ -31,8 +31,8 @@ impl Scene {
 }
 
 /// The suspect serials of a rebuilding unit; `None` if all are suspect.
-fn read_of(task: &RepairJob, number: u128) -> Option<&[Range<u64>]> {
-    let known = task.suspect.iter().find(|(of, _)| *of == unit(number));
+fn read_of(job: &RepairJob, number: u128) -> Option<&[Range<u64>]> {
+    let known = job.suspect.iter().find(|(of, _)| *of == unit(number));
     known.map(|(_, serials)| serials.as_slice())
 }
 
@@ -43,16 +43,16 @@ mod claims {
     /// sync.
     pub async fn is_taken_once(scene: Scene) {
         assert!(scene.suspicion(1, false).await);
-        let task = scene.take(0, NOW).await.expect("rebuilding");
+        let job = scene.take(0, NOW).await.expect("rebuilding");
         assert!(!scene.suspicion(1, false).await, "it is said again later");
-        scene.ends_well(0, &task).await;
+        scene.ends_well(0, &job).await;
         assert!(scene.suspicion(1, false).await, "that was through");
-        let task = scene.take(0, NOW).await.expect("rebuilding");
+        let job = scene.take(0, NOW).await.expect("rebuilding");
         assert!(scene.suspicion(1, true).await, "that it is older is more");
         assert!(!scene.suspicion(1, true).await);
         assert!(!scene.suspicion(1, false).await);
         assert!(scene.suspect_as(1, 1, false).await, "another host's word");
-        scene.ends_well(0, &task).await;
+        scene.ends_well(0, &job).await;
         scene.is_repaired().await;
         assert_eq!(scene.take(0, NOW).await, None);
         let audit = scene.database.parties().audit_log(i64::MAX, 100).await;
@@ -94,7 +94,7 @@ mod claims {
     /// A unit that has lost nothing is not compared, but a failed repair is retried.
     pub async fn is_back_as_it_was(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
+        let job = scene.take(0, NOW).await.expect("rebuilding");
         let end = RepairOutcome {
             problem: Some("it is unavailable".to_owned()),
             ..RepairOutcome::default()
@@ -111,16 +111,16 @@ mod claims {
         let problem = repair.iter().find_map(|row| row.problem.as_deref());
         assert_eq!(problem, None, "its unavailability is no longer reported");
         let again = scene.take(0, NOW).await.expect("at once");
-        assert_eq!(again.missed, task.missed, "it lacks no more");
+        assert_eq!(again.missed, job.missed, "it lacks no more");
     }
 
     /// All 10 TB of a unit were once read after each restart of its daemon.
     pub async fn in_flight_slots_are_suspect(scene: Scene) {
         let first = scene.attach().await.serial();
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        let read = read_of(&task, 1).expect("not all");
-        for serial in [first, first + 1, task.serial_next, 1 << 35] {
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        let read = read_of(&job, 1).expect("not all");
+        for serial in [first, first + 1, job.serial_next, 1 << 35] {
             let is_read = read.iter().any(|range| range.contains(&serial));
             assert!(is_read, "{serial} in {read:?}");
         }
@@ -131,8 +131,8 @@ mod claims {
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, NOW, end).await);
-        let task = scene.take(0, LATER).await.expect("still rebuilding");
-        assert_eq!(read_of(&task, 1), Some(read));
+        let job = scene.take(0, LATER).await.expect("still rebuilding");
+        assert_eq!(read_of(&job, 1), Some(read));
         // Something was copied, and the member is not in sync.
         let end = RepairOutcome {
             copied_to: Some(vec![unit(1)]),
@@ -140,8 +140,8 @@ mod claims {
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, LATER, end).await);
-        let task = scene.take(0, MUCH_LATER).await.expect("still rebuilding");
-        assert_eq!(read_of(&task, 1), None);
+        let job = scene.take(0, MUCH_LATER).await.expect("still rebuilding");
+        assert_eq!(read_of(&job, 1), None);
     }
 
     /// Segments of a commit with missed writes were in flight just before it.
@@ -153,8 +153,8 @@ mod claims {
         let degraded = Some((lacked, [1].as_slice()));
         let missed = scene.commit_using(2, (0, 0), degraded, first + 16).await;
         missed.expect("committed");
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        let read = read_of(&task, 1).expect("not all");
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        let read = read_of(&job, 1).expect("not all");
         let is_read = |serial: u64| read.iter().any(|range| range.contains(&serial));
         for serial in 0..8 {
             assert!(!is_read(first + serial), "{serial} in {read:?}");
@@ -166,11 +166,11 @@ mod claims {
 
     pub async fn every_slot_is_suspect_after_an_abandoned_repair(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        assert!(read_of(&task, 1).is_some());
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        assert!(read_of(&job, 1).is_some());
         // The host stopped reporting.
-        let task = scene.take(1, MUCH_LATER).await.expect("still rebuilding");
-        assert_eq!(read_of(&task, 1), None);
+        let job = scene.take(1, MUCH_LATER).await.expect("still rebuilding");
+        assert_eq!(read_of(&job, 1), None);
     }
 
     /// A comparison also writes to members in sync. They stayed in sync, and partial writes of an
@@ -184,7 +184,7 @@ mod claims {
         assert_eq!(wanted.expect("wanted"), 1);
         scene.take(0, NOW).await.expect("to be compared");
         // The host stopped reporting, and the unit is unavailable.
-        let task = scene
+        let job = scene
             .take(1, MUCH_LATER)
             .await
             .expect("still to be compared");
@@ -193,32 +193,32 @@ mod claims {
             copied_to: Some(Vec::new()),
             ..RepairOutcome::default()
         };
-        assert!(task.is_comparison && scene.end(1, MUCH_LATER, end).await);
+        assert!(job.is_comparison && scene.end(1, MUCH_LATER, end).await);
         scene.suspicion(1, false).await;
         let later = Millis(MUCH_LATER.0 + 120_000);
-        let task = scene.take(0, later).await.expect("rebuilding");
-        assert_eq!(read_of(&task, 1), None);
+        let job = scene.take(0, later).await.expect("rebuilding");
+        assert_eq!(read_of(&job, 1), None);
         // Once the unit was read, its slots are not suspect any more.
         let end = RepairOutcome {
-            in_sync: task.missed,
+            in_sync: job.missed,
             ..RepairOutcome::default()
         };
         assert!(scene.end(0, later, end).await);
         scene.suspicion(1, false).await;
-        let task = scene.take(0, later).await.expect("rebuilding");
-        assert!(read_of(&task, 1).is_some());
+        let job = scene.take(0, later).await.expect("rebuilding");
+        assert!(read_of(&job, 1).is_some());
     }
 
     pub async fn every_slot_of_an_older_member_is_suspect(scene: Scene) {
         scene.suspicion(1, false).await;
         scene.suspect_as(1, 1, true).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        assert_eq!(read_of(&task, 1), None);
-        scene.ends_well(0, &task).await;
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        assert_eq!(read_of(&job, 1), None);
+        scene.ends_well(0, &job).await;
         // Nothing of the previous report is left.
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        assert!(read_of(&task, 1).is_some());
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        assert!(read_of(&job, 1).is_some());
     }
 
     /// A compromised host recorded a lease count that no unit could ever reach. Part of it outlived

@@ -47,14 +47,14 @@ mod claims {
             "it may still put"
         );
         let unresponsive = Millis(unresponsive.0 + 30_000);
-        let task = scene
+        let job = scene
             .take(1, unresponsive)
             .await
             .expect("no host repairs it");
         assert_eq!(may(0, unresponsive).await.expect("read"), None);
         assert_eq!(scene.report_progress(0, unresponsive).await, None);
         let end = RepairOutcome {
-            in_sync: task.missed,
+            in_sync: job.missed,
             ..RepairOutcome::default()
         };
         assert!(
@@ -69,7 +69,7 @@ mod claims {
     /// A faulty host could once fill the database, and show texts of any length.
     pub async fn a_repair_report_names_a_limited_number_of_units(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("a task");
+        let job = scene.take(0, NOW).await.expect("a job");
         let call = |end| calls::EndRepair {
             copyset: copyset(),
             end,
@@ -95,7 +95,7 @@ mod claims {
         };
         assert!(scene.end(0, NOW, wordy).await);
         let shown = scene.database.repair().list(NOW).await.expect("read");
-        let shown = shown.iter().find(|row| row.copyset == task.copyset.id);
+        let shown = shown.iter().find(|row| row.copyset == job.copyset.id);
         let problem = shown.and_then(|row| row.problem.clone()).expect("shown");
         assert_eq!(problem.chars().count(), 2000);
     }
@@ -110,15 +110,15 @@ mod claims {
             |_: &[UnitRow], _: &[Copyset]| vec![Copyset::of_copies(id, vec![unit(1), unit(2)])];
         let planned = scene.database.units().plan(&[], plan, NOW);
         planned.await.expect("planned");
-        let task = scene.take(0, NOW).await.expect("it was never read");
-        assert_eq!(task.copyset.id, id);
+        let job = scene.take(0, NOW).await.expect("it was never read");
+        assert_eq!(job.copyset.id, id);
         let rights = scene
             .database
             .repair()
             .rights(scene.hosts[0], id, NOW)
             .await;
         assert_eq!(rights.expect("read"), Some(vec![unit(1), unit(2)]));
-        assert!(scene.take(0, NOW).await.is_some_and(|same| same == task));
+        assert!(scene.take(0, NOW).await.is_some_and(|same| same == job));
         let call = calls::EndRepair {
             copyset: id,
             end: RepairOutcome {
@@ -237,16 +237,16 @@ mod claims {
 
     pub async fn a_member_is_in_sync_only_if_it_has_missed_nothing_since(scene: Scene) {
         scene.suspicion(1, false).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
+        let job = scene.take(0, NOW).await.expect("rebuilding");
         // The member has missed a write during the last pass.
         scene.suspect_as(1, 1, false).await;
-        scene.ends_well(0, &task).await;
+        scene.ends_well(0, &job).await;
         assert_eq!(
             scene.member_states().await[1],
             (unit(1), MemberState::Rebuilding)
         );
-        let task = scene.take(0, NOW).await.expect("still rebuilding");
-        scene.ends_well(0, &task).await;
+        let job = scene.take(0, NOW).await.expect("still rebuilding");
+        scene.ends_well(0, &job).await;
         assert_eq!(
             scene.member_states().await[1],
             (unit(1), MemberState::InSync)
@@ -278,11 +278,11 @@ mod claims {
         let usable = Scene::others(&[2, 3]);
         let (principal, database) = (&scene.principal, &scene.database);
         scene.drain(0, &usable).await;
-        let task = scene.take(0, NOW).await.expect("rebuilding");
+        let job = scene.take(0, NOW).await.expect("rebuilding");
         // The draining member has the slots that were put before the drain.
         let lacking = Some((segment, &[1][..]));
-        scene.commit(2, (0, 0), lacking).await.expect("it is there");
-        scene.ends_well(0, &task).await;
+        scene.commit(2, (0, 0), lacking).await.expect("it exists");
+        scene.ends_well(0, &job).await;
         assert_eq!(scene.member_states().await.len(), 3, "it has missed that");
         // It has none that were put later.
         refused(scene.commit(3, (0, 1), lacking).await);
@@ -357,9 +357,9 @@ mod claims {
         let usable = Scene::others(&[2]);
         scene.drain(0, &usable).await;
         for (host, is_older) in [(2, true), (1, false)] {
-            let task = scene.take(0, NOW).await.expect("rebuilding");
+            let job = scene.take(0, NOW).await.expect("rebuilding");
             scene.suspect_as(host, 1, is_older).await;
-            scene.ends_well(0, &task).await;
+            scene.ends_well(0, &job).await;
             let standing = scene.member_states().await;
             assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
             assert_eq!(standing.last(), Some(&(unit(0), MemberState::Draining)));

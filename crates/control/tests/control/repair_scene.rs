@@ -77,8 +77,8 @@ impl Rows for Scene {
             disk,
         };
         // A copyset that was never scrubbed comes first.
-        let task = scene.take(0, NOW).await.expect("to be read");
-        assert!(task.is_scrub && task.is_comparison);
+        let job = scene.take(0, NOW).await.expect("to be read");
+        assert!(job.is_scrub && job.is_comparison);
         let end = RepairOutcome {
             compared: true,
             scrubbed: true,
@@ -104,7 +104,7 @@ impl Scene {
 
     pub async fn take(&self, host: usize, now: Millis) -> Option<RepairJob> {
         let taken = self.call(host, now, calls::TakeRepair {}).await;
-        serde_json::from_value(taken.expect("answered")).expect("a task")
+        serde_json::from_value(taken.expect("answered")).expect("a job")
     }
 
     pub async fn report_progress(&self, host: usize, now: Millis) -> Option<RepairJob> {
@@ -113,7 +113,7 @@ impl Scene {
             progress: RepairProgress { done: 1, all: 2 },
         };
         let looked = self.call(host, now, call).await;
-        serde_json::from_value(looked.expect("answered")).expect("a task")
+        serde_json::from_value(looked.expect("answered")).expect("a job")
     }
 
     pub async fn end(&self, host: usize, now: Millis, end: RepairOutcome) -> bool {
@@ -152,11 +152,11 @@ impl Scene {
     }
 
     /// Ends the repair with success: all members of the job are in sync.
-    pub async fn ends_well(&self, host: usize, task: &RepairJob) {
+    pub async fn ends_well(&self, host: usize, job: &RepairJob) {
         let end = RepairOutcome {
-            in_sync: task.missed.clone(),
-            compared: task.is_comparison,
-            scrubbed: task.is_scrub,
+            in_sync: job.missed.clone(),
+            compared: job.is_comparison,
+            scrubbed: job.is_scrub,
             ..RepairOutcome::default()
         };
         assert!(self.end(host, NOW, end).await);
@@ -171,7 +171,7 @@ impl Scene {
             .attachments()
             .attach(&self.principal, &new)
             .await;
-        attached.expect("asked");
+        attached.expect("the request is accepted");
         let salt = LeaseSalt([3; 16]);
         let acquire = calls::Acquire {
             volume,
@@ -256,11 +256,11 @@ impl Scene {
 
     /// The first host takes a copyset and repairs it with success.
     pub async fn is_repaired(&self) {
-        let task = self
+        let job = self
             .take(0, NOW)
             .await
             .expect("something is to be repaired");
-        self.ends_well(0, &task).await;
+        self.ends_well(0, &job).await;
     }
 
     pub fn others(numbers: &[u128]) -> HashSet<UnitId> {

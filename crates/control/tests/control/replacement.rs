@@ -36,8 +36,8 @@ mod claims {
         let table = scene.database.units().copysets().await.expect("read");
         assert_eq!((table[0].joined, table[0].draining[0].place), (1, 0));
         assert_eq!(scene.database.units().all().await.expect("read").len(), 4);
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        scene.ends_well(0, &task).await;
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        scene.ends_well(0, &job).await;
         assert_eq!(scene.member_states().await.len(), 2);
         let left = scene.database.units().all().await.expect("read");
         assert!(left.iter().all(|row| row.id != unit(0)), "it is removed");
@@ -152,8 +152,8 @@ mod claims {
                 .contains("last complete copy")
         );
         assert_eq!(scene.member_states().await.len(), 2, "nothing has changed");
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        scene.ends_well(0, &task).await;
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        scene.ends_well(0, &job).await;
         assert!(remove(0, Removal::Lost, &[2, 3]).await.starts_with("Ok"));
         let standing = scene.member_states().await;
         assert_eq!(standing[0], (unit(2), MemberState::Rebuilding));
@@ -165,8 +165,8 @@ mod claims {
         );
         // The replacement is lost as well, and is replaced.
         assert!(remove(2, Removal::Lost, &[3]).await.starts_with("Ok"));
-        let task = scene.take(0, NOW).await.expect("rebuilding");
-        scene.ends_well(0, &task).await;
+        let job = scene.take(0, NOW).await.expect("rebuilding");
+        scene.ends_well(0, &job).await;
         assert!(
             remove(1, Removal::Lost, &[])
                 .await
@@ -233,7 +233,7 @@ mod claims {
             let copysets = scene.database.units().copysets().await.expect("read");
             let found = copysets.into_iter().find(|copyset| copyset.id == id);
             found
-                .expect("it is there")
+                .expect("it exists")
                 .member_states()
                 .collect::<Vec<_>>()
         };

@@ -350,7 +350,7 @@ fn cluster_calls() -> Vec<Call> {
             json!({"url": "/nowhere", "host": "none"}),
             with(ROOT, 404),
         ),
-        Call::new("GET /v1/units/tasks", Value::Null, ROOT),
+        Call::new("GET /v1/units/jobs", Value::Null, ROOT),
         Call::new("POST /v1/units/repair", Value::Null, with(ROOT, 202)),
         Call::new("POST /v1/units/scrub", json!({}), with(ROOT, 202)),
         Call::new("POST /v1/units/rebalance", Value::Null, with(ROOT, 202)),

@@ -271,7 +271,7 @@ async fn only_those_who_administer_a_volume_see_attachments_of_others(scene: Sce
         .expect("local")
         .host_or_default(Some("h1"))
         .await
-        .expect("there");
+        .expect("it exists");
     let kept = scene
         .control
         .host(host)

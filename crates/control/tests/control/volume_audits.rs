@@ -242,12 +242,12 @@ mod claims {
                 .await;
             shown.map(|(_, audit)| audit)
         };
-        let shown = show().await.expect("there");
+        let shown = show().await.expect("it exists");
         assert_eq!((shown.state, shown.done_bytes), (AuditState::Running, 4096));
         let mut found = AuditResult::default();
         found.blocks.total = 4096;
         assert!(say(host, Some(Ok(found.clone())), NOW).await);
-        let shown = show().await.expect("there");
+        let shown = show().await.expect("it exists");
         assert_eq!((shown.state, shown.result), (AuditState::Done, Some(found)));
         assert_eq!(reads().await, before);
         assert!(
@@ -585,7 +585,7 @@ mod claims {
         );
         let state = async |id| {
             let audit = database.audits().find(principal, "base", id, NOW).await;
-            let (_, audit) = audit.expect("there");
+            let (_, audit) = audit.expect("it exists");
             (audit.state, audit.message)
         };
         let later = Millis(NOW.0 + 1000);

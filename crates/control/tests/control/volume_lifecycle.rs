@@ -69,9 +69,9 @@ fn a_clone_is_restored_to_its_origin_and_no_earlier_version() {
         .database
         .snapshots()
         .delete(&scene.catalog.principal, snapshot);
-    scene.runtime.block_on(forgotten).expect("there");
+    scene.runtime.block_on(forgotten).expect("it exists");
     assert_eq!(keys(), [held, own]);
-    let around = scene.catalog.neighbours(held).expect("kept");
+    let around = scene.catalog.neighbors(held).expect("kept");
     let removed = scene.catalog.remove_version(held, &around, Millis(0), &[]);
     removed.expect("nothing needs it");
     assert_eq!(keys(), [own], "not version 1 in its place");
@@ -103,7 +103,7 @@ fn a_name_is_free_when_its_volume_is_deleted() {
                 .volumes()
                 .find(&scene.catalog.principal, "disk", Need::See),
         )
-        .expect("there");
+        .expect("it exists");
     assert_eq!(found.id, second);
 }
 
@@ -170,7 +170,7 @@ fn a_pending_snapshot_is_completed_or_fails() {
             .database
             .attachments()
             .detach(&scene.catalog.principal, attachments[0].id, false);
-    scene.runtime.block_on(asked).expect("there");
+    scene.runtime.block_on(asked).expect("it exists");
     scene
         .runtime
         .block_on(scene.database.volumes().begin_delete(

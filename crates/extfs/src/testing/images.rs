@@ -235,7 +235,7 @@ pub fn debugfs(image: &Path, request: &str) -> String {
 }
 
 /// The image `before` with the blocks that differ in `after` committed to its journal.
-pub fn journalled(path: &Path, before: &Image, after: &Image, folder: &Path) -> Image {
+pub fn journaled(path: &Path, before: &Image, after: &Image, folder: &Path) -> Image {
     fs::write(path, &before.0).expect("written");
     let view = before.view().expect("a file system");
     let block_bytes = view.superblock().block_bytes as usize;

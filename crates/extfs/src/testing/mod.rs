@@ -9,4 +9,4 @@ pub(crate) use hostile::{BLOCK, DISK_BYTES, JOURNAL, Made, ROOT_NAMES, TABLE, pu
 pub use hostile::{FILE, deep};
 #[cfg(test)]
 pub(crate) use images::changed_by;
-pub use images::{BYTES_MAX, Image, KINDS, changed, debugfs, journalled, make, program, run};
+pub use images::{BYTES_MAX, Image, KINDS, changed, debugfs, journaled, make, program, run};

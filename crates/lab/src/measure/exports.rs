@@ -54,7 +54,7 @@ impl<'a> Export<'a> {
     /// Waits for completions; returns how many there are.
     fn wait(&mut self) -> Result<usize, MeasureError> {
         loop {
-            self.client.commit()?;
+            self.client.end_batch()?;
             self.client.poll(&mut self.completions);
             let count = self.completions.len();
             for completion in self.completions.drain(..) {

@@ -290,7 +290,7 @@ impl BlockDevice for NbdClient {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         self.send_now();
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! * `orphaned`: connections that were given up while the server may still carry out requests.
 //!
 //! Nothing here blocks. Connecting, TLS and the handshake proceed in
-//! [`base::BlockDevice::poll`]. Requests are sent in `commit` and `poll`, many in one system
+//! [`base::BlockDevice::poll`]. Requests are sent in `end_batch` and `poll`, many in one system
 //! call. The thread that owns the device watches the socket ([`super::Watcher`]).
 //!
 //! Life of a request: 1. logged, 2. sent, 3. answered, 4. *unflushed*, if it is a change that no

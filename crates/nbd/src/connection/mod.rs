@@ -7,7 +7,7 @@
 //!  1. decode   the header, and check it
 //!  2. start    it on the device; if that is Busy, stay at 1
 //!  3. wait     if it is Pending, in `requests`
-//!  4. reply    stage the reply in `requests.output`; it is sent after the device's commit
+//!  4. reply    stage the reply in `requests.output`; it is sent when the device's batch has ended
 //! ```
 //!
 //! Requests longer than [`PIECE_BYTES`] are started in pieces (`long`). The pieces of a write
@@ -265,7 +265,7 @@ impl Connection {
             return Break(Pause::Stalled);
         }
         self.input.consume(consumed);
-        state.uncommitted = true;
+        state.has_batch = true;
         match started {
             Started::Pending => {
                 let (offset, bytes) = match request.kind {

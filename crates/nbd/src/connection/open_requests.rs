@@ -183,7 +183,7 @@ impl OpenRequests {
         if started == Started::Busy {
             return Break(Pause::Stalled);
         }
-        state.uncommitted = true;
+        state.has_batch = true;
         if let Some(entry) = self.entries.get_mut(request) {
             match started {
                 Started::Pending => {

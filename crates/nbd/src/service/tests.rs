@@ -44,7 +44,7 @@ impl BlockDevice for OneAtATime {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 

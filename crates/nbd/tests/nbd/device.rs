@@ -246,7 +246,7 @@ fn requests_fail_after_the_server_is_gone() {
     let mut requester = Requester::at(&fixture.socket(), options("disk")).expect("a connection");
     let token =
         requester.begin(|device, token| device.start(Request::read(token, 0, &mut [0; 100])));
-    requester.device.commit().expect("sent");
+    requester.device.end_batch().expect("sent");
     let handle = export.export();
     let unanswered = || export.call(|device| device.unanswered()).expect("a result");
     eventually("the request arrives", || unanswered() == 1);

@@ -422,13 +422,13 @@ fn requests_to_a_stopping_export_are_refused() {
 }
 
 #[test]
-fn after_a_failed_commit_no_reply_leaves_and_the_export_is_closed() {
+fn after_a_failed_batch_no_reply_leaves_and_the_export_is_closed() {
     let fixture = Fixture::new();
     let export = fixture.export("disk", MIB);
     let mut client = fixture.client("disk");
     let bystander = fixture.client("disk");
     export
-        .call(|device| device.misbehavior.fails_commit = true)
+        .call(|device| device.misbehavior.fails_batch = true)
         .expect("the export's thread");
     client.start(WRITE, 0, 0, 512, &[5; 512]);
     assert_eq!(client.closed(), [], "the write is not acknowledged");

@@ -369,7 +369,7 @@ fn a_client_waits_until_the_requests_of_an_orphaned_connection_have_ended() {
             });
             assert!(begun.is_some());
         }
-        requester.device.commit().expect("written");
+        requester.device.end_batch().expect("written");
         drop(requester);
         let target = Target::Endpoint(Endpoint::Unix(socket.clone()));
         let mut requester = Requester::over(target, second);

@@ -57,7 +57,7 @@ impl Requester {
 
     /// Waits until the device needs a turn, at most for `most`, and polls it once.
     pub fn turn(&mut self, most: Duration) {
-        self.device.commit().expect("the device works");
+        self.device.end_batch().expect("the device works");
         let timer = self.device.next_timer().unwrap_or(most).min(most);
         self.watcher.wait(Some(timer)).expect("an epoll");
         self.poll();

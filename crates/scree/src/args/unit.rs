@@ -160,8 +160,8 @@ pub enum UnitCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// List repairs that run or wait.
-    Tasks,
+    /// List repair jobs that run or wait.
+    Jobs,
     /// Register a unit daemon and print its first join token.
     Create {
         /// Name of the daemon.
@@ -231,7 +231,7 @@ impl UnitCommand {
             | Self::Token { change, .. }
             | Self::Disable { change, .. }
             | Self::Enable { change, .. } => Some(change),
-            Self::List | Self::Show { .. } | Self::Tasks | Self::Join { .. } | Self::Restore(_) => {
+            Self::List | Self::Show { .. } | Self::Jobs | Self::Join { .. } | Self::Restore(_) => {
                 None
             }
         }

@@ -129,7 +129,7 @@ pub fn predicted(
     }
     let placement = Placement::on(real.units, redundancy(real), Some(real.scatter_width));
     let placement = placement.striped(Striping {
-        width: u32::try_from(VolumeConfig::default().scatter_width).ok(),
+        width: u32::try_from(VolumeConfig::default().destage_width).ok(),
         granularity: 1,
     });
     let shares = placement
@@ -363,7 +363,7 @@ mod tests {
     fn widths_of_the_lab_are_those_of_the_engine() {
         let copysets = control::control::SCATTER_WIDTH.to_string();
         assert_eq!(lab::args::SCATTER_WIDTH, copysets);
-        let destage = VolumeConfig::default().scatter_width.to_string();
+        let destage = VolumeConfig::default().destage_width.to_string();
         assert_eq!(lab::args::DESTAGE_WIDTH, destage);
     }
 }

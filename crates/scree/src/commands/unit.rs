@@ -54,9 +54,9 @@ pub(super) async fn run(session: &Session, command: Option<UnitCommand>) -> Resu
             begin(session, "/v1/units/scrub", &Scrub { unit }).await
         }
         Some(UnitCommand::Rebalance { .. }) => begin(session, "/v1/units/rebalance", &()).await,
-        Some(UnitCommand::Tasks) => {
-            let tasks: Vec<RepairJob> = session.client.get("/v1/units/tasks").await?;
-            Ok(print(session.format, &tasks, |tasks| list_tasks(tasks))?)
+        Some(UnitCommand::Jobs) => {
+            let jobs: Vec<RepairJob> = session.client.get("/v1/units/jobs").await?;
+            Ok(print(session.format, &jobs, |jobs| list_jobs(jobs))?)
         }
         Some(UnitCommand::List) => {
             let units: Vec<Unit> = session.client.get("/v1/units").await?;
@@ -131,7 +131,7 @@ async fn begin(
     let wanted: QueuedCopysets = session.client.post(path, what).await?;
     Ok(print(session.format, &wanted, |wanted| {
         format!(
-            "started in {} copysets; `scree unit tasks` shows the progress\n",
+            "started in {} copysets; `scree unit jobs` shows the progress\n",
             wanted.copysets
         )
     })?)
@@ -153,11 +153,11 @@ fn moved_text(moved: &UnitChange) -> String {
     let text = match (moved.removed, copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
-            "{unit} is removed; other units replace it in {copysets} copysets (`scree unit tasks` \
+            "{unit} is removed; other units replace it in {copysets} copysets (`scree unit jobs` \
              shows the progress)\n"
         ),
         (false, _) => format!(
-            "other units replace {unit} in {copysets} copysets (`scree unit tasks` shows the \
+            "other units replace {unit} in {copysets} copysets (`scree unit jobs` shows the \
              progress); then it is removed\n"
         ),
     };
@@ -173,33 +173,33 @@ fn moved_text(moved: &UnitChange) -> String {
 fn kept_text(kept: &UnitChange) -> String {
     format!(
         "draining {} is canceled; in {} copysets it is rebuilt with the segments that it is missing \
-         (`scree unit tasks` shows the progress)\n",
+         (`scree unit jobs` shows the progress)\n",
         kept.unit, kept.copysets
     )
 }
 
-fn list_tasks(tasks: &[RepairJob]) -> String {
+fn list_jobs(jobs: &[RepairJob]) -> String {
     let mut table = Table::new(&["COPYSET", "REBUILDING", "DRAINING", "HOST", "SEGMENTS"]);
     let mut problems = String::new();
-    for task in tasks {
+    for job in jobs {
         let units = |units: &[String]| match units {
             [] => "-".to_owned(),
             units => units.join(","),
         };
         table.row(vec![
-            task.copyset.to_string(),
-            units(&task.rebuilding),
-            units(&task.draining),
-            or_dash(task.host.as_ref()),
-            format!("{}/{}", task.segments_done, task.segments),
+            job.copyset.to_string(),
+            units(&job.rebuilding),
+            units(&job.draining),
+            or_dash(job.host.as_ref()),
+            format!("{}/{}", job.segments_done, job.segments),
         ]);
-        if let Some(problem) = &task.problem {
-            problems += &format!("copyset {}: {problem}\n", task.copyset);
+        if let Some(problem) = &job.problem {
+            problems += &format!("copyset {}: {problem}\n", job.copyset);
         }
-        if task.damaged > 0 {
+        if job.damaged > 0 {
             problems += &format!(
                 "copyset {}: {} slots are damaged\n",
-                task.copyset, task.damaged
+                job.copyset, job.damaged
             );
         }
     }

@@ -135,7 +135,7 @@ fn prepare() -> Result<(World, Runtime), Failure> {
         .init();
     // Raised before anything reads the limit.
     if let Err(error) = world::real::raise_open_files() {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "process cannot raise its limit of open files");
     }
     let world = World::real(POOL_THREADS_MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()

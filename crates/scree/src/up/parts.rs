@@ -96,7 +96,7 @@ impl Up {
         let serving = http::serve(control.clone(), listener, self.stopped());
         self.api.spawn(async {
             if let Err(error) = serving.await {
-                tracing::error!(%error, "the API on the local socket ended");
+                tracing::error!(%error, "controller stopped serving API on local socket");
             }
         });
         Ok(())
@@ -135,7 +135,7 @@ impl Up {
                             tls.send_replace(config);
                             monitor.set_certificate("server", ends);
                         }
-                        Err(error) => tracing::error!(%error, "server certificate was not renewed; retrying later"),
+                        Err(error) => tracing::error!(%error, "controller could not renew server certificate and will retry"),
                     }
                 }
             };

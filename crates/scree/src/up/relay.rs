@@ -205,7 +205,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
             tenant,
             volume = arguments.volume,
             vm = arguments.vm,
-            "relaying a tenant's disk"
+            "relay serves disk of tenant"
         );
     }
     announce(&format!(
@@ -221,7 +221,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let failure = loop {
         tokio::select! {
             name = ends.received() => {
-                tracing::info!("{name}");
+                tracing::info!(signal = name, "relay received signal");
                 break None;
             }
             // The next start writes the rest of the journal to the server.

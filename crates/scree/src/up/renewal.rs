@@ -46,17 +46,20 @@ pub(super) async fn keep_renewed(
             identity.client.renew(tls);
             identity.profile = profile;
             note(&identity.profile);
-            tracing::info!(expires = identity.profile.expires, "certificate renewed");
+            tracing::info!(
+                expires = identity.profile.expires,
+                "process renewed its certificate"
+            );
             identity.profile.write(&world, &identity.path)
         });
         match kept {
             Ok(Ok(())) => (pause, again) = (every, RENEW_AGAIN),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "new certificate could not be written; the next start needs it");
+                tracing::warn!(%error, "process could not write its new certificate; the next start needs it");
                 (pause, again) = after_failure(again, every);
             }
             Err(error) => {
-                tracing::warn!(%error, "certificate was not renewed; retrying");
+                tracing::warn!(%error, "process could not renew its certificate and will retry");
                 (pause, again) = after_failure(again, every);
             }
         }

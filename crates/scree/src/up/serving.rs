@@ -50,11 +50,11 @@ impl ProcessSignals {
     /// Waits for the first signal, or for a part that ends by itself.
     async fn first(&mut self, api: &mut JoinSet<()>, agent: &mut JoinHandle<()>) -> End {
         tokio::select! {
-            _ = self.terminate.recv() => tracing::info!("SIGTERM"),
-            _ = self.interrupt.recv() => tracing::info!("SIGINT"),
+            _ = self.terminate.recv() => tracing::info!(signal = "SIGTERM", "process received signal"),
+            _ = self.interrupt.recv() => tracing::info!(signal = "SIGINT", "process received signal"),
             _ = self.quit.recv() => return End::Immediate,
             ended = api.join_next(), if !api.is_empty() => {
-                tracing::error!(?ended, "the API ended unexpectedly");
+                tracing::error!(?ended, "API ended unexpectedly");
             }
             ended = agent => tracing::error!(?ended, "agent ended unexpectedly"),
         }
@@ -124,7 +124,7 @@ pub(super) async fn serve(world: World, settings: Settings) -> Result<(), Failur
         )));
     }
     if up.agent.is_some() {
-        tracing::info!("all data is on the units; exiting");
+        tracing::info!("agent destaged all volumes; process exits");
     }
     Ok(())
 }
@@ -151,7 +151,9 @@ async fn shut_down(up: &mut Up) -> usize {
 /// Exits as after a crash: the journals have all acknowledged writes.
 fn end_immediately(agent: Option<Agent>) {
     notify_init("STOPPING=1");
-    tracing::info!("exiting at SIGQUIT without destaging; the next start replays the journals");
+    tracing::info!(
+        "process exits at SIGQUIT without destaging; the next start replays the journals"
+    );
     // Closing would take time.
     std::mem::forget(agent);
 }

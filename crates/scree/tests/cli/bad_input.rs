@@ -221,7 +221,7 @@ fn a_folder_with_foreign_files_is_refused_and_unchanged() {
         assert_eq!(said.code, 1, "{}", said.error);
         assert!(said.error.contains(word), "{}", said.error);
     }
-    let left = fs::read_dir(folder.path()).expect("there").count();
+    let left = fs::read_dir(folder.path()).expect("it exists").count();
     assert_eq!(left, 1, "nothing was created");
 }
 
@@ -296,7 +296,7 @@ fn a_damaged_database_is_refused_and_unchanged() {
     let mut host = Host::new();
     assert_eq!(host.stop(), 0);
     let path = host.path().join("scree.db");
-    let length = fs::metadata(&path).expect("there").len();
+    let length = fs::metadata(&path).expect("it exists").len();
     let file = fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -308,7 +308,7 @@ fn a_damaged_database_is_refused_and_unchanged() {
         "{}",
         said.error
     );
-    assert_eq!(fs::metadata(&path).expect("there").len(), length);
+    assert_eq!(fs::metadata(&path).expect("it exists").len(), length);
 }
 
 #[test]

@@ -228,7 +228,7 @@ fn no_damage_to_the_cache_file_causes_a_wrong_read() {
     let file = std::fs::File::options()
         .write(true)
         .open(&path)
-        .expect("it is there");
+        .expect("it exists");
     let length = file.metadata().expect("known").len();
     for at in (200_000..length).step_by(5000) {
         file.write_all_at(b"something else", at).expect("written");
@@ -252,7 +252,7 @@ fn no_damage_to_the_cache_file_causes_a_wrong_read() {
         problems.contains("is not a cache of this build"),
         "{problems}"
     );
-    assert_eq!(std::fs::read(&path).expect("it is there"), b"letters");
+    assert_eq!(std::fs::read(&path).expect("it exists"), b"letters");
     std::fs::remove_file(&path).expect("removed");
     // Nor is a file that another process uses.
     let others = std::fs::File::create(&path).expect("made");

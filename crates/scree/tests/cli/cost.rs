@@ -321,7 +321,7 @@ fn impossible_options_are_refused_before_measuring() {
 fn an_input_file_is_not_overwritten_by_a_plot() {
     let rig = CostRig::with_place();
     let path = |name: &str| rig.path(name).to_str().expect("text").to_owned();
-    let read = |name: &str| fs::read(rig.path(name)).expect("it is there");
+    let read = |name: &str| fs::read(rig.path(name)).expect("it exists");
     fs::write(rig.path("p.csv"), "where,cpu_hour,run_hour\nguest,1,1\n").expect("written");
     std::os::unix::fs::symlink(rig.path("c.json"), rig.path("link")).expect("made");
     let before = (read("c.json"), read("p.csv"));

@@ -22,7 +22,7 @@ fn a_device_is_overwritten_only_on_request() {
         &[&work[..], &["--device", name, "--overwrite"]].concat(),
     );
     assert!(error.contains("not a block device"), "{error}");
-    assert_eq!(fs::read(&file).expect("there"), b"content");
+    assert_eq!(fs::read(&file).expect("it exists"), b"content");
 }
 
 /// The command measures volumes of a Scree of its own, and removes everything afterwards.
@@ -99,7 +99,9 @@ fn a_place_is_calibrated_and_validated_for_real() {
         number(&reads.expect("a curve")[0]["speedup"]) > 1.0,
         "{reads:?}"
     );
-    let left: Vec<_> = fs::read_dir(Path::new(&folder)).expect("there").collect();
+    let left: Vec<_> = fs::read_dir(Path::new(&folder))
+        .expect("it exists")
+        .collect();
     let is_ours = |entry: &Result<fs::DirEntry, _>| {
         let name = entry.as_ref().expect("an entry").file_name();
         name.to_string_lossy().starts_with(".scree-cost")
@@ -151,7 +153,7 @@ fn a_signal_ends_a_calibration_and_its_processes() {
     let mut error = started.stderr.take().expect("piped");
     std::io::Read::read_to_string(&mut error, &mut said).expect("read");
     assert!(said.contains("stopped before its end"), "{said}");
-    assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
+    assert_eq!(fs::read_dir(folder.path()).expect("it exists").count(), 0);
     assert!(!is_any_process_of(&scratch));
 }
 

@@ -70,7 +70,7 @@ fn a_database_file_is_private_and_has_one_url() {
         ("other", "mysql://scree:hunter2@h/d", 0o600, "postgres://"),
         (
             "bad",
-            "postgres://scree:hunter2@h/d?colour=red",
+            "postgres://scree:hunter2@h/d?color=red",
             0o600,
             "unknown parameter",
         ),

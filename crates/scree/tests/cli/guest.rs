@@ -110,7 +110,7 @@ impl Guest {
 
     /// Kills QEMU.
     pub fn kill(&mut self) {
-        self.qemu.kill().expect("it is there");
+        self.qemu.kill().expect("it exists");
         self.qemu.wait().expect("it ends");
     }
 

@@ -80,7 +80,7 @@ impl Hosts {
 
 /// The journals in a folder.
 fn journals(folder: &str) -> Vec<String> {
-    let names = fs::read_dir(folder).expect("there");
+    let names = fs::read_dir(folder).expect("it exists");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("read").file_name();
     let names = names.map(|entry| name(entry).into_string().expect("text"));
     let mut names: Vec<String> = names.filter(|name| name.starts_with("vol-")).collect();
@@ -97,7 +97,7 @@ fn writes_flushed_by_a_dead_host_are_replayed_by_a_host_with_its_journals() {
         .locally(&["volume", "create", "disk", "--size", "64M"]);
     hosts.export("h1");
     assert!(hosts.io(0, &["write -P 7 0 1M", "write -P 8 1M 1M", "flush"]));
-    let own = fs::read_dir(hosts.site.path("a/journal")).expect("there");
+    let own = fs::read_dir(hosts.site.path("a/journal")).expect("it exists");
     assert_eq!(own.count(), 0, "it has none for itself");
 
     first.kill();
@@ -222,5 +222,5 @@ fn foreign_and_missing_folders_of_journals_are_refused() {
         assert_eq!(said.code, 1);
         assert!(said.error.contains(why), "{}", said.error);
     }
-    assert_eq!(fs::read_to_string(&marker).expect("there"), text);
+    assert_eq!(fs::read_to_string(&marker).expect("it exists"), text);
 }

@@ -29,7 +29,7 @@ fn the_key_file_is_private_and_required() {
     assert_eq!(host.stop(), 0);
     let key = host.path().join("keys/master.key");
     assert_eq!(
-        fs::metadata(&key).expect("there").permissions().mode() & 0o777,
+        fs::metadata(&key).expect("it exists").permissions().mode() & 0o777,
         0o600
     );
 
@@ -131,7 +131,7 @@ fn a_rotation_completes_through_any_number_of_kills() {
     assert_eq!(shown(&host, "main")["lineages"], 0);
     assert_eq!(shown(&host, "new")["lineages"], 3);
     assert_eq!(host.stop(), 0);
-    fs::remove_file(keys.join("master.key")).expect("there");
+    fs::remove_file(keys.join("master.key")).expect("it exists");
     host.start();
     for name in names {
         host.qemu_io(name, &["read -P 9 0 1M"]);

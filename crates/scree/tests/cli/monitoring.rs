@@ -29,7 +29,7 @@ fn is_documented(name: &str) -> bool {
     let text = include_str!("../../../../docs/reference/metrics.md");
     [format!("`{name}`"), format!("`{name}{{")]
         .iter()
-        .any(|spelt| text.contains(spelt))
+        .any(|spelled| text.contains(spelled))
 }
 
 /// The metrics at /metrics, as Python's Prometheus parser reads them.
@@ -75,8 +75,8 @@ impl Numbers {
     /// The values of the rows with this name and this label, if one is given.
     pub fn sum(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let has = |row: &&Value| {
-            let labelled = label.is_none_or(|(key, value)| row["labels"][key] == value);
-            row["name"] == name && labelled
+            let labeled = label.is_none_or(|(key, value)| row["labels"][key] == value);
+            row["name"] == name && labeled
         };
         let rows: Vec<f64> = self
             .0

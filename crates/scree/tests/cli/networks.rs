@@ -103,7 +103,7 @@ impl Drop for Networks {
 
 fn is_root() -> bool {
     let mut status = String::new();
-    let mut file = File::open("/proc/self/status").expect("there");
+    let mut file = File::open("/proc/self/status").expect("it exists");
     file.read_to_string(&mut status).expect("text");
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     uid.expect("it has one").split_whitespace().nth(1) == Some("0")

@@ -154,7 +154,7 @@ fn files_are_read_from_a_folder_or_a_list() {
         let said = privacy(&[&case[..], &["--list", &list, "--plot", over]].concat());
         assert!(said.error.contains("it is an input file"), "{}", said.error);
         assert_eq!(
-            std::fs::read_to_string(&list).expect("it is there"),
+            std::fs::read_to_string(&list).expect("it exists"),
             "100\n5000\n0\n"
         );
     }

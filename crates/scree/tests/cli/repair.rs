@@ -64,8 +64,8 @@ impl<'a> Scene<'a> {
     /// Waits until all members of all copysets are in sync.
     fn wait_until_repaired(&self) {
         wait_until("repair is complete", || {
-            let tasks = self.site.locally(&["unit", "tasks"]);
-            tasks.as_array().expect("a list").is_empty()
+            let jobs = self.site.locally(&["unit", "jobs"]);
+            jobs.as_array().expect("a list").is_empty()
         });
     }
 
@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
                 if path.is_dir() {
                     folders.push(path);
                 } else if let Some((copyset, serial)) = name.split_once('-')
-                    && fs::metadata(&path).expect("there").len() > ROT_AT
+                    && fs::metadata(&path).expect("it exists").len() > ROT_AT
                 {
                     let of = large.entry(copyset.to_owned()).or_default();
                     of.insert(serial.to_owned(), path.clone());

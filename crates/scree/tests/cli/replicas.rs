@@ -166,7 +166,9 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
                 kill(&mut b);
             }
             3 => {
-                wait_until("it is noticed", || count(&host, "b is out") >= 1);
+                wait_until("it is noticed", || {
+                    count(&host, "replica b is excluded") >= 1
+                });
                 b = serve(&host, "b", &copies[0]);
                 wait_until("b is in sync again", || {
                     count(&host, "b is in sync") > in_sync
@@ -186,8 +188,8 @@ fn monitor_encryption_and_replicas_survive_random_work_and_a_failing_replica() {
     kill(&mut c);
     let volume = folder.path().join("volume");
     host.json(&["chain", "delete", "disk"]);
-    let spelt = volume.display().to_string();
-    copy_volume(&host, "disk", |uri| [uri, spelt.clone()]);
+    let spelled = volume.display().to_string();
+    copy_volume(&host, "disk", |uri| [uri, spelled.clone()]);
     let content = fs::read(&volume).expect("read");
     for one in copies.iter().chain([&volume]) {
         assert!(fs::read(one).expect("read") == content, "{one:?} is alike");
@@ -277,7 +279,9 @@ fn a_partial_replica_has_the_chosen_files_after_a_power_failure() {
     kill(&mut b);
     put(&mut guest, "etc/without", 7);
     guest.does("mv home/a/new home/a/mail; sync");
-    wait_until("it is noticed", || count(&host, "b is out") >= 1);
+    wait_until("it is noticed", || {
+        count(&host, "replica b is excluded") >= 1
+    });
     let mut b = serve(&host, "b", &copy);
     wait_until("b is in sync again", || count(&host, "b is in sync") >= 2);
     put(&mut guest, "home/a/mail/2", 3);
@@ -292,7 +296,7 @@ fn a_partial_replica_has_the_chosen_files_after_a_power_failure() {
         has_files(&copy, folder.path(), &sums)
     });
     kill(&mut b);
-    let bytes = fs::metadata(&copy).expect("it is there").blocks() * 512;
+    let bytes = fs::metadata(&copy).expect("it exists").blocks() * 512;
     assert!(bytes < 24 << 20, "it has {bytes} bytes, of 64 MiB");
     let said = count(&host, "b gets the content of");
     assert!(said >= 1, "{:?}", notes(&host));

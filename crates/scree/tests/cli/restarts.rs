@@ -68,7 +68,7 @@ fn a_disk_whose_filter_lost_its_journal_is_not_served() {
     host.qemu_io("disk", &["write -P 2 0 1M", "flush"]);
     let chains = std::fs::read_dir(host.path().join("chains")).expect("listed");
     let mut journals = chains.map(|volume| volume.expect("one").path().join("fast.journal"));
-    let journal: PathBuf = journals.find(|path| path.exists()).expect("it is there");
+    let journal: PathBuf = journals.find(|path| path.exists()).expect("it exists");
     let aside = journal.with_extension("elsewhere");
     host.kill();
     std::fs::rename(&journal, &aside).expect("renamed");

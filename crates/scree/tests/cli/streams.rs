@@ -115,7 +115,7 @@ fn sigquit_exits_without_destaging_and_the_next_start_replays() {
 fn every_user_can_reach_the_sockets_of_vms() {
     let host = Host::new();
     let mode = |part: &str| {
-        let folder = std::fs::metadata(host.path().join(part)).expect("it is there");
+        let folder = std::fs::metadata(host.path().join(part)).expect("it exists");
         folder.permissions().mode() & 0o777
     };
     assert_eq!(mode("vm"), 0o711);

@@ -87,7 +87,7 @@ fn a_replica_over_tls_uses_the_tenants_own_certificate() {
     assert_eq!(said.code, 0, "{}", said.error);
     // Neither side trusts the other's authority.
     wait_until("the server is not trusted", || {
-        is_reported(&host, "r is out")
+        is_reported(&host, "replica r is excluded")
     });
     assert!(!is_reported(&host, "in sync"));
     write(&own, "client", "host", &ours);

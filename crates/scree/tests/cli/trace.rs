@@ -28,7 +28,7 @@ pub fn put_program(folder: &Path, program: &str) {
             true => folder.join("ld"),
             false => folder.join(name),
         };
-        fs::copy(library, to).expect("it is there");
+        fs::copy(library, to).expect("it exists");
     }
 }
 
@@ -45,22 +45,22 @@ pub fn calls(log: &str) -> Vec<String> {
             match &mut written {
                 Some((last, bytes)) if *last == path => *bytes += call.result,
                 _ => {
-                    calls.extend(written.take().map(spelt));
+                    calls.extend(written.take().map(spelled));
                     written = Some((path, call.result));
                 }
             }
             continue;
         }
-        if let Some(spelt_call) = call.spelt() {
-            calls.extend(written.take().map(spelt));
-            calls.push(spelt_call);
+        if let Some(spelled_call) = call.spelled() {
+            calls.extend(written.take().map(spelled));
+            calls.push(spelled_call);
         }
     }
-    calls.extend(written.map(spelt));
+    calls.extend(written.map(spelled));
     calls
 }
 
-fn spelt((path, bytes): (String, u64)) -> String {
+fn spelled((path, bytes): (String, u64)) -> String {
     format!("write {path} {bytes}")
 }
 
@@ -91,7 +91,7 @@ impl<'a> Call<'a> {
         Some(format!("/{}", rest.split_once('>')?.0))
     }
 
-    fn spelt(&self) -> Option<String> {
+    fn spelled(&self) -> Option<String> {
         let quoted: Vec<&str> = self.arguments.split('"').skip(1).step_by(2).collect();
         let paths: Vec<&str> = quoted
             .iter()

@@ -186,7 +186,7 @@ fn unusable_folders_are_refused_as_units() {
         &["unit", "add", &text(&within)],
         &["is within", "units/u1", "folder outside it"],
     );
-    assert_eq!(fs::read_dir(&within).expect("there").count(), 0);
+    assert_eq!(fs::read_dir(&within).expect("it exists").count(), 0);
     // A copy of a unit.
     let copy = host.path().join("copy");
     fs::create_dir(&copy).expect("made");
@@ -220,7 +220,7 @@ fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
     host.qemu_io("disk", &["write -P 5 0 1M", "flush"]);
     assert_eq!(host.stop(), 0);
     let key = host.path().join("keys/master.key");
-    let before = fs::read_to_string(&key).expect("there");
+    let before = fs::read_to_string(&key).expect("it exists");
     let probe = host.unit(1).join("probe");
     if probe.exists() {
         fs::remove_file(&probe).expect("removed");
@@ -235,7 +235,7 @@ fn a_link_in_a_unit_is_not_followed_and_the_unit_is_failing() {
     });
     host.qemu_io("disk", &["read -P 5 0 1M", "write -P 6 1M 1M", "flush"]);
     assert_eq!(host.stop(), 0);
-    assert_eq!(fs::read_to_string(&key).expect("there"), before);
+    assert_eq!(fs::read_to_string(&key).expect("it exists"), before);
 }
 
 /// Once a failed destage kept descriptors that the next one needed.

@@ -57,7 +57,7 @@ fn a_replica_volume_is_known_by_its_id_not_by_its_name() {
     // It is unavailable for a while.
     host.json(&["volume", "unexport", "b"]);
     host.qemu_io_at(&disk, &["write -P 3 1M 2M", "flush"]);
-    wait_for(&host, "r is out", 2);
+    wait_for(&host, "replica r is excluded", 2);
     let b = export(&host, "b");
     wait_for(&host, "r is in sync", 2);
     assert!(alike(&b));
@@ -125,7 +125,7 @@ fn a_volume_behind_its_replica_is_detached_only_by_force() {
     assert_eq!(said.code, 0, "{}", said.error);
     wait_for(&host, "r is in sync", 1);
     host.qemu_io_at(&disk, &["write -P 7 0 1M", "flush"]);
-    wait_for(&host, "volume is out", 1);
+    wait_for(&host, "the volume is excluded", 1);
 
     let refused = host.run(&["volume", "unexport", "disk"]);
     assert_ne!(refused.code, 0, "{}", refused.out);

@@ -246,8 +246,8 @@ pub fn run_steps_in_guest(
 /// strace in the guest has seen the steps.
 pub fn assert_steps_traced(host: &Host, steps: &[Step], folder: &Path) {
     let image = folder.join("traced");
-    let spelt = image.to_str().expect("text").to_owned();
-    copy_volume(host, "work", |uri| [uri, spelt.clone()]);
+    let spelled = image.to_str().expect("text").to_owned();
+    copy_volume(host, "work", |uri| [uri, spelled.clone()]);
     assert_calls_traced(&image, steps);
 }
 
@@ -264,8 +264,8 @@ pub fn assert_guest_is_monitored(
     let host = Host::with(&["--units", "2"]);
     let size = tested.disk.len().to_string();
     host.json(&["volume", "create", "disk", "--size", &size]);
-    let spelt = image.to_str().expect("text").to_owned();
-    copy_volume(&host, "disk", |uri| [spelt.clone(), uri]);
+    let spelled = image.to_str().expect("text").to_owned();
+    copy_volume(&host, "disk", |uri| [spelled.clone(), uri]);
     apply_policy(
         &host,
         folder,
@@ -289,7 +289,7 @@ pub fn assert_guest_is_monitored(
         host.json(&["detach", volume]);
     }
     assert_steps_traced(&host, steps, folder);
-    copy_volume(&host, "disk", |uri| [uri, spelt.clone()]);
+    copy_volume(&host, "disk", |uri| [uri, spelled.clone()]);
     let disk = fs::read(&image).expect("read");
     fs::write(&image, &disk[tested.place.clone()]).expect("written");
     assert_disk_has_content(&image, workload, folder);
@@ -368,8 +368,8 @@ fn a_file_system_that_grows_in_a_guest_is_followed() {
     fs::write(&image, disk).expect("written");
     let host = Host::with(&["--units", "2"]);
     host.json(&["volume", "create", "disk", "--size", "128M"]);
-    let spelt = image.to_str().expect("text").to_owned();
-    copy_volume(&host, "disk", |uri| [spelt.clone(), uri]);
+    let spelled = image.to_str().expect("text").to_owned();
+    copy_volume(&host, "disk", |uri| [spelled.clone(), uri]);
     apply_policy(
         &host,
         folder.path(),
@@ -424,7 +424,7 @@ fn a_file_system_that_grows_in_a_guest_is_followed() {
         host.json(&["detach", volume]);
     }
     host.json(&["chain", "delete", "disk"]);
-    copy_volume(&host, "disk", |uri| [uri, spelt.clone()]);
+    copy_volume(&host, "disk", |uri| [uri, spelled.clone()]);
     run_tool(Command::new("e2fsck").arg("-fn").arg(&image));
     let view = run_tool(Command::new("dumpe2fs").arg("-h").arg(&image));
     assert!(view.out.contains(" 131072\n"), "{}", view.out);

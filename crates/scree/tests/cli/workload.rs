@@ -222,7 +222,7 @@ impl Workload {
 
     /// Removes a name of a file.
     fn lose(&mut self, path: &str) {
-        let node = self.names.remove(path).expect("it is there");
+        let node = self.names.remove(path).expect("it exists");
         self.nodes[node].names.remove(path);
         let operation = match self.nodes[node].names.is_empty() {
             true => "delete",
@@ -442,7 +442,7 @@ impl Workload {
         let moved = moved.filter(|path| **path == from || path.starts_with(&below));
         for path in moved.cloned().collect::<Vec<String>>() {
             let new = format!("{to}{}", &path[from.len()..]);
-            let node = self.names.remove(&path).expect("it is there");
+            let node = self.names.remove(&path).expect("it exists");
             self.names.insert(new.clone(), node);
             let names = &mut self.nodes[node].names;
             names.remove(&path);

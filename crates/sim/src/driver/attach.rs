@@ -94,7 +94,7 @@ impl TestVolumes {
         }
         volume.history.durable = volume.history.durable.min(end);
         if let Some(client) = &mut volume.client {
-            client.committed = end;
+            client.in_journal = end;
         }
         volume.is_known = true;
         self.record_commits(context)?;

@@ -313,15 +313,15 @@ impl TestVolumes {
     /// Sets what each volume must contain after a restart of the host.
     fn expect_after_restart(&mut self, is_power_failure: bool) {
         for volume in &mut self.list {
-            let (committed, torn) = match (&volume.client, volume.expect) {
+            let (in_journal, torn) = match (&volume.client, volume.expect) {
                 (Some(client), _) if client.is_stopped() => (volume.history.durable, true),
-                (Some(client), _) => (client.committed, true),
+                (Some(client), _) => (client.in_journal, true),
                 (None, Expectation::Since { boundary, torn, .. }) => (boundary, torn),
                 (None, Expectation::Version(_)) => continue,
             };
             let boundary = match is_power_failure {
                 true => volume.history.durable,
-                false => committed,
+                false => in_journal,
             };
             volume.expect = Expectation::Since {
                 boundary: boundary.max(volume.version_floor),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::{CopysetId, UnitId};
 use unit::Unit;
 use volume::catalog::{Catalog, Copyset};
-use volume::repair::{Depth, Pace, PassReport, RepairMember, Stopped, Task, Uncommitted};
+use volume::repair::{CopysetRepair, Depth, Pace, PassReport, RepairMember, Stopped, Uncommitted};
 use world::simulated::{Fault, SimulatedDisk, SimulatedPool, SimulatedRandom};
 use world::{Clock, Millis};
 
@@ -142,7 +142,7 @@ impl Maintenance {
         copyset: CopysetId,
         plan: RepairPlan,
     ) -> Check<Option<PassReport>> {
-        let mut task = Task::new(copyset);
+        let mut repair = CopysetRepair::new(copyset);
         let mut restored = BTreeSet::new();
         context.machine.catalog.members.begin_repair(copyset);
         for _ in 0..PASSES_MAX {
@@ -151,7 +151,7 @@ impl Maintenance {
                 return Ok(None);
             };
             let missed = context.machine.catalog.members.missed_writes(copyset);
-            let passed = pass(context, &mut task, &set, plan);
+            let passed = pass(context, &mut repair, &set, plan);
             if context.is_off() {
                 return Ok(None);
             }
@@ -327,7 +327,7 @@ fn choose_replacement(context: &mut Context, set: &Copyset) -> Check<Option<usiz
 /// One pass over a copyset.
 fn pass(
     context: &Context,
-    task: &mut Task,
+    repair: &mut CopysetRepair,
     set: &Copyset,
     plan: RepairPlan,
 ) -> Result<PassReport, Stopped> {
@@ -362,7 +362,7 @@ fn pass(
     if let Some(capability_cache) = capability_cache {
         capability_cache.begin_repair(set.id, plan.depth != Depth::Rebuild);
     }
-    let passed = task.pass(set.erasure(), &members, &uncommitted, plan.depth, &pace);
+    let passed = repair.pass(set.erasure(), &members, &uncommitted, plan.depth, &pace);
     if let Some(capability_cache) = capability_cache {
         capability_cache.end_repair(set.id);
     }

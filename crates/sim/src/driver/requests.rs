@@ -21,7 +21,7 @@ impl TestVolumes {
         }
         let volume = &mut self.list[index];
         if let Some(client) = &mut volume.client {
-            client.commit(&volume.history);
+            client.end_batch(&volume.history);
         }
         Ok(())
     }

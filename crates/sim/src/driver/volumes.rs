@@ -147,7 +147,7 @@ impl TestVolumes {
         trace!(context, "{} {id} at {boundary}", volume.id);
         client.volume.snapshot(id);
         if !client.is_stopped() {
-            client.committed = boundary;
+            client.in_journal = boundary;
             volume.pending.insert(id, boundary);
         }
         Ok(())

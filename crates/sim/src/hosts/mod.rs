@@ -256,7 +256,7 @@ impl Run {
                 }
             }
             // If it fails, the volume has stopped.
-            let _ = attached.volume.commit();
+            let _ = attached.volume.end_batch();
             Ok(())
         })
     }

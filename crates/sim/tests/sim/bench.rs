@@ -100,7 +100,7 @@ impl Bench {
             ));
             assert_eq!(done, Started::Done, "block {block}");
         }
-        volume.commit().expect("the journal works");
+        volume.end_batch().expect("the journal works");
     }
 
     /// Flushes the volume.
@@ -108,7 +108,7 @@ impl Bench {
         match volume.start(Request::flush(2)) {
             Started::Done => return Ok(()),
             Started::Failed(error) => return Err(error),
-            _ => volume.commit()?,
+            _ => volume.end_batch()?,
         }
         let answers = self.turn(volume, 20);
         let answer = answers

@@ -180,8 +180,8 @@ fn exactly_the_slots_that_no_other_version_names_die_with_a_version() {
                 continue;
             }
             let version = versions[chosen].take().expect("kept");
-            let neighbours = version.parent.into_iter().chain(children.iter().copied());
-            let sides = neighbours.map(|at| versions[at].as_ref().expect("kept").side(&pages));
+            let neighbors = version.parent.into_iter().chain(children.iter().copied());
+            let sides = neighbors.map(|at| versions[at].as_ref().expect("kept").side(&pages));
             let sides: Vec<_> = sides.collect();
             let plan = dead(version.side(&pages), sides).expect("infallible");
             let dying: BTreeSet<Location> = plan

@@ -267,7 +267,7 @@ fn write_until_full(bench: &Bench, volume: &mut Volume) -> Option<IoError> {
         )) {
             Started::Failed(error) => return Some(error),
             Started::Busy => waits += 1,
-            _ => volume.commit().expect("the journal works"),
+            _ => volume.end_batch().expect("the journal works"),
         }
         bench.turn(volume, 2);
     }
@@ -368,7 +368,7 @@ fn a_write_that_waited_is_not_acknowledged_if_the_journal_fails() {
         Started::Pending,
         "the block's other bytes are read first"
     );
-    volume.commit().expect("the journal works");
+    volume.end_batch().expect("the journal works");
     let host = bench.machine.journal_folder();
     bench.machine.simulation.disk.inject(&host, Fault::ReadOnly);
     let answers = bench.turn(&mut volume, 10);
@@ -415,7 +415,7 @@ fn a_job_reads_blocks_only_after_they_are_in_the_journals_file() {
         };
         assert_eq!(*started, expected);
     }
-    volume.commit().expect("the journal works");
+    volume.end_batch().expect("the journal works");
     let answers = bench.turn(&mut volume, 30);
     for token in [2, 3, 4] {
         let answer = answers.iter().find(|answer| answer.token == token);

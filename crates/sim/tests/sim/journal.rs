@@ -76,7 +76,7 @@ impl Log {
                     }
                     self.writes.push((sequence, block, count));
                 }
-                self.journal.commit().expect("the disk works");
+                self.journal.write_batch().expect("the disk works");
             }
             6 | 7 => {
                 self.journal.file().sync_data().expect("the disk works");
@@ -186,7 +186,7 @@ fn after_a_flip_of_any_byte_recovery_finds_a_prefix_or_refuses() {
                 .expect("the disk works");
             writes.push((sequence, record, 0));
         }
-        journal.commit().expect("the disk works");
+        journal.write_batch().expect("the disk works");
     }
     let used = 4096 + journal.head();
     drop(journal);
@@ -250,7 +250,7 @@ fn two_torn_headers_do_not_make_a_valid_one() {
             journal
                 .append_zero(BlockIndex(u64::from(epoch)), 1, sequence)
                 .expect("the disk works");
-            journal.commit().expect("the disk works");
+            journal.write_batch().expect("the disk works");
             drop(journal);
             simulation.crash();
             let world = simulation.world();

@@ -78,7 +78,7 @@ fn close(bench: &Bench, machine: &Machine, mut volume: Volume) {
     while volume.close_state().is_none() {
         machine.simulation.pool.run_all(bench.random());
         volume.poll(&mut Vec::new());
-        volume.commit().expect("the journal works");
+        volume.end_batch().expect("the journal works");
     }
     assert_eq!(volume.close_state(), Some(Ok(())));
 }
@@ -86,7 +86,7 @@ fn close(bench: &Bench, machine: &Machine, mut volume: Volume) {
 /// Flushes a volume without advancing the clock.
 fn flush(bench: &Bench, other: &Machine, volume: &mut Volume) {
     assert_eq!(volume.start(Request::flush(8)), Started::Pending);
-    volume.commit().expect("the journal works");
+    volume.end_batch().expect("the journal works");
     other.simulation.pool.run_all(bench.random());
     let mut completions = Vec::new();
     volume.poll(&mut completions);
@@ -136,7 +136,7 @@ fn after_a_crash_at_any_step_the_catalog_names_a_complete_journal() {
                 Durability::Volatile,
             ));
             assert_eq!(started, Started::Done);
-            let _ = volume.commit();
+            let _ = volume.end_batch();
         }
         let was_named = named(&bench.machine, id).expect("one is").epoch == epoch;
         bench.machine.crash();

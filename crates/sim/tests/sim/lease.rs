@@ -87,7 +87,7 @@ fn an_expired_lease_answers_only_reads_and_a_renewal_continues_all_in_order() {
         )),
     ];
     assert!(started.iter().all(|one| *one == Started::Pending));
-    volume.commit().expect("it has not stopped");
+    volume.end_batch().expect("it has not stopped");
     assert_eq!(run_jobs(&bench, &mut volume), [], "nothing is acknowledged");
     assert!(volume.status().stalled);
     assert_eq!(volume.next_timer(), None, "the renewal wakes it");
@@ -124,7 +124,7 @@ fn a_flush_that_ends_after_expiry_is_not_acknowledged_before_a_renewal() {
     assert_eq!(volume.start(Request::flush(20)), Started::Pending);
     let fua = volume.start(Request::write(21, 0, &[2; 4096], Durability::Durable));
     assert_eq!(fua, Started::Pending);
-    volume.commit().expect("it has not stopped");
+    volume.end_batch().expect("it has not stopped");
     expire(&bench);
     assert_eq!(run_jobs(&bench, &mut volume), []);
     // A flush with nothing to sync has to wait, too.
@@ -220,7 +220,7 @@ fn waiting_writes_do_not_fail_with_an_error_from_before_the_renewal() {
         Durability::Volatile,
     )) == Started::Done
     {
-        volume.commit().expect("the journal works");
+        volume.end_batch().expect("the journal works");
         block += 1;
     }
     run_jobs(&bench, &mut volume);
@@ -258,7 +258,7 @@ fn a_former_holder_that_does_not_stop_writes_into_a_file_that_is_never_read() {
     }
     bench.write(&mut new, 2..6, 2);
     new.start(Request::flush(1));
-    new.commit().expect("the disk works");
+    new.end_batch().expect("the disk works");
     bench.write(&mut old, 0..8, 9);
     bench
         .flush(&mut old)

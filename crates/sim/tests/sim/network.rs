@@ -9,7 +9,7 @@ use sim::net::record::Counts;
 use sim::setup::{NetSetup, Setup};
 use unit_wire::Verb;
 use volume::Volume;
-use volume::repair::{Depth, Pace, PassReport, RepairMember, Stopped, Task, Uncommitted};
+use volume::repair::{CopysetRepair, Depth, Pace, PassReport, RepairMember, Stopped, Uncommitted};
 use world::Clock;
 
 use crate::bench::Bench;
@@ -274,8 +274,8 @@ fn repair_once(bench: &Bench, copyset: CopysetId) -> PassReport {
     let network = machine.network.as_ref().expect("there is one");
     network.capability_cache().begin_repair(copyset, false);
     let erasure = set.erasure();
-    let mut task = Task::new(copyset);
-    let passed = task.pass(
+    let mut repair = CopysetRepair::new(copyset);
+    let passed = repair.pass(
         erasure,
         &placed,
         &uncommitted,

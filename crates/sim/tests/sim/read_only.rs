@@ -140,7 +140,7 @@ fn a_read_only_volume_refuses_changes_and_does_not_call_the_catalog() {
         refused
     );
     assert_eq!(reader.start(Request::flush(1)), Started::Done);
-    assert_eq!(reader.commit(), Ok(()));
+    assert_eq!(reader.end_batch(), Ok(()));
     assert!(reader.capabilities().read_only);
     assert_eq!(reader.next_timer(), None);
     assert_eq!(reader.status().head, Some(key));

@@ -94,7 +94,7 @@ fn a_block_written_after_its_readahead_is_read_with_its_new_content() {
         let bytes = [next as u8 ^ 1; 4096];
         let done = volume.start(Request::write(9, next * 4096, &bytes, Durability::Volatile));
         assert_eq!(done, Started::Done);
-        volume.commit().expect("the journal works");
+        volume.end_batch().expect("the journal works");
         bench.turn(&mut volume, (block % 3) as usize);
     }
     bench.close(volume);

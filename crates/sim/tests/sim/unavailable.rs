@@ -167,7 +167,7 @@ fn a_write_of_half_a_block_waits_for_the_other_half() {
     set_fault(&bench.machine, Some(Fault::Missing));
     let half = volume.start(Request::write(1, 4096, &[9; 2048], Durability::Volatile));
     assert_eq!(half, Started::Pending);
-    volume.commit().expect("the journal works");
+    volume.end_batch().expect("the journal works");
     assert_eq!(advance(&bench, &mut volume, Duration::from_secs(20)), []);
     set_fault(&bench.machine, None);
     let answers = advance(&bench, &mut volume, Duration::from_secs(2));

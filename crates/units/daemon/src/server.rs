@@ -266,7 +266,7 @@ impl Acceptor {
             .name("host".to_owned())
             .spawn(move || {
                 if let Err(error) = connection::serve(&shared, stream, &permit) {
-                    tracing::debug!(%error, "connection ended");
+                    tracing::debug!(%error, "daemon closed connection");
                 }
             })?;
         self.threads.insert(number, thread);

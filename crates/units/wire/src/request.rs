@@ -12,7 +12,9 @@ use crate::verb::Verb;
 
 pub(crate) use codec::segment;
 
-/// A request. Its numbers are not checked here.
+/// A request. Decoding it checks its form: counts fit the body, and reserved fields are zero. The
+/// daemon checks whether the host may send it, and the unit ([`unit::Unit`]) whether its slots,
+/// sizes and generations match the segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request<'a> {
     /// The first request of a connection; the answer is a [`Greeting`](crate::Greeting).

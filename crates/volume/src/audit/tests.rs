@@ -150,7 +150,7 @@ impl<'a> Setup<'a> {
         let config = PlacerConfig {
             slot_bytes: SLOT_BYTES,
             slots_max: layout.slots_max(64),
-            width: 3,
+            destage_width: 3,
             replicas: self.replicas(),
             layout,
             shuffle: !self.is_sealed,

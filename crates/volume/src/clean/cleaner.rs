@@ -31,14 +31,14 @@ pub struct Cleaner {
     catalog: Arc<dyn Catalog>,
     open_keys: OpenKeys,
     /// The latest views: versions are mostly removed one after another, and each is
-    /// the neighbour of the previous one.
+    /// the neighbor of the previous one.
     views: Arc<Mutex<KeptViews>>,
 }
 
 /// Views, oldest first.
 type KeptViews = Vec<(VersionKey, Arc<View>)>;
 
-/// Views kept in memory: a version, its usual two neighbours, and one more. A view
+/// Views kept in memory: a version, its usual two neighbors, and one more. A view
 /// takes up to about 4 MiB.
 const VIEWS_KEPT: usize = 4;
 
@@ -100,23 +100,23 @@ impl Cleaner {
         key: VersionKey,
         not_before: Millis,
     ) -> Result<Removal, CleanError> {
-        let neighbours = self.catalog.neighbours(key)?;
+        let neighbors = self.catalog.neighbors(key)?;
         // A version with several children stays until one child is left. Without
         // it two versions could hold a slot and be neither parent nor child of
         // each other, and [`dead`] would free it although one of them holds it.
-        if neighbours.needed || neighbours.children.len() > 1 {
+        if neighbors.needed || neighbors.children.len() > 1 {
             return Ok(Removal::Needed);
         }
         let version = self.side(&self.catalog.version(key)?)?;
-        let others = neighbours
+        let others = neighbors
             .parent
             .iter()
-            .chain(&neighbours.children)
-            .map(|neighbour| self.side(neighbour))
+            .chain(&neighbors.children)
+            .map(|neighbor| self.side(neighbor))
             .collect::<Result<_, _>>()?;
         let plan = dead(version, others)?;
         self.catalog
-            .remove_version(key, &neighbours, not_before, &plan.encode())?;
+            .remove_version(key, &neighbors, not_before, &plan.encode())?;
         Ok(Removal::Removed {
             slots: plan.slots(),
         })

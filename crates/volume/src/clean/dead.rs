@@ -2,14 +2,14 @@
 //!
 //! Versions form a tree, and the versions that hold a slot are connected in it: one
 //! version is the first to hold the slot, and its descendants hold it until it is
-//! overwritten. Let K be the version that is removed. A slot that K holds is freed if
-//! neither K's parent nor any child of K, among kept versions, holds it at the same location. This requires that a
-//! version with several children is never removed; `Cleaner::remove_version` refuses
-//! that.
+//! overwritten. The neighbors of a version are its parent and its children, among kept
+//! versions. A slot of the removed version is freed if no neighbor holds it at the same
+//! location. This requires that a version with several children is never removed;
+//! `Cleaner::remove_version` refuses that.
 //!
-//! The walk reads the map of K and those of its parent and children page by page, from
-//! the root to the leaves. Where a neighbour has the same page, and the same writes over
-//! it, that neighbour holds all slots of this page too, and the page is skipped. The cost
+//! The walk reads the maps of the removed version and of its neighbors page by page, from
+//! the root to the leaves. Where a neighbor has the same page, and the same writes over
+//! it, that neighbor holds all slots of this page too, and the page is skipped. The cost
 //! is that of the difference, not of the volume.
 
 use std::collections::HashSet;
@@ -102,21 +102,21 @@ impl<F: FetchPages> Side<F> {
 }
 
 /// The slots, of blocks and of map and tail pages, that `version` holds and
-/// none of `neighbours` does.
+/// none of `neighbors` does.
 ///
 /// # Errors
 /// If a page cannot be read. Nothing may be freed then.
 pub fn dead<F: FetchPages>(
     version: Side<F>,
-    neighbours: Vec<Side<F>>,
+    neighbors: Vec<Side<F>>,
 ) -> Result<FreePlan, DeadError<F>> {
     let mut walk = Walk {
         version,
-        neighbours,
+        neighbors,
         plan: FreePlan::default(),
     };
     let held: HashSet<Entry> = walk
-        .neighbours
+        .neighbors
         .iter()
         .flat_map(|side| side.view.tail.iter().copied())
         .collect();
@@ -134,7 +134,7 @@ pub fn dead<F: FetchPages>(
             index,
         };
         let others = walk
-            .neighbours
+            .neighbors
             .iter()
             .map(|side| side.view.root.get(index))
             .collect();
@@ -145,13 +145,13 @@ pub fn dead<F: FetchPages>(
 
 struct Walk<F> {
     version: Side<F>,
-    neighbours: Vec<Side<F>>,
+    neighbors: Vec<Side<F>>,
     plan: FreePlan,
 }
 
 impl<F: FetchPages> Walk<F> {
     /// Walks the page at `position`: `own` leads to it in the version's tree,
-    /// `others[i]` in neighbour `i`'s.
+    /// `others[i]` in neighbor `i`'s.
     fn page(
         &mut self,
         position: Position,
@@ -164,10 +164,10 @@ impl<F: FetchPages> Walk<F> {
             return Ok(());
         }
         let held_whole = self
-            .neighbours
+            .neighbors
             .iter()
             .zip(&others)
-            .any(|(neighbour, other)| *other == own && view.same_writes(&neighbour.view, &range));
+            .any(|(neighbor, other)| *other == own && view.same_writes(&neighbor.view, &range));
         if held_whole {
             return Ok(());
         }
@@ -178,10 +178,10 @@ impl<F: FetchPages> Walk<F> {
         }
         let own_page = self.version.fetch(position, own)?;
         let mut other_pages: Vec<Option<Arc<Page>>> = Vec::with_capacity(others.len());
-        for (neighbour, other) in self.neighbours.iter_mut().zip(&others) {
+        for (neighbor, other) in self.neighbors.iter_mut().zip(&others) {
             other_pages.push(match *other == own {
                 true => own_page.clone(),
-                false => neighbour.fetch(position, *other)?,
+                false => neighbor.fetch(position, *other)?,
             });
         }
         if position.level == Level::Leaf {
@@ -214,8 +214,8 @@ impl<F: FetchPages> Walk<F> {
             else {
                 continue;
             };
-            let held = self.neighbours.iter().zip(others).any(|(neighbour, page)| {
-                let found = neighbour
+            let held = self.neighbors.iter().zip(others).any(|(neighbor, page)| {
+                let found = neighbor
                     .view
                     .written(block)
                     .unwrap_or_else(|| in_tree(page.as_deref()));

@@ -22,9 +22,9 @@ pub struct VolumeConfig {
     pub tail_pages_max: usize,
     /// Size of a segment in bytes.
     pub segment_bytes: u32,
-    /// How many copysets have an open segment: one destage is scattered over this
-    /// many copysets at random.
-    pub scatter_width: usize,
+    /// The greatest number of segments, each on a copyset of its own, over which one
+    /// destage scatters its blocks.
+    pub destage_width: usize,
 }
 
 impl Default for VolumeConfig {
@@ -36,7 +36,7 @@ impl Default for VolumeConfig {
             tail_entries_max: 256 << 10,
             tail_pages_max: 2048,
             segment_bytes: 8 << 20,
-            scatter_width: 16,
+            destage_width: 16,
         }
     }
 }

@@ -59,8 +59,8 @@ impl BlockDevice for Volume {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
-        self.commit_or_stop();
+    fn end_batch(&mut self) -> Result<(), IoError> {
+        self.end_batch_or_stop();
         self.lease.end_batch();
         match &self.stopped {
             Some(error) => Err(error.clone()),
@@ -77,7 +77,7 @@ impl BlockDevice for Volume {
         self.admit_held();
         self.reader.hedge_slow_reads();
         self.reader.retry_unavailable();
-        self.commit_or_stop();
+        self.end_batch_or_stop();
         self.acknowledge_written();
         self.lease.end_batch();
         completions.append(&mut self.reader.ready);
@@ -127,7 +127,7 @@ impl Volume {
             // The renewal wakes; this is for one that came before this call.
             return (self.lease_status() != LeaseStatus::Expired).then_some(Duration::ZERO);
         }
-        if self.has_acknowledgements() {
+        if self.has_acknowledgments() {
             return Some(Duration::ZERO);
         }
         self.destage_timer()

@@ -20,7 +20,7 @@
 //!
 //! A change of zero bytes is completed at once.
 //!
-//! Invariant: the acknowledgement of a flush, or of any change, leaves the
+//! Invariant: the acknowledgment of a flush, or of any change, leaves the
 //! volume at most one turn of its owner's loop after the clock was checked and
 //! showed less than the end of the lease.
 
@@ -129,7 +129,7 @@ impl Volume {
     }
 
     /// Whether a request waits only for a check of the clock.
-    pub(super) fn has_acknowledgements(&self) -> bool {
+    pub(super) fn has_acknowledgments(&self) -> bool {
         !self.lease.unacknowledged.is_empty() || self.flush.has_synced_waiters()
     }
 
@@ -144,7 +144,7 @@ impl Volume {
     /// Completes requests whose changes are written, and durable if that was
     /// requested, if the lease holds.
     pub(super) fn acknowledge_written(&mut self) {
-        if self.stopped.is_some() || !self.has_acknowledgements() || !self.lease_holds() {
+        if self.stopped.is_some() || !self.has_acknowledgments() || !self.lease_holds() {
             return;
         }
         for token in self.lease.unacknowledged.drain(..) {

@@ -90,7 +90,7 @@ fn load_some(volume: &Weak<Env>, mut left: PageQueue, number: u64) {
     let pages = match fetch(&env, view.filling(), &wanted) {
         Ok(pages) => pages,
         Err(error) => {
-            tracing::debug!(volume = %env.volume, %error, "map preload stopped early");
+            tracing::debug!(volume = %env.volume, %error, "volume stopped preload of its map");
             return;
         }
     };
@@ -129,7 +129,7 @@ fn release_removed(volume: &Weak<Env>, mut gone: PageQueue) {
         }
         // The pages stay protected until the volume is closed.
         Err(error) => {
-            tracing::debug!(volume = %env.volume, %error, "removed map pages stay protected")
+            tracing::debug!(volume = %env.volume, %error, "volume could not release removed map pages, which stay in the cache")
         }
     }
     if !gone.is_empty() {

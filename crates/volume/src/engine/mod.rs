@@ -18,9 +18,9 @@
 //! ```
 //!
 //! Lifecycle of a write: 1. admit (sealed into the journal's batch; `active`),
-//! 2. commit (batch written; may be acknowledged), 3. freeze (`frozen`),
-//! 4. destage (placed, synced), 5. commit the version, 6. `young`, and the
-//! journal's space is released.
+//! 2. write the batch to the journal's file (may be acknowledged), 3. freeze
+//! (`frozen`), 4. destage (placed, synced), 5. commit the version, 6. `young`, and
+//! the journal's space is released.
 //!
 //! While the lease is expired, 1 and 2 wait until it is renewed (`lease.rs`). Reads
 //! of what only unavailable units have wait, too (`reader/unavailable.rs`); slow reads are

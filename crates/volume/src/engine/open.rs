@@ -248,7 +248,7 @@ impl Env {
         let config = PlacerConfig {
             slot_bytes,
             slots_max: layout.slots_max(self.config.segment_bytes / slot_bytes),
-            width: self.config.scatter_width,
+            destage_width: self.config.destage_width,
             replicas,
             layout,
             shuffle: self.keyring.own().is_plaintext(),

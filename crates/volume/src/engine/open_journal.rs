@@ -148,7 +148,7 @@ pub(super) fn recover_journal(
             if position > 0 && lease.journal.is_none() && location.folder.is_none() {
                 tracing::warn!(
                     %volume, journal = %location.path.display(),
-                    "no journal found: unless the last host closed the volume, the writes that it \
+                    "volume has no journal: unless the last host closed the volume, the writes that it \
                      flushed after the newest version are lost"
                 );
             }

@@ -173,7 +173,7 @@ impl BlockDevice for ReadOnlyVolume {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 

@@ -50,7 +50,7 @@ impl Volume {
     /// has recorded it there as pending.
     pub fn snapshot(&mut self, snapshot: SnapshotId) {
         self.freeze(vec![snapshot]);
-        self.commit_or_stop();
+        self.end_batch_or_stop();
     }
 
     /// Sets the size in bytes. Never shrinks the volume.
@@ -67,7 +67,7 @@ impl Volume {
         self.closing = true;
         self.reader.fail_waiting();
         self.destage.retry_now();
-        self.commit_or_stop();
+        self.end_batch_or_stop();
     }
 
     /// The result of closing; `None` while the volume is open. Drive it with
@@ -151,11 +151,11 @@ impl Volume {
 
     /// Ends the batch, starts what is due, and stops the volume if the journal
     /// cannot be written.
-    pub(super) fn commit_or_stop(&mut self) {
+    pub(super) fn end_batch_or_stop(&mut self) {
         if self.stopped.is_some() {
             return;
         }
-        if let Err(error) = self.journal.commit() {
+        if let Err(error) = self.journal.write_batch() {
             self.stop(IoError::Stopped(with_causes(&error)));
             return;
         }
@@ -177,7 +177,7 @@ impl Volume {
             Event::Checkpointed(end) => self.on_checkpointed(*end),
             Event::Swept(Ok(())) => {}
             Event::Swept(Err(reason)) => {
-                tracing::warn!(volume = %self.env.volume, reason, "cannot free orphans of earlier leases; the next attach retries");
+                tracing::warn!(volume = %self.env.volume, reason, "volume could not free orphans of earlier leases; the next attach retries");
             }
         }
     }

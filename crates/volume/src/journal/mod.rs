@@ -22,8 +22,8 @@
 //! Which host's file it is, and how another host takes it over: `files.rs`; where
 //! it is: `location.rs`.
 //!
-//! Lifecycle of a write: 1. append (sealed into the batch), 2. commit (the
-//! batch is in the file), 3. sync (durable), 4. destaged, 5. release.
+//! Lifecycle of a write: 1. append (sealed into the batch), 2. write the
+//! batch to the file, 3. sync (durable), 4. destage, 5. release.
 //!
 //! Invariant: the sequences of the records that recovery follows strictly grow. A
 //! record that an earlier lap of the journal left beyond a torn one has an older

@@ -221,7 +221,7 @@ impl Writer for PageWriter<'_> {
     }
 }
 
-/// As [`Header::encode`], into a page of zeroes. One for each commit of a batch, so it
+/// As [`Header::encode`], into a page of zeroes. One for each batch, so it
 /// neither allocates nor copies.
 pub(super) fn encode_header(page: &mut [u8], prefix: &RecordPrefix, entries: &[Entry]) {
     assert!(

@@ -11,8 +11,8 @@ use super::record::{ENTRIES_MAX, Entry, HEADER_BYTES, RecordPrefix, encode_heade
 use crate::seal::{Address, Sealer};
 
 const PAGE: u64 = HEADER_BYTES as u64;
-/// A batch that has grown to this is written at once rather than at commit,
-/// so that one turn of the loop needs no more memory than this.
+/// A batch that has grown to this is written at once rather than at its
+/// end, so that one turn of the loop needs no more memory than this.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Identifies a volume's journal, and where its log is to be followed from.
@@ -237,15 +237,15 @@ impl Journal {
             self.close_record();
         }
         if self.batch.len() >= BATCH_BYTES_MAX {
-            self.write_batch()?;
+            self.write_closed()?;
         }
         let left = self.left_after(self.head);
         if left < PAGE + self.block_size.bytes() as u64 {
-            self.write_batch()?;
+            self.write_closed()?;
             self.head += left;
         } else if left == self.ring_bytes {
             // The record before ended exactly at the ring's end.
-            self.write_batch()?;
+            self.write_closed()?;
         }
         let mut entries = std::mem::take(&mut self.entries);
         entries.clear();
@@ -295,12 +295,13 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Io`]: the caller must stop using the journal.
-    pub fn commit(&mut self) -> Result<(), JournalError> {
+    pub fn write_batch(&mut self) -> Result<(), JournalError> {
         self.close_record();
-        self.write_batch()
+        self.write_closed()
     }
 
-    fn write_batch(&mut self) -> Result<(), JournalError> {
+    /// Writes the records of the batch, all of which are closed.
+    fn write_closed(&mut self) -> Result<(), JournalError> {
         if self.batch.is_empty() {
             return Ok(());
         }

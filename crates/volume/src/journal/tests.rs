@@ -103,7 +103,7 @@ fn a_record_that_ends_exactly_at_the_rings_end_does_not_grow_beyond_it() {
                 counter += 1;
                 placed.push((counter, append(&mut journal, &keyring, counter)));
             }
-            journal.commit().expect("the disk works");
+            journal.write_batch().expect("the disk works");
             for (counter, placed) in placed {
                 let mut read = [0; 4096];
                 journal
@@ -126,15 +126,15 @@ fn a_rotten_durable_record_is_an_error_and_a_torn_tail_is_not() {
     let keyring = keyring();
     let mut journal = create(&world);
     append(&mut journal, &keyring, 1);
-    journal.commit().expect("the disk works");
+    journal.write_batch().expect("the disk works");
     let first_end = journal.head();
     append(&mut journal, &keyring, 2);
-    journal.commit().expect("the disk works");
+    journal.write_batch().expect("the disk works");
     journal.file().sync_data().expect("the disk works");
     journal.synced(journal.head());
     let second_end = journal.head();
     append(&mut journal, &keyring, 3);
-    journal.commit().expect("the disk works");
+    journal.write_batch().expect("the disk works");
     assert_eq!(replayed(&world, 0).expect("it is whole"), [1, 2, 3]);
 
     let flip = |position: u64| {

@@ -40,7 +40,8 @@ fn members(rig: &Rig, of: &[(u8, MemberState)]) -> Vec<RepairMember> {
 
 fn once(rig: &Rig, of: &[(u8, MemberState)], pace: &dyn Pace) -> PassReport {
     let members = members(rig, of);
-    let found = Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, pace);
+    let found =
+        CopysetRepair::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, pace);
     found.expect("nothing stops it")
 }
 

@@ -114,7 +114,7 @@ impl Pass<'_> {
 
     /// Finds damaged slots: in a scrub, and where a rebuilding member is suspect. There,
     /// and where in-sync members are compared, the segment is synced first: its slots may
-    /// come from a put or a sync that failed, or from a task that was interrupted.
+    /// come from a put or a sync that failed, or from a repair that was interrupted.
     fn scrub(
         &mut self,
         state: &mut SegmentState,

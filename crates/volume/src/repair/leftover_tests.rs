@@ -54,7 +54,7 @@ fn a_member_in_sync_is_durable() {
     }
 }
 
-/// Segments that are not suspect are not read, unless a pass of the same task failed to
+/// Segments that are not suspect are not read, unless a pass of the same repair failed to
 /// put them.
 #[test]
 fn slots_that_a_pass_put_in_part_are_made_durable_by_the_next() {
@@ -62,10 +62,10 @@ fn slots_that_a_pass_put_in_part_are_made_durable_by_the_next() {
     rig.put(0, 1, 0..10);
     let mut members = rig.members(&[InSync, Rebuilding]);
     members[1].suspect = SuspectUnit::Serials(Vec::new());
-    let mut task = Task::new(copyset());
+    let mut repair = CopysetRepair::new(copyset());
     let mut pass = || {
         let pace = Steps::endless();
-        let found = task.pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
+        let found = repair.pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
         found.expect("nothing stops it")
     };
     rig.simulation.disk.inject(&path(1), Fault::SyncFails);
@@ -76,7 +76,7 @@ fn slots_that_a_pass_put_in_part_are_made_durable_by_the_next() {
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
-/// An interrupted task has put slots on a member that counts as in sync.
+/// An interrupted repair has put slots on a member that counts as in sync.
 #[test]
 fn compared_slots_are_durable() {
     let mut rig = Rig::new(2);
@@ -141,8 +141,13 @@ fn a_segment_that_cannot_be_appended_to_is_rewritten() {
     members[1].unit = Arc::new(whole);
     for _ in 0..2 {
         let pace = Steps::endless();
-        let found =
-            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
+        let found = CopysetRepair::new(copyset()).pass(
+            None,
+            &members,
+            &all_committed(),
+            Depth::Rebuild,
+            &pace,
+        );
         assert_eq!(found.expect("nothing stops it").problems, BTreeSet::new());
     }
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));

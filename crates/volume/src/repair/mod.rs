@@ -55,5 +55,5 @@ mod tests;
 mod verdict;
 
 pub use compare::Uncommitted;
-pub use pass::Task;
+pub use pass::CopysetRepair;
 pub use report::{Depth, Pace, PassReport, RepairMember, Stopped, SuspectUnit};

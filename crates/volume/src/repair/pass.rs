@@ -19,7 +19,7 @@ use crate::scatter::Layout;
 
 /// A series of passes over a copyset, with what they have verified so far.
 #[derive(Debug)]
-pub struct Task {
+pub struct CopysetRepair {
     copyset: CopysetId,
     /// Segments that are known to be intact and durable: the pass that finds nothing
     /// left to copy does not read them again, which would take as long as copying them.
@@ -31,8 +31,8 @@ pub struct Task {
 /// Segments on members.
 pub(super) type SegmentSet = HashSet<(UnitId, SegmentId)>;
 
-impl Task {
-    /// A task before its first pass.
+impl CopysetRepair {
+    /// The repair of `copyset`, before its first pass.
     #[must_use]
     pub fn new(copyset: CopysetId) -> Self {
         Self {
@@ -102,9 +102,9 @@ pub(super) struct Pass<'a> {
     pub(super) damaged: HashMap<usize, bool>,
     /// The last damaged segment, and its number of damaged slots.
     pub(super) rotted: Option<(SegmentId, u64)>,
-    /// The task's verified segments.
+    /// The repair's verified segments.
     pub(super) verified: &'a mut SegmentSet,
-    /// The task's suspect segments.
+    /// The repair's suspect segments.
     pub(super) suspect: &'a mut SegmentSet,
 }
 

@@ -41,8 +41,13 @@ fn one_bad_file_excludes_no_member_from_the_pass() {
     };
     let repair = |rig: &Rig| {
         let pace = Steps::endless();
-        let found =
-            Task::new(copyset()).pass(None, &members(rig), &all_committed(), Depth::Rebuild, &pace);
+        let found = CopysetRepair::new(copyset()).pass(
+            None,
+            &members(rig),
+            &all_committed(),
+            Depth::Rebuild,
+            &pace,
+        );
         found.expect("nothing stops it")
     };
     let found = repair(&rig);
@@ -226,9 +231,9 @@ fn only_suspect_segments_of_a_rebuilding_member_are_read() {
     }
     let mut members = rig.members(&[InSync, Rebuilding]);
     members[1].suspect = SuspectUnit::Serials(vec![3..4, 9..u64::MAX]);
-    let mut task = Task::new(copyset());
+    let mut repair = CopysetRepair::new(copyset());
     let mut pass = |depth| {
-        let passed = task.pass(None, &members, &all_committed(), depth, &Steps::endless());
+        let passed = repair.pass(None, &members, &all_committed(), depth, &Steps::endless());
         passed.expect("nothing stops it")
     };
     let found = pass(Depth::Rebuild);

@@ -67,7 +67,8 @@ pub(super) fn standing(rig: &Rig, change: &[(u8, MemberState)]) -> Vec<(u8, u8, 
 pub(super) fn once(rig: &Rig, of: &[(u8, u8, MemberState)], depth: Depth) -> PassReport {
     let members = members(rig, of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-    let found = Task::new(copyset()).pass(erasure, &members, &all_committed(), depth, &pace);
+    let found =
+        CopysetRepair::new(copyset()).pass(erasure, &members, &all_committed(), depth, &pace);
     found.expect("nothing stops it")
 }
 
@@ -272,8 +273,13 @@ fn slots_that_cannot_be_recovered_are_reported_and_put_no_member_in_sync() {
     of.retain(|(unit, ..)| ![0, 5].contains(unit));
     let (members, pace) = (members(&rig, &of), Steps::endless());
     let erasure = Some(rig.erasure);
-    let found =
-        Task::new(copyset()).pass(erasure, &members, &all_committed(), Depth::Rebuild, &pace);
+    let found = CopysetRepair::new(copyset()).pass(
+        erasure,
+        &members,
+        &all_committed(),
+        Depth::Rebuild,
+        &pace,
+    );
     let found = found.expect("nothing stops it");
     assert!(found.rotten > 0 && !found.problems.is_empty());
     assert!(!found.in_sync.contains(&unit_id(NEW)));
@@ -294,8 +300,13 @@ fn a_crash_at_any_step_of_a_rebuild_with_parity_loses_nothing() {
             let before = rig.simulation.disk.operations();
             rig.simulation.disk.arm_crash(before + number);
             let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-            let _ =
-                Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace);
+            let _ = CopysetRepair::new(copyset()).pass(
+                erasure,
+                &units,
+                &all_committed(),
+                Depth::Rebuild,
+                &pace,
+            );
             drop(units);
             let is_off = rig.simulation.disk.is_off();
             rig.simulation.disk.arm_crash(u64::MAX);
@@ -379,7 +390,7 @@ fn parity_is_recomputed_when_slots_are_freed_during_a_rebuild() {
         };
         let units = members(&rig, &of);
         let erasure = Some(rig.erasure);
-        Task::new(copyset())
+        CopysetRepair::new(copyset())
             .pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace)
             .expect("nothing stops it");
         let was_freed = pace.left.load(Ordering::Relaxed) > steps;
@@ -460,7 +471,13 @@ fn one_in_sync_member_alone_is_not_enough_with_parity() {
     let of = standing(&rig, &[(NEW, Rebuilding)]);
     let units = members(&rig, &of);
     let (erasure, pace) = (Some(rig.erasure), Steps::endless());
-    let found = Task::new(copyset()).pass(erasure, &units, &all_committed(), Depth::Rebuild, &pace);
+    let found = CopysetRepair::new(copyset()).pass(
+        erasure,
+        &units,
+        &all_committed(),
+        Depth::Rebuild,
+        &pace,
+    );
     let found = found.expect("nothing stops it");
     assert_eq!((found.in_sync, found.incomplete.len()), (Vec::new(), 0));
     for place in [2, 3, 4, 5] {
@@ -487,7 +504,7 @@ fn a_rebuilding_member_does_not_keep_padding_of_an_open_segment() {
         let (units, pace) = (members(&rig, &of), Steps::endless());
         let open_now = Uncommitted::new([(segment, 4)], Vec::new(), u64::MAX);
         for _ in 0..2 {
-            Task::new(copyset())
+            CopysetRepair::new(copyset())
                 .pass(Some(rig.erasure), &units, &open_now, Depth::Rebuild, &pace)
                 .expect("nothing stops it");
         }

@@ -128,7 +128,7 @@ impl Rig {
         depth: Depth,
     ) -> PassReport {
         let (members, pace) = (self.members(states), Steps::endless());
-        Task::new(copyset())
+        CopysetRepair::new(copyset())
             .pass(None, &members, uncommitted, depth, &pace)
             .expect("nothing stops it")
     }
@@ -258,29 +258,29 @@ fn a_new_member_receives_kept_slots_and_no_freed_ones() {
     );
 }
 
-/// The final pass of a task read again everything that the task had copied and synced,
+/// The final pass of a repair read again everything that the repair had copied and synced,
 /// which took as long as copying it.
 #[test]
-fn a_task_does_not_read_again_what_it_has_copied() {
+fn a_repair_does_not_read_again_what_it_has_copied() {
     let rig = Rig::new(2);
     rig.put(0, 1, 0..20);
     rig.put(0, 2, 0..20);
     let open = Uncommitted::new([(segment(2), 20)], Vec::new(), u64::MAX);
     let members = rig.members(&[InSync, Rebuilding]);
-    let moved = |task: &mut Task| {
+    let moved = |repair: &mut CopysetRepair| {
         let pace = Moved::default();
-        let found = task.pass(None, &members, &open, Depth::Rebuild, &pace);
+        let found = repair.pass(None, &members, &open, Depth::Rebuild, &pace);
         let slots = pace.0.load(Ordering::Relaxed) / u64::from(SLOT_BYTES);
         (found.expect("nothing stops it").copied_bytes > 0, slots)
     };
-    let mut task = Task::new(copyset());
-    assert_eq!(moved(&mut task), (true, 40));
+    let mut repair = CopysetRepair::new(copyset());
+    assert_eq!(moved(&mut repair), (true, 40));
     // An open segment may have been written in part.
-    assert_eq!(moved(&mut task), (false, 20));
-    let another = moved(&mut Task::new(copyset()));
-    assert_eq!(another, (false, 40), "another task trusts no copy unread");
+    assert_eq!(moved(&mut repair), (false, 20));
+    let another = moved(&mut CopysetRepair::new(copyset()));
+    assert_eq!(another, (false, 40), "another repair trusts no copy unread");
     rig.units[1].delete(segment(1)).expect("deleted");
-    assert_eq!(moved(&mut task), (true, 40));
+    assert_eq!(moved(&mut repair), (true, 40));
     assert_eq!(rig.kept(1, 1), rig.kept(0, 1));
 }
 
@@ -342,8 +342,13 @@ fn repair_continues_after_a_crash_at_any_step_and_loses_nothing() {
         let before = rig.simulation.disk.operations();
         rig.simulation.disk.arm_crash(before + number);
         let (members, pace) = (rig.members(&[InSync, Rebuilding]), Steps::endless());
-        let passed =
-            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
+        let passed = CopysetRepair::new(copyset()).pass(
+            None,
+            &members,
+            &all_committed(),
+            Depth::Rebuild,
+            &pace,
+        );
         drop(members);
         let is_off = rig.simulation.disk.is_off();
         rig.simulation.disk.arm_crash(u64::MAX);
@@ -375,8 +380,13 @@ fn repair_continues_after_being_stopped_at_any_step() {
         rig.put(0, 2, 0..20);
         let pace = Steps(AtomicU64::new(steps));
         let members = rig.members(&[InSync, Rebuilding]);
-        let passed =
-            Task::new(copyset()).pass(None, &members, &all_committed(), Depth::Rebuild, &pace);
+        let passed = CopysetRepair::new(copyset()).pass(
+            None,
+            &members,
+            &all_committed(),
+            Depth::Rebuild,
+            &pace,
+        );
         // A stopped pass reports no problems of members.
         let problems = passed.as_ref().map(|found| found.problems.clone());
         assert!(
@@ -446,7 +456,7 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
     rig.units[0].set(missing);
     let rest = [&rig.members(&[Draining, InSync, Rebuilding])[1..]].concat();
     for _ in 0..2 {
-        Task::new(copyset())
+        CopysetRepair::new(copyset())
             .pass(
                 None,
                 &rest,
@@ -460,7 +470,7 @@ fn two_units_that_fail_one_after_the_other_lose_nothing() {
     let members = rig.members(&[Draining, Draining, InSync, Rebuilding]);
     let mut in_sync = Vec::new();
     for _ in 0..2 {
-        let found = Task::new(copyset()).pass(
+        let found = CopysetRepair::new(copyset()).pass(
             None,
             &members[2..],
             &all_committed(),

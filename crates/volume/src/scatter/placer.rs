@@ -32,9 +32,9 @@ pub struct PlacerConfig {
     pub slot_bytes: u32,
     /// Slots in a full segment.
     pub slots_max: u32,
-    /// How many copysets have an open segment: pieces that are written together
-    /// land on that many.
-    pub width: usize,
+    /// The greatest number of segments, each on a copyset of its own, over which pieces
+    /// that are written together are scattered.
+    pub destage_width: usize,
     /// Copies of each segment.
     pub replicas: u8,
     /// How a segment's slots are laid out on its copyset. With parity, pieces are assigned
@@ -198,7 +198,7 @@ impl Placer {
         } else {
             segments.append(&mut self.open);
             let rows = count.div_ceil(self.config.layout.row_slots() as usize);
-            let width = self.config.width.clamp(1, candidates.len());
+            let width = self.config.destage_width.clamp(1, candidates.len());
             self.open_up_to(width.min(rows.max(1)), &choices, &mut segments)
                 .and_then(|()| self.assign_among(&mut segments, count, true, &choices))
         };
@@ -436,14 +436,14 @@ impl Placer {
 
 /// The number of segments for `count` pieces where some are written whole: each has at
 /// least [`WHOLE_BYTES_MIN`] on every member, if there is that much. At most as many as the
-/// width, unless more are needed so that hardly any fills up.
+/// destage width, unless more are needed so that hardly any fills up.
 fn segments_wanted(config: &PlacerConfig, count: usize) -> usize {
     let row_slots = config.layout.row_slots() as usize;
     let slots_min = (WHOLE_BYTES_MIN / config.slot_bytes as usize).max(1) * row_slots;
     // Chance assigns more to some: at 15/16 on average, few are full.
     let needed = count.div_ceil((config.slots_max as usize * 15 / 16).max(1));
     (count / slots_min)
-        .clamp(1, config.width.max(1))
+        .clamp(1, config.destage_width.max(1))
         .max(needed)
 }
 

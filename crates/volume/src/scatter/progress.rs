@@ -29,7 +29,7 @@ pub enum StopReason {
 /// Shared by a volume and its jobs.
 pub struct Progress {
     placed: AtomicU64,
-    is_cancelled: AtomicBool,
+    is_canceled: AtomicBool,
     term: LeaseTerm,
     clock: Arc<dyn Clock>,
 }
@@ -39,7 +39,7 @@ impl Progress {
     pub fn new(term: LeaseTerm, clock: Arc<dyn Clock>) -> Self {
         Self {
             placed: AtomicU64::new(0),
-            is_cancelled: AtomicBool::new(false),
+            is_canceled: AtomicBool::new(false),
             term,
             clock,
         }
@@ -57,7 +57,7 @@ impl Progress {
 
     /// The volume is closed: running jobs stop and free what they wrote.
     pub fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Release);
+        self.is_canceled.store(true, Ordering::Release);
     }
 
     /// Checks that the volume is open.
@@ -65,7 +65,7 @@ impl Progress {
     /// # Errors
     /// [`StopReason::Closed`].
     pub fn check_awaited(&self) -> Result<(), StopReason> {
-        match self.is_cancelled.load(Ordering::Acquire) {
+        match self.is_canceled.load(Ordering::Acquire) {
             true => Err(StopReason::Closed),
             false => Ok(()),
         }

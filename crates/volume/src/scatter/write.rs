@@ -216,7 +216,7 @@ pub fn discard_unconfirmed(store: &Store, placer: &mut Placer) {
         match store.free_orphans(segment, slots) {
             Ok(()) => placer.forget(segment),
             Err(error) => {
-                tracing::warn!(%segment, %error, "cannot free orphans; the next lease frees them");
+                tracing::warn!(%segment, %error, "volume could not free orphans; the next lease frees them");
             }
         }
     }
@@ -229,7 +229,7 @@ pub fn discard_confirmed(store: &Store, ledger: &Ledger) {
         match store.free_orphans(segment, slots) {
             Ok(()) => ledger.closed(segment),
             Err(error) => {
-                tracing::warn!(%segment, %error, "cannot free orphans; the next lease frees them");
+                tracing::warn!(%segment, %error, "volume could not free orphans; the next lease frees them");
             }
         }
     }

@@ -86,7 +86,7 @@ pub enum AgeError {
     },
     /// A digit is wrong or missing.
     #[error("the identity in {path} has a typing error: its checksum is wrong", path = path.display())]
-    Misspelt {
+    Misspelled {
         /// The identity file.
         path: PathBuf,
     },
@@ -141,19 +141,19 @@ fn read_identity(
         return Err(AgeError::OtherKind { path });
     }
     let Ok(checked) = CheckedHrpstring::new::<Bech32>(identity) else {
-        return Err(AgeError::Misspelt { path });
+        return Err(AgeError::Misspelled { path });
     };
     let mut secret = Zeroizing::new([0; 32]);
     let mut filled = 0;
     for byte in checked.byte_iter() {
         match secret.get_mut(filled) {
             Some(place) => *place = byte,
-            None => return Err(AgeError::Misspelt { path }),
+            None => return Err(AgeError::Misspelled { path }),
         }
         filled += 1;
     }
     if filled != secret.len() {
-        return Err(AgeError::Misspelt { path });
+        return Err(AgeError::Misspelled { path });
     }
     Ok(secret)
 }

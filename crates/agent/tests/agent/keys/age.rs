@@ -71,10 +71,14 @@ fn a_file_that_is_no_identity_file_is_refused() {
     }
     let identity = identity.trim();
     for place in "AGE-SECRET-KEY-1".len()..identity.len() {
-        let mut misspelt = identity.as_bytes().to_vec();
-        misspelt[place] = if misspelt[place] == b'Q' { b'P' } else { b'Q' };
-        let misspelt = String::from_utf8(misspelt).expect("text");
-        assert!(with(&misspelt).contains("typing error"), "{misspelt}");
+        let mut misspelled = identity.as_bytes().to_vec();
+        misspelled[place] = if misspelled[place] == b'Q' {
+            b'P'
+        } else {
+            b'Q'
+        };
+        let misspelled = String::from_utf8(misspelled).expect("text");
+        assert!(with(&misspelled).contains("typing error"), "{misspelled}");
     }
     // A valid checksum over 31 bytes.
     let short = "AGE-SECRET-KEY-1QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ6J6TAE";

@@ -110,9 +110,9 @@ fn log_out() {
 /// Ends all sessions. SoftHSM looks for tokens when it is initialized.
 fn restart() {
     let module = Pkcs11::new(MODULE).expect("the module");
-    module.clone().finalize().expect("finalised");
+    module.clone().finalize().expect("finalized");
     let arguments = CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK);
-    module.initialize(arguments).expect("initialised");
+    module.initialize(arguments).expect("initialized");
 }
 
 fn generate(session: &Session, label: &str, bytes: u64, extractable: bool) {

@@ -181,7 +181,7 @@ impl BlockDevice for CrashDisk {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 

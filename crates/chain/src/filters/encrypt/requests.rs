@@ -313,8 +313,8 @@ impl Open {
         self.cipher.encrypt(begin, &mut modify.content);
     }
 
-    /// Writes the sectors that were read and changed. The user above commits only in loop turns in
-    /// which it starts requests, so this commits the writes itself before it completes them.
+    /// Writes the sectors that were read and changed. The user above ends a batch only in loop
+    /// turns in which it starts requests, so this ends the batch before it completes the writes.
     pub fn write_modified(
         &mut self,
         below: &mut dyn BlockDevice,
@@ -352,10 +352,10 @@ impl Open {
         if !has_started {
             return;
         }
-        let committed = below.commit().map(|()| Outcome::Done);
+        let ended = below.end_batch().map(|()| Outcome::Done);
         completions.extend(done.into_iter().map(|token| Completion {
             token,
-            result: committed.clone(),
+            result: ended.clone(),
         }));
     }
 

@@ -98,8 +98,8 @@ impl<D: BlockDevice> Rig<D> {
         self.clock.advance(timer.min(RETRY_EVERY));
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        // The commit fails on a device that has crashed.
-        let _ = self.chain.commit();
+        // A batch fails on a device that has crashed.
+        let _ = self.chain.end_batch();
         completions
     }
 

@@ -310,7 +310,7 @@ impl Work {
                     Some(Step::Flush) | None => Started::Done,
                 };
                 // The next step relies on this one.
-                let started = match (started, below.commit()) {
+                let started = match (started, below.end_batch()) {
                     (Started::Done, Err(error)) => Started::Failed(error),
                     (started, _) => started,
                 };

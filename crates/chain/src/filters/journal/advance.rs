@@ -16,7 +16,7 @@ use super::write_back::StoppedChange;
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
 impl Journal {
-    /// Takes all steps that can be taken now, and commits what it started below.
+    /// Takes all steps that can be taken now, and ends the batch that it started below.
     pub(super) fn advance(&mut self, below: &mut dyn BlockDevice) {
         let taken = self.lifecycle.take_job_result(below, &mut self.write_back);
         if let Err(reason) = taken {
@@ -36,7 +36,7 @@ impl Journal {
             false => Vec::new(),
         };
         self.flush_below(below);
-        if let Err(error) = below.commit() {
+        if let Err(error) = below.end_batch() {
             return self.fail(error.to_string());
         }
         for sequence in done {
@@ -70,7 +70,7 @@ impl Journal {
     }
 
     /// Starts to write changes up to `written`. Returns the sequences of those that were done at
-    /// once, which count after the next commit below.
+    /// once, which count when the batch below has ended.
     fn start_write_backs(&mut self, below: &mut dyn BlockDevice, written: u64) -> Vec<u64> {
         let (done, stopped) = self.write_back.start(below, &mut self.pending, written);
         match stopped {
@@ -149,7 +149,7 @@ impl Journal {
                 self.pending.insert(token, PendingRequest::Flush(written));
                 self.write_back.flush.phase = FlushPhase::Pending;
             }
-            Started::Done => match below.commit() {
+            Started::Done => match below.end_batch() {
                 Ok(()) => self.flushed_below(written),
                 Err(error) => self.fail(error.to_string()),
             },

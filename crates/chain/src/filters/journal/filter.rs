@@ -26,9 +26,9 @@ const BUSY_RETRY: Duration = Duration::from_millis(1);
 /// The filter: a journal that acknowledges changes and writes them below later
 /// (docs/internals/journal-filter.md).
 ///
-/// The thread of the chain owns it. Each turn of that thread starts requests, commits, and polls;
-/// commit and poll end with `Journal::advance`, which takes all steps that are possible. Only
-/// operations on the file that may wait run elsewhere, one at a time.
+/// The thread of the chain owns it. Each turn of that thread starts requests, ends their
+/// batch, and polls. The latter two end with `Journal::advance`, which takes all steps that are
+/// possible. Only operations on the file that may wait run elsewhere, one at a time.
 pub struct Journal {
     pub(super) lifecycle: Lifecycle,
     pub(super) write_back: WriteBack,
@@ -250,7 +250,7 @@ impl Filter for Journal {
         }
     }
 
-    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+    fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         if let Stage::Open(ring) = &mut self.lifecycle.stage {
             let has_batch = ring.written() < ring.head();
             if let Err(error) = ring.write_batch() {
@@ -267,7 +267,7 @@ impl Filter for Journal {
         self.lease.end_turn();
         match &self.lifecycle.stage {
             Stage::Failed(error) => Err(IoError::Stopped(error.to_string())),
-            _ => below.commit(),
+            _ => below.end_batch(),
         }
     }
 

@@ -2,11 +2,11 @@
 //! it, and writes it to the disk below afterwards (docs/internals/journal-filter.md).
 //!
 //! ```text
-//!  write ─▶ batch ─▶ commit: in the file ─▶ acknowledged
+//!  write ─▶ batch ─▶ written to the file ─▶ acknowledged
 //!                        └─▶ written back below, many at a time, overlapping ones in order
 //! ```
 //!
-//! Life of a change: 1. append, 2. commit (in the file; survives this process), 3. write back,
+//! Life of a change: 1. append, 2. write to the file (survives this process), 3. write back,
 //! 4. flush below, 5. forget (the ring begins behind it).
 //!
 //! Invariants:

@@ -166,7 +166,7 @@ impl BlockDevice for Below {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl Machine {
             self.simulation.pool.run_one(random);
         }
         self.simulation.clock.advance(Duration::from_millis(50));
-        let _ = self.journal.commit(&mut self.below);
+        let _ = self.journal.end_batch(&mut self.below);
         let mut completions = Vec::new();
         self.journal.poll(&mut self.below, &mut completions);
         for Completion { token, result } in completions {
@@ -311,7 +311,9 @@ impl Machine {
             Started::Pending => {}
             Started::Busy => return None,
             Started::Done => {
-                self.journal.commit(&mut self.below).expect("it commits");
+                self.journal
+                    .end_batch(&mut self.below)
+                    .expect("the batch ends");
                 self.answers.insert(token, Ok(Outcome::Done));
             }
             Started::Failed(error) => {

@@ -25,7 +25,7 @@ use crate::{
 };
 use extfs::Live;
 use extfs::testing::changed;
-use extfs::testing::{Image, KINDS, journalled, make};
+use extfs::testing::{Image, KINDS, journaled, make};
 
 /// The longest wait for another thread.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -137,7 +137,7 @@ impl Rig {
     fn poll(&mut self) -> Vec<Completion> {
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        self.chain.commit().expect("committed");
+        self.chain.end_batch().expect("the batch ends");
         completions
     }
 
@@ -240,7 +240,7 @@ fn trojan() -> (Image, Image, Image) {
     let folder = TempDir::new().expect("a folder");
     let (name, options) = KINDS[2];
     let (path, before, after) = changed(name, options, &folder);
-    let replayed = journalled(&path, &before, &after, folder.path());
+    let replayed = journaled(&path, &before, &after, folder.path());
     (before, replayed, after)
 }
 

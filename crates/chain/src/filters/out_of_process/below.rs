@@ -28,7 +28,7 @@ pub(super) struct Below {
     life: u64,
     may_change: bool,
     was_busy: bool,
-    /// Results of this loop turn, which are valid once they are committed.
+    /// Results of this loop turn, which are valid when its batch has ended.
     done: Vec<(Token, Result<Outcome, IoError>)>,
     completions: Vec<Completion>,
 }
@@ -107,7 +107,7 @@ impl Below {
                 has_started = true;
             }
         }
-        if has_started && let Err(error) = below.commit() {
+        if has_started && let Err(error) = below.end_batch() {
             // The disk has stopped: none of its results is valid.
             for (_, result) in &mut self.done {
                 *result = Err(error.clone());

@@ -275,7 +275,7 @@ impl OutOfProcess {
                     self.progress_at = now;
                 }
                 LinkState::Broken(why) => {
-                    tracing::debug!(name = %self.name, why, "filter's program is not ready");
+                    tracing::debug!(name = %self.name, why, "filter process is not ready");
                     self.pause_from(since, rule_at);
                 }
                 LinkState::Connecting if deadline <= now => self.pause_from(since, rule_at),
@@ -375,11 +375,11 @@ impl Filter for OutOfProcess {
         started
     }
 
-    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+    fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
         if let Ok(program) = &mut self.program {
-            program.commit()?;
+            program.end_batch()?;
         }
-        below.commit()
+        below.end_batch()
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {

@@ -235,7 +235,7 @@ impl BlockDevice for Forwarder {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl BlockDevice for SlowDisk {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 
@@ -436,7 +436,7 @@ impl Rig {
             .advance(timer.clamp(Duration::from_micros(10), Duration::from_millis(20)));
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        self.chain.commit().expect("memory commits");
+        self.chain.end_batch().expect("memory works");
         completions
     }
 

@@ -67,7 +67,7 @@ impl ReplicaSet {
                 };
                 !regions.clone().any(is_missing)
             }
-            MemberState::Connecting(_) | MemberState::Out => false,
+            MemberState::Connecting(_) | MemberState::Excluded => false,
         }
     }
 
@@ -103,7 +103,7 @@ impl ReplicaSet {
         if let Some(answer) = self.refusal(kind) {
             return answer;
         }
-        self.must_commit = true;
+        self.must_end_batch = true;
         let regions = match kind {
             RequestKind::Change(range) => self.log.map.regions_of(range.offset, range.length),
             _ => 0..0,
@@ -149,7 +149,7 @@ impl ReplicaSet {
         let now = self.now();
         for at in 0..self.members.len() {
             while let Some((request, op)) = self.members[at].queue.pop_front() {
-                self.must_commit = true;
+                self.must_end_batch = true;
                 match self.members[at].start_change(below, PartOf { request, now }, &op) {
                     Started::Done => self.part_ended(request, at, Ok(Outcome::Done)),
                     Started::Pending => {}
@@ -160,7 +160,7 @@ impl ReplicaSet {
                     Started::Failed(error) => {
                         let reason = error.to_string();
                         self.part_ended(request, at, Err(error));
-                        self.put_out(at, &reason);
+                        self.exclude(at, &reason);
                     }
                 }
             }
@@ -237,7 +237,7 @@ impl Dispatch<'_> {
             request.error.clone_from(&self.error);
         }
         for FailedMember { at, reason } in self.failed {
-            set.put_out(at, &reason);
+            set.exclude(at, &reason);
         }
         if pending == 0 && !set.members.may_acknowledge(done_by, &set.log.map) {
             set.requests.withdraw(id);

@@ -256,8 +256,8 @@ impl Filter for Replicate {
         }
     }
 
-    fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
-        self.set.commit(below)
+    fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+        self.set.end_batch(below)
     }
 
     fn poll(&mut self, below: &mut dyn BlockDevice, completions: &mut Vec<Completion>) {
@@ -287,7 +287,7 @@ impl Filter for Replicate {
             }
             _ => {}
         }
-        self.set.commit_own(below);
+        self.set.end_own_batch(below);
         completions.append(&mut self.set.requests.ended);
     }
 

@@ -13,7 +13,7 @@ use super::timeouts::PAUSE_MIN;
 use crate::remote::{LinkState, RemoteDisk};
 use crate::tokens::Tokens;
 
-/// The volume is not put out for a short stall: what it would miss then keeps it from being used
+/// The volume is not excluded for a short stall: what it would miss then keeps it from being used
 /// without its replicas.
 const VOLUME_STALL_MIN: Duration = Duration::from_secs(5);
 
@@ -30,7 +30,7 @@ pub(super) enum MemberState {
     /// The member gets what it is missing, and changes of regions that it is not missing.
     Rebuilding,
     /// The member gets nothing.
-    Out,
+    Excluded,
 }
 
 /// A request that is pending at a member, as a part of a request to the filter.
@@ -63,7 +63,7 @@ pub(super) struct Member {
     pub queue: VecDeque<(Token, OwnedOp)>,
     /// The length of pending reads and writes, in bytes.
     pub pending_bytes: u64,
-    /// When a member that is out is tried again.
+    /// When an excluded member is tried again.
     pub retry_at: Duration,
     /// The pause after the next failure.
     pub pause: Duration,
@@ -76,12 +76,20 @@ impl Member {
             location,
             selection: None,
             remote: None,
-            state: MemberState::Out,
+            state: MemberState::Excluded,
             parts: Tokens::default(),
             queue: VecDeque::new(),
             pending_bytes: 0,
             retry_at: Duration::ZERO,
             pause: PAUSE_MIN,
+        }
+    }
+
+    /// The member as messages call it: `replica b`, or `the volume`.
+    pub fn label(&self) -> String {
+        match self.location {
+            Some(_) => format!("replica {}", self.name),
+            None => "the volume".to_owned(),
         }
     }
 
@@ -201,7 +209,7 @@ impl Member {
 /// The members: the volume first, then its replicas.
 pub(super) struct Members {
     all: Vec<Member>,
-    /// The time after which a member that does not answer is put out.
+    /// The time after which a member that does not answer is excluded.
     stall: Duration,
     /// The member at which the search for a source begins, so that equal ones take turns.
     turn: usize,
@@ -270,7 +278,7 @@ impl Members {
 
     /// Whether a member has everything that was acknowledged, even if it is unavailable now.
     pub fn is_complete(&self, at: usize, map: &RegionMap) -> bool {
-        !map.is_out[at] && !self.is_partial(at)
+        !map.is_excluded[at] && !self.is_partial(at)
     }
 
     /// Whether a member is the only complete one.
@@ -281,7 +289,7 @@ impl Members {
 
     /// Whether a change or a flush that these members (a bit for each) have carried out may be
     /// acknowledged: one of them is complete. What the others have may be overwritten, since they
-    /// are rebuilding or were put out meanwhile.
+    /// are rebuilding or were excluded meanwhile.
     pub fn may_acknowledge(&self, done_by: u32, map: &RegionMap) -> bool {
         (0..self.len()).any(|at| done_by >> at & 1 == 1 && self.is_complete(at, map))
     }
@@ -291,7 +299,7 @@ impl Members {
         self.all.iter().any(|member| !member.queue.is_empty())
     }
 
-    /// The time after which a member that does not answer is put out.
+    /// The time after which a member that does not answer is excluded.
     pub fn stall_of(&self, at: usize) -> Duration {
         match at {
             VOLUME => self.stall.max(VOLUME_STALL_MIN),
@@ -301,20 +309,23 @@ impl Members {
 
     /// The time until a member has stalled for too long.
     pub fn stall_timer(&self, now: Duration, map: &RegionMap) -> Option<Duration> {
-        let may_be_put_out = (0..self.len()).filter(|at| !self.is_only_complete(*at, map));
-        let due = may_be_put_out.filter_map(|at| {
+        let may_be_excluded = (0..self.len()).filter(|at| !self.is_only_complete(*at, map));
+        let due = may_be_excluded.filter_map(|at| {
             let oldest = self.all[at].oldest_part()?;
             Some((oldest + self.stall_of(at)).saturating_sub(now))
         });
         due.min()
     }
 
-    /// The time until a member that is out is tried again. A volume that hangs is tried when it has
+    /// The time until an excluded member is tried again. A volume that hangs is tried when it has
     /// answered.
     pub fn retry_timer(&self, now: Duration) -> Option<Duration> {
-        let out = self.all.iter().filter(|one| one.state == MemberState::Out);
+        let excluded = self
+            .all
+            .iter()
+            .filter(|one| one.state == MemberState::Excluded);
         let may_try = |one: &&Member| one.location.is_some() || one.parts.is_empty();
-        let due = out.filter(may_try).map(|one| one.retry_at);
+        let due = excluded.filter(may_try).map(|one| one.retry_at);
         due.min().map(|at| at.saturating_sub(now))
     }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!               ┌──▶ below, the volume itself    in sync
 //!  request ──▶ filter ─▶ replica b               rebuilding: written where it is missing nothing
-//!               └──▶ replica c                   out: gets nothing
+//!               └──▶ replica c                   excluded: gets nothing
 //! ```
 //!
 //! | part | what it does |
@@ -22,11 +22,11 @@
 //! Invariants:
 //!
 //! * Two changes that overlap are never pending together, so all members have them in one order.
-//! * A change is acknowledged when every member that is not out has it, and the file says which
-//!   members are out. At least one complete member has it. While there is no such member, no
-//!   change begins, and pending ones fail.
-//! * A member that fails, or does not answer for too long, is out. Requests pending there do not
-//!   matter any more, and reads are tried elsewhere. It is in sync again when everything that it is
+//! * A change is acknowledged when every member that is not excluded has it, and the file says
+//!   which members are excluded. At least one complete member has it. While there is no such
+//!   member, no change begins, and pending ones fail.
+//! * A member that fails, or does not answer for too long, is excluded. Requests pending there do
+//!   not matter any more, and reads are tried elsewhere. It is in sync again when everything that it is
 //!   missing is on its stable storage.
 //! * Only members in sync are read. A partial replica is never read, and what it alone has is not
 //!   acknowledged.
@@ -77,5 +77,5 @@ fn no_source() -> IoError {
 /// If the file cannot be read.
 pub fn volume_is_missing_writes(state: &StateFolder, name: &str) -> io::Result<bool> {
     let loaded = store::load(&*state.disk, &store::path_in(state, name))?;
-    Ok(loaded.is_some_and(|map| map.released_by == 0 && map.is_out[VOLUME]))
+    Ok(loaded.is_some_and(|map| map.released_by == 0 && map.is_excluded[VOLUME]))
 }

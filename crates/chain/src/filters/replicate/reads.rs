@@ -35,11 +35,11 @@ impl ReplicaSet {
         None
     }
 
-    /// A member could not be read: it is put out, and what it could not read is written to it
+    /// A member could not be read: it is excluded, and what it could not read is written to it
     /// again.
     fn read_failed(&mut self, at: usize, range: ByteRange, error: &IoError) {
         self.add_unreadable(at, range);
-        self.put_out(at, &error.to_string());
+        self.exclude(at, &error.to_string());
     }
 
     /// A member is missing what it could not read, unless it is the only complete one.

@@ -1,9 +1,9 @@
 //! [`Rebuild`]: which piece of a member is copied, and how far the copy is.
 //!
 //! ```text
-//!  out ── connected ──▶ rebuilding ── everything copied, flushed, and in the file ──▶ in sync
-//!   ▲                      │
-//!   └──── fails, stalls ───┘
+//!  excluded ── connected ──▶ rebuilding ── everything copied, flushed, and in the file ──▶ in sync
+//!     ▲                       │
+//!     └──── fails, stalls ────┘
 //!
 //!  region by region, piece by piece: 1. lock the piece  2. read it from a source
 //!                                    3. write it        4. unlock it

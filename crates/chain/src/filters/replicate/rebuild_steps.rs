@@ -1,5 +1,4 @@
-//! The steps of a rebuild: members that are out are connected to again, and get what they are
-//! missing, piece by piece ([`Rebuild`]).
+//! The steps of a rebuild: excluded members are connected to again, and get what they are missing, piece by piece ([`Rebuild`]).
 
 use std::time::Duration;
 
@@ -21,14 +20,14 @@ enum Progress {
 }
 
 impl ReplicaSet {
-    /// Tries members that are out again, and starts a rebuild if one is connected.
+    /// Tries excluded members again, and starts a rebuild if one is connected.
     pub fn reconnect(&mut self, now: Duration, files: KnownFiles<'_>) {
         if self.is_quiesced() {
             return;
         }
         for at in 0..self.members.len() {
             match self.members[at].state {
-                MemberState::Out if now >= self.members[at].retry_at => {
+                MemberState::Excluded if now >= self.members[at].retry_at => {
                     if at != VOLUME {
                         self.connect(at, now);
                     } else if self.members[at].parts.is_empty() {
@@ -59,14 +58,14 @@ impl ReplicaSet {
                 };
                 self.note(format!(
                     "{} is rebuilding: {missing} of {of} regions{of_what} are missing",
-                    member.name
+                    member.label()
                 ));
                 self.members[at].state = MemberState::Rebuilding;
             }
             Err(reason) => {
                 let is_late = now.saturating_sub(since) >= CONNECT_WITHIN;
                 if is_late || !member.is_connecting() {
-                    self.put_out(at, &reason);
+                    self.exclude(at, &reason);
                 }
             }
         }
@@ -87,8 +86,8 @@ impl ReplicaSet {
             }
         }
         self.log_changed(true);
-        let name = &self.members[at].name;
-        self.note(format!("{name} is available again"));
+        let label = self.members[at].label();
+        self.note(format!("{label} is available again"));
     }
 
     /// The member to rebuild: one that is not in sync, or a partial one that should have more.
@@ -217,7 +216,7 @@ impl ReplicaSet {
             }
             Started::Failed(error) => {
                 self.requests.locks.unlock(at);
-                self.put_out(member, &error.to_string());
+                self.exclude(member, &error.to_string());
             }
         }
         Progress::Wait
@@ -231,7 +230,7 @@ impl ReplicaSet {
         op: &OwnedOp,
     ) -> (Token, Started) {
         let (id, now) = (self.requests.add_rebuild_step(), self.now());
-        self.must_commit = true;
+        self.must_end_batch = true;
         let of = PartOf { request: id, now };
         let started = self.members[member].start_change(below, of, op);
         if started != Started::Pending {
@@ -257,7 +256,7 @@ impl ReplicaSet {
             Started::Done => self.rebuilt(member),
             Started::Pending => self.set_step(Step::Flushing { id }),
             Started::Busy => {}
-            Started::Failed(error) => self.put_out(member, &error.to_string()),
+            Started::Failed(error) => self.exclude(member, &error.to_string()),
         }
     }
 
@@ -276,18 +275,18 @@ impl ReplicaSet {
             return;
         }
         let was_in_sync = self.members[member].state == MemberState::InSync;
-        self.log.map.is_out[member] = false;
+        self.log.map.is_excluded[member] = false;
         self.members[member].state = MemberState::InSync;
         self.members[member].pause = PAUSE_MIN;
         self.log_changed(false);
         if !was_in_sync {
-            let name = &self.members[member].name;
+            let label = self.members[member].label();
             self.note(match self.members.is_partial(member) {
                 true => {
                     let all = self.disk_bytes;
-                    format!("{name} is in sync: {bytes} of {all} bytes were copied")
+                    format!("{label} is in sync: {bytes} of {all} bytes were copied")
                 }
-                false => format!("{name} is in sync"),
+                false => format!("{label} is in sync"),
             });
         }
     }
@@ -311,12 +310,12 @@ impl ReplicaSet {
                 true => self.piece_written(length),
                 false => {
                     self.requests.locks.unlock(at);
-                    self.put_out(member, "a piece could not be copied to it");
+                    self.exclude(member, "a piece could not be copied to it");
                 }
             },
             Step::Flushing { id: of } if of == id => match request.is_done {
                 true => self.rebuilt(member),
-                false => self.put_out(member, "it could not be flushed"),
+                false => self.exclude(member, "it could not be flushed"),
             },
             step => self.set_step(step),
         }

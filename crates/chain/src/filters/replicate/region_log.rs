@@ -206,7 +206,7 @@ impl RegionLog {
         self.touched.merge(before);
     }
 
-    /// A flush has reached all members that are not out.
+    /// A flush has reached all members that are not excluded.
     pub fn flushed(&mut self, now: Duration) {
         for region in 0..self.map.regions {
             if self.map.in_flight.has(region) && !self.touched.has(region) {

@@ -5,8 +5,8 @@
 //!
 //! * A region is in flight in the file before anything is written to it, until a flush has covered
 //!   that. So a crash leaves differences only in such regions.
-//! * A member that is out is out in the file before anything is acknowledged that it does not have.
-//!   So it is never a source. Nor is a partial replica, ever.
+//! * That a member is excluded is in the file before anything is acknowledged that it does not
+//!   have. So it is never a source. Nor is a partial replica, ever.
 //! * What a partial replica should have and does not have is in regions that it is missing.
 
 use base::checksum;
@@ -80,7 +80,7 @@ pub(super) struct RegionMap {
     /// The number of regions.
     pub regions: usize,
     /// By member.
-    pub is_out: Vec<bool>,
+    pub is_excluded: Vec<bool>,
     pub in_flight: Regions,
     /// By member.
     pub missing: Vec<Regions>,
@@ -99,8 +99,8 @@ impl RegionMap {
         (0..regions).for_each(|region| all.set(region));
         let mut missing = vec![all; members.len()];
         missing[0] = Regions::new(regions);
-        let mut is_out = vec![true; members.len()];
-        is_out[0] = false;
+        let mut is_excluded = vec![true; members.len()];
+        is_excluded[0] = false;
         Self {
             sequence: 0,
             disk_bytes,
@@ -109,7 +109,7 @@ impl RegionMap {
             members: members.to_vec(),
             region_bytes,
             regions,
-            is_out,
+            is_excluded,
             in_flight: Regions::new(regions),
             missing,
         }
@@ -161,7 +161,7 @@ impl RegionMap {
         // The file of a chain that crashed counts only for the first chain of the next lease:
         // chains before a later one had no filter of this name.
         let is_complete = is_next_lease && before.released_by == history.predecessor;
-        let is_volume_incomplete = before.is_out[0];
+        let is_volume_incomplete = before.is_excluded[0];
         let mut new = Self {
             sequence: before.sequence,
             epoch,
@@ -185,7 +185,7 @@ impl RegionMap {
         for (at, member) in new.members.iter().enumerate() {
             // A member with another selection may have anything: it starts over.
             if let Some(was) = before.members.iter().position(|other| other == member) {
-                new.is_out[at] = before.is_out[was];
+                new.is_excluded[at] = before.is_excluded[was];
                 new.missing[at] = before.missing[was].clone();
             }
         }
@@ -199,7 +199,7 @@ impl RegionMap {
             sequence: self.sequence,
             epoch: self.epoch,
             released_by: self.released_by,
-            is_out: self.is_out.clone(),
+            is_excluded: self.is_excluded.clone(),
             ..Self::new(disk_bytes, &self.members)
         };
         // Regions only become longer, by powers of two.
@@ -217,7 +217,7 @@ impl RegionMap {
             spread(old, &mut missing);
             if Some(at) != source {
                 added.clone().for_each(|region| missing.set(region));
-                grown.is_out[at] |= missing.count() > 0;
+                grown.is_excluded[at] |= missing.count() > 0;
             }
             grown.missing[at] = missing;
         }
@@ -226,8 +226,8 @@ impl RegionMap {
 
     /// The first member that has everything.
     pub fn source(&self) -> Option<usize> {
-        let mut members = 0..self.is_out.len();
-        members.find(|at| !self.is_out[*at] && self.members[*at].selection == 0)
+        let mut members = 0..self.is_excluded.len();
+        members.find(|at| !self.is_excluded[*at] && self.members[*at].selection == 0)
     }
 
     /// After a crash: regions in flight are as the source has them, and the other members are
@@ -239,7 +239,7 @@ impl RegionMap {
         for (at, missing) in self.missing.iter_mut().enumerate() {
             if at != source {
                 missing.merge(&self.in_flight);
-                self.is_out[at] |= missing.count() > 0;
+                self.is_excluded[at] |= missing.count() > 0;
             }
         }
         Some(source)
@@ -269,7 +269,7 @@ pub(super) mod tests {
     fn a_file_counts_only_if_the_volume_cannot_have_been_written_without_it() {
         let fresh = || map_of(10 << 20, &[("volume", 0), ("b", 0)]);
         let mut before = fresh();
-        before.is_out = vec![false, false];
+        before.is_excluded = vec![false, false];
         before.missing[1] = Regions::new(10);
         before.missing[1].set(3);
         (before.epoch, before.sequence) = (Some(7), 40);
@@ -298,14 +298,14 @@ pub(super) mod tests {
         before.released_by = 5;
         assert_eq!(missing(&before, Some(7), 5), Ok(1));
         assert_eq!(missing(&before, Some(7), 6), Ok(10));
-        before.is_out[0] = true;
+        before.is_excluded[0] = true;
         assert_eq!(missing(&before, Some(7), 6), Err(UnusableMap::Interrupted));
         assert_eq!(missing(&before, Some(9), 5), Err(UnusableMap::Interrupted));
         assert_eq!(missing(&before, Some(8), 5), Ok(1));
         let smaller = map_of(9 << 20, &[("volume", 0), ("b", 0)]);
         let refused = smaller.clone().continue_from(&before, &history(Some(8), 5));
         assert!(matches!(refused, Err(UnusableMap::Size { .. })));
-        before.is_out[0] = false;
+        before.is_excluded[0] = false;
         let map = smaller
             .continue_from(&before, &history(Some(8), 5))
             .expect("the volume has everything");
@@ -317,7 +317,7 @@ pub(super) mod tests {
         let members = [("volume", 0), ("b", 0)];
         let is = |map: &RegionMap, at: usize| {
             let regions = (0..map.regions).filter(|region| map.missing[at].has(*region));
-            (map.is_out[at], regions.collect::<Vec<_>>())
+            (map.is_excluded[at], regions.collect::<Vec<_>>())
         };
         let grown = |before: &RegionMap, bytes: u64| {
             let fresh = map_of(bytes, &members);
@@ -327,7 +327,7 @@ pub(super) mod tests {
         };
         // The last region was partial; only b has the last writes.
         let mut before = map_of((10 << 20) - 4096, &members);
-        before.is_out = vec![true, false];
+        before.is_excluded = vec![true, false];
         before.missing = vec![Regions::new(10); 2];
         before.missing[0].set(3);
         before.in_flight.set(5);
@@ -336,14 +336,14 @@ pub(super) mod tests {
         assert_eq!(is(&map, 1), (false, vec![]));
         assert!(map.in_flight.has(5));
         // All members were equal.
-        before.is_out[0] = false;
+        before.is_excluded[0] = false;
         before.missing[0].clear_all();
         let map = grown(&before, 12 << 20);
         assert_eq!(is(&map, 0), (false, vec![]));
         assert_eq!(is(&map, 1), (true, vec![9, 10, 11]));
         // The regions become longer.
         let mut before = map_of(64 << 30, &members);
-        before.is_out = vec![true, false];
+        before.is_excluded = vec![true, false];
         before.missing = vec![Regions::new(1 << 16); 2];
         before.missing[0].set(7);
         let map = grown(&before, (64 << 30) + (4 << 20));
@@ -354,7 +354,7 @@ pub(super) mod tests {
     #[test]
     fn a_new_or_moved_member_is_missing_everything() {
         let mut before = map_of(10 << 20, &[("volume", 0), ("b nbd://1", 0), ("c", 0)]);
-        before.is_out = vec![true, false, false];
+        before.is_excluded = vec![true, false, false];
         for missing in &mut before.missing {
             missing.clear_all();
         }
@@ -363,7 +363,7 @@ pub(super) mod tests {
         let map = map
             .continue_from(&before, &ChainHistory::default())
             .expect("it continues");
-        assert_eq!(map.is_out, [true, true, false, true]);
+        assert_eq!(map.is_excluded, [true, true, false, true]);
         let counts: Vec<u32> = map.missing.iter().map(Regions::count).collect();
         assert_eq!(counts, [0, 10, 0, 10]);
         // The members that had everything are gone, so no source is left.
@@ -377,16 +377,16 @@ pub(super) mod tests {
     #[test]
     fn regions_in_flight_are_as_the_source_has_them() {
         let mut map = map_of(10 << 20, &[("volume", 0), ("b", 0), ("c", 0)]);
-        map.is_out = vec![true, false, false];
+        map.is_excluded = vec![true, false, false];
         map.missing = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
         map.missing[0].set(1);
         map.in_flight.set(5);
-        assert_eq!(map.recover(), Some(1), "a member that was never out");
+        assert_eq!(map.recover(), Some(1), "a member that was never excluded");
         assert!(map.missing[0].has(1) && map.missing[0].has(5) && map.missing[2].has(5));
         assert_eq!(map.missing[1].count(), 0);
         assert!(map.in_flight.has(5), "they may not be durable there yet");
-        assert_eq!(map.is_out, [true, false, true]);
-        map.is_out = vec![true; 3];
+        assert_eq!(map.is_excluded, [true, false, true]);
+        map.is_excluded = vec![true; 3];
         assert_eq!(map.recover(), None);
     }
 
@@ -394,7 +394,7 @@ pub(super) mod tests {
     fn a_partial_replica_is_never_a_source_and_starts_over_with_another_selection() {
         let of = |b: u32, c: u32| map_of(10 << 20, &[("volume", 0), ("b", b), ("c", c)]);
         let mut map = of(7, 0);
-        map.is_out = vec![true, false, false];
+        map.is_excluded = vec![true, false, false];
         map.missing = vec![Regions::new(10), Regions::new(10), Regions::new(10)];
         assert_eq!(map.clone().recover(), Some(2));
         let continued = |other: RegionMap| {
@@ -405,7 +405,7 @@ pub(super) mod tests {
         assert_eq!(continued(of(7, 0)), map);
         for other in [of(0, 0), of(8, 0)] {
             let read = continued(other);
-            assert_eq!(read.is_out, [true, true, false]);
+            assert_eq!(read.is_excluded, [true, true, false]);
             assert_eq!((read.missing[1].count(), read.missing[2].count()), (10, 0));
         }
         let mut read = continued(of(7, 9));

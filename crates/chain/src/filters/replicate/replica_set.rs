@@ -39,8 +39,8 @@ pub(super) struct ReplicaSet {
     /// The only complete member was unavailable, and may have lost changes that were acknowledged
     /// and not flushed. The next flush returns that.
     pub may_have_lost: bool,
-    /// Something was started that is not committed.
-    pub must_commit: bool,
+    /// Whether requests were started whose batch has not ended.
+    pub must_end_batch: bool,
     /// The size of the disk when the filter was opened, in bytes.
     pub disk_bytes: u64,
 }
@@ -57,7 +57,7 @@ impl ReplicaSet {
             usage: Usage::Unused,
             gives_up: false,
             may_have_lost: false,
-            must_commit: false,
+            must_end_batch: false,
             disk_bytes: 0,
         }
     }
@@ -123,24 +123,24 @@ impl ReplicaSet {
         is_new
     }
 
-    /// Commits what was started at the members.
-    pub fn commit(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
-        self.must_commit = false;
+    /// Ends the batch that was started at the members.
+    pub fn end_batch(&mut self, below: &mut dyn BlockDevice) -> Result<(), IoError> {
+        self.must_end_batch = false;
         for at in 1..self.members.len() {
             let remote = self.members[at].remote.as_mut();
-            if let Some(Err(error)) = remote.map(|remote| remote.commit()) {
-                self.put_out(at, &error.to_string());
+            if let Some(Err(error)) = remote.map(|remote| remote.end_batch()) {
+                self.exclude(at, &error.to_string());
             }
         }
-        below.commit()
+        below.end_batch()
     }
 
-    /// Commits what a poll has started itself: the chain commits only what was started from above.
+    /// Ends the batch of what a poll has started: the chain ends only batches from above.
     /// If that fails, so do the changes that have ended, since their answers count on it.
-    pub fn commit_own(&mut self, below: &mut dyn BlockDevice) {
+    pub fn end_own_batch(&mut self, below: &mut dyn BlockDevice) {
         let answered = self.requests.ended.len();
-        if self.must_commit
-            && let Err(error) = self.commit(below)
+        if self.must_end_batch
+            && let Err(error) = self.end_batch(below)
         {
             for one in &mut self.requests.ended[..answered] {
                 if let Ok(Outcome::Done) = one.result {

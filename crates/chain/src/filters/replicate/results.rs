@@ -1,4 +1,4 @@
-//! The answers of members, and putting members out.
+//! The answers of members, and excluding members.
 
 use std::time::Duration;
 
@@ -92,8 +92,8 @@ impl ReplicaSet {
                 (None, Some(_)) => {}
             }
             for answer in answers.drain(..) {
-                if at != VOLUME && self.members[at].state == MemberState::Out {
-                    // It was put out in this loop, and its answers were lost with its connection.
+                if at != VOLUME && self.members[at].state == MemberState::Excluded {
+                    // It was excluded in this loop, and its answers were lost with its connection.
                     break;
                 }
                 self.take_answer(at, answer);
@@ -121,11 +121,11 @@ impl ReplicaSet {
         // This part ends here, and not with those that the member abandons.
         self.part_ended(id, at, result);
         if let Some(reason) = reason {
-            self.put_out(at, &reason);
+            self.exclude(at, &reason);
         }
     }
 
-    /// Puts out members that do not answer, or whose connection is broken.
+    /// Excludes members that do not answer, or whose connection is broken.
     pub fn check_members(&mut self, now: Duration) {
         for at in 0..self.members.len() {
             let stall = self.members.stall_of(at);
@@ -134,29 +134,29 @@ impl ReplicaSet {
             // The only complete member is waited for.
             if has_stalled && !self.is_only_complete(at) {
                 let reason = format!("it did not answer for {} ms", stall.as_millis());
-                self.put_out(at, &reason);
+                self.exclude(at, &reason);
                 continue;
             }
             let remote = self.members[at].remote.as_ref();
             if let Some(LinkState::Broken(reason)) = remote.map(|remote| remote.link_state()) {
-                self.put_out(at, &reason);
+                self.exclude(at, &reason);
             }
         }
     }
 
-    /// Puts a member out: it gets nothing any more, and its pending requests count as failed.
-    pub fn put_out(&mut self, at: usize, reason: &str) {
+    /// Excludes a member: it gets nothing any more, and its pending requests count as failed.
+    pub fn exclude(&mut self, at: usize, reason: &str) {
         let now = self.now();
         let is_only = self.is_only_complete(at);
         let member = &mut self.members[at];
-        if member.state == MemberState::Out || is_only && at == VOLUME {
+        if member.state == MemberState::Excluded || is_only && at == VOLUME {
             // No other member has its content, so its requesters get its errors.
             return;
         }
-        member.state = MemberState::Out;
+        member.state = MemberState::Excluded;
         member.retry_at = now + member.pause;
         member.pause = (member.pause * 2).min(PAUSE_MAX);
-        let name = member.name.clone();
+        let (name, label) = (member.name.clone(), member.label());
         let requests = member.abandon();
         let rebuild = self.rebuild.take_if(|rebuild| rebuild.member == at);
         if let Some(offset) = rebuild.and_then(|rebuild| rebuild.locked()) {
@@ -166,13 +166,13 @@ impl ReplicaSet {
             // Its server may have lost what was not flushed, and no other member has it.
             self.may_have_lost |= self.log.has_unflushed() || self.requests.covering.is_some();
             self.note(format!(
-                "waiting for {name}, the only complete replica: {reason}"
+                "requests wait for {label}, the only complete one: {reason}"
             ));
         } else {
-            if !self.log.map.is_out[at] {
-                self.note(format!("{name} is out: {reason}"));
+            if !self.log.map.is_excluded[at] {
+                self.note(format!("{label} is excluded: {reason}"));
             }
-            self.log.map.is_out[at] = true;
+            self.log.map.is_excluded[at] = true;
             // It may lose acknowledged writes that are not flushed, and pending ones.
             let in_flight = self.log.map.in_flight.clone();
             self.log.map.add_missing(at, &in_flight);
@@ -198,8 +198,8 @@ impl ReplicaSet {
             }
             Err(reason) => {
                 member.retry_at = now + member.pause;
-                let name = member.name.clone();
-                self.note(format!("{name} is out: {reason}"));
+                let label = member.label();
+                self.note(format!("{label} is excluded: {reason}"));
             }
         }
     }

@@ -8,7 +8,7 @@
 //!   16 ├───────────────┼───────────────┤
 //!      │ disk's bytes  │ epoch + 1     │   of the lease that it was written under; 0: none
 //!   32 ├───────┬───────┼───────────────┤
-//!      │members│ out   │ checksum      │   a bit for each member; CRC-32C of all the rest
+//!      │members│exclud.│ checksum      │   a bit for each member; CRC-32C of all the rest
 //!   48 ├───────┼───────┼───────┬───────┤
 //!      │ selections                    │   4 bytes a member: 0 is everything, else of its paths
 //!   64 ├───────┬───────┬───────┬───────┤
@@ -58,10 +58,12 @@ impl RegionMap {
         bytes.extend(self.disk_bytes.to_le_bytes());
         let epoch = self.epoch.map_or(0, |epoch| u64::from(epoch) + 1);
         bytes.extend(epoch.to_le_bytes());
-        bytes.extend((self.is_out.len() as u32).to_le_bytes());
-        let bits = (0..).zip(&self.is_out);
-        let out: u32 = bits.map(|(at, is_out)| u32::from(*is_out) << at).sum();
-        bytes.extend(out.to_le_bytes());
+        bytes.extend((self.is_excluded.len() as u32).to_le_bytes());
+        let bits = (0..).zip(&self.is_excluded);
+        let excluded: u32 = bits
+            .map(|(at, is_excluded)| u32::from(*is_excluded) << at)
+            .sum();
+        bytes.extend(excluded.to_le_bytes());
         bytes.extend([0; 8]);
         for at in 0..MEMBERS_MAX {
             let selection = self.members.get(at).map_or(0, |member| member.selection);
@@ -126,13 +128,13 @@ impl RegionMap {
             let words = (0..words).map(|at| word(first + at * 8));
             words.collect::<Option<Vec<_>>>().map(Regions::from_words)
         };
-        let out = half(36)?;
+        let excluded = half(36)?;
         map.sequence = word(8)?;
         map.epoch = word(24)?.checked_sub(1).map(|epoch| epoch as u32);
         map.released_by = word(80)?;
         map.in_flight = regions(0)?;
         for at in 0..count {
-            map.is_out[at] = out >> at & 1 == 1;
+            map.is_excluded[at] = excluded >> at & 1 == 1;
             map.missing[at] = regions(1 + at)?;
         }
         Some(map)
@@ -160,7 +162,7 @@ mod tests {
     fn a_slot_has_format_1_and_a_newer_one_is_refused_by_its_number() {
         let mut map = map_of(2 << 20, &[("volume", 0), ("b", 7)]);
         (map.sequence, map.epoch, map.released_by) = (7, Some(0), 1 << 40);
-        map.is_out = vec![true, false];
+        map.is_excluded = vec![true, false];
         map.in_flight.set(0);
         map.missing[0].set(1);
         assert_eq!(map.encode(), FIXTURE);
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!((fresh.regions, fresh.missing[1].count()), (100, 100));
         let mut map = fresh.clone();
         map.sequence = 7;
-        map.is_out = vec![true, false];
+        map.is_excluded = vec![true, false];
         map.in_flight.set(3);
         map.missing[1] = Regions::new(100);
         map.missing[0].set(99);

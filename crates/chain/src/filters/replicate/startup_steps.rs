@@ -123,28 +123,28 @@ impl Replicate {
         Ok(())
     }
 
-    /// Members that are connected and missing nothing are in sync; the others are out.
+    /// Members that are connected and missing nothing are in sync; the others are excluded.
     fn choose_members(&mut self, now: Duration) {
         for at in 0..self.set.members.len() {
             let connection = match at {
                 VOLUME => Ok(()),
                 _ => self.set.members[at].check_connection(self.set.disk_bytes),
             };
-            let is_out = self.set.log.map.is_out[at];
+            let is_excluded = self.set.log.map.is_excluded[at];
             match connection {
-                Ok(()) if !is_out => self.set.members[at].state = MemberState::InSync,
+                Ok(()) if !is_excluded => self.set.members[at].state = MemberState::InSync,
                 Ok(()) if at == VOLUME => {
-                    self.set.members[at].state = MemberState::Out;
+                    self.set.members[at].state = MemberState::Excluded;
                     self.set.members[at].retry_at = now;
                 }
                 // It is connected, and rebuilt once the filter is in use.
                 Ok(()) => {}
                 Err(reason) => {
-                    if is_out {
-                        let name = &self.set.members[at].name;
-                        self.set.note(format!("{name} is out: {reason}"));
+                    if is_excluded {
+                        let label = self.set.members[at].label();
+                        self.set.note(format!("{label} is excluded: {reason}"));
                     }
-                    self.set.put_out(at, &reason);
+                    self.set.exclude(at, &reason);
                 }
             }
         }

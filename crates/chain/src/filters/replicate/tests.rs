@@ -189,7 +189,7 @@ impl BlockDevice for Connection {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         Ok(())
     }
 
@@ -460,7 +460,7 @@ impl Rig {
         self.clock.advance(timer.min(Duration::from_millis(2)));
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        self.chain.commit().expect("nothing stops it");
+        self.chain.end_batch().expect("nothing stops it");
         completions
     }
 

@@ -388,8 +388,10 @@ impl Tracker {
             selection.set_judged();
             let (name, files) = (&member.name, selection.files());
             notes.push(match has_files {
-                true => format!("{name} gets the content of {files} files"),
-                false => format!("{name} gets the whole disk: it has no readable file system"),
+                true => format!("replica {name} gets the content of {files} files"),
+                false => {
+                    format!("replica {name} gets the whole disk: it has no readable file system")
+                }
             });
         }
         if std::mem::take(&mut self.has_news) {

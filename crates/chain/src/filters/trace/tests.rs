@@ -69,7 +69,7 @@ impl Rig {
     fn poll(&mut self) -> Vec<Completion> {
         self.simulation.clock.advance(Duration::from_millis(1));
         let (trace, below) = self.parts();
-        trace.commit(below).expect("committed");
+        trace.end_batch(below).expect("memory works");
         let mut completions = Vec::new();
         trace.poll(below, &mut completions);
         completions

@@ -104,16 +104,16 @@ pub struct ObservedAttachment {
 pub(in crate::database) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow, DatabaseError> {
     let epoch: Option<i64> = row.try_get("epoch")?;
     Ok(AttachmentRow {
-        id: rows::spelt(row, "id")?,
-        volume: rows::spelt(row, "volume")?,
-        host: rows::spelt(row, "host")?,
+        id: rows::spelled(row, "id")?,
+        volume: rows::spelled(row, "volume")?,
+        host: rows::spelled(row, "host")?,
         vm: row.try_get("vm")?,
-        access: rows::spelt(row, "access")?,
+        access: rows::spelled(row, "access")?,
         version: rows::version_key(row, "version_volume", "version_number")?,
         epoch: epoch.map(|_| rows::small(row, "epoch")).transpose()?,
         desired: desired(row)?,
         observed: observed(row)?,
-        requested_by: rows::spelt_if_any(row, "requested_by")?,
+        requested_by: rows::spelled_if_any(row, "requested_by")?,
         created: Millis(row.try_get("created_ms")?),
         ended: row.try_get::<Option<i64>, _>("ended_ms")?.map(Millis),
     })
@@ -121,12 +121,12 @@ pub(in crate::database) fn attachment_row(row: &AnyRow) -> Result<AttachmentRow,
 
 /// Reads the successor from a row of `attachments`.
 fn successor(row: &AnyRow) -> Result<Option<Successor>, DatabaseError> {
-    let Some(id) = rows::spelt_if_any(row, "successor_id")? else {
+    let Some(id) = rows::spelled_if_any(row, "successor_id")? else {
         return Ok(None);
     };
     Ok(Some(Successor {
         id,
-        host: rows::spelt(row, "successor_host")?,
+        host: rows::spelled(row, "successor_host")?,
         vm: row.try_get("successor_vm")?,
     }))
 }
@@ -143,7 +143,7 @@ fn desired(row: &AnyRow) -> Result<DesiredAttachment, DatabaseError> {
 fn observed(row: &AnyRow) -> Result<ObservedAttachment, DatabaseError> {
     let size: Option<i64> = row.try_get("size_bytes")?;
     Ok(ObservedAttachment {
-        state: rows::spelt(row, "state")?,
+        state: rows::spelled(row, "state")?,
         generation: rows::number(row, "reported_generation")?,
         problem: message(row, "problem", "problem_code")?,
         notice: message(row, "notice", "notice_code")?,
@@ -158,7 +158,7 @@ fn observed(row: &AnyRow) -> Result<ObservedAttachment, DatabaseError> {
 
 /// Reads the active chain from a row of `attachments`.
 fn chain_key(row: &AnyRow) -> Result<Option<ChainKey>, DatabaseError> {
-    let id = rows::spelt_if_any(row, "chain")?;
+    let id = rows::spelled_if_any(row, "chain")?;
     let key = |id| {
         let revision = rows::number(row, "chain_revision")?;
         Ok(ChainKey { id, revision })

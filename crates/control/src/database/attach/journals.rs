@@ -25,7 +25,7 @@ pub(in crate::database) struct Journal {
 
 /// The named journal in a row of `volumes`.
 pub(in crate::database) fn of_row(row: &AnyRow) -> Result<Option<Journal>, DatabaseError> {
-    let Some(folder) = rows::spelt_if_any(row, "journal_folder")? else {
+    let Some(folder) = rows::spelled_if_any(row, "journal_folder")? else {
         return Ok(None);
     };
     let epoch = rows::small(row, "journal_epoch")?;

@@ -36,7 +36,7 @@ pub(in crate::database) async fn create_successor(
     .fetch_optional(&mut *change)
     .await?;
     match made {
-        Some(made) => hosts::assign(change, rows::spelt(&made, "host")?).await,
+        Some(made) => hosts::assign(change, rows::spelled(&made, "host")?).await,
         None => Ok(()),
     }
 }

@@ -57,7 +57,7 @@ impl Attachments<'_> {
                     return Ok(false);
                 };
                 if report.state == AttachmentState::Detached {
-                    let access: Access = rows::spelt(&stored, "access")?;
+                    let access: Access = rows::spelled(&stored, "access")?;
                     if access == Access::ReadWrite {
                         end_writer(&mut change, id, &stored, report.problem.as_ref()).await?;
                     }
@@ -120,7 +120,7 @@ async fn end_writer(
     stored: &AnyRow,
     problem: Option<&Message>,
 ) -> Result<(), DatabaseError> {
-    let volume: VolumeId = rows::spelt(stored, "volume")?;
+    let volume: VolumeId = rows::spelled(stored, "volume")?;
     snapshots::settle(&mut *change, volume).await?;
     // Without a lease the host did not write the journal.
     if stored.try_get::<Option<i64>, _>("epoch")?.is_some() {

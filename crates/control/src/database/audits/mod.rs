@@ -400,15 +400,15 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
     let placement: Option<&str> = row.try_get("placement")?;
     let journal_bytes: Option<i64> = row.try_get("journal_bytes")?;
     Ok(AuditOfVolume {
-        id: rows::spelt(row, "id")?,
-        volume: rows::spelt(row, "volume")?,
-        snapshot: rows::spelt_if_any(row, "snapshot")?,
-        principal: rows::spelt_if_any(row, "principal")?,
+        id: rows::spelled(row, "id")?,
+        volume: rows::spelled(row, "volume")?,
+        snapshot: rows::spelled_if_any(row, "snapshot")?,
+        principal: rows::spelled_if_any(row, "principal")?,
         principal_name: row.try_get("principal_name")?,
         version: version(row)?,
         host_name: row.try_get("host_name")?,
         units: read(row.try_get("units")?)?,
-        state: rows::spelt(row, "state")?,
+        state: rows::spelled(row, "state")?,
         done_bytes: rows::number(row, "done_bytes")?,
         size_bytes: rows::number(row, "size_bytes")?,
         message: row.try_get("message")?,
@@ -422,7 +422,7 @@ fn audit_of_volume(row: &AnyRow) -> Result<AuditOfVolume, DatabaseError> {
 
 fn version(row: &AnyRow) -> Result<VersionKey, DatabaseError> {
     Ok(VersionKey {
-        volume: rows::spelt(row, "version_volume")?,
+        volume: rows::spelled(row, "version_volume")?,
         number: rows::number(row, "version_number")?,
     })
 }
@@ -433,8 +433,8 @@ fn desired(row: &AnyRow) -> Result<Option<DesiredAudit>, DatabaseError> {
         return Ok(None);
     };
     Ok(Some(DesiredAudit {
-        id: rows::spelt(row, "id")?,
-        volume: rows::spelt(row, "volume")?,
+        id: rows::spelled(row, "id")?,
+        volume: rows::spelled(row, "volume")?,
         version: version(row)?,
         size_bytes: rows::number(row, "size_bytes")?,
         block_size,

@@ -80,12 +80,12 @@ impl Catalog<'_> {
                 json(&call, self.swept(host, call.volume, call.epoch).await)
             }
             CatalogCall::Version(call) => json(&call, self.version(reach, call.key).await),
-            CatalogCall::NeighboursOf(call) => json(&call, self.neighbours(reach, call.key).await),
+            CatalogCall::NeighborsOf(call) => json(&call, self.neighbors(reach, call.key).await),
             CatalogCall::Keys(call) => json(&call, keys.of_lineage(reach, call.lineage).await),
             CatalogCall::RemoveVersion(mut call) => {
                 let plan = std::mem::take(&mut call.plan.0);
-                let (neighbours, not_before) = (&call.neighbours, call.not_before);
-                let done = self.remove_version(reach, call.key, neighbours, not_before, plan);
+                let (neighbors, not_before) = (&call.neighbors, call.not_before);
+                let done = self.remove_version(reach, call.key, neighbors, not_before, plan);
                 json(&call, done.await)
             }
             CatalogCall::FinishDelete(call) => {

@@ -74,7 +74,7 @@ impl Catalog<'_> {
             .ok_or_else(none)?;
         let left = leftovers_of(&mut moment, volume, u32::MAX).await?;
         Ok(LeaseRights {
-            lineage: rows::spelt(&row, "lineage")?,
+            lineage: rows::spelled(&row, "lineage")?,
             epoch: rows::small(&row, "epoch")?,
             serials: serials_of(&left),
         })

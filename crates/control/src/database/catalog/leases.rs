@@ -68,7 +68,7 @@ async fn holder(
         head: rows::version_key(&row, "head_volume", "head_number")?,
         number_last: rows::number(&row, "number_last")?,
         deleting: rows::flag(&row, "deleting")?,
-        lineage: rows::spelt(&row, "lineage")?,
+        lineage: rows::spelled(&row, "lineage")?,
         is_attached: attached.ok_or_else(|| deleted(volume))? == 1,
     })
 }

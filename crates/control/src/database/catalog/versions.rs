@@ -5,7 +5,7 @@
 //! [`frees`](crate::database::catalog::frees) the slots of removed versions.
 
 use base::{Lineage, VolumeId};
-use catalog::{Neighbours, StoredVersion, VersionKey};
+use catalog::{Neighbors, StoredVersion, VersionKey};
 use sqlx::{AnyConnection, Row as _};
 use world::Millis;
 
@@ -80,10 +80,10 @@ async fn children_of(
     .collect()
 }
 
-async fn neighbours_of(
+async fn neighbors_of(
     connection: &mut AnyConnection,
     key: VersionKey,
-) -> Result<Neighbours, DatabaseError> {
+) -> Result<Neighbors, DatabaseError> {
     let version = version_of(connection, key).await?;
     let parent = match version.parent {
         Some(parent) => Some(version_of(connection, parent).await?),
@@ -95,7 +95,7 @@ async fn neighbours_of(
         .bind(key.number.cast_signed())
         .fetch_one(connection)
         .await?;
-    Ok(Neighbours {
+    Ok(Neighbors {
         parent,
         children,
         needed: needed > 0,
@@ -107,11 +107,11 @@ async fn removable(
     connection: &mut AnyConnection,
     reach: &Reach,
     key: VersionKey,
-) -> Result<Neighbours, DatabaseError> {
+) -> Result<Neighbors, DatabaseError> {
     let gone = || not_found(key);
     let reached = reach.must_clean(&mut *connection, key.volume, gone).await;
     let found = match reached {
-        Ok(()) => neighbours_of(connection, key).await,
+        Ok(()) => neighbors_of(connection, key).await,
         Err(error) => Err(error),
     };
     found.map_err(|error| match error {
@@ -125,16 +125,13 @@ async fn removable(
 /// Refuses to remove a version that is needed, or whose neighbors are not those that the host saw.
 fn refuse_unless_removable(
     key: VersionKey,
-    found: &Neighbours,
-    expected: &Neighbours,
+    found: &Neighbors,
+    expected: &Neighbors,
 ) -> Result<(), DatabaseError> {
-    let keys = |neighbours: &Neighbours| {
-        let mut children: Vec<_> = neighbours.children.iter().map(|child| child.key).collect();
+    let keys = |neighbors: &Neighbors| {
+        let mut children: Vec<_> = neighbors.children.iter().map(|child| child.key).collect();
         children.sort_unstable();
-        (
-            neighbours.parent.as_ref().map(|parent| parent.key),
-            children,
-        )
+        (neighbors.parent.as_ref().map(|parent| parent.key), children)
     };
     let why = if found.needed {
         "a volume or a snapshot needs it"
@@ -201,7 +198,7 @@ async fn version_rows(
             // Names have no commas.
             let snapshots: Option<&str> = row.try_get("snapshots")?;
             let key = VersionKey {
-                volume: rows::spelt(row, "volume")?,
+                volume: rows::spelled(row, "volume")?,
                 number: rows::number(row, "number")?,
             };
             Ok(VersionRow {
@@ -231,16 +228,16 @@ impl Catalog<'_> {
         }
     }
 
-    /// See [`catalog::Catalog::neighbours`].
-    pub(in crate::database) async fn neighbours(
+    /// See [`catalog::Catalog::neighbors`].
+    pub(in crate::database) async fn neighbors(
         self,
         reach: &Reach,
         key: VersionKey,
-    ) -> Result<Neighbours, DatabaseError> {
+    ) -> Result<Neighbors, DatabaseError> {
         let mut moment = self.database.moment().await?;
         let gone = || not_found(key);
         reach.must_clean(&mut moment, key.volume, gone).await?;
-        neighbours_of(&mut moment, key).await
+        neighbors_of(&mut moment, key).await
     }
 
     /// See [`catalog::Catalog::remove_version`].
@@ -248,7 +245,7 @@ impl Catalog<'_> {
         self,
         reach: &Reach,
         key: VersionKey,
-        expected: &Neighbours,
+        expected: &Neighbors,
         not_before: Millis,
         plan: Vec<u8>,
     ) -> Result<(), DatabaseError> {
@@ -332,7 +329,7 @@ impl Catalog<'_> {
             .fetch_all(&self.database.reader)
             .await?
             .iter()
-            .map(|row| rows::spelt(row, "volume"))
+            .map(|row| rows::spelled(row, "volume"))
             .collect()
     }
 }

@@ -25,7 +25,7 @@ pub(in crate::database) async fn check(
         .fetch_all(&mut *change)
         .await?;
         for row in &found {
-            let other = volumes::by_id(&mut *change, rows::spelt(row, "volume")?).await?;
+            let other = volumes::by_id(&mut *change, rows::spelled(row, "volume")?).await?;
             if other.id != volume.id && other.owner == volume.owner {
                 return Err(DatabaseError::Refused {
                     reason: format!(

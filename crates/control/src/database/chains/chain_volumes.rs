@@ -69,7 +69,7 @@ async fn writers(
     .bind(volume.to_string())
     .fetch_all(connection)
     .await?;
-    let pair = |row| Ok((rows::spelt(row, "volume")?, rows::spelt(row, "id")?));
+    let pair = |row| Ok((rows::spelled(row, "volume")?, rows::spelled(row, "id")?));
     found.iter().map(pair).collect()
 }
 
@@ -95,7 +95,7 @@ async fn leads_to(
         .fetch_all(&mut *connection)
         .await?;
         for row in &found {
-            next.push(rows::spelt(row, "volume")?);
+            next.push(rows::spelled(row, "volume")?);
         }
     }
     Ok(false)
@@ -110,7 +110,7 @@ pub(in crate::database) async fn of(
         .bind(chain.to_string())
         .fetch_all(connection)
         .await?;
-    let pair = |row| Ok((row_name(row)?, rows::spelt(row, "volume")?));
+    let pair = |row| Ok((row_name(row)?, rows::spelled(row, "volume")?));
     found.iter().map(pair).collect()
 }
 
@@ -183,8 +183,8 @@ impl Chains<'_> {
         .await?;
         let mut all: HashMap<ChainId, ChainVolumes> = HashMap::new();
         for row in &found {
-            let named = all.entry(rows::spelt(row, "chain")?).or_default();
-            named.insert(row_name(row)?, rows::spelt(row, "volume")?);
+            let named = all.entry(rows::spelled(row, "chain")?).or_default();
+            named.insert(row_name(row)?, rows::spelled(row, "volume")?);
         }
         Ok(all)
     }

@@ -135,7 +135,7 @@ pub(in crate::database) async fn request_again(
     .fetch_all(&mut *change)
     .await?;
     for host in &hosts {
-        let host: PartyId = rows::spelt(host, "host")?;
+        let host: PartyId = rows::spelled(host, "host")?;
         hosts::assign(&mut *change, host).await?;
     }
     Ok(())
@@ -359,8 +359,8 @@ fn described(chain: &ChainRow) -> String {
 fn chain_row(row: &AnyRow) -> Result<ChainRow, DatabaseError> {
     let vm: String = row.try_get("vm")?;
     Ok(ChainRow {
-        id: rows::spelt(row, "id")?,
-        volume: rows::spelt(row, "volume")?,
+        id: rows::spelled(row, "id")?,
+        volume: rows::spelled(row, "volume")?,
         vm: (!vm.is_empty()).then_some(vm),
         policy: row.try_get("policy")?,
         revision: rows::number(row, "revision")?,

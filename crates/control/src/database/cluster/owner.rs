@@ -171,7 +171,7 @@ async fn owner_of(connection: &mut AnyConnection) -> Result<Option<OwnerRow>, Da
     )
     .fetch_one(connection)
     .await?;
-    let id = rows::spelt_if_any(&row, "owner")?;
+    let id = rows::spelled_if_any(&row, "owner")?;
     let folder: Option<String> = row.try_get("owner_folder")?;
     let (Some(id), Some(folder)) = (id, folder) else {
         return Ok(None);

@@ -146,7 +146,7 @@ pub(in crate::database) async fn assign(
     rows: &[AnyRow],
 ) -> Result<(), DatabaseError> {
     for row in rows {
-        hosts::assign(&mut *change, rows::spelt(row, "host")?).await?;
+        hosts::assign(&mut *change, rows::spelled(row, "host")?).await?;
     }
     Ok(())
 }

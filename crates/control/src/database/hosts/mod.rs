@@ -4,7 +4,7 @@
 pub(in crate::database) mod jobs;
 pub(in crate::database) mod lease_terms;
 
-use api::host::{JobKind, JobResult, Report, Task};
+use api::host::{HostJob, JobKind, JobResult, Report};
 use base::PartyId;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -226,7 +226,7 @@ impl Hosts<'_> {
         .fetch_all(&self.database.reader)
         .await?
         .iter()
-        .map(|row| rows::spelt(row, "party"))
+        .map(|row| rows::spelled(row, "party"))
         .collect()
     }
 
@@ -263,18 +263,18 @@ impl Hosts<'_> {
         host: PartyId,
         what: &JobKind,
     ) -> Result<i64, DatabaseError> {
-        let text = task_text(what)?;
+        let text = job_text(what)?;
         let text = &text;
         self.database
             .transaction_for(principal)
             .run(|mut change| async move {
-                let task = begin_task(&mut change, host, text, principal.by.at).await?;
+                let job = begin_job(&mut change, host, text, principal.by.at).await?;
                 assign(&mut change, host).await?;
                 let place = audit_log::place(&mut change, host, None).await?;
                 principal
                     .note(&mut change, "assign-job", format!("{place}: {text}"))
                     .await?;
-                Ok(task)
+                Ok(job)
             })
             .await
     }
@@ -290,15 +290,15 @@ impl Hosts<'_> {
         what: &JobKind,
         now: Millis,
     ) -> Result<i64, DatabaseError> {
-        let text = task_text(what)?;
+        let text = job_text(what)?;
         let text = &text;
         self.database
             .transaction()
             .notify()
             .run(|mut change| async move {
-                let task = begin_task(&mut change, host, text, now).await?;
+                let job = begin_job(&mut change, host, text, now).await?;
                 assign(&mut change, host).await?;
-                Ok(task)
+                Ok(job)
             })
             .await
     }
@@ -307,14 +307,14 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn jobs_of(self, host: PartyId) -> Result<Vec<Task>, DatabaseError> {
+    pub async fn jobs_of(self, host: PartyId) -> Result<Vec<HostJob>, DatabaseError> {
         sqlx::query("SELECT * FROM jobs WHERE host = $1 AND answer IS NULL ORDER BY id")
             .bind(host.to_string())
             .fetch_all(&self.database.reader)
             .await?
             .iter()
             .map(|row| {
-                Ok(Task {
+                Ok(HostJob {
                     id: row.try_get("id")?,
                     kind: read(row.try_get("request")?)?,
                 })
@@ -326,10 +326,10 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn job(self, host: PartyId, task: i64) -> Result<Option<JobKind>, DatabaseError> {
+    pub async fn job(self, host: PartyId, job: i64) -> Result<Option<JobKind>, DatabaseError> {
         let what: Option<String> =
             sqlx::query_scalar("SELECT request FROM jobs WHERE id = $1 AND host = $2")
-                .bind(task)
+                .bind(job)
                 .bind(host.to_string())
                 .fetch_optional(&self.database.reader)
                 .await?;
@@ -343,7 +343,7 @@ impl Hosts<'_> {
     pub async fn answer_job(
         self,
         host: PartyId,
-        task: i64,
+        job: i64,
         answer: &JobResult,
     ) -> Result<(), DatabaseError> {
         let text = serde_json::to_string(answer).map_err(|error| DatabaseError::Refused {
@@ -356,7 +356,7 @@ impl Hosts<'_> {
             .run(|mut change| async move {
                 sqlx::query("UPDATE jobs SET answer = $1 WHERE id = $2 AND host = $3")
                     .bind(text)
-                    .bind(task)
+                    .bind(job)
                     .bind(host.to_string())
                     .execute(&mut *change)
                     .await?;
@@ -369,12 +369,12 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`].
-    pub async fn job_answer(self, task: i64) -> Result<Option<JobResult>, DatabaseError> {
+    pub async fn job_answer(self, job: i64) -> Result<Option<JobResult>, DatabaseError> {
         let answer: Option<String> = sqlx::query_scalar("SELECT answer FROM jobs WHERE id = $1")
-            .bind(task)
+            .bind(job)
             .fetch_optional(&self.database.reader)
             .await?
-            .ok_or_else(|| DatabaseError::not_found(ObjectKind::Task, task))?;
+            .ok_or_else(|| DatabaseError::not_found(ObjectKind::Job, job))?;
         answer.as_deref().map(read).transpose()
     }
 
@@ -382,12 +382,12 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`DatabaseError`].
-    pub async fn forget_job(self, task: i64, old: Millis) -> Result<(), DatabaseError> {
+    pub async fn forget_job(self, job: i64, old: Millis) -> Result<(), DatabaseError> {
         self.database
             .transaction()
             .run(|mut change| async move {
                 sqlx::query("DELETE FROM jobs WHERE id = $1 OR created_ms < $2")
-                    .bind(task)
+                    .bind(job)
                     .bind(old.0)
                     .execute(&mut *change)
                     .await?;
@@ -397,19 +397,19 @@ impl Hosts<'_> {
     }
 }
 
-fn task_text(what: &JobKind) -> Result<String, DatabaseError> {
+fn job_text(what: &JobKind) -> Result<String, DatabaseError> {
     serde_json::to_string(what).map_err(|error| DatabaseError::Refused {
         reason: format!("the job cannot be stored: {error}"),
     })
 }
 
-async fn begin_task(
+async fn begin_job(
     change: &mut AnyConnection,
     host: PartyId,
     text: &str,
     now: Millis,
 ) -> Result<i64, DatabaseError> {
-    let task = sqlx::query_scalar(
+    let job = sqlx::query_scalar(
         "INSERT INTO jobs (host, request, created_ms) VALUES ($1, $2, $3) RETURNING id",
     )
     .bind(host.to_string())
@@ -417,7 +417,7 @@ async fn begin_task(
     .bind(now.0)
     .fetch_one(change)
     .await?;
-    Ok(task)
+    Ok(job)
 }
 
 fn report_row(row: &AnyRow) -> Result<HostReport, DatabaseError> {
@@ -434,7 +434,7 @@ fn report_row(row: &AnyRow) -> Result<HostReport, DatabaseError> {
 fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
     let free_bytes: Option<i64> = row.try_get("free_bytes")?;
     Ok(HostRow {
-        host: rows::spelt(row, "party")?,
+        host: rows::spelled(row, "party")?,
         name: row.try_get("name")?,
         reports_requested: rows::number(row, "reports_requested")?,
         report_number: rows::number(row, "report_number")?,
@@ -445,6 +445,6 @@ fn host_row(row: &AnyRow) -> Result<HostRow, DatabaseError> {
 
 fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, DatabaseError> {
     serde_json::from_str(text).map_err(|error| DatabaseError::Damaged {
-        what: format!("a task: {error}"),
+        what: format!("a job: {error}"),
     })
 }

@@ -115,12 +115,12 @@ impl Images<'_> {
         .await?;
         let mut images = HashMap::new();
         for row in &found {
-            let mark: ImageMark = rows::spelt(row, "image")?;
+            let mark: ImageMark = rows::spelled(row, "image")?;
             let image = BaseImage {
-                lineage: rows::spelt(row, "lineage")?,
+                lineage: rows::spelled(row, "lineage")?,
                 is_pinned: mark == ImageMark::Pinned,
             };
-            images.entry(rows::spelt(row, "volume")?).or_insert(image);
+            images.entry(rows::spelled(row, "volume")?).or_insert(image);
         }
         Ok(images)
     }

@@ -79,7 +79,7 @@ async fn end_on_disabled_hosts(
     .fetch_all(&mut *change)
     .await?;
     for host in &disabled {
-        let host = rows::spelt(host, "id")?;
+        let host = rows::spelled(host, "id")?;
         Job::Preload
             .end_of_host(&mut *change, host, jobs::IS_DISABLED, now)
             .await?;
@@ -274,9 +274,9 @@ fn desired(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
     let Ok(block_size) = rows::block_size(row) else {
         return Ok(None);
     };
-    let mark: ImageMark = rows::spelt(row, "image")?;
+    let mark: ImageMark = rows::spelled(row, "image")?;
     let version = rows::version_key(row, "version_volume", "version_number")?;
-    let volume = rows::spelt(row, "volume")?;
+    let volume = rows::spelled(row, "volume")?;
     let generation = rows::number(row, "generation")?;
     let size_bytes = rows::number(row, "size_bytes")?;
     Ok(version.map(|version| DesiredPreload {
@@ -292,9 +292,9 @@ fn desired(row: &AnyRow) -> Result<Option<DesiredPreload>, DatabaseError> {
 fn preload_row(row: &AnyRow) -> Result<PreloadRow, DatabaseError> {
     let total_bytes: Option<i64> = row.try_get("total_bytes")?;
     Ok(PreloadRow {
-        volume: rows::spelt(row, "volume")?,
+        volume: rows::spelled(row, "volume")?,
         host_name: row.try_get("host_name")?,
-        state: rows::spelt(row, "state")?,
+        state: rows::spelled(row, "state")?,
         done_bytes: rows::number(row, "done_bytes")?,
         total_bytes: total_bytes.map(i64::cast_unsigned),
         message: row.try_get("message")?,

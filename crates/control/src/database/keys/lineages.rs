@@ -146,10 +146,10 @@ pub(in crate::database) async fn keys_of(
             wrapped: row
                 .try_get::<Option<Vec<u8>>, _>("wrapped")?
                 .map(WrappedKey),
-            wrapped_by: rows::spelt_if_any(&row, "wrapping_key")?,
+            wrapped_by: rows::spelled_if_any(&row, "wrapping_key")?,
             salts: salts_of(&mut *connection, lineage).await?,
         });
-        next = rows::spelt_if_any(&row, "parent")?;
+        next = rows::spelled_if_any(&row, "parent")?;
     }
     Ok(keys)
 }

@@ -12,7 +12,7 @@
 //! * no row names a retired key.
 
 use api::host::catalog_calls::{Rewrap, WrappedBy};
-use api::host::{KeyState, ROWS_MAX, WrappedRow, WrappingKey};
+use api::host::{KeyState, ListedKey, ROWS_MAX, WrappedRow};
 use base::KeyId;
 use catalog::WrappedKey;
 use serde::Serialize;
@@ -27,7 +27,7 @@ use crate::database::{Database, DatabaseError, ObjectKind, Principal, Reach, hos
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRow {
     /// The key as hosts see it.
-    pub key: WrappingKey,
+    pub key: ListedKey,
     /// When it was created.
     pub created: Millis,
     /// The number of lineages whose data keys it wraps.
@@ -42,16 +42,16 @@ fn key_row(row: &AnyRow) -> Result<KeyRow, DatabaseError> {
     let name: String = row.try_get("name")?;
     let parameters: &str = row.try_get("parameters")?;
     Ok(KeyRow {
-        key: WrappingKey {
-            id: rows::spelt(row, "id")?,
+        key: ListedKey {
+            id: rows::spelled(row, "id")?,
             parameters: serde_json::from_str(parameters).map_err(|error| {
                 DatabaseError::Damaged {
                     what: format!("the parameters of the wrapping key {name:?}: {error}"),
                 }
             })?,
             name,
-            state: rows::spelt(row, "state")?,
-            replaced_by: rows::spelt_if_any(row, "replaced_by")?,
+            state: rows::spelled(row, "state")?,
+            replaced_by: rows::spelled_if_any(row, "replaced_by")?,
         },
         created: Millis(row.try_get("created_ms")?),
         lineages: rows::number(row, "lineages")?,
@@ -132,7 +132,7 @@ impl Keys<'_> {
         name: &str,
         parameters: &Value,
         now: Millis,
-    ) -> Result<WrappingKey, DatabaseError> {
+    ) -> Result<ListedKey, DatabaseError> {
         let text = spell(parameters)?;
         let text = &text;
         self.database
@@ -275,7 +275,7 @@ impl Keys<'_> {
             .iter()
             .map(|row| {
                 Ok(WrappedRow {
-                    lineage: rows::spelt(row, "lineage")?,
+                    lineage: rows::spelled(row, "lineage")?,
                     wrapped: WrappedKey(row.try_get("wrapped")?),
                 })
             })

@@ -40,7 +40,7 @@ impl Repair<'_> {
         .iter()
         .map(|row| {
             Ok(DegradedVolume {
-                volume: rows::spelt(row, "volume")?,
+                volume: rows::spelled(row, "volume")?,
                 segments: rows::number(row, "segments")?,
                 slots: rows::number(row, "slots")?,
             })
@@ -143,7 +143,7 @@ async fn must_be_held(
         let its = held.entry(rows::small(row, "number")?);
         let (_, units) = its.or_insert_with(|| (data.into(), Vec::new()));
         if row.try_get::<Option<String>, _>("unit")?.is_some() {
-            units.push(rows::spelt(row, "unit")?);
+            units.push(rows::spelled(row, "unit")?);
         }
     }
     let mut all = held.iter().filter(|(_, (data, units))| units.len() < *data);

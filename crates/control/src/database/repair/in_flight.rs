@@ -116,7 +116,7 @@ pub(in crate::database) async fn suspect_of(
         }
         // Each set has at least the serials that were not handed out, so an empty one is damaged.
         if !merged.is_empty() {
-            suspect.push((rows::spelt(member, "unit")?, merged));
+            suspect.push((rows::spelled(member, "unit")?, merged));
         }
     }
     Ok(suspect)

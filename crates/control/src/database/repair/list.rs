@@ -5,7 +5,7 @@ use base::{CopysetId, UnitId};
 use sqlx::Row as _;
 use world::Millis;
 
-use crate::database::repair::tasks::copyset_of;
+use crate::database::repair::jobs::copyset_of;
 use crate::database::{DatabaseError, Repair, rows};
 
 /// A copyset with members that are not in sync, or that is being scrubbed.
@@ -67,7 +67,7 @@ impl Repair<'_> {
             let mut states = Vec::new();
             for member in &members {
                 if copyset_of(member, "copyset")? == copyset {
-                    states.push((rows::spelt(member, "unit")?, member.try_get("state")?));
+                    states.push((rows::spelled(member, "unit")?, member.try_get("state")?));
                 }
             }
             Ok(RepairRow {

@@ -119,7 +119,7 @@ impl Repair<'_> {
             .await?;
         let noted = units
             .iter()
-            .map(|row| Ok((rows::spelt(row, "id")?, rows::number(row, "leases")?)));
+            .map(|row| Ok((rows::spelled(row, "id")?, rows::number(row, "leases")?)));
         noted.collect()
     }
 }

@@ -111,12 +111,12 @@ const SEEN: &str = "($2 = 1 OR g.party = $1 OR v.owner = $1 OR s.owner = $1 \
 
 fn grant_row(row: &AnyRow) -> Result<GrantRow, DatabaseError> {
     Ok(GrantRow {
-        id: rows::spelt(row, "id")?,
+        id: rows::spelled(row, "id")?,
         object: Object::parse(row.try_get("object")?)?,
         object_name: row.try_get("object_name")?,
         object_owner: row.try_get("object_owner")?,
         user: row.try_get("user_name")?,
-        right: rows::spelt(row, "right_name")?,
+        right: rows::spelled(row, "right_name")?,
         vm: row.try_get("vm")?,
         created: Millis(row.try_get("created_ms")?),
     })

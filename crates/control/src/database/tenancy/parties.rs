@@ -99,7 +99,7 @@ impl Parties<'_> {
                     .fetch_optional(&mut *change)
                     .await?;
                 if let Some(known) = known {
-                    return rows::spelt(&known, "id");
+                    return rows::spelled(&known, "id");
                 }
                 let new = PartyRow {
                     id,

@@ -37,7 +37,7 @@ pub(in crate::database) fn party_row(row: &AnyRow) -> Result<PartyRow, DatabaseE
     };
     let subject = Subject::new(kind, row.try_get("name")?);
     Ok(PartyRow {
-        id: rows::spelt(row, "id")?,
+        id: rows::spelled(row, "id")?,
         subject: subject.map_err(|error| DatabaseError::Damaged {
             what: error.to_string(),
         })?,

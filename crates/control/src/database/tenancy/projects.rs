@@ -72,7 +72,7 @@ pub(in crate::database) fn limit(row: &AnyRow, column: &str) -> Result<Option<u6
 
 fn project_row(row: &AnyRow) -> Result<ProjectRow, DatabaseError> {
     Ok(ProjectRow {
-        id: rows::spelt(row, "id")?,
+        id: rows::spelled(row, "id")?,
         name: row.try_get("name")?,
         quota: Quota {
             volumes_max: limit(row, "volumes_max")?,
@@ -247,7 +247,7 @@ impl Projects<'_> {
             .fetch_all(&self.database.reader)
             .await?
             .iter()
-            .map(|row| rows::spelt(row, "project"))
+            .map(|row| rows::spelled(row, "project"))
             .collect()
     }
 

@@ -70,7 +70,7 @@ async fn rights_on(
             .fetch_all(connection)
             .await?
             .iter()
-            .map(|row| rows::spelt(row, "right_name"))
+            .map(|row| rows::spelled(row, "right_name"))
             .collect::<Result<_, _>>()?
     };
     Ok(Rights {

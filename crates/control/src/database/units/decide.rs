@@ -179,7 +179,7 @@ fn remove(unit: UnitId, removal: Removal, observed: &ObservedUnits) -> Replaceme
         };
         return ReplacementStep::Refuse(format!(
             "{name} may hold the last complete copy of something: {}{more}. Make those units \
-             available again, or wait until another member is in sync (`scree unit tasks`), and \
+             available again, or wait until another member is in sync (`scree unit jobs`), and \
              try again; `scree unit remove --lost --accept-data-loss` gives up what no other unit \
              holds",
             first.join("; ")

@@ -300,7 +300,7 @@ impl Units<'_> {
                     .fetch_all(&mut *change)
                     .await?;
                 for row in &rows {
-                    let unit: UnitId = rows::spelt(row, "id")?;
+                    let unit: UnitId = rows::spelled(row, "id")?;
                     let was: Option<i64> = row.try_get("missing_ms")?;
                     let seen: Option<i64> = row.try_get("missing_seen_ms")?;
                     let is_missing = missing.contains(&unit);
@@ -427,7 +427,7 @@ pub(in crate::database) async fn forget_drained(
     .await?;
     let mut gone = Vec::new();
     for row in &rows {
-        let unit = rows::spelt(row, "id")?;
+        let unit = rows::spelled(row, "id")?;
         forget_unit(&mut *change, unit, now).await?;
         gone.push(unit);
     }

@@ -112,7 +112,7 @@ impl Cluster<'_> {
             .await?;
         let Some(row) = row else { return Ok(None) };
         Ok(Some(ClusterRow {
-            id: rows::spelt(&row, "id")?,
+            id: rows::spelled(&row, "id")?,
             created: Millis(row.try_get("created_ms")?),
             lease_count_key: lease_count_key(row.try_get("authentication_key")?)?,
         }))
@@ -183,7 +183,7 @@ impl Units<'_> {
             .fetch_all(&self.database.reader)
             .await?;
         let unit = |row| {
-            let party: base::PartyId = rows::spelt(row, "id")?;
+            let party: base::PartyId = rows::spelled(row, "id")?;
             Ok(UnitRow {
                 daemon: Some(row.try_get("name")?),
                 ..UnitRow::new(UnitId::from_u128(party.as_u128()), String::new())
@@ -365,7 +365,7 @@ pub(in crate::database) async fn units_of(
             let second: Option<String> = row.try_get("duplicate_url")?;
             let second_ms: Option<i64> = row.try_get("duplicate_ms")?;
             Ok(UnitRow {
-                id: rows::spelt(row, "id")?,
+                id: rows::spelled(row, "id")?,
                 // A URL that is not percent-encoded is compared as it is stored.
                 url: url::path_of(&url).map_or(url, |folder| url::url_of(&folder)),
                 daemon: row.try_get("daemon")?,
@@ -403,7 +403,7 @@ pub(in crate::database) async fn copysets_of(
         let Some(copyset) = copysets.last_mut() else {
             continue;
         };
-        let unit = rows::spelt(row, "unit")?;
+        let unit = rows::spelled(row, "unit")?;
         let state: String = row.try_get("state")?;
         copyset.joined = copyset.joined.max(rows::number(row, "join_number")?);
         match state.as_str() {

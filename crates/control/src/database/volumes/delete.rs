@@ -32,7 +32,7 @@ impl Volumes<'_> {
             .fetch_all(&self.database.reader)
             .await?
             .iter()
-            .map(|row| rows::spelt(row, "id"))
+            .map(|row| rows::spelled(row, "id"))
             .collect()
     }
 

@@ -291,7 +291,7 @@ fn open_keeper(
                 | UnitError::Io { .. }
                 | UnitError::Tampered { .. }),
             ) => {
-                tracing::warn!(why = with_causes(&error), "the unit accepts no writes");
+                tracing::warn!(why = with_causes(&error), "unit accepts no writes");
                 Ok(unit)
             }
             other => other.map(|()| unit),

@@ -98,7 +98,7 @@ fn a_read_is_repeated_once_if_its_connection_breaks() {
         let unit = site.unit(&host, id, at, &[whole_lease(1)]);
         put(&unit, serial, 0).expect("put");
         let content = [serial as u8; 512];
-        assert_eq!(read(&unit, serial).expect("it is there"), content);
+        assert_eq!(read(&unit, serial).expect("it exists"), content);
         let before = between.connections.load(Ordering::SeqCst);
         between.breaks.store(1, Ordering::SeqCst);
         assert_eq!(read(&unit, serial).expect("once more"), content);
@@ -116,7 +116,7 @@ fn a_put_and_a_read_that_breaks_twice_are_not_repeated() {
     let at = std::slice::from_ref(&between.at);
     for (breaks, is_put) in [(1, true), (2, false)] {
         let unit = site.unit(&host, id, at, &[whole_lease(1)]);
-        unit.probe().expect("it is there");
+        unit.probe().expect("it exists");
         between.breaks.store(breaks, Ordering::SeqCst);
         let failed = match is_put {
             true => put(&unit, 11, 0),

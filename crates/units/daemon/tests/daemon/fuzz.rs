@@ -229,6 +229,6 @@ fn whatever_hosts_say_a_daemon_goes_on_and_does_not_grow() {
         serials: std::iter::once(100..200).collect(),
     };
     let unit = site.unit(&other, unit_called(1), &[at], &[lease]);
-    put(&unit, 101, 0).expect("it goes on");
+    put(&unit, 101, 0).expect("it continues");
     assert_eq!(read(&unit, 101).expect("put"), [101; 512]);
 }

@@ -162,7 +162,7 @@ fn a_connection_for_another_unit_is_forwarded_once() {
     assert!(found == tags && data == large);
     assert_eq!((near.connections(), far.connections()), (1, 1));
     let direct = site.unit(&host, far_id, &[far.endpoint().clone()], &[]);
-    assert_eq!(direct.stat().expect("it is there").segments, 8);
+    assert_eq!(direct.stat().expect("it exists").segments, 8);
     // The address of the third is unknown.
     why_not(&site.unit(&host, unit_called(3), &at, &[]));
     drop(far);
@@ -285,7 +285,7 @@ fn threads_that_put_more_than_is_buffered_wait_and_lose_nothing() {
         }
     });
     for thread in 0..32 {
-        let stat = unit.stat_segment(segment(100 + thread)).expect("there");
+        let stat = unit.stat_segment(segment(100 + thread)).expect("it exists");
         assert_eq!(stat.slots, 1024);
         let rotten = unit.scrub(segment(100 + thread)).expect("read");
         assert_eq!(rotten, []);

@@ -16,9 +16,11 @@ use crate::site::{Site, put, read, segment};
 
 /// All that it holds a lease on, in every way that there is.
 fn destroy(unit: &RemoteUnit) {
-    unit.free(segment(10), &[Slot(0)], false).expect("it may");
-    unit.free(segment(11), &[Slot(0)], true).expect("it may");
-    unit.delete(segment(12)).expect("it may");
+    unit.free(segment(10), &[Slot(0)], false)
+        .expect("it is allowed");
+    unit.free(segment(11), &[Slot(0)], true)
+        .expect("it is allowed");
+    unit.delete(segment(12)).expect("it is allowed");
     let by = Replacement {
         expected: Some(0),
         generation: 0,
@@ -27,7 +29,7 @@ fn destroy(unit: &RemoteUnit) {
         tags: &[[9; 16]],
         data: &[99; 512],
     };
-    unit.replace(segment(13), by).expect("it may");
+    unit.replace(segment(13), by).expect("it is allowed");
     for serial in 10..13 {
         read(unit, serial).expect_err("it is gone at once");
     }
@@ -139,7 +141,8 @@ async fn a_daemon_starts_whatever_a_restore_has_left() {
     as_host(move || {
         put(&unit, 10, 0).expect("put");
         unit.sync(&[segment(10)]).expect("synced");
-        unit.free(segment(10), &[Slot(0)], false).expect("it may");
+        unit.free(segment(10), &[Slot(0)], false)
+            .expect("it is allowed");
     })
     .await;
     service.shut_down().await;

@@ -126,9 +126,9 @@ impl Scene {
 
     /// Checks that the segment has not changed.
     pub fn is_untouched(&self) {
-        let found = self.own.stat_segment(segment(10)).expect("there");
+        let found = self.own.stat_segment(segment(10)).expect("it exists");
         assert_eq!((found.slots, found.freed), (1, 0));
-        read(&self.own, segment(10)).expect("there");
+        read(&self.own, segment(10)).expect("it exists");
         assert_eq!(
             self.own.list_serials(10..20).expect("listed"),
             [segment(10)]
@@ -208,7 +208,8 @@ fn each_capability_allows_only_its_own_operations() {
     );
     assert!(is_refused(&unit.delete(segment(10))));
     assert!(is_refused(&unit.list_serials(10..12).map(drop)));
-    unit.free(segment(10), &[Slot(0)], true).expect("it may");
+    unit.free(segment(10), &[Slot(0)], true)
+        .expect("it is allowed");
     let left = scene.own.list_serials(10..20).expect("listed");
     assert_eq!(left, [segment(11)]);
     // What is put where it was read is of the line that it was read from.
@@ -315,8 +316,8 @@ fn an_expired_capability_allows_nothing() {
         },
     );
     past.ends = Millis(scene.world.clock.wall().0 + 1);
-    unit.present(&key().sign(&past).0).expect("it goes on");
-    read(&unit, segment(10)).expect("it goes on");
+    unit.present(&key().sign(&past).0).expect("it continues");
+    read(&unit, segment(10)).expect("it continues");
     // By the controllers' clock, if they have told theirs.
     scene.keeper.set_time(Millis(past.ends.0 + 10_001));
     let refused = read(&unit, segment(10)).expect_err("it has ended");
@@ -383,7 +384,7 @@ fn capabilities_of_an_earlier_database_end_when_a_newer_one_is_known() {
         lineage_tags: vec![LineageTag(7)],
     };
     let old = unit_of(&scene.keeper, OTHER_HOST, &[read_lines()]);
-    read(&old, segment(10)).expect("it may");
+    read(&old, segment(10)).expect("it is allowed");
     let newer = |generation| {
         let mut newer = capability(OTHER_HOST, read_lines());
         newer.generation = generation;
@@ -391,7 +392,7 @@ fn capabilities_of_an_earlier_database_end_when_a_newer_one_is_known() {
     };
     let next = unit_of(&scene.keeper, OTHER_HOST, &[]);
     next.present(&newer(2)).expect("accepted");
-    read(&next, segment(10)).expect("it may");
+    read(&next, segment(10)).expect("it is allowed");
     let refused = read(&old, segment(10)).expect_err("it has ended");
     assert!(refused.to_string().contains("has expired"), "{refused}");
     assert!(is_refused(&put(&scene.own, segment(10), 1)));
@@ -445,7 +446,7 @@ fn a_segment_with_an_unreadable_header_belongs_only_to_its_lease() {
         files.map(move |file| folder.join(file.name))
     });
     for path in files {
-        let file = disk.open(&path, world::OpenMode::Write).expect("there");
+        let file = disk.open(&path, world::OpenMode::Write).expect("it exists");
         file.write_at(&[0x5a; 64], 0).expect("spoilt");
     }
     let keeper = keeper(&scene.world);

@@ -217,7 +217,7 @@ impl Site {
             sender.send(answer).expect("waited for");
         });
         link.present(&signed, done);
-        let status = receiver.recv().expect("answered").expect("it is there");
+        let status = receiver.recv().expect("answered").expect("it exists");
         assert_eq!(status, unit_wire::Status::Done);
     }
 }

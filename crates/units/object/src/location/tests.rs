@@ -94,7 +94,7 @@ fn plain_http_is_for_this_machine_unless_it_is_asked_for() {
         matches!(google, Err(LocationError::PlainHttp { .. })),
         "{google:?}"
     );
-    // Each of several counts, however it is spelt.
+    // Each of several counts, however it is spelled.
     let settings = [
         ("AWS_ENDPOINT_URL", "https://store.example"),
         ("AWS_ENDPOINT_URL_S3", "http://store.example"),

@@ -15,7 +15,7 @@ fn owner(database: u128, generation: u32) -> Owner {
 }
 
 #[test]
-fn what_the_store_can_do_is_learnt_when_the_unit_is_made() {
+fn what_the_store_can_do_is_learned_when_the_unit_is_made() {
     let site = Site::new(memory());
     site.unit();
     let marker = ObjectUnit::identify(runtime(), &site.location).expect("a unit");

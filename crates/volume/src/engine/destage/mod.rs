@@ -37,7 +37,7 @@ use crate::catalog::VersionKey;
 impl Volume {
     /// Freezes `active` into a consistency point.
     pub(super) fn freeze(&mut self, pins: Vec<base::SnapshotId>) {
-        if let Err(error) = self.journal.commit() {
+        if let Err(error) = self.journal.write_batch() {
             self.stop(IoError::Stopped(with_causes(&error)));
             return;
         }

@@ -78,7 +78,7 @@ impl Rig {
         let config = PlacerConfig {
             slot_bytes: SLOT_BYTES,
             slots_max: layout.slots_max(64),
-            width: 2,
+            destage_width: 2,
             replicas: 1,
             layout,
             shuffle: false,

@@ -54,7 +54,7 @@ fn orphans_of_an_abandoned_placement_include_those_of_a_failed_share() {
     let config = PlacerConfig {
         slot_bytes: 4096,
         slots_max: 64,
-        width: 1,
+        destage_width: 1,
         replicas: 1,
         layout: Layout::default(),
         shuffle: false,
@@ -161,7 +161,7 @@ fn placer_of(simulation: &Simulation, store: &Store, replicas: u8, layout: Layou
     let config = PlacerConfig {
         slot_bytes: 4096,
         slots_max: layout.slots_max(2048),
-        width: 16,
+        destage_width: 16,
         replicas,
         layout,
         shuffle: false,

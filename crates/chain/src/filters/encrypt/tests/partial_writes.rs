@@ -60,15 +60,15 @@ fn a_write_that_overlaps_a_pending_write_of_a_part_of_a_sector_waits() {
     }
 }
 
-/// Completes reads later and changes at once, the latter only after a commit.
+/// Completes reads later and changes at once, the latter only after the end of their batch.
 struct Batching {
     disk: MemoryDevice,
-    /// The number of changes that were answered `Done` or `Pending` and are not committed.
+    /// The number of changes of the batch that were answered `Done` or `Pending`.
     batch: usize,
-    /// Changes that complete with the commit.
+    /// Changes that complete with the batch.
     late: Vec<Token>,
     answers_late: bool,
-    committed: Vec<Token>,
+    ended: Vec<Token>,
 }
 
 impl BlockDevice for Batching {
@@ -107,33 +107,33 @@ impl BlockDevice for Batching {
         }
     }
 
-    fn commit(&mut self) -> Result<(), IoError> {
+    fn end_batch(&mut self) -> Result<(), IoError> {
         self.batch = 0;
-        self.committed.append(&mut self.late);
+        self.ended.append(&mut self.late);
         Ok(())
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         self.disk.poll(completions);
-        completions.extend(self.committed.drain(..).map(|token| Completion {
+        completions.extend(self.ended.drain(..).map(|token| Completion {
             token,
             result: Ok(Outcome::Done),
         }));
     }
 }
 
-/// The user of a chain commits in the loop turns in which it starts a request. Here the write began
-/// in a poll, and was acknowledged while a journal below had it in memory only; a durable one waited
-/// for a commit that never came.
+/// The user of a chain ends a batch in the loop turns in which it starts a request. Here the write
+/// began in a poll, and was acknowledged while a journal below had it in memory only; a durable one
+/// waited for an end of its batch that never came.
 #[test]
-fn a_write_of_a_part_is_committed_before_it_is_acknowledged() {
+fn the_batch_of_a_partial_write_ends_before_the_write_is_acknowledged() {
     for answers_late in [false, true] {
         let device = Batching {
             disk: formatted(4096, 1),
             batch: 0,
             late: Vec::new(),
             answers_late: false,
-            committed: Vec::new(),
+            ended: Vec::new(),
         };
         let mut rig = Rig::new(device, 1);
         rig.attach(&EncryptConfig::new("disk")).expect("attached");

@@ -39,7 +39,7 @@ fn opened_over(
         machine.simulation.pool.run_all(&machine.simulation.random);
         journal.poll(&mut below, &mut Vec::new());
         // A failure is returned by `open`.
-        let _ = journal.commit(&mut below);
+        let _ = journal.end_batch(&mut below);
     }
 }
 

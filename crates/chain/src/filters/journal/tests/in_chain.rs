@@ -136,7 +136,7 @@ impl Host {
         self.simulation.clock.advance(Duration::from_millis(1));
         let mut completions = Vec::new();
         self.chain.poll(&mut completions);
-        let _ = self.chain.commit();
+        let _ = self.chain.end_batch();
         self.answers.append(&mut completions);
     }
 
@@ -237,7 +237,7 @@ impl Host {
             match ask(&mut self.chain, token) {
                 Started::Busy => self.poll(),
                 Started::Done => {
-                    self.chain.commit()?;
+                    self.chain.end_batch()?;
                     return Ok(Outcome::Done);
                 }
                 Started::Failed(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! Which members are written, read, rebuilt and put out.
+//! Which members are written, read, rebuilt and excluded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn a_write_over_several_regions_reaches_all_of_a_rebuilding_member() {
 }
 
 #[test]
-fn a_member_that_fails_or_hangs_is_out_without_errors_above() {
+fn a_member_that_fails_or_hangs_is_excluded_without_errors_above() {
     for (hangs, victim) in [(false, 1), (true, 1), (true, 0)] {
         let mut rig = Rig::new(3, 2);
         rig.open().expect("it opens");
@@ -126,7 +126,7 @@ fn the_volume_is_used_without_a_replica_that_cannot_be_opened() {
 }
 
 #[test]
-fn the_only_complete_member_is_waited_for_and_not_put_out() {
+fn the_only_complete_member_is_waited_for_and_not_excluded() {
     let mut rig = Rig::new(21, 1);
     rig.open().expect("it opens");
     rig.until_in_sync();
@@ -163,7 +163,7 @@ fn an_incomplete_volume_keeps_its_filter() {
     rig.until_in_sync();
     lock(&rig.servers[0]).hangs = true;
     for _ in 0..10 {
-        // The volume is put out, and only the replica is complete.
+        // The volume is excluded, and only the replica is complete.
         rig.write(0, &[3; BLOCK]);
     }
     let refused = rig.remove().expect_err("the volume is incomplete");

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use super::*;
-use extfs::testing::{Image, journalled, program, run};
+use extfs::testing::{Image, journaled, program, run};
 use extfs::{Owner, View};
 
 const FS_BLOCK: usize = 1024;
@@ -68,7 +68,7 @@ impl Step {
         let content: Vec<_> = content.collect();
         let mut middle = Image(before.0.clone());
         apply(&mut middle, &content);
-        let replayed = journalled(&folder.join("journalled"), &middle, after, folder);
+        let replayed = journaled(&folder.join("journaled"), &middle, after, folder);
         let commits = |(_, content): &(u64, Vec<u8>)| {
             content.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2])
         };
@@ -253,12 +253,12 @@ impl Rig {
 
     /// Fails the power of everything. A replica in sync must be mountable then.
     fn crash_all(&mut self, what: &str) {
-        let was_out = {
+        let was_excluded = {
             let server = lock(&self.servers[1]);
             !server.is_up || server.hangs
         };
         let notes = self.notes.messages().pop().unwrap_or_default();
-        let is_in_sync = !was_out && notes.contains("in sync");
+        let is_in_sync = !was_excluded && notes.contains("in sync");
         {
             let mut server = lock(&self.servers[1]);
             server.crash();
@@ -480,7 +480,7 @@ fn a_file_is_missing_in_the_map_before_the_disk_makes_it_wanted() {
         }
         // The job that writes the filter's file does not run.
         rig.chain.poll(&mut Vec::new());
-        rig.chain.commit().expect("nothing stops it");
+        rig.chain.end_batch().expect("nothing stops it");
     }
     assert!(is_begun);
     lock(&rig.servers[0]).flush();

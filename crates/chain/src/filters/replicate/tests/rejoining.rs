@@ -4,7 +4,7 @@
 use super::*;
 use base::Request;
 
-/// A replica hung, was put out and rebuilt. Then its server carried out writes from before.
+/// A replica hung, was excluded and rebuilt. Then its server carried out writes from before.
 #[test]
 fn a_replica_is_rebuilt_only_after_its_delayed_writes() {
     for seed in 0..4 {
@@ -199,8 +199,8 @@ fn offset_of(block: usize) -> usize {
     block * 61 % (SIZE / BLOCK) * BLOCK
 }
 
-/// The volume is out or rebuilding, and the only complete replica fails and returns, with or without
-/// its unflushed writes.
+/// The volume is excluded or rebuilding, and the only complete replica fails and returns, with or
+/// without its unflushed writes.
 #[test]
 fn nothing_is_acknowledged_while_the_only_complete_replica_is_unavailable() {
     let (mut flushed, mut lost) = (0, 0);
@@ -260,7 +260,7 @@ fn nothing_is_acknowledged_while_the_only_complete_replica_is_unavailable() {
                 11..13 => {
                     let hangs = !lock(&rig.servers[0]).hangs;
                     lock(&rig.servers[0]).hangs = hangs;
-                    // Mostly long enough that it is put out, by this write or another one.
+                    // Mostly long enough that it is excluded, by this write or another one.
                     let value = (step % 250) as u8 + 1;
                     let data = [value; BLOCK];
                     let polls = if hangs { 4000 } else { 20 };

@@ -1,4 +1,4 @@
-//! [`Attached`]: an open volume that a thread of its own serves, and requests to that thread.
+//! [`OpenVolume`]: an open volume that a thread of its own serves, and requests to that thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,11 +16,11 @@ use crate::context::blocking;
 use crate::controller::KeptCapabilities;
 
 /// An open volume of an attachment.
-pub struct Attached {
+pub struct OpenVolume {
     name: String,
     id: AttachmentId,
     volume: VolumeId,
-    lease: Option<AttachedLease>,
+    lease: Option<AttachmentLease>,
     export: Export,
     /// The events of its filters; set when it first has filters.
     events: OnceLock<Arc<EventLog>>,
@@ -38,7 +38,7 @@ pub struct Attached {
 
 /// The lease under which an attachment writes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AttachedLease {
+pub(crate) struct AttachmentLease {
     pub epoch: u32,
     /// How often the volume had been restored to a version when the lease was granted, if the
     /// controllers report that.
@@ -66,7 +66,7 @@ pub(crate) struct Opened {
     pub served: Served,
     pub cache: VolumeCache,
     /// The lease of a writable volume.
-    pub lease: Option<AttachedLease>,
+    pub lease: Option<AttachmentLease>,
     /// Capabilities of a volume without a lease.
     pub kept: Option<KeptCapabilities>,
 }
@@ -80,7 +80,7 @@ impl Served {
     }
 }
 
-impl Attached {
+impl OpenVolume {
     /// The open volume of the attachment `id`, which clients know by `name`.
     pub(crate) fn new(id: AttachmentId, volume: VolumeId, name: String, opened: Opened) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Attached {
     }
 
     /// The lease of a writable volume.
-    pub(crate) fn lease(&self) -> Option<AttachedLease> {
+    pub(crate) fn lease(&self) -> Option<AttachmentLease> {
         self.lease
     }
 
@@ -204,8 +204,8 @@ impl Attached {
 
     /// The writes of its filters that the volume is missing, as a sentence; `None` if it has all.
     pub(crate) async fn missing_writes(self: &Arc<Self>) -> Result<Option<String>, VolumeError> {
-        self.blocking(|attached| {
-            attached.with(|served| match served {
+        self.blocking(|open_volume| {
+            open_volume.with(|served| match served {
                 Served::Writable { thread, .. } => thread.call(|chain| chain.check_removable()),
                 Served::ReadOnly { .. } => Ok(Ok(())),
             })
@@ -219,8 +219,8 @@ impl Attached {
         self: &Arc<Self>,
         action: impl FnOnce(&mut Volume) -> T + Send + 'static,
     ) -> Result<T, VolumeError> {
-        self.blocking(|attached| {
-            attached.with(|served| match served {
+        self.blocking(|open_volume| {
+            open_volume.with(|served| match served {
                 Served::Writable { thread, .. } => thread.call(|chain| action(chain.bottom())),
                 Served::ReadOnly { .. } => Err(ExportEnded),
             })
@@ -230,8 +230,8 @@ impl Attached {
 
     /// The status of its engine.
     pub(crate) async fn engine_status(self: &Arc<Self>) -> Result<VolumeStatus, VolumeError> {
-        self.blocking(|attached| {
-            attached.with(|served| match served {
+        self.blocking(|open_volume| {
+            open_volume.with(|served| match served {
                 Served::Writable { thread, .. } => thread.call(|chain| chain.bottom().status()),
                 Served::ReadOnly { thread, .. } => thread.call(|chain| chain.bottom().status()),
             })
@@ -241,8 +241,8 @@ impl Attached {
 
     /// Whether its filters hide that the volume has grown.
     pub(crate) async fn hides_growth(self: &Arc<Self>) -> Result<bool, VolumeError> {
-        self.blocking(|attached| {
-            attached.with(|served| match served {
+        self.blocking(|open_volume| {
+            open_volume.with(|served| match served {
                 Served::Writable { thread, .. } => thread.call(|chain| chain.hides_growth()),
                 Served::ReadOnly { .. } => Ok(false),
             })
@@ -254,8 +254,8 @@ impl Attached {
         self: &Arc<Self>,
         action: impl FnOnce(&Self) -> Result<T, ExportEnded> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let attached = Arc::clone(self);
-        Ok(blocking(move || action(&attached)).await??)
+        let open_volume = Arc::clone(self);
+        Ok(blocking(move || action(&open_volume)).await??)
     }
 
     /// Stops serving the volume, and drops it: its journal holds the writes that are not destaged.

@@ -3,11 +3,11 @@
 use base::AttachmentId;
 use serde::{Deserialize, Serialize};
 
-use super::{HostUnit, WrappingKey};
+use super::{HostUnit, ListedKey};
 
 /// A job that should be run once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
+pub struct HostJob {
     /// The job's number.
     pub id: i64,
     /// The kind, with its parameters.
@@ -16,7 +16,7 @@ pub struct Task {
 
 /// The kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "task", rename_all = "kebab-case")]
+#[serde(tag = "job", rename_all = "kebab-case")]
 pub enum JobKind {
     /// Create a unit in an empty folder, bucket or pool.
     AddUnit {
@@ -53,7 +53,7 @@ pub enum JobOutput {
     /// The new unit.
     Unit(HostUnit),
     /// The new wrapping key, which is registered with the controllers.
-    Key(WrappingKey),
+    Key(ListedKey),
     /// Events of filters.
     Events(EventLines),
 }

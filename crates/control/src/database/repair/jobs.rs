@@ -96,14 +96,14 @@ impl Repair<'_> {
             let none = RepairProgress::default();
             hold(&mut change, host, copyset, &none, now).await?;
             let serial_next = self.database.catalog().serial_next(&mut change).await?;
-            let mut task = task_of(&mut change, copyset, serial_next, now).await?;
-            if let Some(task) = task.as_mut().filter(|_| was_abandoned) {
+            let mut job = job_of(&mut change, copyset, serial_next, now).await?;
+            if let Some(job) = job.as_mut().filter(|_| was_abandoned) {
                 // The previous host reported nothing, and may have left partial writes.
-                let changed = changed_of(task);
+                let changed = changed_of(job);
                 in_flight::clear_in_flight(&mut change, copyset, &changed).await?;
-                task.suspect.clear();
+                job.suspect.clear();
             }
-            Ok(task)
+            Ok(job)
         }).await
     }
 
@@ -125,7 +125,7 @@ impl Repair<'_> {
                 }
                 hold(&mut change, host, copyset, &progress, now).await?;
                 let serial_next = self.database.catalog().serial_next(&mut change).await?;
-                task_of(&mut change, copyset, serial_next, now).await
+                job_of(&mut change, copyset, serial_next, now).await
             })
             .await
     }
@@ -146,10 +146,10 @@ impl Repair<'_> {
         if !has(&mut moment, host, copyset, now).await? {
             return Ok(None);
         }
-        let Some(task) = task_of(&mut moment, copyset, 0, now).await? else {
+        let Some(job) = job_of(&mut moment, copyset, 0, now).await? else {
             return Ok(None);
         };
-        Ok(Some(changed_of(&task)))
+        Ok(Some(changed_of(&job)))
     }
 
     /// Ends a repair. A member that has missed nothing since the last pass found nothing to copy is
@@ -171,8 +171,8 @@ impl Repair<'_> {
                     return Ok(false);
                 }
                 // The host has not examined the others: those in sync stay so.
-                let task = task_of(&mut change, copyset, 0, now).await?;
-                let examined = task.as_ref().map(changed_of).unwrap_or_default();
+                let job = job_of(&mut change, copyset, 0, now).await?;
+                let examined = job.as_ref().map(changed_of).unwrap_or_default();
                 let is_examined = |unit: &&UnitId| examined.contains(unit);
                 for unit in end.out_of_sync.iter().filter(is_examined) {
                     mark_out_of_sync(&mut change, copyset, *unit, now).await?;
@@ -352,7 +352,7 @@ async fn release(
     Ok(())
 }
 
-async fn task_of(
+async fn job_of(
     connection: &mut AnyConnection,
     id: CopysetId,
     serial_next: u64,
@@ -390,7 +390,7 @@ async fn task_of(
         copyset,
         missed: missed
             .iter()
-            .map(|row| Ok((rows::spelt(row, "unit")?, rows::number(row, "misses")?)))
+            .map(|row| Ok((rows::spelled(row, "unit")?, rows::number(row, "misses")?)))
             .collect::<Result<_, DatabaseError>>()?,
         open: open
             .iter()
@@ -414,13 +414,13 @@ async fn task_of(
 
 /// The members that a repairing host may change: those being rebuilt, and during a comparison also
 /// those in sync.
-fn changed_of(task: &RepairJob) -> Vec<UnitId> {
+fn changed_of(job: &RepairJob) -> Vec<UnitId> {
     let is_changed = |(_, state): &(UnitId, MemberState)| match state {
         MemberState::Rebuilding => true,
-        MemberState::InSync => task.is_comparison,
+        MemberState::InSync => job.is_comparison,
         MemberState::Draining => false,
     };
-    let changed = task.copyset.member_states().filter(is_changed);
+    let changed = job.copyset.member_states().filter(is_changed);
     changed.map(|(unit, _)| unit).collect()
 }
 
