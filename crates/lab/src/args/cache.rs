@@ -38,7 +38,8 @@ pub struct SimulateArguments {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
     pub sizes: Vec<u64>,
 
-    /// What a write does to the blocks that it writes.
+    /// What a write does to cached blocks: `forget` removes them, as Scree does; `keep` inserts
+    /// them, as a read does; `ignore` changes nothing.
     #[arg(long, value_enum, value_name = "RULE", default_value_t)]
     pub writes: Writes,
 

@@ -221,7 +221,9 @@ pub struct DrawArguments {
     #[arg(value_name = "FILE", required = true)]
     pub results: Vec<PathBuf>,
 
-    /// The quantity to draw by data size.
+    /// Quantity to draw by data size: `load`, the total CPU load with encryption; `share`, the
+    /// added CPU time per run time; `overhead`, the added CPU time relative to that without
+    /// encryption; `time`, the run time with and without.
     #[arg(long, value_enum, value_name = "FIGURE", default_value = "share")]
     pub figure: Figure,
 

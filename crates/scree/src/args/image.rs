@@ -30,8 +30,8 @@ pub enum ImageCommand {
     Preload {
         /// Volume (name or id).
         volume: String,
-        /// Host that reads it; may be repeated [default: all hosts that you may use, are alive and
-        /// have a cache]
+        /// Host that reads it; may be repeated [default: all responsive hosts that you may use
+        /// and that have a cache]
         #[arg(long, conflicts_with = "cancel")]
         host: Vec<String>,
         /// Do not wait until all hosts have read it.

@@ -15,7 +15,7 @@ pub enum KeyCommand {
     },
     /// Create a wrapping key; new volumes use it.
     Add {
-        /// Its name in the host's keys.toml.
+        /// Name of the key in the host's keys.toml.
         name: String,
         /// Host whose keys.toml has the key [default: the controller's own host, or the only one]
         #[arg(long)]

@@ -45,38 +45,39 @@ pub struct LoginArguments {
 /// The verbs that users and hosts have in common.
 #[derive(Subcommand)]
 pub enum PartyCommand {
-    /// Add it to the cluster and print its first join token.
+    /// Add a user or host and print its first join token.
     Add {
-        /// Its name.
+        /// Name of the user or host.
         name: String,
-        /// Make a user an administrator, who may do everything but read volumes.
+        /// Make the user an administrator, who may do everything but read volumes; not for hosts.
         #[arg(long)]
         administrator: bool,
-        /// Make a user a member of this project [default: a new project of the user's name]
+        /// Make the user a member of this project; not for hosts [default: a new project of the
+        /// user's name]
         #[arg(long)]
         project: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// List all of them.
+    /// List them, with their state.
     List,
     /// Print a new join token.
     Token {
-        /// Its name.
+        /// Name of the user or host.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Refuse its requests from now on.
+    /// Refuse all requests of a user or host from now on.
     Disable {
-        /// Its name.
+        /// Name of the user or host.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Accept its requests again.
+    /// Accept requests of a disabled user or host again.
     Enable {
-        /// Its name.
+        /// Name of the user or host.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,

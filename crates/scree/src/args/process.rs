@@ -29,8 +29,8 @@ fn division(text: &str) -> Result<Division, String> {
 
 #[derive(Args)]
 pub struct UpArguments {
-    /// Folder units to create in a new data directory; with 0, add units with `scree unit add`
-    /// [default: 8]
+    /// Folder units to create in a new data directory, 0 to 1024; with 0, add units with `scree
+    /// unit add` [default: 8]
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
@@ -137,7 +137,7 @@ pub struct TlsArguments {
 
 #[derive(Args)]
 pub struct AgentArguments {
-    /// Folder units to create here if the cluster has no units.
+    /// Folder units to create here if the cluster has no units, 0 to 1024 [default: 0]
     #[arg(long, value_name = "N", 
           value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub units: Option<u16>,
@@ -161,8 +161,8 @@ pub struct AgentArguments {
 /// Where a process serves its health and metrics.
 #[derive(Args)]
 pub struct MonitorArguments {
-    /// Serve /healthz, /readyz and /metrics over HTTP without authentication, as on a loopback
-    /// address.
+    /// Serve /healthz, /readyz and /metrics at this address, such as a loopback one: over HTTP and
+    /// without authentication.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen_metrics: Option<SocketAddr>,
 }
@@ -176,26 +176,26 @@ pub struct ServeArguments {
     #[command(flatten)]
     pub filters: FilterArguments,
 
-    /// Id of the user who runs the VMs, and who alone may connect to their disks [default: the owner
-    /// of the VM's QMP socket]
+    /// User id that VMs run as; only this user may connect to their disks [default: the owner of
+    /// the VM's QMP socket]
     #[arg(long, value_name = "UID", help_heading = "NBD")]
     pub vm_user: Option<u32>,
 
-    /// Bandwidth limit of repairs, in bytes per second.
+    /// Bytes per second that repairs by this host may move.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, hide_short_help = true)]
     pub repair_bytes_per_second: u64,
 
     #[command(flatten)]
     pub keys: KeyArguments,
 
-    /// Size of the journal of each attached volume.
+    /// Size of the journal of each attached volume, 8M to 256G.
     #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size)]
     pub journal_size: u64,
 
     #[command(flatten)]
     pub cache: CacheArguments,
 
-    /// Time after which an idle volume is destaged.
+    /// Longest time for which a write is only in the journal: then the volume is destaged.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment::duration, hide_short_help = true)]
     pub destage_after: Duration,
 }
@@ -207,7 +207,8 @@ pub struct NbdArguments {
     #[arg(long, value_name = "ADDR:PORT", value_parser = address, help_heading = "NBD")]
     pub listen_nbd: Option<SocketAddr>,
 
-    /// Authorities (PEM) of NBD clients over TCP.
+    /// Require TLS of NBD clients over TCP, with a certificate that one of these authorities (PEM)
+    /// has signed.
     #[arg(long, value_name = "FILE", requires_all = ["nbd_tls_cert", "nbd_tls_key", "listen_nbd"], help_heading = "NBD", hide_short_help = true)]
     pub nbd_tls_ca: Option<PathBuf>,
 
@@ -233,16 +234,16 @@ pub struct FilterArguments {
     )]
     pub filter_networks: Vec<agent::Network>,
 
-    /// Memory limit of all filters of a chain together, whatever its policy allows.
+    /// Largest memory of all filters of a chain together, whatever its policy allows.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_memory: u64,
 
-    /// Disk space for the journal of a tenant's filter, whatever its policy allows.
+    /// Largest journal of a tenant's `journal` filter, whatever its policy allows.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_journal: u64,
 
-    /// Disk space for all traces of a tenant's volume, whatever its policy allows; 0 disables
-    /// traces.
+    /// Largest disk space for all traces of a tenant's volume, whatever its policy allows; 0
+    /// disables traces.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Filters", hide_short_help = true)]
     pub filter_trace: u64,
 }
@@ -284,11 +285,12 @@ pub struct CacheArguments {
     #[arg(long, value_name = "FILE", help_heading = "Cache")]
     pub cache: Option<PathBuf>,
 
-    /// Size of the cache; a file is allocated at once [default: the whole device]
+    /// Size of the cache, 1M at least; a file is allocated at once [default: the whole device]
     #[arg(long, value_name = "SIZE", requires = "cache", value_parser = size, help_heading = "Cache")]
     pub cache_size: Option<u64>,
 
-    /// Percentages of the cache for maps, base images and everything else.
+    /// Percentages of the cache for maps, base images and everything else: three numbers of at
+    /// least 1 that add up to 100.
     #[arg(
         long,
         value_name = "MAPS:IMAGES:OTHERS",
@@ -301,7 +303,8 @@ pub struct CacheArguments {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size, help_heading = "Cache", hide_short_help = true)]
     pub cache_memory: u64,
 
-    /// Memory for map pages of all volumes together: each volume has at least 4 MiB, which map 1 GiB.
+    /// Memory for map pages of all volumes together. Each volume has at least 4 MiB, enough to map
+    /// 1 GiB.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, help_heading = "Cache", hide_short_help = true)]
     pub map_memory: u64,
 }
@@ -309,7 +312,7 @@ pub struct CacheArguments {
 /// Arguments of controllers: retention, capacity and placement.
 #[derive(Args)]
 pub struct KeepArguments {
-    /// Automatic versions to keep of each volume.
+    /// Number of automatic versions to keep of each volume; older ones are removed.
     #[arg(
         long,
         value_name = "N",
@@ -319,17 +322,17 @@ pub struct KeepArguments {
     )]
     pub retain_count: usize,
 
-    /// How long to keep automatic versions.
+    /// Age at which automatic versions are removed, also if fewer are kept.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub retain_age: Duration,
 
-    /// How many times the units' free space may be promised to volumes.
+    /// How many times the units' free space may be promised to volumes, 1 at least.
     #[arg(long, value_name = "N", default_value_t = control::control::OVERCOMMIT,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Retention and capacity", hide_short_help = true)]
     pub overcommit: u32,
 
-    /// Number of other units with which a unit shares copysets, for units added later. A larger
-    /// number makes repair faster, and data loss likelier when several units fail at once.
+    /// Number of other units with which a unit shares copysets, 1 to 1024, for units added later. A
+    /// larger number makes repair faster, and data loss likelier when several units fail at once.
     #[arg(long, value_name = "N", default_value_t = control::control::SCATTER_WIDTH as u16,
           value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Retention and capacity", hide_short_help = true)]
     pub scatter_width: u16,
@@ -338,7 +341,7 @@ pub struct KeepArguments {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub replace_after: Duration,
 
-    /// How long to keep the blocks of a deleted version.
+    /// How long to keep the blocks of a removed version.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = moment::duration, help_heading = "Retention and capacity", hide_short_help = true)]
     pub grace: Duration,
 

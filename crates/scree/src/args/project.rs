@@ -7,13 +7,13 @@ use super::{ChangeOptions, size};
 /// A project's quota.
 #[derive(Args)]
 pub struct QuotaArguments {
-    /// Number of volumes [default: unlimited]
+    /// Largest number of volumes [default: unlimited]
     #[arg(long, value_name = "N")]
     pub volumes: Option<u64>,
-    /// Number of snapshots [default: unlimited]
+    /// Largest number of snapshots [default: unlimited]
     #[arg(long, value_name = "N")]
     pub snapshots: Option<u64>,
-    /// Sum of the sizes of all volumes, as guests see them [default: unlimited]
+    /// Largest sum of the sizes of all volumes, as guests see them [default: unlimited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
 }

@@ -39,7 +39,8 @@ pub struct RelayArguments {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, requires = "active")]
     pub journal_size: u64,
 
-    /// When a flush is answered.
+    /// When a flush is answered: `through`, once the server has flushed all earlier writes;
+    /// `journal`, once the journal is on stable storage.
     #[arg(
         long,
         value_enum,

@@ -32,7 +32,7 @@ pub struct DaemonArguments {
     #[arg(long, value_name = "IP:PORT", value_parser = address, requires = "listen")]
     pub address: Option<SocketAddr>,
 
-    /// Largest number of connections, relayed ones included.
+    /// Largest number of connections, relayed ones included: 1 to 65535.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
           hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
@@ -42,7 +42,8 @@ pub struct DaemonArguments {
           value_parser = moment::duration)]
     pub undelete_window: Duration,
 
-    /// Percentage of the file system that deleted slots may fill.
+    /// Percentage of the file system that deleted data may fill, 0 to 100. Beyond it, the oldest is
+    /// destroyed.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "listen",
           hide_short_help = true, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub undelete_room: u8,
@@ -119,7 +120,7 @@ pub enum UnitCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Move everything off units, then remove them.
+    /// Move all data off units, then remove them.
     Drain {
         /// Ids, URLs or names of daemons; all are drained, or none.
         #[arg(required = true)]
@@ -155,7 +156,7 @@ pub enum UnitCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Move data from full units to units with more free space.
+    /// Move copysets from units with more of them to units with fewer.
     Rebalance {
         #[command(flatten)]
         change: ChangeOptions,
@@ -195,7 +196,8 @@ pub enum UnitCommand {
     },
     /// Refuse a daemon's requests from now on.
     ///
-    /// Hosts keep using its unit until its certificate expires, within a day.
+    /// Hosts put no new blocks on its unit, and read from it until its certificate expires, within
+    /// a day.
     Disable {
         /// Name of the daemon.
         name: String,

@@ -28,7 +28,8 @@ pub struct CreateArguments {
     /// Encryption of the blocks: aes-256-gcm or none [default: aes-256-gcm]
     #[arg(long, value_name = "CIPHER", value_parser = ["aes-256-gcm", "none"])]
     pub encryption: Option<String>,
-    /// Copies of each segment, each on a unit of its own [default: 2 if there are two units]
+    /// Copies of each segment, 1 to 4, each on a unit of its own [default: 2 if there are two
+    /// units, otherwise 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(REPLICAS))]
     pub replicas: Option<u8>,
     /// Refuse the volume if two copies would be in one zone; without this, it is only reported.

@@ -110,6 +110,8 @@ fn the_cli_reference_is_up_to_date() {
     text += &arguments(scree.get_arguments().filter(|one| one.is_global_set()));
     text += "`-h` prints the common options of a command, `--help` all of them, and `--version` the \
              version.\n\n";
+    text += "A SIZE is a number of bytes, or has a unit that is a power of 1024: 64K, 512M, 10G, 1T. A \
+             TIME has a unit: 100ms, 90s, 10m, 12h, 1d, 2w.\n\n";
     for noun in scree.get_subcommands_mut() {
         if noun.get_name() != "help" && !noun.is_hide_set() {
             let path = format!("scree {}", noun.get_name());

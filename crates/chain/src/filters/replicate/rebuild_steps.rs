@@ -1,4 +1,5 @@
-//! The steps of a rebuild: excluded members are connected to again, and get what they are missing, piece by piece ([`Rebuild`]).
+//! The steps of a rebuild: excluded members are connected to again, and get what they are missing,
+//! piece by piece ([`Rebuild`]).
 
 use std::time::Duration;
 
