@@ -164,7 +164,7 @@ fn placer(world: &World, store: &Store) -> Result<Placer, Failed> {
     let config = PlacerConfig {
         slot_bytes: SLOT_BYTES,
         slots_max: 2048,
-        width: 16,
+        destage_width: 16,
         replicas: 1,
         layout: Layout::default(),
         shuffle: false,
