@@ -312,7 +312,7 @@ impl CacheView {
         match self.purpose {
             Purpose::Asked => {
                 let (kind, count) = (self.area(piece).kind(), ids.count() as u64);
-                self.cache.count_misses(&self.principal, kind, count);
+                self.cache.count_units(&self.principal, kind, count);
             }
             Purpose::Ahead => {
                 for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {
