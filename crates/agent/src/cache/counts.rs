@@ -13,7 +13,7 @@ fn lookups(areas: &[AreaCounts; 3]) -> LookupsByArea {
         CacheLookups {
             memory: area.memory,
             file: area.file,
-            units: area.misses,
+            units: area.units,
         }
     };
     LookupsByArea {

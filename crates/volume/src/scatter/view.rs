@@ -304,7 +304,7 @@ impl CacheView {
     }
 
     /// Offers the cache a sealed piece that was read from units, and counts the miss.
-    pub(crate) fn bring(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
+    pub(crate) fn offer(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
         if self.purpose != Purpose::Ahead {
             self.keep(piece, tag, sealed);
         }
