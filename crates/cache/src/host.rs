@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 struct AreaCounters {
     memory: AtomicU64,
     file: AtomicU64,
-    misses: AtomicU64,
+    units: AtomicU64,
 }
 
 /// Reads of each area's blocks, by one volume or a whole host.
@@ -36,7 +36,7 @@ pub struct AreaCounts {
     /// Blocks found in the file.
     pub file: u64,
     /// Blocks read from units: misses.
-    pub misses: u64,
+    pub units: u64,
 }
 
 impl Counters {
@@ -47,7 +47,7 @@ impl Counters {
         self.0.each_ref().map(|area| AreaCounts {
             memory: of(&area.memory),
             file: of(&area.file),
-            misses: of(&area.misses),
+            units: of(&area.units),
         })
     }
 
@@ -283,8 +283,8 @@ impl HostCache {
     }
 
     /// Counts blocks that were read from units: misses.
-    pub fn count_misses(&self, principal: &Principal, kind: AreaKind, count: u64) {
-        self.count(principal, kind, |area| &area.misses, count);
+    pub fn count_units(&self, principal: &Principal, kind: AreaKind, count: u64) {
+        self.count(principal, kind, |area| &area.units, count);
     }
 
     fn count(

@@ -179,7 +179,7 @@ impl Memory {
             policy, evicted, ..
         } = &mut *state;
         policy.insert(id, evicted);
-        state.evict_one();
+        state.drop_evicted();
     }
 
     /// Stores a block that was read ahead for `reader`.
@@ -239,10 +239,10 @@ impl State {
     /// Evicts blocks that were not read ahead until at most `room` of them are left.
     fn shrink(&mut self, room: usize) {
         self.policy.resize(room, &mut self.evicted);
-        self.evict_one();
+        self.drop_evicted();
     }
 
-    fn evict_one(&mut self) {
+    fn drop_evicted(&mut self) {
         for id in self.evicted.drain(..) {
             self.blocks.remove(&id);
         }

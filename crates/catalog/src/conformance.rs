@@ -24,7 +24,7 @@ pub trait Fixture {
     /// Deletes a snapshot.
     fn delete_snapshot(&self, snapshot: SnapshotId);
     /// Takes the volume from its host, by force.
-    fn take_away(&self, volume: VolumeId);
+    fn detach_by_force(&self, volume: VolumeId);
 }
 
 /// A claim, by name.
@@ -151,7 +151,10 @@ fn a_named_journal_is_brought(fixture: &dyn Fixture) {
     assert!(is_fenced(catalog.name_journal(volume, first.epoch, None)));
     for elsewhere in [None, Some(OTHER_FOLDER)] {
         let refused = catalog.acquire(volume, SALT, elsewhere);
-        assert!(matches!(refused, Err(CatalogError::JournalAway { .. })));
+        assert!(matches!(
+            refused,
+            Err(CatalogError::JournalUnavailable { .. })
+        ));
     }
     // No lease was granted by that.
     for _ in 0..2 {
@@ -177,7 +180,7 @@ fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
         .expect("a lease");
     let named = catalog.name_journal(volume, first.epoch, Some(FOLDER));
     named.expect("its lease holds");
-    fixture.take_away(volume);
+    fixture.detach_by_force(volume);
     // Until a host has continued without the journal, a host that reaches it gets it.
     for folder in [None, Some(OTHER_FOLDER), Some(FOLDER)] {
         let lease = catalog.acquire(volume, SALT, folder).expect("a lease");
@@ -195,7 +198,7 @@ fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
     named.expect("its lease holds");
     let refused = catalog.acquire(volume, SALT, None);
     assert!(
-        matches!(refused, Err(CatalogError::JournalAway { .. })),
+        matches!(refused, Err(CatalogError::JournalUnavailable { .. })),
         "the journal that was given up was another one"
     );
 }
@@ -224,7 +227,7 @@ fn a_new_lease_has_a_higher_epoch_and_fences_the_old_one(fixture: &dyn Fixture) 
     assert!(old.epoch >= old.keys[0].epoch_first && new.epoch > old.epoch);
     assert!(is_fenced(catalog.commit(&commit(&old, None, 1))));
     assert!(is_fenced(catalog.reserve_serials(volume, old.epoch, 1)));
-    assert!(is_fenced(catalog.swept(volume, old.epoch)));
+    assert!(is_fenced(catalog.finish_sweep(volume, old.epoch)));
     catalog
         .commit(&commit(&new, None, 1))
         .expect("the holder commits");
@@ -305,7 +308,7 @@ fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
                 assert!(range.start > 0, "location 0 is a hole in the map");
                 assert!(range.clone().all(|serial| seen.insert(serial)), "{range:?}");
             }
-            catalog.swept(volume, lease.epoch).expect("swept");
+            catalog.finish_sweep(volume, lease.epoch).expect("swept");
         }
     }
 }
@@ -349,7 +352,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
         2,
         "leftovers are kept until they are swept"
     );
-    catalog.swept(volume, third.epoch).expect("swept");
+    catalog.finish_sweep(volume, third.epoch).expect("swept");
     let fourth = catalog.acquire(volume, SALT, None).expect("a lease");
     assert_eq!(fourth.leftovers, Default::default());
 }
@@ -539,7 +542,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
     }
     let ids: Vec<i64> = all_due(catalog, 9).iter().map(|free| free.id).collect();
     let gather = |id, segments: &[SegmentId]| {
-        let gathered = catalog.gather_dead(id, segments).expect("gathered");
+        let gathered = catalog.gather_dead_slots(id, segments).expect("gathered");
         FreePlan::decode(&gathered).expect("a plan")
     };
     let all = [segment(0), segment(1), segment(2)];
@@ -567,12 +570,14 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
     let due = frees();
     assert_eq!(due.len(), 3, "{due:?}");
     assert_eq!(gather(due[2], &all), plan(&[(0, 1), (0, 2), (0, 9)]));
-    catalog.freed(due[2], 0).expect("forgets");
+    catalog.finish_free(due[2], 0).expect("forgets");
     assert_eq!(gather(ids[1], &[segment(0)]).slots(), 3);
     catalog.forget_dead(ids[0], &all).expect("forgotten");
     assert_eq!(gather(ids[1], &all), plans[1], "what it says itself");
-    catalog.freed(ids[1], 0).expect("forgets");
-    catalog.gather_dead(ids[1], &all).expect_err("carried out");
+    catalog.finish_free(ids[1], 0).expect("forgets");
+    catalog
+        .gather_dead_slots(ids[1], &all)
+        .expect_err("carried out");
 }
 
 fn a_free_is_due_once(fixture: &dyn Fixture) {
@@ -603,9 +608,9 @@ fn a_free_is_due_once(fixture: &dyn Fixture) {
     assert_eq!(some(both[0].id, 9), both[1..], "behind one");
     assert_eq!(some(both[1].id, 9), [], "behind all");
     let due = all_due(catalog, 10);
-    catalog.freed(due[0].id, 0).expect("forgets");
+    catalog.finish_free(due[0].id, 0).expect("forgets");
     catalog
-        .freed(due[0].id, 0)
+        .finish_free(due[0].id, 0)
         .expect("forgetting twice is no error");
     assert_eq!(plans(20), [one]);
 }

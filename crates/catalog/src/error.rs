@@ -23,7 +23,7 @@ pub enum CatalogError {
     },
     /// The last flushed writes are in a journal that this host cannot reach.
     #[error("the journal of {volume} is out of reach: {reason}")]
-    JournalAway {
+    JournalUnavailable {
         /// The volume.
         volume: VolumeId,
         /// Where the journal is.

@@ -226,7 +226,7 @@ pub trait Catalog: Send + Sync {
     /// journals that the host shares with others, if it has one.
     ///
     /// # Errors
-    /// [`CatalogError`]; [`CatalogError::JournalAway`] if a journal is named in
+    /// [`CatalogError`]; [`CatalogError::JournalUnavailable`] if a journal is named in
     /// another folder and has not been given up.
     fn acquire(
         &self,
@@ -275,7 +275,7 @@ pub trait Catalog: Send + Sync {
     ///
     /// # Errors
     /// [`CatalogError::Fenced`] if `epoch` is not the volume's epoch.
-    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError>;
+    fn finish_sweep(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError>;
 
     /// Returns a kept version.
     ///
@@ -333,13 +333,17 @@ pub trait Catalog: Send + Sync {
     /// # Errors
     /// [`CatalogError::NotFound`] if there is no such free: another host has carried
     /// it out.
-    fn gather_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<Vec<u8>, CatalogError>;
+    fn gather_dead_slots(
+        &self,
+        id: i64,
+        segments: &[base::SegmentId],
+    ) -> Result<Vec<u8>, CatalogError>;
 
     /// Forgets the collected slots of those of `segments` that free `id` names: the
     /// segments were deleted.
     ///
     /// # Errors
-    /// As [`Catalog::gather_dead`].
+    /// As [`Catalog::gather_dead_slots`].
     fn forget_dead(&self, id: i64, segments: &[base::SegmentId]) -> Result<(), CatalogError>;
 
     /// Returns the largest [`Copyset::joined`]: a table with that value contains all
@@ -354,7 +358,7 @@ pub trait Catalog: Send + Sync {
     /// # Errors
     /// [`CatalogError::MembersChanged`] if another unit has joined since: it may have
     /// what was freed, and the free has to be repeated.
-    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
+    fn finish_free(&self, id: i64, joined: u64) -> Result<(), CatalogError>;
 }
 
 /// The neighbors of a version in the version tree.

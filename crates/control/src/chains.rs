@@ -145,7 +145,7 @@ impl Chains<'_> {
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn delete_now(
+    pub async fn wait_until_removed(
         self,
         row: ChainRow,
         wait: Duration,

@@ -135,7 +135,7 @@ impl From<DatabaseError> for ControlError {
                 reason: error.to_string(),
             },
             DatabaseError::Fenced { .. }
-            | DatabaseError::JournalAway { .. }
+            | DatabaseError::JournalUnavailable { .. }
             | DatabaseError::MembersChanged { .. } => Self::Conflict {
                 reason: error.to_string(),
             },

@@ -189,8 +189,8 @@ impl Catalog for WatchedCatalog {
         Ok(serials)
     }
 
-    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
-        self.call(|memory| memory.swept(volume, epoch))
+    fn finish_sweep(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+        self.call(|memory| memory.finish_sweep(volume, epoch))
     }
 
     fn version(&self, key: VersionKey) -> Result<StoredVersion, CatalogError> {
@@ -228,8 +228,8 @@ impl Catalog for WatchedCatalog {
         self.call(|memory| memory.due_frees(now, after, count_max))
     }
 
-    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
-        self.call(|memory| memory.gather_dead(id, segments))
+    fn gather_dead_slots(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+        self.call(|memory| memory.gather_dead_slots(id, segments))
     }
 
     fn forget_dead(&self, id: i64, segments: &[SegmentId]) -> Result<(), CatalogError> {
@@ -240,7 +240,7 @@ impl Catalog for WatchedCatalog {
         self.call(MemoryCatalog::joined)
     }
 
-    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
-        self.call(|memory| memory.freed(id, joined))
+    fn finish_free(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+        self.call(|memory| memory.finish_free(id, joined))
     }
 }

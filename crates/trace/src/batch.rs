@@ -24,11 +24,11 @@ pub struct BatchHead {
     /// The start of the trace, in microseconds since 1970.
     pub began_us: u64,
     /// The random number of the trace.
-    pub trace: u64,
+    pub trace_id: u64,
     /// The number of the batch within the trace, from 0. A gap means that batches are missing.
-    pub sequence: u64,
+    pub number: u64,
     /// The number of requests that were recorded in earlier batches of the trace.
-    pub before: u64,
+    pub records_before: u64,
     /// The number of requests since the start of the trace that were not recorded, because there
     /// was no room for them or the file could not be written.
     pub lost: u64,
@@ -107,9 +107,9 @@ impl Batch {
         let head = &self.head;
         for word in [
             head.began_us,
-            head.trace,
-            head.sequence,
-            head.before,
+            head.trace_id,
+            head.number,
+            head.records_before,
             head.lost,
             head.disk_bytes,
         ] {
@@ -166,9 +166,9 @@ impl<'a> Batches<'a> {
         let mut word = || reader.u64().map_err(torn);
         let head = BatchHead {
             began_us: word()?,
-            trace: word()?,
-            sequence: word()?,
-            before: word()?,
+            trace_id: word()?,
+            number: word()?,
+            records_before: word()?,
             lost: word()?,
             disk_bytes: word()?,
         };
@@ -241,9 +241,9 @@ mod tests {
     fn batch(records: Vec<Record>) -> Batch {
         let head = BatchHead {
             began_us: 1,
-            trace: 2,
-            sequence: 3,
-            before: 4,
+            trace_id: 2,
+            number: 3,
+            records_before: 4,
             lost: 5,
             disk_bytes: 6,
         };

@@ -34,10 +34,10 @@ impl Trace {
                 }
             }
         }
-        let of = |head: &BatchHead| (head.began_us, head.trace);
-        batches.sort_by_key(|batch| (of(&batch.head), batch.head.sequence));
+        let of = |head: &BatchHead| (head.began_us, head.trace_id);
+        batches.sort_by_key(|batch| (of(&batch.head), batch.head.number));
         // The same file may be given twice.
-        batches.dedup_by_key(|batch| (of(&batch.head), batch.head.sequence));
+        batches.dedup_by_key(|batch| (of(&batch.head), batch.head.number));
         let traces = batches.chunk_by(|one, other| of(&one.head) == of(&other.head));
         (traces.map(Self::of_batches).collect(), broken)
     }
@@ -58,7 +58,9 @@ impl Trace {
         let heads = batches.iter().map(|batch| batch.head);
         let last = batches.last();
         let recorded = last.map_or(0, |last| {
-            last.head.before.saturating_add(last.records.len() as u64)
+            last.head
+                .records_before
+                .saturating_add(last.records.len() as u64)
         });
         Self {
             began_us: batches[0].head.began_us,
@@ -89,9 +91,9 @@ mod tests {
         Batch {
             head: BatchHead {
                 began_us: 100 - trace,
-                trace,
-                sequence,
-                before: sequence * 2,
+                trace_id: trace,
+                number: sequence,
+                records_before: sequence * 2,
                 lost: sequence,
                 disk_bytes: 1 << 20,
             },
@@ -105,9 +107,9 @@ mod tests {
     fn counts_of_missing_requests_do_not_overflow() {
         let head = BatchHead {
             began_us: 1,
-            trace: 1,
-            sequence: 1,
-            before: u64::MAX,
+            trace_id: 1,
+            number: 1,
+            records_before: u64::MAX,
             lost: u64::MAX,
             disk_bytes: 1,
         };

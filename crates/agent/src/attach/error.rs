@@ -80,7 +80,7 @@ impl AttachError {
     /// The code of the message about a volume that is not open because of this.
     pub(super) fn message_code(&self) -> MessageCode {
         match self {
-            Self::Acquire(AcquireError::Lease(CatalogError::JournalAway { .. }))
+            Self::Acquire(AcquireError::Lease(CatalogError::JournalUnavailable { .. }))
             | Self::Journals(_)
             | Self::Quarantine(_)
             | Self::Open(OpenError::Journal(_)) => MessageCode::JournalUnavailable,
@@ -102,7 +102,7 @@ impl AttachError {
     /// instead.
     pub(super) fn is_journal_lost(&self, has_shared_journals: bool) -> bool {
         match self {
-            Self::Acquire(AcquireError::Lease(CatalogError::JournalAway { .. })) => true,
+            Self::Acquire(AcquireError::Lease(CatalogError::JournalUnavailable { .. })) => true,
             Self::Open(OpenError::Journal(error)) => has_shared_journals && error.is_loss(),
             _ => false,
         }

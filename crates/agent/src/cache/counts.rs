@@ -13,7 +13,7 @@ fn lookups(areas: &[AreaCounts; 3]) -> LookupsByArea {
         CacheLookups {
             memory: area.memory,
             file: area.file,
-            units: area.misses,
+            units: area.units,
         }
     };
     LookupsByArea {
@@ -29,7 +29,7 @@ pub(crate) fn of_volume(counts: &CacheCounts) -> VolumeCache {
         lookups: lookups(&counts.areas),
         read_ahead_blocks: counts.ahead.read_ahead,
         read_ahead_used: counts.ahead.used,
-        read_ahead_unused: counts.ahead.unread,
+        read_ahead_unread: counts.ahead.unread,
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn of_host(cache: &HostCache) -> CacheReport {
 fn of_file(statistics: &Statistics) -> CacheFile {
     let of = |kind: AreaKind| {
         let AreaStatistics {
-            added,
+            inserted,
             evicted,
             blocks,
             capacity,
@@ -55,7 +55,7 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         CacheArea {
             blocks: blocks as u64,
             capacity: capacity as u64,
-            inserted: added,
+            inserted,
             evicted,
         }
     };
@@ -66,7 +66,7 @@ fn of_file(statistics: &Statistics) -> CacheFile {
         protected: statistics.protected as u64,
         pinned: statistics.pinned as u64,
         damaged: statistics.damaged,
-        rejected: statistics.refused,
-        io_errors: statistics.failures + statistics.hangs,
+        refused: statistics.refused,
+        failures: statistics.failures + statistics.hangs,
     }
 }

@@ -65,8 +65,8 @@ fn measure_file(measures: &mut Measures, file: &CacheFile) {
     measures.one(&CACHE_PROTECTED_BYTES, bytes(file.protected));
     measures.one(&CACHE_PINNED_BYTES, bytes(file.pinned));
     measures.count(&CACHE_DAMAGED_BLOCKS, file.damaged);
-    measures.count(&CACHE_REFUSED_BLOCKS, file.rejected);
-    measures.count(&CACHE_FAILURES, file.io_errors);
+    measures.count(&CACHE_REFUSED_BLOCKS, file.refused);
+    measures.count(&CACHE_FAILURES, file.failures);
 }
 
 /// The metrics of the open volumes.
@@ -85,7 +85,7 @@ pub(crate) fn measure_volumes<'a>(
         let counts = [
             ("read", cache.read_ahead_blocks),
             ("used", cache.read_ahead_used),
-            ("unread", cache.read_ahead_unused),
+            ("unread", cache.read_ahead_unread),
         ];
         counts.map(|(kind, count)| {
             let mut labels = named(volume);
@@ -110,7 +110,7 @@ pub(crate) fn add(sum: &mut VolumeCache, one: &VolumeCache) {
     }
     sum.read_ahead_blocks += one.read_ahead_blocks;
     sum.read_ahead_used += one.read_ahead_used;
-    sum.read_ahead_unused += one.read_ahead_unused;
+    sum.read_ahead_unread += one.read_ahead_unread;
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a number for a graph")]

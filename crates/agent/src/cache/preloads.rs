@@ -264,7 +264,7 @@ fn lost(statistics: &Statistics) -> u64 {
 /// Number of blocks of an image, of 4 KiB, that were read from units because the cache did not have
 /// them.
 fn missed(view: &CacheView) -> u64 {
-    view.counts().areas[AreaKind::Image as usize].misses
+    view.counts().areas[AreaKind::Image as usize].units
 }
 
 /// Runs step 2: the written pieces, as offset and length in bytes, in order.

@@ -30,7 +30,7 @@ use unit_wire::Status;
 use world::{Clock, host};
 
 /// Timeout of a daemon's answer.
-const SHOWN_WITHIN: Duration = Duration::from_secs(6);
+const PRESENT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The pause before a refused capability is requested again while it is kept.
 const REQUEST_AGAIN: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ pub(crate) struct Capability {
 }
 
 /// The capabilities for one want.
-struct Granted {
+struct WantAnswer {
     capabilities: Vec<Capability>,
     /// The controllers refused the want.
     is_refused: bool,
@@ -70,7 +70,7 @@ struct Granted {
 #[derive(Default)]
 struct State {
     daemons: BTreeMap<UnitId, Arc<dyn Verifier>>,
-    granted: HashMap<Want, Granted>,
+    granted: HashMap<Want, WantAnswer>,
     /// The kept wants, and the number of their holders.
     kept: BTreeMap<Want, usize>,
     /// SHA-256 of the public key that this host shows to daemons.
@@ -158,13 +158,14 @@ impl CapabilityCache {
     }
 
     /// The holder of the capabilities, if there is a daemon to show them to.
-    pub fn principal(&self) -> Option<[u8; 32]> {
+    pub fn holder_if_needed(&self) -> Option<[u8; 32]> {
         let state = self.state.lock();
         state.holder.filter(|_| !state.daemons.is_empty())
     }
 
-    /// The kept wants that are due, in batches for one call each.
-    pub fn due(&self) -> Vec<Vec<Want>> {
+    /// Removes the answers that have ended, and returns the kept wants that are due, in batches for
+    /// one call each.
+    pub fn take_due(&self) -> Vec<Vec<Want>> {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let State { granted, kept, .. } = &mut *state;
@@ -178,7 +179,7 @@ impl CapabilityCache {
     }
 
     /// Stores the answer to a want that was requested at `requested`; returns the capabilities to show.
-    pub fn put(
+    pub fn store_answer(
         &self,
         requested: Duration,
         want: Want,
@@ -193,7 +194,7 @@ impl CapabilityCache {
                     bytes: signed.bytes.into(),
                 });
                 let lasts = lasts.unwrap_or_default();
-                Granted {
+                WantAnswer {
                     capabilities: capabilities.collect(),
                     is_refused: false,
                     requested,
@@ -203,7 +204,7 @@ impl CapabilityCache {
             }
             Err(reason) => {
                 self.log_refusal(want, &reason);
-                Granted {
+                WantAnswer {
                     capabilities: Vec::new(),
                     is_refused: true,
                     requested,
@@ -279,7 +280,7 @@ impl CapabilityCache {
                 }
             }
         };
-        host::timeout(SHOWN_WITHIN, all).await;
+        host::timeout(PRESENT_TIMEOUT, all).await;
     }
 }
 
@@ -332,20 +333,20 @@ mod tests {
         let (kept, once) = (Want::Lease { volume, epoch: 3 }, read(2));
         let first = cache.keep(vec![kept]);
         let second = cache.keep(vec![kept]);
-        assert_eq!(cache.due(), [[kept]], "it has no capability yet");
+        assert_eq!(cache.take_due(), [[kept]], "it has no capability yet");
         for want in [kept, once] {
-            cache.put(clock.monotonic(), want, signed(b"capability"));
+            cache.store_answer(clock.monotonic(), want, signed(b"capability"));
         }
         clock.advance(Duration::from_secs(29));
-        assert!(cache.due().is_empty());
+        assert!(cache.take_due().is_empty());
         clock.advance(Duration::from_secs(1));
-        assert_eq!(cache.due(), [[kept]]);
+        assert_eq!(cache.take_due(), [[kept]]);
         drop(first);
-        assert_eq!(cache.due(), [[kept]], "the second holder keeps it");
+        assert_eq!(cache.take_due(), [[kept]], "the second holder keeps it");
         drop(second);
-        assert!(cache.due().is_empty());
+        assert!(cache.take_due().is_empty());
         clock.advance(Duration::from_secs(31));
-        cache.due();
+        cache.take_due();
         assert!(
             cache.state.lock().granted.is_empty(),
             "all capabilities have ended"
@@ -357,15 +358,15 @@ mod tests {
     fn a_refused_capability_is_requested_again_after_a_pause() {
         let (clock, cache) = made();
         let _kept = cache.keep(vec![read(1)]);
-        let capabilities = cache.put(
+        let capabilities = cache.store_answer(
             clock.monotonic(),
             read(1),
             Err("the volume belongs to another host".to_owned()),
         );
         assert!(capabilities.is_empty());
-        assert!(cache.due().is_empty());
+        assert!(cache.take_due().is_empty());
         clock.advance(Duration::from_secs(10));
-        assert_eq!(cache.due(), [[read(1)]]);
+        assert_eq!(cache.take_due(), [[read(1)]]);
     }
 
     #[test]
@@ -373,7 +374,7 @@ mod tests {
         let (_, cache) = made();
         let wants: Vec<Want> = (0..600).map(read).collect();
         let _kept = cache.keep(wants);
-        let parts: Vec<usize> = cache.due().iter().map(Vec::len).collect();
+        let parts: Vec<usize> = cache.take_due().iter().map(Vec::len).collect();
         assert_eq!(parts, [256, 256, 88]);
     }
 
@@ -381,20 +382,20 @@ mod tests {
     #[test]
     fn the_cache_holds_the_newest_capability_of_each_want_until_it_ends() {
         let (clock, cache) = made();
-        assert_eq!(cache.principal(), None);
+        assert_eq!(cache.holder_if_needed(), None);
         cache.set_holder([7; 32]);
         assert_eq!(
-            cache.principal(),
+            cache.holder_if_needed(),
             None,
             "there is no daemon that verifies it"
         );
-        cache.put(clock.monotonic(), read(1), signed(b"old"));
+        cache.store_answer(clock.monotonic(), read(1), signed(b"old"));
         clock.advance(Duration::from_secs(61));
         for bytes in [b"one", b"two"] {
-            cache.put(clock.monotonic(), read(2), signed(bytes));
+            cache.store_answer(clock.monotonic(), read(2), signed(bytes));
         }
         cache.add(UnitId::from_u128(1), Arc::new(Daemon::default()));
-        assert_eq!(cache.principal(), Some([7; 32]));
+        assert_eq!(cache.holder_if_needed(), Some([7; 32]));
         let there: Vec<Vec<u8>> = cache
             .capabilities()
             .iter()
@@ -411,7 +412,7 @@ mod tests {
             cache.add(UnitId::from_u128(number), Arc::clone(&daemon) as _);
             daemon
         });
-        let capabilities = cache.put(clock.monotonic(), read(1), signed(b"capability"));
+        let capabilities = cache.store_answer(clock.monotonic(), read(1), signed(b"capability"));
         cache.show(capabilities).await;
         for daemon in daemons {
             assert_eq!(daemon.0.lock().len(), 1);

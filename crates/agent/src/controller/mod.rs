@@ -170,7 +170,7 @@ impl Controller {
     /// [`CatalogError::Unavailable`] if no controller answers.
     pub(crate) async fn obtain(&self, wants: &[Want]) -> Result<(), CatalogError> {
         let cache = &self.capability_cache;
-        let Some(holder) = cache.principal() else {
+        let Some(holder) = cache.holder_if_needed() else {
             return Ok(());
         };
         let requested = cache.now();
@@ -184,7 +184,7 @@ impl Controller {
         }
         let capabilities = sign.wants.iter().zip(answers);
         let capabilities =
-            capabilities.flat_map(|(want, answer)| cache.put(requested, *want, answer));
+            capabilities.flat_map(|(want, answer)| cache.store_answer(requested, *want, answer));
         let capabilities = capabilities.collect();
         cache.show(capabilities).await;
         Ok(())
@@ -201,10 +201,10 @@ impl Controller {
 
     /// Renews the kept capabilities that are due.
     pub(crate) async fn renew_capabilities(&self) {
-        if self.capability_cache.principal().is_none() {
+        if self.capability_cache.holder_if_needed().is_none() {
             return;
         }
-        for wants in self.capability_cache.due() {
+        for wants in self.capability_cache.take_due() {
             if let Err(error) = self.obtain(&wants).await {
                 tracing::warn!(%error, "agent could not renew capabilities on unit daemons");
                 return;
@@ -296,7 +296,7 @@ impl Catalog for Controller {
         })
     }
 
-    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+    fn finish_sweep(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
         self.wait(calls::Swept { volume, epoch })
     }
 
@@ -345,7 +345,7 @@ impl Catalog for Controller {
         })
     }
 
-    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+    fn gather_dead_slots(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
         let segments = segments.to_vec();
         let gathered = self.wait(calls::GatherDead { id, segments })?;
         Ok(gathered.0)
@@ -360,7 +360,7 @@ impl Catalog for Controller {
         self.wait(calls::Joined {})
     }
 
-    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+    fn finish_free(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
         self.wait(calls::Freed { id, joined })
     }
 }

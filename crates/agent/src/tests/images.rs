@@ -173,7 +173,7 @@ async fn a_preloaded_image_is_read_from_the_cache() {
     reads(&scree, "clone", 0, 7).await;
     reads(&scree, "clone", 100, 8).await;
     let after = scree.agent.parts.storage.caching.cache().counts();
-    let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].misses;
+    let missed = |counts: [cache::host::AreaCounts; 3]| counts[AreaKind::Image as usize].units;
     assert_eq!(missed(after), missed(before));
     end(scree).await;
 }
@@ -213,7 +213,7 @@ async fn a_preloaded_image_replaces_an_unpinned_one() {
         let came = preloads(&scree, name, 100, false).await;
         assert_eq!((came.state, came.message), (PreloadState::Done, None));
     }
-    let added = || file.statistics().areas[AreaKind::Image as usize].added;
+    let added = || file.statistics().areas[AreaKind::Image as usize].inserted;
     let before = added();
     let again = preloads(&scree, "two", 100, false).await;
     assert_eq!(again.state, PreloadState::Done);

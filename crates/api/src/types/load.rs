@@ -40,8 +40,8 @@ pub struct VolumeCache {
     pub read_ahead_blocks: u64,
     /// Blocks that were read ahead and then used.
     pub read_ahead_used: u64,
-    /// Blocks that were read ahead and evicted unused.
-    pub read_ahead_unused: u64,
+    /// Blocks that were read ahead and evicted unread.
+    pub read_ahead_unread: u64,
 }
 
 /// An area of a cache's file, in 4 KiB blocks.
@@ -73,9 +73,9 @@ pub struct CacheFile {
     /// Blocks that failed verification and were read from units.
     pub damaged: u64,
     /// Blocks that were not inserted because too many writes were pending.
-    pub rejected: u64,
-    /// I/O errors of the file.
-    pub io_errors: u64,
+    pub refused: u64,
+    /// Failures and timeouts of the file.
+    pub failures: u64,
 }
 
 /// A host's cache since its process started.

@@ -126,8 +126,8 @@ pub enum CacheError {
 /// Counts of one area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AreaStatistics {
-    /// Blocks that were added.
-    pub added: u64,
+    /// Blocks that were inserted.
+    pub inserted: u64,
     /// Blocks that were evicted to make room.
     pub evicted: u64,
     /// Blocks at present.
@@ -403,7 +403,7 @@ impl Cache {
         let sizes = state.slots.areas.sizes();
         for (kind, (blocks, capacity)) in sizes.into_iter().enumerate() {
             statistics.areas[kind] = AreaStatistics {
-                added: state.slots.added[kind],
+                inserted: state.slots.inserted[kind],
                 evicted: state.slots.evicted_to_make_room[kind],
                 blocks,
                 capacity,

@@ -45,8 +45,8 @@ pub struct Slots {
     /// No page before this one is out of date.
     dirty_from: usize,
     evicted: Vec<Id>,
-    /// The number of blocks added to each area so far.
-    pub added: [u64; 3],
+    /// The number of blocks inserted into each area so far.
+    pub inserted: [u64; 3],
     /// The number of blocks evicted from each area so far, to make room.
     pub evicted_to_make_room: [u64; 3],
 }
@@ -73,7 +73,7 @@ impl Slots {
             dirty: vec![false; pages],
             dirty_from: pages,
             evicted: Vec::new(),
-            added: [0; 3],
+            inserted: [0; 3],
             evicted_to_make_room: [0; 3],
         }
     }
@@ -137,7 +137,7 @@ impl Slots {
         self.mark_dirty(slot);
         if moved.area != entry.area {
             self.evicted_to_make_room[entry.area as usize] += 1;
-            self.added[moved.area as usize] += 1;
+            self.inserted[moved.area as usize] += 1;
         }
         moved
     }
@@ -186,7 +186,7 @@ impl Slots {
         };
         self.index.insert(entry.id, slot);
         self.mark_dirty(slot);
-        self.added[entry.area as usize] += 1;
+        self.inserted[entry.area as usize] += 1;
         Some(slot)
     }
 

@@ -165,7 +165,7 @@ fn a_cache_stays_within_its_size_and_reuses_slots() {
     let statistics = test.cache.statistics().areas[AreaKind::Active as usize];
     assert_eq!(statistics.blocks, statistics.capacity);
     assert_eq!(
-        statistics.added,
+        statistics.inserted,
         statistics.evicted + statistics.blocks as u64
     );
     let length = test.simulation.disk.files_under(Path::new(PATH))[0].1;

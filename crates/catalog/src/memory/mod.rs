@@ -122,7 +122,7 @@ impl MemoryCatalog {
     ///
     /// # Errors
     /// [`CatalogError::NotFound`].
-    pub fn take_away(&self, volume: VolumeId) -> Result<(), CatalogError> {
+    pub fn detach_by_force(&self, volume: VolumeId) -> Result<(), CatalogError> {
         let mut state = self.lock();
         let row = state
             .volumes
@@ -253,7 +253,7 @@ impl Catalog for MemoryCatalog {
             && !row.is_journal_given_up
         {
             let reason = format!("it is in {}", named.folder);
-            return Err(CatalogError::JournalAway { volume, reason });
+            return Err(CatalogError::JournalUnavailable { volume, reason });
         }
         row.epoch += 1;
         let current = std::mem::take(&mut row.current);
@@ -348,7 +348,7 @@ impl Catalog for MemoryCatalog {
         Ok(range)
     }
 
-    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+    fn finish_sweep(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
         let mut state = self.lock();
         state.leased(volume, epoch)?.leftovers = Leftovers::default();
         state.free_closed();
@@ -407,7 +407,7 @@ impl Catalog for MemoryCatalog {
             .collect())
     }
 
-    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+    fn gather_dead_slots(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
         let mut state = self.lock();
         let plan = state.free(id)?.only(segments);
         state.dead.extend(&plan);
@@ -437,7 +437,7 @@ impl Catalog for MemoryCatalog {
         Ok(self.lock().joined)
     }
 
-    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+    fn finish_free(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
         let mut state = self.lock();
         if state.joined > joined {
             let reason = "a unit has become a member since".to_owned();

@@ -134,9 +134,9 @@ impl Trace {
             requested_bytes: config.bytes_max,
             head: BatchHead {
                 began_us: wall_ms.saturating_mul(1000),
-                trace: u64::from_le_bytes(trace),
-                sequence: 0,
-                before: 0,
+                trace_id: u64::from_le_bytes(trace),
+                number: 0,
+                records_before: 0,
                 lost: 0,
                 disk_bytes: 0,
             },
@@ -225,8 +225,8 @@ impl Trace {
         });
         let has_job = std::mem::replace(&mut queue.has_job, true);
         drop(queue);
-        self.head.sequence += 1;
-        self.head.before += count;
+        self.head.number += 1;
+        self.head.records_before += count;
         if !has_job {
             let writer = Arc::clone(&self.writer);
             self.context.host.pool.run(Box::new(move || writer.write()));

@@ -79,7 +79,7 @@ pub enum DatabaseError {
     },
     /// The last flushed writes are in a journal that the caller does not reach.
     #[error("the journal of {volume} is out of reach: {reason}")]
-    JournalAway {
+    JournalUnavailable {
         /// The volume.
         volume: VolumeId,
         /// The journal's location, and what to do.
@@ -228,7 +228,9 @@ impl From<DatabaseError> for CatalogError {
     fn from(error: DatabaseError) -> Self {
         match error {
             DatabaseError::Fenced { volume, reason } => Self::Fenced { volume, reason },
-            DatabaseError::JournalAway { volume, reason } => Self::JournalAway { volume, reason },
+            DatabaseError::JournalUnavailable { volume, reason } => {
+                Self::JournalUnavailable { volume, reason }
+            }
             DatabaseError::NotFound { thing, name } => Self::NotFound {
                 what: format!("{thing} {name}"),
             },

@@ -30,20 +30,20 @@ pub(super) fn router() -> OpenApiRouter<Control> {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(default)]
-struct ChainFilterQuery {
+struct ListChainsQuery {
     /// Of this volume (name or id).
     volume: Option<String>,
 }
 
 /// List the chains of the volumes that the caller administers
 #[utoipa::path(get, path = "/v1/chains", operation_id = "list_chains", tag = "chains",
-    params(ChainFilterQuery, Paging), responses((status = 200, body = Page<Chain>)))]
+    params(ListChainsQuery, Paging), responses((status = 200, body = Page<Chain>)))]
 async fn list(
     authorized: AuthorizedRequest,
-    Query(filter): Query<ChainFilterQuery>,
+    Query(query): Query<ListChainsQuery>,
     Query(paging): Query<Paging>,
 ) -> Result<Json<Page<Chain>>, ApiError> {
-    let volume = filter.volume.as_deref();
+    let volume = query.volume.as_deref();
     let (views, next) = authorized.chains().list(volume, &paging.page()?).await?;
     let items = views.into_iter().map(shown).collect();
     Ok(Json(Page { items, next }))
@@ -105,7 +105,7 @@ async fn delete(
     }
     let view = authorized
         .chains()
-        .delete_now(view.row, wait.duration())
+        .wait_until_removed(view.row, wait.duration())
         .await?;
     Ok(Json(shown(view)))
 }
@@ -125,7 +125,7 @@ struct EventsQuery {
 /// How long a host is asked to wait for events. A short wait soon detects a client that has disconnected.
 const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u32 = 1000;
-const EVENTS: u32 = 500;
+const EVENTS_DEFAULT: u32 = 500;
 
 /// Read the events of an attachment's filters
 ///
@@ -137,10 +137,10 @@ const EVENTS: u32 = 500;
 async fn events(
     authorized: AuthorizedRequest,
     Name(id): Name,
-    Query(filter): Query<EventsQuery>,
+    Query(query): Query<EventsQuery>,
     Query(wait): Query<Wait>,
 ) -> Result<Json<Events>, ApiError> {
-    let count_max = filter.limit.unwrap_or(EVENTS);
+    let count_max = query.limit.unwrap_or(EVENTS_DEFAULT);
     if !(1..=EVENTS_MAX).contains(&count_max) {
         let reason = format!("limit is 1 to {EVENTS_MAX}");
         return Err(ControlError::invalid("limit", reason).into());
@@ -148,7 +148,7 @@ async fn events(
     let wait = wait.duration().min(EVENTS_WAIT_MAX);
     let read = authorized
         .chains()
-        .events(attachments::parse(&id)?, filter.after, count_max, wait)
+        .events(attachments::parse(&id)?, query.after, count_max, wait)
         .await?;
     let items = read.lines.iter().map(|line| serde_json::from_str(line));
     let items = items.collect::<Result<_, _>>();

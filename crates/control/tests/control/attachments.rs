@@ -478,7 +478,7 @@ mod claims {
         ] {
             let refused = rows.acquire_with(has).await.expect_err("out of reach");
             let text = refused.to_string();
-            assert!(matches!(refused, CatalogError::JournalAway { .. }));
+            assert!(matches!(refused, CatalogError::JournalUnavailable { .. }));
             assert!(text.contains(said) && text.contains("jrnl-00000000000000001"));
         }
         assert_eq!(rows.note(&asked).await, None);

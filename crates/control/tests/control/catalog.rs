@@ -156,8 +156,8 @@ impl Fixture for Memory {
         self.catalog.delete_snapshot(snapshot);
     }
 
-    fn take_away(&self, volume: VolumeId) {
-        self.catalog.take_away(volume).expect("it exists");
+    fn detach_by_force(&self, volume: VolumeId) {
+        self.catalog.detach_by_force(volume).expect("it exists");
     }
 }
 

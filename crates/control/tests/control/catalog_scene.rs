@@ -169,7 +169,7 @@ impl Catalog for HostCatalog {
         })
     }
 
-    fn swept(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
+    fn finish_sweep(&self, volume: VolumeId, epoch: u32) -> Result<(), CatalogError> {
         self.call(calls::Swept { volume, epoch })
     }
 
@@ -213,7 +213,7 @@ impl Catalog for HostCatalog {
         })
     }
 
-    fn gather_dead(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
+    fn gather_dead_slots(&self, id: i64, segments: &[SegmentId]) -> Result<Vec<u8>, CatalogError> {
         let segments = segments.to_vec();
         let gathered: EncodedPlan = self.call(calls::GatherDead { id, segments })?;
         Ok(gathered.0)
@@ -228,7 +228,7 @@ impl Catalog for HostCatalog {
         self.call(calls::Joined {})
     }
 
-    fn freed(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
+    fn finish_free(&self, id: i64, joined: u64) -> Result<(), CatalogError> {
         self.call(calls::Freed { id, joined })
     }
 }
@@ -411,7 +411,7 @@ impl Fixture for Scene {
             .expect("it exists");
     }
 
-    fn take_away(&self, volume: VolumeId) {
+    fn detach_by_force(&self, volume: VolumeId) {
         self.runtime.block_on(async {
             let requested = self.catalog.request_detachment(volume, true).await;
             let ended = self.database.hosts().end_forced(1, Millis(1)).await;

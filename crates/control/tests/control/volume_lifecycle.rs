@@ -21,7 +21,7 @@ fn restoring_a_volume_discards_its_journal() {
     let epoch = lease.expect("a lease").epoch;
     let named = scene.catalog.name_journal(volume, epoch, folder);
     named.expect("its lease holds");
-    scene.take_away(volume);
+    scene.detach_by_force(volume);
     let set_back = scene
         .database
         .volumes()

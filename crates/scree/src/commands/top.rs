@@ -196,7 +196,7 @@ fn row(
         ratio(recent.hit_ratio()),
         ratio(part(
             cache.read_ahead_used,
-            cache.read_ahead_used + cache.read_ahead_unused,
+            cache.read_ahead_used + cache.read_ahead_unread,
         )),
     ]
 }
@@ -243,7 +243,7 @@ mod tests {
                 lookups: asked,
                 read_ahead_blocks: 10,
                 read_ahead_used: 3,
-                read_ahead_unused: 1,
+                read_ahead_unread: 1,
             }),
         };
         vec![HostLoad {

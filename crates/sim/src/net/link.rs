@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base::ClusterId;
 use parking_lot::Mutex;
-use unit_remote::{Conversation, Done, Greeted, Pauses, Reply};
+use unit_remote::{Conversation, Done, GreetingProgress, Pauses, Reply};
 use unit_wire::{Request, Verb};
 use world::simulated::{SimulatedClock, SimulatedRandom};
 use world::{Clock, Pool};
@@ -257,7 +257,10 @@ impl Link {
             return Err(reset());
         }
         let greeted = conversation.receive(&answer).map_err(io::Error::other)?;
-        assert!(matches!(greeted, Greeted::Now(_)), "a daemon greets");
+        assert!(
+            matches!(greeted, GreetingProgress::Now(_)),
+            "a daemon greets"
+        );
         let mut connection = Connection {
             conversation,
             number,

@@ -267,8 +267,11 @@ fn a_journal_that_was_given_up_is_never_followed_again() {
     let other = bench.machine.another_host("/other");
     let memory = &bench.machine.catalog.memory;
     let refused = memory.acquire(id, other.salt(), None);
-    assert!(matches!(refused, Err(CatalogError::JournalAway { .. })));
-    memory.take_away(id).expect("there");
+    assert!(matches!(
+        refused,
+        Err(CatalogError::JournalUnavailable { .. })
+    ));
+    memory.detach_by_force(id).expect("there");
     let lease = memory.acquire(id, other.salt(), None).expect("given up");
     // A journal of the host's own would be older than the named one.
     let own = other.journal(id);

@@ -12,7 +12,7 @@ use world::real::{Poller, Stream};
 use world::{Endpoint, Interest};
 
 use super::link::LinkConfig;
-use super::{Conversation, Greeted};
+use super::{Conversation, GreetingProgress};
 
 /// Bytes received at once.
 pub(super) const RECEIVE_BYTES: usize = 256 << 10;
@@ -95,12 +95,12 @@ impl Attempt {
         let mut buffer = vec![0; 16 << 10];
         let greeted = loop {
             let greeted = receive(&mut channel, &mut conversation, &mut buffer)?;
-            if matches!(greeted, Greeted::Now(_)) || !channel.holds_received() {
+            if matches!(greeted, GreetingProgress::Now(_)) || !channel.holds_received() {
                 break greeted;
             }
         };
         let is_blocked = out.send(&mut channel)?;
-        if let Greeted::Now(greeting) = greeted {
+        if let GreetingProgress::Now(greeting) = greeted {
             return Ok(Some(Connected {
                 channel,
                 conversation,
@@ -140,7 +140,7 @@ impl Connected {
     ///
     /// # Errors
     /// Why the connection ended; [`ErrorKind::UnexpectedEof`] if the daemon closed it.
-    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<Greeted> {
+    pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<GreetingProgress> {
         receive(&mut self.channel, &mut self.conversation, buffer)
     }
 }
@@ -149,7 +149,7 @@ fn receive(
     channel: &mut Channel,
     conversation: &mut Conversation,
     buffer: &mut [u8],
-) -> io::Result<Greeted> {
+) -> io::Result<GreetingProgress> {
     let received = match channel.receive(buffer) {
         Ok(0) => {
             let reason = "the daemon closed the connection";

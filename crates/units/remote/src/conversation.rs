@@ -15,7 +15,7 @@ use unit_wire::{BODY_BYTES_MAX, Frames, Greeting, Malformed, Refusal, Request, S
 use super::{Done, Reply};
 
 /// Tag of the hello. Others are larger.
-pub(super) const HELLO: u64 = 1;
+pub(super) const HELLO_TAG: u64 = 1;
 
 /// Maximum length of the body of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = BODY_BYTES_MAX;
@@ -32,12 +32,12 @@ pub struct Conversation {
 struct Waiting {
     done: Done,
     /// When the answer is overdue, by the caller's clock.
-    until: Duration,
+    deadline: Duration,
 }
 
 /// Whether the daemon has sent its greeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Greeted {
+pub enum GreetingProgress {
     /// Not yet.
     No,
     /// In the bytes that were just received.
@@ -48,7 +48,7 @@ pub enum Greeted {
 
 /// Why a connection must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum ConnectionError {
     /// The daemon violates the protocol.
     #[error("the daemon violates the protocol: {0}")]
     Malformed(#[from] Malformed),
@@ -76,7 +76,7 @@ impl Conversation {
             version: VERSION,
             cluster,
         };
-        hello.encode(HELLO, out);
+        hello.encode(HELLO_TAG, out);
         Self {
             unit,
             frames: Frames::new(ANSWER_BYTES_MAX),
@@ -92,15 +92,15 @@ impl Conversation {
     }
 
     /// Registers a request that is being sent. Its tag is larger than 1 and unique; its answer is
-    /// overdue at `until`.
-    pub fn expect(&mut self, tag: u64, until: Duration, done: Done) {
-        self.waiting.insert(tag, Waiting { done, until });
+    /// overdue at `deadline`.
+    pub fn expect(&mut self, tag: u64, deadline: Duration, done: Done) {
+        self.waiting.insert(tag, Waiting { done, deadline });
     }
 
     /// Whether an answer is overdue at `now`.
     #[must_use]
     pub fn is_overdue(&self, now: Duration) -> bool {
-        self.waiting.values().any(|waiting| waiting.until <= now)
+        self.waiting.values().any(|waiting| waiting.deadline <= now)
     }
 
     /// Number of requests that wait for their answers.
@@ -113,37 +113,37 @@ impl Conversation {
     ///
     /// # Errors
     /// The connection must be closed and the conversation [lost](Self::lose).
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<Greeted, Broken> {
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<GreetingProgress, ConnectionError> {
         self.frames.extend(bytes);
         let mut greeted = match self.greeting {
-            Some(_) => Greeted::Before,
-            None => Greeted::No,
+            Some(_) => GreetingProgress::Before,
+            None => GreetingProgress::No,
         };
         while let Some(frame) = self.frames.pop()? {
             let status = Status::of(frame.code)?;
             let Some(greeting) = self.greeting else {
                 if status != Status::Done {
                     let Refusal { text, .. } = Refusal::decode(status, frame.body)?;
-                    return Err(Broken::Refused { text });
+                    return Err(ConnectionError::Refused { text });
                 }
-                if frame.tag != HELLO {
+                if frame.tag != HELLO_TAG {
                     return Err(Malformed("an answer to no request").into());
                 }
                 let greeting = Greeting::decode(frame.body)?;
                 if greeting.unit != self.unit {
-                    return Err(Broken::OtherUnit {
+                    return Err(ConnectionError::OtherUnit {
                         expected: self.unit,
                         found: greeting.unit,
                     });
                 }
                 self.greeting = Some(greeting);
-                greeted = Greeted::Now(greeting);
+                greeted = GreetingProgress::Now(greeting);
                 continue;
             };
             let Some(Waiting { done, .. }) = self.waiting.remove(&frame.tag) else {
                 // With tag 0 the daemon says why it closes the connection.
                 return Err(match Refusal::decode(status, frame.body) {
-                    Ok(Refusal { text, .. }) if frame.tag == 0 => Broken::Refused { text },
+                    Ok(Refusal { text, .. }) if frame.tag == 0 => ConnectionError::Refused { text },
                     _ => Malformed("an answer to no request").into(),
                 });
             };

@@ -17,7 +17,7 @@ mod pauses;
 mod remote_unit;
 
 pub use address::{endpoint_of_url, url_of_address};
-pub use conversation::{Broken, Conversation, Greeted};
+pub use conversation::{ConnectionError, Conversation, GreetingProgress};
 pub use link::{Capabilities, Detours, LinkConfig, TlsLink};
 pub use pauses::Pauses;
 pub use remote_unit::RemoteUnit;

@@ -34,7 +34,7 @@ use unit_wire::{HEAD_BYTES, Request};
 use world::real::{Poller, Waker};
 use world::{Clock, Endpoint, Interest};
 
-use super::conversation::HELLO;
+use super::conversation::HELLO_TAG;
 use super::driver::{Driver, WAKER};
 use super::{Done, Link, Reply};
 
@@ -150,7 +150,7 @@ impl TlsLink {
                 config,
                 outbox: Vec::new(),
                 pending: Vec::new(),
-                last_tag: HELLO,
+                last_tag: HELLO_TAG,
                 in_flight_bytes: 0,
                 in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
                 is_unavailable: false,

@@ -178,7 +178,7 @@ impl Cleaner {
         let given_back = self.reclaim(due.id, &with_parity);
         freed?;
         given_back?;
-        self.catalog.freed(due.id, joined)?;
+        self.catalog.finish_free(due.id, joined)?;
         Ok(plan.slots())
     }
 }
@@ -190,7 +190,7 @@ impl Cleaner {
         if segments.is_empty() {
             return Ok(());
         }
-        let dead = FreePlan::decode(&self.catalog.gather_dead(id, segments)?)?;
+        let dead = FreePlan::decode(&self.catalog.gather_dead_slots(id, segments)?)?;
         let mut gone = Vec::new();
         let mut failed = Ok(());
         for (segment, slots) in dead.segments() {

@@ -212,7 +212,7 @@ impl Volume {
             let swept = clean::sweep(&env.store, &leftovers).map_err(|error| with_causes(&error));
             let result = swept.and_then(|()| {
                 env.catalog
-                    .swept(env.volume, env.epoch)
+                    .finish_sweep(env.volume, env.epoch)
                     .map_err(|error| with_causes(&error))
             });
             reporter.report(Event::Swept(result));

@@ -373,7 +373,7 @@ fn parity_is_recomputed_when_slots_are_freed_during_a_rebuild() {
         for segment in rig.segments() {
             for slot in rig.slots(segment, dead) {
                 let home = Layout::new(Some(rig.erasure)).home(slot);
-                let unit = open(&rig.simulation, home.place.expect("one member"));
+                let unit = open(&rig.simulation, home.member_index.expect("one member"));
                 unit.free(segment, &[home.slot], false).expect("freed");
             }
         }

@@ -142,7 +142,7 @@ impl Reading {
             let opened = sealer.open(address, entry.sequence, tag, sealed, plain);
             opened.ok()?;
             if let Some(view) = &self.view {
-                view.bring(&piece, tag, sealed);
+                view.offer(&piece, tag, sealed);
             }
         }
         Some(plain)

@@ -26,9 +26,9 @@ pub struct Layout(Option<Erasure>);
 
 /// Where a slot is within a copyset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Home {
+pub struct MemberSlot {
     /// The member's index in the copyset; `None` if every member has the slot.
-    pub place: Option<u8>,
+    pub member_index: Option<u8>,
     /// The slot's number there.
     pub slot: Slot,
 }
@@ -67,13 +67,16 @@ impl Layout {
     /// The member that has a slot, and the slot's number there.
     #[inline]
     #[must_use]
-    pub fn home(self, slot: Slot) -> Home {
+    pub fn home(self, slot: Slot) -> MemberSlot {
         match self.0 {
-            None => Home { place: None, slot },
+            None => MemberSlot {
+                member_index: None,
+                slot,
+            },
             Some(erasure) => {
                 let data = u16::from(erasure.data());
-                Home {
-                    place: Some((slot.0 % data) as u8),
+                MemberSlot {
+                    member_index: Some((slot.0 % data) as u8),
                     slot: Slot(slot.0 / data),
                 }
             }
@@ -113,9 +116,9 @@ mod tests {
             let mut next = vec![0; usize::from(data)];
             for slot in 0..slots {
                 let home = layout.home(Slot(slot as u16));
-                let next = &mut next[usize::from(home.place.expect("one member"))];
+                let next = &mut next[usize::from(home.member_index.expect("one member"))];
                 assert_eq!(u32::from(home.slot.0), *next);
-                let place = home.place.expect("one member");
+                let place = home.member_index.expect("one member");
                 assert_eq!(layout.slot(home.slot.0, place), Some(Slot(slot as u16)));
                 *next += 1;
                 assert_eq!(layout.rows(slot + 1), *next);
@@ -124,7 +127,13 @@ mod tests {
         }
         let copies = Layout::default();
         let slot = Slot(77);
-        assert_eq!(copies.home(slot), Home { place: None, slot });
+        assert_eq!(
+            copies.home(slot),
+            MemberSlot {
+                member_index: None,
+                slot
+            }
+        );
         assert_eq!((copies.slots_max(2048), copies.rows(5)), (2048, 5));
     }
 }

@@ -28,7 +28,7 @@ mod write;
 
 pub use async_read::start_read_pieces;
 pub use exposure::{CompromisedError, Exposure, KnownPiece, exposure_of};
-pub use layout::{Home, Layout};
+pub use layout::{Layout, MemberSlot};
 pub use ledger::{Ledger, OpenSegments};
 pub use piece::Piece;
 pub(crate) use piece::data_piece;

@@ -8,7 +8,7 @@ use unit::{Read, SlotRun, Tag, Unit, UnitError};
 use world::{parallel, parallel_with_timeout};
 
 use super::erasure::{Recovered, RowReader};
-use super::layout::Home;
+use super::layout::MemberSlot;
 use super::piece::{Piece, open};
 use super::store::Store;
 use super::table::{Member, MemberRun, Table};
@@ -145,7 +145,10 @@ pub(super) fn runs_of(table: &Table, pieces: &[Piece]) -> Vec<Run> {
     let home = |index: usize| {
         let location = pieces[index].entry.location;
         let layout = table.layout(location.segment().copyset());
-        let Home { place, slot } = layout.home(location.slot());
+        let MemberSlot {
+            member_index: place,
+            slot,
+        } = layout.home(location.slot());
         (location.segment(), place, slot)
     };
     let mut order: Vec<usize> = (0..pieces.len()).collect();
@@ -224,19 +227,19 @@ impl RunRead {
             Some(place) => table.members_at(copyset, place),
         };
         let Some(erasure) = table.layout(copyset).erasure() else {
-            reading.request_each(&members);
+            reading.read_members(&members);
             return reading.results();
         };
         let (last, first): (Vec<&Member>, Vec<&Member>) = members
             .into_iter()
             .partition(|member| self.exclude.contains(&member.id));
-        reading.request_each(&first);
+        reading.read_members(&first);
         if !reading.is_done() {
             let (members, pool) = (table.members(copyset), &*self.store.pool);
             let rows = RowReader::new(pool, members, erasure, segment, self.slot_bytes);
             reading.recover(rows.excluding(&self.exclude));
         }
-        reading.request_each(&last);
+        reading.read_members(&last);
         reading.results()
     }
 }
@@ -264,12 +267,12 @@ impl Reading<'_> {
     }
 
     /// Reads from each of these members in turn what those before it did not give.
-    fn request_each(&mut self, members: &[&Member]) {
+    fn read_members(&mut self, members: &[&Member]) {
         for member in members {
             if self.is_done() {
                 break;
             }
-            self.request(member);
+            self.read_member(member);
         }
     }
 
@@ -283,7 +286,7 @@ impl Reading<'_> {
             let open = |tag: &Tag, sealed: &[u8]| {
                 let plain = open(keyring, piece, tag, sealed).ok()?;
                 if let Some(view) = view {
-                    view.bring(piece, tag, sealed);
+                    view.offer(piece, tag, sealed);
                 }
                 Some(plain)
             };
@@ -306,7 +309,7 @@ impl Reading<'_> {
 
     /// Reads the whole run; if that fails, slot by slot, unless the unit itself is
     /// failing: one that does not respond would time out for each slot.
-    fn request(&mut self, member: &Member) {
+    fn read_member(&mut self, member: &Member) {
         let length = self.slot_bytes as usize;
         let count = self.wanted.len();
         let mut data = vec![0; count * length];
@@ -319,12 +322,12 @@ impl Reading<'_> {
                 }
             }
             Err(error) if count == 1 || error.affects_whole_unit() => {}
-            Err(_) => self.request_slots(member, &mut tags[..1], &mut data[..length]),
+            Err(_) => self.read_slot_by_slot(member, &mut tags[..1], &mut data[..length]),
         }
     }
 
     /// Reads slot by slot what is missing; `tags` and `data` are buffers.
-    fn request_slots(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
+    fn read_slot_by_slot(&mut self, member: &Member, tags: &mut [Tag], data: &mut [u8]) {
         for index in 0..self.wanted.len() {
             if self.found[index].is_some() {
                 continue;
@@ -372,7 +375,7 @@ impl Reading<'_> {
         match open(self.keyring, piece, tag, sealed) {
             Ok(plain) => {
                 if let Some(view) = self.view {
-                    view.bring(piece, tag, sealed);
+                    view.offer(piece, tag, sealed);
                 }
                 self.found[index] = Some(plain);
             }

@@ -88,7 +88,7 @@ impl Store {
                 first: home.slot,
                 count: 1,
             };
-            let there = table.available_at(run.segment, home.place, &[]);
+            let there = table.available_at(run.segment, home.member_index, &[]);
             there.is_some_and(|member| {
                 matches!(
                     member.unit.read_now(Read {

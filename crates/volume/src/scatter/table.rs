@@ -212,7 +212,7 @@ impl Table {
     pub fn first_choice(&self, location: Location) -> Option<&Member> {
         let segment = location.segment();
         let home = self.layout(segment.copyset()).home(location.slot());
-        self.available_at(segment, home.place, &[])
+        self.available_at(segment, home.member_index, &[])
     }
 
     /// Whether `location` can be read without the units to `exclude`: from another

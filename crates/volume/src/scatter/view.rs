@@ -304,7 +304,7 @@ impl CacheView {
     }
 
     /// Offers the cache a sealed piece that was read from units, and counts the miss.
-    pub(crate) fn bring(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
+    pub(crate) fn offer(&self, piece: &Piece, tag: &Tag, sealed: &[u8]) {
         if self.purpose != Purpose::Ahead {
             self.keep(piece, tag, sealed);
         }
@@ -312,7 +312,7 @@ impl CacheView {
         match self.purpose {
             Purpose::Asked => {
                 let (kind, count) = (self.area(piece).kind(), ids.count() as u64);
-                self.cache.count_misses(&self.principal, kind, count);
+                self.cache.count_units(&self.principal, kind, count);
             }
             Purpose::Ahead => {
                 for (id, bytes) in ids.zip(sealed.chunks_exact(SLOT_BYTES)) {

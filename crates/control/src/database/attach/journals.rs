@@ -53,7 +53,7 @@ impl Journal {
     /// The named journal, for a new lease of `host`, which reaches the folder `reached`.
     ///
     /// # Errors
-    /// [`DatabaseError::JournalAway`] if the journal is in another folder and the lease of its host
+    /// [`DatabaseError::JournalUnavailable`] if the journal is in another folder and the lease of its host
     /// was not ended by force.
     pub(in crate::database) async fn for_lease(
         self,
@@ -83,7 +83,7 @@ impl Journal {
                      {folder}, but this host uses {has}: start its agent with --journals and that \
                      folder"
                 );
-                return Err(DatabaseError::JournalAway { volume, reason });
+                return Err(DatabaseError::JournalUnavailable { volume, reason });
             }
         }
         Ok(self.named)
@@ -112,7 +112,7 @@ async fn note(
 
 /// Records that the lease of `volume` was ended by force, and what the journal held that is in no
 /// version.
-pub(in crate::database) async fn take_away(
+pub(in crate::database) async fn detach_by_force(
     change: &mut AnyConnection,
     volume: VolumeId,
     taken: &str,

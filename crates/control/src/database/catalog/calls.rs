@@ -76,9 +76,10 @@ impl Catalog<'_> {
             CatalogCall::SuspectUnit(call) => json(&call, repair.suspect(host, &call, now).await),
             CatalogCall::NoteLeases(call) => json(&call, repair.record_leases(&call.units).await),
             CatalogCall::NotedLeases(call) => json(&call, repair.recorded_leases().await),
-            CatalogCall::Swept(call) => {
-                json(&call, self.swept(host, call.volume, call.epoch).await)
-            }
+            CatalogCall::Swept(call) => json(
+                &call,
+                self.finish_sweep(host, call.volume, call.epoch).await,
+            ),
             CatalogCall::Version(call) => json(&call, self.version(reach, call.key).await),
             CatalogCall::NeighborsOf(call) => json(&call, self.neighbors(reach, call.key).await),
             CatalogCall::Keys(call) => json(&call, keys.of_lineage(reach, call.lineage).await),
@@ -95,14 +96,16 @@ impl Catalog<'_> {
             CatalogCall::DueFrees(call) => json(&call, self.due_frees(reach, &call).await),
             CatalogCall::Joined(call) => json(&call, repair.joined().await),
             CatalogCall::GatherDead(call) => {
-                let done = self.gather_dead(reach, call.id, &call.segments).await;
+                let done = self.gather_dead_slots(reach, call.id, &call.segments).await;
                 json(&call, done.map(EncodedPlan))
             }
             CatalogCall::ForgetDead(call) => json(
                 &call,
                 self.forget_dead(reach, call.id, &call.segments).await,
             ),
-            CatalogCall::Freed(call) => json(&call, self.freed(reach, call.id, call.joined).await),
+            CatalogCall::Freed(call) => {
+                json(&call, self.finish_free(reach, call.id, call.joined).await)
+            }
         }
     }
 }

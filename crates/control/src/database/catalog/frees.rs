@@ -75,8 +75,8 @@ impl Catalog<'_> {
             .await
     }
 
-    /// See [`catalog::Catalog::freed`].
-    pub(in crate::database) async fn freed(
+    /// See [`catalog::Catalog::finish_free`].
+    pub(in crate::database) async fn finish_free(
         self,
         reach: &Reach,
         id: i64,
@@ -104,8 +104,8 @@ impl Catalog<'_> {
             .await
     }
 
-    /// See [`catalog::Catalog::gather_dead`].
-    pub(in crate::database) async fn gather_dead(
+    /// See [`catalog::Catalog::gather_dead_slots`].
+    pub(in crate::database) async fn gather_dead_slots(
         self,
         reach: &Reach,
         id: i64,

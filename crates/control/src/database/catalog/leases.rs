@@ -321,8 +321,8 @@ impl Catalog<'_> {
             .await
     }
 
-    /// See [`catalog::Catalog::swept`].
-    pub(in crate::database) async fn swept(
+    /// See [`catalog::Catalog::finish_sweep`].
+    pub(in crate::database) async fn finish_sweep(
         self,
         host: PartyId,
         volume: VolumeId,

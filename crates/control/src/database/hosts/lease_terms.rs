@@ -147,7 +147,7 @@ impl Hosts<'_> {
                         .unwrap_or_default();
                     let unresponsive = unresponsive(&host, heard);
                     let reason =
-                        take_away(&mut change, &attachment, &unresponsive, &report).await?;
+                        detach_by_force(&mut change, &attachment, &unresponsive, &report).await?;
                     sqlx::query(
                         "UPDATE attachments SET state = 'detached', problem = $1, problem_code = $4, ended_ms = $2, \
                      uri = NULL, tcp_uri = NULL, generation = generation + 1 WHERE id = $3",
@@ -179,7 +179,7 @@ fn unresponsive(host: &str, heard: Option<i64>) -> String {
 }
 
 /// Begins a new epoch of a writable volume; returns what was lost.
-async fn take_away(
+async fn detach_by_force(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
     unresponsive: &str,
@@ -204,7 +204,7 @@ async fn take_away(
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
     let left = left.map_or_else(String::new, |left| format!(" ({left} in its last report)"));
     let taken = format!("taken by force from {unresponsive}: the volume is {at}");
-    journals::take_away(change, volume, &taken, &left).await
+    journals::detach_by_force(change, volume, &taken, &left).await
 }
 
 /// The version that a volume is at, as text.

@@ -25,7 +25,7 @@ use unit::Tag;
 use self::fetch::Fetcher;
 use self::hedge::{HedgeQueue, UnwrittenRead};
 use self::readahead::Readahead;
-use self::unavailable_queue::UnavailableReads;
+use self::unavailable_queue::WaitingReads;
 use super::layers::{Layers, Source};
 use super::request::{ParkedRequest, PendingRequest, blocks_of};
 use crate::map::{BlockMap, Entry};
@@ -47,7 +47,7 @@ pub struct Reader {
     /// Reads that start once the journal's batch is in its file.
     pub unwritten: Vec<UnwrittenRead>,
     /// Requests that wait for unavailable units.
-    pub unavailable: UnavailableReads,
+    pub unavailable: WaitingReads,
     /// Blocks that are read ahead of requests.
     pub readahead: Readahead,
     /// Completed requests that `poll` will return.
@@ -84,7 +84,7 @@ impl Reader {
             parked_next: 0,
             hedges: HedgeQueue::default(),
             unwritten: Vec::new(),
-            unavailable: UnavailableReads::new(volume),
+            unavailable: WaitingReads::new(volume),
             readahead: Readahead::default(),
             ready: Vec::new(),
         }

@@ -55,7 +55,7 @@ impl Reader {
         self.unavailable.push(WaitingRead {
             request: parked.waiting,
             since,
-            again: self.fetcher.clock.monotonic() + RETRY_AFTER,
+            retry_at: self.fetcher.clock.monotonic() + RETRY_AFTER,
             error,
         });
     }
@@ -66,13 +66,13 @@ impl Reader {
             return;
         }
         let now = self.fetcher.clock.monotonic();
-        for waits in self.unavailable.take_overdue(now) {
-            self.fail(&waits.request, waits.error);
+        for waiting in self.unavailable.take_overdue(now) {
+            self.fail(&waiting.request, waiting.error);
         }
-        while let Some(waits) = self.unavailable.take_due(now) {
-            self.resume(waits.request, 0, Some(waits.since));
+        while let Some(waiting) = self.unavailable.take_due(now) {
+            self.resume(waiting.request, 0, Some(waiting.since));
         }
-        self.unavailable.report_recovery();
+        self.unavailable.finish_recovery();
     }
 
     /// The delay until [`Reader::retry_unavailable`] must be called.
@@ -83,8 +83,8 @@ impl Reader {
 
     /// Fails all waiting requests; from here on no request waits.
     pub fn fail_waiting(&mut self) {
-        for waits in self.unavailable.close() {
-            self.fail(&waits.request, waits.error);
+        for waiting in self.unavailable.close() {
+            self.fail(&waiting.request, waiting.error);
         }
     }
 }

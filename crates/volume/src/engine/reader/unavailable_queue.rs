@@ -1,4 +1,4 @@
-//! [`UnavailableReads`]: the queue of requests that wait for unavailable units. It decides
+//! [`WaitingReads`]: the queue of requests that wait for unavailable units. It decides
 //! when each is retried and how long it may wait; it reads nothing.
 
 use std::collections::VecDeque;
@@ -31,12 +31,12 @@ pub struct WaitingRead {
     /// When it was first read.
     pub since: Duration,
     /// When it is retried.
-    pub again: Duration,
+    pub retry_at: Duration,
     pub error: IoError,
 }
 
 /// The queue of requests that wait for unavailable units.
-pub struct UnavailableReads {
+pub struct WaitingReads {
     /// The volume's id, for the log.
     volume: Option<VolumeId>,
     /// Waiting requests, in the order of their retries.
@@ -55,7 +55,7 @@ pub struct UnavailableReads {
     is_closed: bool,
 }
 
-impl UnavailableReads {
+impl WaitingReads {
     /// An empty queue.
     pub fn new(volume: Option<VolumeId>) -> Self {
         Self {
@@ -85,8 +85,8 @@ impl UnavailableReads {
         self.is_closed = true;
         self.retrying = 0;
         self.last_error = None;
-        let waits = self.queue.drain(..);
-        waits.filter_map(|waits| waits.request.token())
+        let waiting = self.queue.drain(..);
+        waiting.filter_map(|waiting| waiting.request.token())
     }
 
     /// Whether the device is closing: no request may wait.
@@ -116,19 +116,19 @@ impl UnavailableReads {
     }
 
     /// Queues a request whose read has failed.
-    pub fn push(&mut self, waits: WaitingRead) {
+    pub fn push(&mut self, waiting: WaitingRead) {
         if self.last_error.is_none() {
             tracing::warn!(
-                volume = self.volume.map(tracing::field::display), error = %waits.error,
+                volume = self.volume.map(tracing::field::display), error = %waiting.error,
                 "reads wait for unavailable units"
             );
         }
-        self.last_error = Some(waits.error.clone());
-        self.queue.push_back(waits);
+        self.last_error = Some(waiting.error.clone());
+        self.queue.push_back(waiting);
     }
 
     /// Logs that no request waits any more.
-    pub fn report_recovery(&mut self) {
+    pub fn finish_recovery(&mut self) {
         if self.count() == 0 && self.last_error.take().is_some() {
             self.retrying_max = RETRIES_MIN;
             tracing::info!(
@@ -147,17 +147,17 @@ impl UnavailableReads {
         let waiting = std::mem::take(&mut self.queue);
         let (overdue, waiting) = waiting
             .into_iter()
-            .partition(|waits| now >= waits.since + READS_WAIT_MAX);
+            .partition(|waiting| now >= waiting.since + READS_WAIT_MAX);
         self.queue = waiting;
         Vec::from(overdue)
     }
 
     /// When the first request may be retried.
     fn due_at(&self) -> Option<Duration> {
-        let again = self.queue.front()?.again;
+        let retry_at = self.queue.front()?.retry_at;
         Some(match self.retrying < self.retrying_max {
-            true => again,
-            false => again.max(self.retried_at + EXTRA_RETRY_AFTER),
+            true => retry_at,
+            false => retry_at.max(self.retried_at + EXTRA_RETRY_AFTER),
         })
     }
 

@@ -188,7 +188,7 @@ impl<'a> InspectedSegment<'a> {
     /// Whether any parity is made of a slot.
     fn counts(&self, slot: Slot) -> bool {
         let home = self.layout.home(slot);
-        self.counts_at(u32::from(home.slot.0), home.place.unwrap_or(0))
+        self.counts_at(u32::from(home.slot.0), home.member_index.unwrap_or(0))
     }
 
     fn counts_at(&self, row: u32, place: u8) -> bool {
@@ -345,7 +345,7 @@ impl<'a> InspectedSegment<'a> {
             for slot in slots {
                 let home = self.layout.home(*slot);
                 let row = u32::from(home.slot.0);
-                after.set(row, after.of(row) & !(1 << home.place.unwrap_or(0)));
+                after.set(row, after.of(row) & !(1 << home.member_index.unwrap_or(0)));
             }
             if after == *masks {
                 continue;
@@ -373,7 +373,7 @@ impl<'a> InspectedSegment<'a> {
             };
             gone.retain(|slot| {
                 let home = self.layout.home(*slot);
-                masks.of(u32::from(home.slot.0)) >> home.place.unwrap_or(0) & 1 == 0
+                masks.of(u32::from(home.slot.0)) >> home.member_index.unwrap_or(0) & 1 == 0
             });
         }
         Ok(gone)
@@ -402,7 +402,7 @@ impl<'a> InspectedSegment<'a> {
 /// Those of the slots that are on the member at `place`, by its own numbers.
 fn own_slots(layout: Layout, place: u8, slots: &[Slot]) -> Vec<Slot> {
     let homes = slots.iter().map(|slot| layout.home(*slot));
-    let own = homes.filter(|home| home.place == Some(place));
+    let own = homes.filter(|home| home.member_index == Some(place));
     own.map(|home| home.slot).collect()
 }
 

@@ -142,7 +142,7 @@ impl<'a> RowReader<'a> {
         mut open: impl FnMut(&Tag, &[u8]) -> Option<T>,
     ) -> Recovered<T> {
         let home = Layout::new(Some(self.erasure)).home(slot);
-        let (row, wanted) = (home.slot.0, home.place.unwrap_or(0));
+        let (row, wanted) = (home.slot.0, home.member_index.unwrap_or(0));
         self.suppose_padding(row);
         let others = self.others(wanted);
         // Of a draining member and its replacement, the better one.

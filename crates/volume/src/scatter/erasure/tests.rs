@@ -281,7 +281,7 @@ fn an_empty_slot_keeps_no_dead_segment_alive() {
     rig.put(1);
     let segment = *rig.segments().first().expect("one");
     let home = Layout::new(Some(rig.erasure)).home(rig.pieces[0].entry.location.slot());
-    let other = (home.place.expect("one member") + 1) % 4;
+    let other = (home.member_index.expect("one member") + 1) % 4;
     let unit = open(&rig.simulation, other);
     unit.delete(segment).expect("deleted");
     let zeroes = [0; SLOT_BYTES as usize];

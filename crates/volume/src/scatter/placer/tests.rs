@@ -370,7 +370,7 @@ fn a_copyset_of_both_kinds_of_units_receives_rows_in_one_put_or_in_parts() {
                 first: home.slot,
                 count: 1,
             };
-            let member = table.member_at(segment.copyset(), home.place.expect("one has it"));
+            let member = table.member_at(segment.copyset(), home.member_index.expect("one has it"));
             let (mut tags, mut data) = ([[0; 16]], vec![0; 4096]);
             let read = member.expect("known").unit.read(Read {
                 run,
