@@ -138,8 +138,8 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
     (
         "Forbidden",
         "403",
-        "`forbidden`: the caller does not have the right; `quota_exceeded`: the project's quota \
-         is exhausted.",
+        "`forbidden`: the caller does not have the right; `quota_exceeded`: a limit of a project, \
+         a user or a volume is reached.",
     ),
     (
         "NotFound",
