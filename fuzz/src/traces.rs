@@ -49,9 +49,9 @@ pub fn trace_seeds() -> Vec<Vec<u8>> {
     let batch = |sequence: u64, count: u64| Batch {
         head: BatchHead {
             began_us: 1,
-            trace: 2,
-            sequence,
-            before: sequence * 3,
+            trace_id: 2,
+            number: sequence,
+            records_before: sequence * 3,
             lost: 0,
             disk_bytes: 1 << 30,
         },

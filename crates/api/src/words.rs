@@ -437,7 +437,7 @@ words!(
         Unauthenticated = "unauthenticated",
         /// The caller does not have the right.
         Forbidden = "forbidden",
-        /// The project's quota is exhausted.
+        /// A limit of a project, a user or a volume is reached.
         QuotaExceeded = "quota_exceeded",
         /// The object does not exist, or the caller may not see it.
         NotFound = "not_found",

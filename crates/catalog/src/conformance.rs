@@ -27,61 +27,32 @@ pub trait Fixture {
     fn detach_by_force(&self, volume: VolumeId);
 }
 
-/// A claim, by name.
+/// A claim, by the name of its function.
 pub type Claim = (&'static str, fn(&dyn Fixture));
 
+/// The claims of these functions, by the functions' names.
+macro_rules! claims {
+    ($($claim:ident),* $(,)?) => {
+        &[$((stringify!($claim), $claim)),*]
+    };
+}
+
 /// All claims.
-pub const CLAIMS: &[Claim] = &[
-    (
-        "a_lease_is_newer_than_all_before_and_fences_them",
-        a_new_lease_has_a_higher_epoch_and_fences_the_old_one,
-    ),
-    (
-        "a_commit_needs_the_head_it_was_made_for",
-        a_commit_needs_its_head,
-    ),
-    (
-        "a_refused_commit_changes_nothing",
-        a_refused_commit_changes_nothing,
-    ),
-    (
-        "a_lease_returns_the_last_committed_version",
-        a_lease_returns_the_last_committed_version,
-    ),
-    (
-        "no_serial_is_handed_out_twice",
-        no_serial_is_handed_out_twice,
-    ),
-    (
-        "leftovers_are_what_was_not_committed_until_swept",
-        leftovers_until_swept,
-    ),
-    (
-        "a_clone_has_its_own_key_above_its_parents_epochs",
-        a_clone_has_its_own_key,
-    ),
-    (
-        "removing_a_version_gives_its_children_to_its_parent",
-        removing_reparents,
-    ),
-    ("a_version_that_is_needed_stays", a_needed_version_stays),
-    (
-        "a_removal_planned_for_other_neighbors_is_refused",
-        a_stale_removal_is_refused,
-    ),
-    ("a_free_is_due_after_its_grace_and_once", a_free_is_due_once),
-    (
-        "dead_slots_are_gathered_until_they_are_forgotten",
-        dead_slots_are_gathered,
-    ),
-    (
-        "a_named_journal_is_given_to_hosts_that_reach_it",
-        a_named_journal_is_brought,
-    ),
-    (
-        "a_journal_that_was_given_up_blocks_no_lease",
-        a_journal_that_was_given_up,
-    ),
+pub const CLAIMS: &[Claim] = claims![
+    a_new_lease_has_a_higher_epoch_and_fences_the_old_one,
+    a_commit_needs_the_head_it_was_made_for,
+    a_refused_commit_changes_nothing,
+    a_lease_returns_the_last_committed_version,
+    no_serial_is_handed_out_twice,
+    leftovers_are_kept_until_they_are_swept,
+    a_clone_has_its_own_key_above_its_parents_epochs,
+    removing_a_version_gives_its_children_to_its_parent,
+    a_version_that_is_needed_is_not_removed,
+    a_removal_planned_for_other_neighbours_is_refused,
+    a_free_is_due_once_and_after_its_grace_period,
+    dead_slots_are_gathered_until_they_are_forgotten,
+    a_named_journal_goes_only_to_hosts_that_reach_it,
+    a_journal_that_was_given_up_blocks_no_lease,
 ];
 
 const SALT: LeaseSalt = LeaseSalt([3; 16]);
@@ -131,7 +102,7 @@ fn line(fixture: &dyn Fixture, count: u64) -> (Lease, Vec<VersionKey>) {
 const FOLDER: JournalFolderId = JournalFolderId::from_u128(1);
 const OTHER_FOLDER: JournalFolderId = JournalFolderId::from_u128(2);
 
-fn a_named_journal_is_brought(fixture: &dyn Fixture) {
+fn a_named_journal_goes_only_to_hosts_that_reach_it(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let first = catalog
@@ -172,7 +143,7 @@ fn a_named_journal_is_brought(fixture: &dyn Fixture) {
     assert_eq!(fourth.journal, None);
 }
 
-fn a_journal_that_was_given_up(fixture: &dyn Fixture) {
+fn a_journal_that_was_given_up_blocks_no_lease(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let first = catalog
@@ -238,7 +209,7 @@ fn a_new_lease_has_a_higher_epoch_and_fences_the_old_one(fixture: &dyn Fixture) 
     )));
 }
 
-fn a_commit_needs_its_head(fixture: &dyn Fixture) {
+fn a_commit_needs_the_head_it_was_made_for(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 2);
     let catalog = fixture.catalog();
     assert!(is_fenced(catalog.commit(&commit(&lease, None, 3))));
@@ -313,7 +284,7 @@ fn no_serial_is_handed_out_twice(fixture: &dyn Fixture) {
     }
 }
 
-fn leftovers_until_swept(fixture: &dyn Fixture) {
+fn leftovers_are_kept_until_they_are_swept(fixture: &dyn Fixture) {
     let catalog = fixture.catalog();
     let volume = fixture.create();
     let first = catalog.acquire(volume, SALT, None).expect("a lease");
@@ -357,7 +328,7 @@ fn leftovers_until_swept(fixture: &dyn Fixture) {
     assert_eq!(fourth.leftovers, Default::default());
 }
 
-fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
+fn a_clone_has_its_own_key_above_its_parents_epochs(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 1);
     let catalog = fixture.catalog();
     let snapshot = fixture.snapshot(lease.volume);
@@ -394,7 +365,7 @@ fn a_clone_has_its_own_key(fixture: &dyn Fixture) {
     assert_eq!(catalog.keys(lineages[0]).expect("kept"), cloned.keys);
 }
 
-fn removing_reparents(fixture: &dyn Fixture) {
+fn removing_a_version_gives_its_children_to_its_parent(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 3);
     let catalog = fixture.catalog();
     let around = catalog.neighbors(keys[1]).expect("there");
@@ -441,7 +412,7 @@ fn plan_of(location: u64) -> Vec<u8> {
     plan.encode()
 }
 
-fn a_needed_version_stays(fixture: &dyn Fixture) {
+fn a_version_that_is_needed_is_not_removed(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 2);
     let catalog = fixture.catalog();
     let around = catalog.neighbors(keys[1]).expect("there");
@@ -495,7 +466,7 @@ fn all_due(catalog: &dyn Catalog, now: i64) -> Vec<PendingFree> {
     due.expect("answers")
 }
 
-fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
+fn a_removal_planned_for_other_neighbours_is_refused(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 4);
     let catalog = fixture.catalog();
     let second = catalog.neighbors(keys[1]).expect("there");
@@ -517,7 +488,7 @@ fn a_stale_removal_is_refused(fixture: &dyn Fixture) {
     let _ = lease;
 }
 
-fn dead_slots_are_gathered(fixture: &dyn Fixture) {
+fn dead_slots_are_gathered_until_they_are_forgotten(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 4);
     let catalog = fixture.catalog();
     let copyset = CopysetId::new(5).expect("12 bits");
@@ -580,7 +551,7 @@ fn dead_slots_are_gathered(fixture: &dyn Fixture) {
         .expect_err("carried out");
 }
 
-fn a_free_is_due_once(fixture: &dyn Fixture) {
+fn a_free_is_due_once_and_after_its_grace_period(fixture: &dyn Fixture) {
     let (_, keys) = line(fixture, 3);
     let catalog = fixture.catalog();
     let (one, two) = (plan_of(1), plan_of(2));

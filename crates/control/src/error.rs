@@ -53,7 +53,7 @@ pub enum ControlError {
         /// Who has the right, or what to do.
         reason: String,
     },
-    /// The project's quota is exhausted.
+    /// A limit of a project, a user or a volume is reached.
     #[error("{reason}")]
     QuotaExceeded {
         /// Which limit was reached, and what to do.

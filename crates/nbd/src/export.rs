@@ -221,6 +221,27 @@ impl<D> AnyExportHandle for ExportHandle<D> {
     }
 }
 
+/// What clients of an [`super::EmbeddedServer`] learn about its device. There is no thread to send
+/// commands to, and so no descriptor to wake one.
+struct ThreadlessHandle {
+    shared: Arc<Shared>,
+    options: ExportOptions,
+}
+
+impl AnyExportHandle for ThreadlessHandle {
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn options(&self) -> &ExportOptions {
+        &self.options
+    }
+
+    fn add_connection(&self, _: Box<NewConnection>) {
+        // Only the embedded server itself adds connections. This closes the connection.
+    }
+}
+
 /// An export, to which connections can be added. Cheap to clone.
 #[derive(Clone)]
 pub struct Export {
@@ -286,15 +307,9 @@ impl Export {
     /// An export without a thread, for [`super::EmbeddedServer`]. Connections cannot be added by
     /// it.
     pub(super) fn without_thread(options: ExportOptions, device: &impl BlockDevice) -> Self {
-        let shared = Shared::new(device.geometry(), device.capabilities());
-        let waker = Waker::new().expect("a file descriptor is left");
+        let shared = Arc::new(Shared::new(device.geometry(), device.capabilities()));
         Self {
-            handle: Arc::new(ExportHandle::<()> {
-                commands: Mutex::new(mpsc::channel().0),
-                waker,
-                shared: Arc::new(shared),
-                options,
-            }),
+            handle: Arc::new(ThreadlessHandle { shared, options }),
             read_only: false,
         }
     }

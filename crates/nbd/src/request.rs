@@ -328,11 +328,12 @@ impl Command {
                     fast_only: header.flags & flags::FAST_ZERO != 0,
                 },
             }),
-            _ if header.length == 0 => return Err(Refusal::Empty),
-            _ => Self::BlockStatus {
+            command::BLOCK_STATUS if header.length == 0 => return Err(Refusal::Empty),
+            command::BLOCK_STATUS => Self::BlockStatus {
                 range,
                 one: header.flags & flags::REQ_ONE != 0,
             },
+            other => return Err(Refusal::UnknownCommand(other)),
         })
     }
 }
@@ -402,73 +403,125 @@ mod tests {
         }
     }
 
+    /// Ranges that do not lie within the export.
+    const OUTSIDE: [(u64, u32); 4] = [
+        (RULES.size_bytes, 1),
+        (RULES.size_bytes - 1, 2),
+        (u64::MAX, 1),
+        (1, u32::MAX),
+    ];
+
     #[test]
-    fn a_range_must_lie_within_the_export_and_only_writes_get_no_space() {
-        let end = RULES.size_bytes;
-        for (offset, length) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (1, u32::MAX)] {
-            assert_eq!(
-                errno(&header(command::TRIM, 0, offset, length), &RULES),
-                Errno::Inval
-            );
-            let zeroes = header(command::WRITE_ZEROES, 0, offset, length);
-            assert_eq!(errno(&zeroes, &RULES), Errno::NoSpace);
+    fn a_range_outside_the_export_is_refused() {
+        for (offset, length) in OUTSIDE {
+            for command in [command::TRIM, command::CACHE, command::BLOCK_STATUS] {
+                let outside = header(command, 0, offset, length);
+                assert_eq!(errno(&outside, &RULES), Errno::Inval, "{outside:?}");
+            }
         }
-        assert_eq!(
-            errno(&header(command::READ, 0, end, 1), &RULES),
-            Errno::Inval
-        );
-        assert_eq!(
-            errno(&header(command::WRITE, 0, end, 1), &RULES),
-            Errno::NoSpace
-        );
-        assert!(Command::check(&header(command::WRITE, 0, end - 1, 1), &RULES).is_ok());
-        assert!(Command::check(&header(command::READ, 0, end, 0), &RULES).is_ok());
+        let read = header(command::READ, 0, RULES.size_bytes, 1);
+        assert_eq!(errno(&read, &RULES), Errno::Inval);
     }
 
     #[test]
-    fn what_was_not_negotiated_is_refused() {
+    fn a_write_outside_the_export_gets_no_space() {
+        for (offset, length) in OUTSIDE {
+            let zeroes = header(command::WRITE_ZEROES, 0, offset, length);
+            assert_eq!(errno(&zeroes, &RULES), Errno::NoSpace, "{zeroes:?}");
+        }
+        let write = header(command::WRITE, 0, RULES.size_bytes, 1);
+        assert_eq!(errno(&write, &RULES), Errno::NoSpace);
+    }
+
+    #[test]
+    fn a_range_may_end_where_the_export_ends() {
+        let end = RULES.size_bytes;
+        for (offset, length) in [(end - 1, 1), (end, 0)] {
+            for command in [command::READ, command::WRITE] {
+                let command = Command::check(&header(command, 0, offset, length), &RULES);
+                assert!(command.is_ok(), "{command:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_was_not_negotiated_is_refused() {
+        let without = |change: fn(&mut Rules)| {
+            let mut rules = RULES;
+            change(&mut rules);
+            rules
+        };
+        let no_allocation = without(|rules| rules.allocation = false);
+        let status = header(command::BLOCK_STATUS, 0, 0, 1);
+        assert_eq!(errno(&status, &no_allocation), Errno::Inval);
+        let no_trim = without(|rules| rules.capabilities.can_trim = false);
+        let trim = header(command::TRIM, 0, 0, 1);
+        assert_eq!(errno(&trim, &no_trim), Errno::Inval);
+        let no_zeroes = without(|rules| rules.capabilities.can_write_zeroes = false);
+        let zeroes = header(command::WRITE_ZEROES, 0, 0, 1);
+        assert_eq!(errno(&zeroes, &no_zeroes), Errno::Inval);
+        let no_flush = without(|rules| rules.capabilities.can_flush = false);
+        let flush = header(command::FLUSH, 0, 0, 0);
+        assert_eq!(errno(&flush, &no_flush), Errno::Inval);
+    }
+
+    #[test]
+    fn a_flag_that_was_not_negotiated_is_refused() {
         let mut rules = RULES;
-        rules.allocation = false;
-        assert_eq!(
-            errno(&header(command::BLOCK_STATUS, 0, 0, 1), &rules),
-            Errno::Inval
-        );
         rules.structured = false;
-        assert_eq!(
-            errno(&header(command::READ, flags::DF, 0, 1), &rules),
-            Errno::Inval
-        );
-        rules.capabilities.can_trim = false;
-        assert_eq!(errno(&header(command::TRIM, 0, 0, 1), &rules), Errno::Inval);
+        let read = header(command::READ, flags::DF, 0, 1);
+        assert_eq!(errno(&read, &rules), Errno::Inval);
+        let mut rules = RULES;
         rules.capabilities.can_flush = false;
-        assert_eq!(
-            errno(&header(command::WRITE, flags::FUA, 0, 1), &rules),
-            Errno::Inval
-        );
-        rules.read_only = true;
-        assert_eq!(errno(&header(command::WRITE, 0, 0, 1), &rules), Errno::Perm);
+        let write = header(command::WRITE, flags::FUA, 0, 1);
+        assert_eq!(errno(&write, &rules), Errno::Inval);
     }
 
     #[test]
-    fn unknown_commands_and_flags_are_refused() {
-        assert_eq!(errno(&header(8, 0, 0, 1), &RULES), Errno::Inval);
-        assert_eq!(
-            errno(&header(command::WRITE, flags::DF, 0, 1), &RULES),
-            Errno::Inval
-        );
-        assert_eq!(
-            errno(&header(command::READ, 1 << 5, 0, 1), &RULES),
-            Errno::Inval
-        );
-        assert_eq!(
-            errno(&header(command::BLOCK_STATUS, 0, 0, 0), &RULES),
-            Errno::Inval
-        );
-        let long = header(command::READ, 0, 0, PAYLOAD_BYTES_MAX + 1);
+    fn changes_of_a_read_only_export_are_refused() {
+        let rules = Rules {
+            read_only: true,
+            ..RULES
+        };
+        for command in [command::WRITE, command::TRIM, command::WRITE_ZEROES] {
+            let change = header(command, 0, 0, 1);
+            assert_eq!(errno(&change, &rules), Errno::Perm, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_refused() {
+        for command in 8..20 {
+            let refused = Command::check(&header(command, 0, 0, 1), &RULES);
+            let is_unknown =
+                matches!(refused, Err(Refusal::UnknownCommand(found)) if found == command);
+            assert!(is_unknown, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_flag_that_its_command_does_not_know_is_refused() {
+        let write = header(command::WRITE, flags::DF, 0, 1);
+        assert_eq!(errno(&write, &RULES), Errno::Inval);
+        let read = header(command::READ, 1 << 5, 0, 1);
+        assert_eq!(errno(&read, &RULES), Errno::Inval);
+    }
+
+    #[test]
+    fn block_status_of_an_empty_range_is_refused() {
+        let status = header(command::BLOCK_STATUS, 0, 0, 0);
+        assert_eq!(errno(&status, &RULES), Errno::Inval);
+    }
+
+    #[test]
+    fn a_payload_that_is_too_long_is_refused() {
         let large = Rules {
             size_bytes: 1 << 40,
             ..RULES
         };
-        assert_eq!(errno(&long, &large), Errno::Inval);
+        for command in [command::READ, command::WRITE] {
+            let long = header(command, 0, 0, PAYLOAD_BYTES_MAX + 1);
+            assert_eq!(errno(&long, &large), Errno::Inval, "{long:?}");
+        }
     }
 }

@@ -30,6 +30,10 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often timeouts are checked while there are connections.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The pause before the server accepts again after it failed to: most likely the process has no file
+/// descriptor left, until some connections end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
 /// The maximal number of connections. A session has two.
 const CONNECTIONS_MAX: usize = 512;
 
@@ -70,21 +74,48 @@ impl FilterServer {
         })
     }
 
-    /// Accepts connections until the process ends.
+    /// Accepts connections until the process ends. If one cannot be accepted, it waits in the
+    /// listener's queue, and the server tries again after a pause.
     ///
     /// # Errors
-    /// The operating system's, if the listener fails.
+    /// The operating system's, if the listener cannot be watched.
     pub fn run(self: &Arc<Self>, listener: &Listener) -> io::Result<()> {
         let poller = Poller::new()?;
         poller.add(listener, 0, Interest::READABLE)?;
         let mut ready = Vec::new();
+        let mut is_paused = false;
         loop {
             ready.clear();
             let is_used = Arc::strong_count(&self.permits) > 1;
-            poller.wait(is_used.then_some(CHECK_INTERVAL), &mut ready)?;
+            let timeout = match is_paused {
+                true => Some(ACCEPT_PAUSE),
+                false => is_used.then_some(CHECK_INTERVAL),
+            };
+            poller.wait(timeout, &mut ready)?;
             drop(self.half_sessions());
-            while let Some(stream) = listener.accept()? {
-                self.accept(stream);
+            let has_failed = self.accept_all(listener);
+            if has_failed != is_paused {
+                // While the server pauses, the connections that wait must not wake it.
+                let interest = Interest {
+                    readable: !has_failed,
+                    writable: false,
+                };
+                poller.modify(listener, 0, interest)?;
+                is_paused = has_failed;
+            }
+        }
+    }
+
+    /// Accepts the connections that wait. Returns whether one could not be accepted.
+    fn accept_all(self: &Arc<Self>, listener: &Listener) -> bool {
+        loop {
+            match listener.accept() {
+                Ok(Some(stream)) => self.accept(stream),
+                Ok(None) => return false,
+                Err(error) => {
+                    tracing::warn!(%error, "filter server cannot accept connection");
+                    return true;
+                }
             }
         }
     }

@@ -77,7 +77,15 @@ impl std::fmt::Display for ClientError {
                 )
             }
             Self::Certificate(why) => formatter.write_str(why),
-            Self::Refused(problem) => formatter.write_str(&problem.detail),
+            Self::Refused(problem) => {
+                formatter.write_str(&problem.detail)?;
+                match &problem.request_id {
+                    Some(id) if problem.status >= 500 => {
+                        write!(formatter, " (request id {id}; see the controller's log)")
+                    }
+                    _ => Ok(()),
+                }
+            }
         }
     }
 }
@@ -229,5 +237,26 @@ mod tests {
         let missing = said(io::ErrorKind::NotFound);
         assert!(missing.ends_with("start it with `scree up --dir '/srv/my disks'`"));
         assert!(said(io::ErrorKind::NotADirectory).contains("is not a folder"));
+    }
+
+    #[test]
+    fn a_failure_of_the_server_names_the_request_and_a_refusal_does_not() {
+        let said = |status| {
+            let problem = Problem {
+                kind: "urn:scree:problem:internal".to_owned(),
+                title: "internal".to_owned(),
+                status,
+                detail: "the row is damaged".to_owned(),
+                code: "internal".to_owned(),
+                field: None,
+                request_id: Some("5f0c2a9e41d7b386".to_owned()),
+            };
+            ClientError::Refused(Box::new(problem)).to_string()
+        };
+        assert_eq!(
+            said(500),
+            "the row is damaged (request id 5f0c2a9e41d7b386; see the controller's log)"
+        );
+        assert_eq!(said(409), "the row is damaged");
     }
 }

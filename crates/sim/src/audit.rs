@@ -454,7 +454,7 @@ impl Comparison<'_> {
             let data = layout.row_slots() as usize;
             // The slot is on its own member; the parity of its row on the parity members.
             let is_expected = home
-                .place
+                .member_index
                 .is_none_or(|home| place == usize::from(home) || place >= data);
             if !is_expected {
                 continue;

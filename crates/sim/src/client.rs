@@ -43,7 +43,7 @@ enum PendingRequest {
         since: usize,
     },
     Extents {
-        offset: u64,
+        range: ByteRange,
         since: usize,
     },
     Prefetch,
@@ -222,16 +222,15 @@ impl Client {
 
     /// Requests the extents of a range.
     pub fn extents(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
-        let ByteRange { offset, length } = range;
         let token = self.token();
         let mut runs = Vec::new();
         let since = history.timeline.len();
-        let request = Request::extents(token, offset, length, &mut runs);
+        let request = Request::extents(token, range.offset, range.length, &mut runs);
         match self.volume.start(request) {
-            Started::Done => self.check_extents(history, offset, &runs, since),
+            Started::Done => self.check_extents(history, range, &runs, since),
             Started::Pending => {
                 self.requests
-                    .insert(token, PendingRequest::Extents { offset, since });
+                    .insert(token, PendingRequest::Extents { range, since });
                 Ok(())
             }
             Started::Busy => Ok(()),
@@ -341,8 +340,8 @@ impl Client {
                 }
                 self.check_data(history, range.offset, &data, since)
             }
-            (PendingRequest::Extents { offset, since }, Ok(Outcome::Extents(runs))) => {
-                self.check_extents(history, offset, &runs, since)
+            (PendingRequest::Extents { range, since }, Ok(Outcome::Extents(runs))) => {
+                self.check_extents(history, range, &runs, since)
             }
             (
                 PendingRequest::Flush { covers } | PendingRequest::Durable { covers },
@@ -431,7 +430,7 @@ impl Client {
     fn check_extents(
         &self,
         history: &VolumeHistory,
-        offset: u64,
+        range: ByteRange,
         runs: &[Extent],
         since: usize,
     ) -> Check {
@@ -439,12 +438,18 @@ impl Client {
             return Err("no extents".to_owned());
         }
         let block_bytes = self.block_size.bytes() as u64;
-        let mut position = offset;
+        let mut position = range.offset;
         for run in runs {
             if run.length == 0 {
                 return Err("an empty extent".to_owned());
             }
             let end = position + run.length;
+            if end > range.end() {
+                return Err(format!(
+                    "an extent ends at byte {end}, beyond the requested range, which ends at {}",
+                    range.end()
+                ));
+            }
             if run.kind == ExtentKind::Hole {
                 let blocks = position / block_bytes..end.div_ceil(block_bytes);
                 let until = history.timeline.len();

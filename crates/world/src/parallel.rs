@@ -170,7 +170,7 @@ mod tests {
             // Hangs until the test drops the sender.
             blocked.recv().map_or(0, |()| 1)
         });
-        let found = parallel_with_timeout(&pool, 4, tasks, Duration::from_millis(50));
+        let found = parallel_with_timeout(&pool, 4, tasks, Duration::from_secs(2));
         let missing: Vec<usize> = (0..50).filter(|index| found[*index].is_none()).collect();
         assert_eq!(missing, [7]);
         drop(release);

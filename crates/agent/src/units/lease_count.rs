@@ -112,6 +112,19 @@ mod tests {
         FolderUnit::create(world, Path::new(FOLDER), ids.0, ids.1).expect("a unit")
     }
 
+    /// A note, byte by byte: what is written today must stay readable, or every unit would seem to
+    /// have none.
+    #[test]
+    fn the_fixture_of_a_note_is_read_and_written() {
+        let fixture = format!(
+            "{:511}\n",
+            "leases 17 9ccb8eb47f5842f2fd5b26bde29afc9b278666e3acf52b5680e8d174e286f287"
+        );
+        let signer = CountSigner::new(&LeaseCountKey([1; 32]));
+        assert_eq!(&signer.spell(17)[..], fixture.as_bytes());
+        assert_eq!(signer.parse(fixture.as_bytes()), Some(17));
+    }
+
     #[test]
     fn a_count_is_read_back_and_accepted_only_if_the_key_authenticates_it() {
         let simulation = Simulation::new(1);

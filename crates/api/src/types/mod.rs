@@ -78,4 +78,8 @@ pub struct Problem {
     /// The field of the request that was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// The id of the request, which the controller's log has beside each of its own failures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-9a-f]{16}$", example = "5f0c2a9e41d7b386")]
+    pub request_id: Option<String>,
 }

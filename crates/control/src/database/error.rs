@@ -105,7 +105,7 @@ pub enum DatabaseError {
         /// Who has the right, or what to do.
         reason: String,
     },
-    /// The project's quota is exhausted.
+    /// A limit of a project, a user or a volume is reached.
     #[error("{reason}")]
     Quota {
         /// Which limit was reached, and what to do.

@@ -34,7 +34,7 @@ pub(super) async fn count(
 }
 
 /// The route of a request; of the host RPC, with the name of the call.
-fn route_of(request: &Request) -> String {
+pub(super) fn route_of(request: &Request) -> String {
     let Some(path) = request.extensions().get::<MatchedPath>() else {
         return OTHER.to_owned();
     };
@@ -47,7 +47,7 @@ fn route_of(request: &Request) -> String {
 }
 
 /// Clients can invent methods.
-fn known(method: &Method) -> &'static str {
+pub(super) fn known(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::PUT => "PUT",

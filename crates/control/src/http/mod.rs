@@ -29,6 +29,7 @@ mod problem;
 mod projects;
 mod queries;
 mod repair;
+mod request_id;
 mod snapshots;
 mod unit;
 mod units;
@@ -145,15 +146,22 @@ pub fn router(control: Control) -> Router {
     bounded_and_counted(router, control, bounded::BOUND)
 }
 
-/// Limits the time of every request, and counts it. Counting is outermost, so that requests that
-/// exceed their limit count, too.
+/// Limits the time of every request, counts it, and gives it an id. Requests that exceed their limit
+/// count and have an id, too.
 fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) -> Router {
     router
         .layer(middleware::from_fn_with_state(
             bound,
             bounded::answer_in_time,
         ))
-        .layer(middleware::from_fn_with_state(control, metered::count))
+        .layer(middleware::from_fn_with_state(
+            control.clone(),
+            metered::count,
+        ))
+        .layer(middleware::from_fn_with_state(
+            control,
+            request_id::identify,
+        ))
 }
 
 /// While the controller starts and stops, only requests of hosts and unit daemons are served.

@@ -14,8 +14,8 @@ use utoipa::openapi::schema::{
 use utoipa::openapi::security::{SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::{Tag, TagBuilder};
 use utoipa::openapi::{
-    Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr, Required,
-    Response, ResponseBuilder,
+    Components, ContentBuilder, HeaderBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr,
+    Required, Response, ResponseBuilder,
 };
 
 use super::principal::{IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_BYTES_MAX};
@@ -138,8 +138,8 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
     (
         "Forbidden",
         "403",
-        "`forbidden`: the caller does not have the right; `quota_exceeded`: the project's quota \
-         is exhausted.",
+        "`forbidden`: the caller does not have the right; `quota_exceeded`: a limit of a project, \
+         a user or a volume is reached.",
     ),
     (
         "NotFound",
@@ -218,7 +218,8 @@ pub(super) fn complete(mut document: OpenApi) -> OpenApi {
         .description(Some(
             "Virtual disks for virtual machines. A client presents a certificate of the cluster's \
              authority (TLS 1.3). Objects are named by NAME, OWNER/NAME or id. A failure is a \
-             problem document (RFC 9457) with a stable `code`. Unknown parameters and fields of a \
+             problem document (RFC 9457) with a stable `code`. Every answer has the id of its \
+             request in `X-Request-Id`. Unknown parameters and fields of a \
              request are refused; fields and enum values may be added to answers.",
         ))
         .build();
@@ -338,6 +339,13 @@ fn tag(name: &str, description: &str) -> Tag {
 fn problem(description: &str) -> Response {
     ResponseBuilder::new()
         .description(description)
+        .header(
+            "X-Request-Id",
+            HeaderBuilder::new()
+                .description(Some("The id of the request, as in the problem."))
+                .schema(ObjectBuilder::new().schema_type(Type::String))
+                .build(),
+        )
         .content(
             "application/problem+json",
             ContentBuilder::new()

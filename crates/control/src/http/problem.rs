@@ -52,13 +52,6 @@ impl From<ControlError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::warn!(
-                code = self.code.as_str(),
-                detail = self.detail,
-                "controller failed to answer request"
-            );
-        }
         let code = self.code.as_str();
         let problem = Problem {
             kind: format!("urn:scree:problem:{code}"),
@@ -67,8 +60,11 @@ impl IntoResponse for ApiError {
             detail: self.detail,
             code: code.to_owned(),
             field: self.field.map(str::to_owned),
+            request_id: None,
         };
-        let mut response = (self.status, axum::Json(problem)).into_response();
+        let mut response = (self.status, axum::Json(&problem)).into_response();
+        // `request_id::identify` adds the id of the request, and logs the failure.
+        response.extensions_mut().insert(problem);
         response.headers_mut().insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),

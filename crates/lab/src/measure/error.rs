@@ -28,6 +28,15 @@ pub enum MeasureError {
         /// How to install or allow it.
         hint: &'static str,
     },
+    /// The output or the end of a program that was started is unknown.
+    #[error("`{command}` was started, and its output cannot be read: {error}")]
+    Output {
+        /// The program with its arguments.
+        command: String,
+        /// The cause.
+        #[source]
+        error: io::Error,
+    },
     /// A program has failed.
     #[error("`{command}` failed: {message}")]
     Failed {

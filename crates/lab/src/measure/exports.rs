@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_reads_return_written_data() {
+    fn filling_covers_every_byte_once() {
         for bytes in [4096, 1 << 20, (3 << 20) + 8192] {
             let mut end = 0;
             for request in whole(bytes) {

@@ -65,10 +65,12 @@ pub enum UnitError {
         url: String,
     },
     /// The unit accepts no writes. Write to other units; it can still be read.
-    #[error("unit {url} is read-only")]
+    #[error("unit {url} is read-only: {reason}")]
     ReadOnly {
         /// The URL of the unit.
         url: String,
+        /// How it refused the write.
+        reason: String,
     },
     /// The unit does not have the segment. Read another replica.
     #[error("unit {url} has no segment {segment}")]

@@ -418,4 +418,27 @@ mod tests {
         assert!(entry.matches(b"content"));
         assert!(!entry.matches(b"c0ntent"));
     }
+
+    /// Version 1 of two entries, byte by byte.
+    #[test]
+    fn the_fixture_of_entries_of_version_1_is_read_and_written() {
+        #[rustfmt::skip]
+        const FIXTURE: [u8; 48] = [
+            0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03,
+            0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03,
+            0xb2, 0x69, 0x30, 0xf5, 0x4b, 0x45, 0x50, 0x54,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x48, 0x4f, 0x4c, 0x45,
+        ];
+        let entries = [
+            Entry::of(&[3; 16], b"content"),
+            Entry::free(SlotState::Hole),
+        ];
+        let mut bytes = Vec::new();
+        entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        assert_eq!(bytes, FIXTURE);
+        assert!(Entry::parse_all(&FIXTURE).eq(entries));
+        assert_eq!(SlotState::Freed.mark(), *b"FREE");
+    }
 }

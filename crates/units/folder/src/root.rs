@@ -157,7 +157,10 @@ pub(super) fn unit_error(url: &str, doing: &str, error: io::Error) -> UnitError 
     }
     match error.kind() {
         _ if world::is_out_of_space(&error) => UnitError::Full { url },
-        Kind::ReadOnlyFilesystem => UnitError::ReadOnly { url },
+        Kind::ReadOnlyFilesystem => UnitError::ReadOnly {
+            url,
+            reason: error.to_string(),
+        },
         Kind::NotFound
         | Kind::NotADirectory
         // Network file systems and FUSE report these when the server is unavailable.

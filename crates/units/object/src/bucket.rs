@@ -287,6 +287,11 @@ enum Intent {
 /// Words in errors of stores that are full.
 const WORDS_FOR_FULL: [&str; 3] = ["QuotaExceeded", "StorageFull", "507 Insufficient Storage"];
 
+/// Words in errors of stores whose policy allows no writes, of S3 and Google and of Azure. Other
+/// errors of denied permission are about the credentials: a wrong signature, a key that expired or
+/// was deleted, a wrong clock.
+const WORDS_FOR_READ_ONLY: [&str; 2] = ["AccessDenied", "AuthorizationPermissionMismatch"];
+
 /// Words in errors about a missing bucket that are no [`Error::NotFound`].
 const WORDS_FOR_MISSING: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 
@@ -313,8 +318,14 @@ fn unit_error(url: &str, doing: &str, intent: Intent, error: Error) -> UnitError
     if WORDS_FOR_MISSING.iter().any(|word| text.contains(word)) {
         return UnitError::Missing { url, reason: text };
     }
+    let is_denied = WORDS_FOR_READ_ONLY.iter().any(|word| text.contains(word));
     match error {
-        Error::PermissionDenied { .. } if intent == Intent::Write => UnitError::ReadOnly { url },
+        Error::PermissionDenied { .. } if intent == Intent::Write && is_denied => {
+            UnitError::ReadOnly {
+                url,
+                reason: format!("cannot {doing}: {text}"),
+            }
+        }
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             UnitError::NotAllowed { url, reason: text }
         }
@@ -377,13 +388,31 @@ mod tests {
             source: source(text),
         };
         let convert = |intent, error| unit_error("s3://b", "do it", intent, error);
-        let write = convert(Intent::Write, denied("AccessDenied"));
-        assert!(matches!(write, UnitError::ReadOnly { .. }), "{write:?}");
-        let read = convert(Intent::Read, denied("SignatureDoesNotMatch"));
-        assert!(
-            matches!(&read, UnitError::NotAllowed { reason, .. } if reason.contains("Signature")),
-            "{read:?}"
+        let write = convert(
+            Intent::Write,
+            denied("<Code>AccessDenied</Code><Message>no s3:PutObject</Message>"),
         );
+        assert!(
+            matches!(&write, UnitError::ReadOnly { reason, .. } if reason.contains("s3:PutObject")),
+            "{write:?}"
+        );
+        // The bucket may accept writes of other credentials, or at the right time.
+        for code in [
+            "SignatureDoesNotMatch",
+            "ExpiredToken",
+            "InvalidAccessKeyId",
+            "RequestTimeTooSkewed",
+        ] {
+            for intent in [Intent::Read, Intent::Write] {
+                let refused = convert(intent, denied(code));
+                assert!(
+                    matches!(&refused, UnitError::NotAllowed { reason, .. } if reason.contains(code)),
+                    "{refused:?}"
+                );
+            }
+        }
+        let read = convert(Intent::Read, denied("AccessDenied"));
+        assert!(matches!(read, UnitError::NotAllowed { .. }), "{read:?}");
         let full = convert(Intent::Write, denied("<Code>QuotaExceeded</Code>"));
         assert!(matches!(full, UnitError::Full { .. }), "{full:?}");
         let gone = Error::NotFound {

@@ -16,6 +16,9 @@ pub(crate) enum Intent {
     Write,
 }
 
+/// Why a cluster refuses a request with `EPERM` or `EACCES`.
+const CAPABILITIES: &str = "the user's capabilities do not allow it; see `ceph auth get`";
+
 /// Whether the cluster has blocklisted this client: it never answers again on this connection.
 pub(crate) fn is_blocklisted(errno: Errno) -> bool {
     errno.0 == libc::ESHUTDOWN
@@ -32,11 +35,15 @@ pub(crate) fn unit_error(url: &str, doing: &str, intent: Intent, errno: Errno) -
     };
     match errno.0 {
         libc::ENOSPC | libc::EDQUOT => UnitError::Full { url },
-        libc::EROFS => UnitError::ReadOnly { url },
-        libc::EPERM | libc::EACCES if intent == Intent::Write => UnitError::ReadOnly { url },
-        libc::EPERM | libc::EACCES => {
-            not_allowed("the user's capabilities do not allow it; see `ceph auth get`")
-        }
+        libc::EROFS => UnitError::ReadOnly {
+            url,
+            reason: format!("cannot {doing}: {}", source()),
+        },
+        libc::EPERM | libc::EACCES if intent == Intent::Write => UnitError::ReadOnly {
+            url,
+            reason: format!("cannot {doing}: {CAPABILITIES}"),
+        },
+        libc::EPERM | libc::EACCES => not_allowed(CAPABILITIES),
         _ if is_blocklisted(errno) => not_allowed(
             "the cluster has put this host on its blocklist; see `ceph osd blocklist ls`",
         ),
@@ -114,6 +121,11 @@ mod tests {
                 UnitError::ReadOnly { .. }
             ));
         }
+        let denied = of(Intent::Write, libc::EPERM).to_string();
+        assert!(
+            denied.contains("read-only: cannot do it: the user's capabilities"),
+            "{denied}"
+        );
         for errno in [libc::EPERM, libc::ESHUTDOWN] {
             assert!(matches!(
                 of(Intent::Read, errno),

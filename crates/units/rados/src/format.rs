@@ -381,6 +381,45 @@ mod tests {
         assert_eq!(head.encode(), fixture);
     }
 
+    /// The attributes beside the head, and the beginning of a record, byte by byte.
+    #[test]
+    fn the_fixtures_of_attributes_and_of_a_record_are_read_and_written() {
+        #[rustfmt::skip]
+        const SLOTS: [u8; 12] = [
+            0x64, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00,
+            0xc6, 0xe3, 0x97, 0xca,
+        ];
+        let slots = Slots {
+            count: 100,
+            size: 4096,
+        };
+        assert_eq!(slots.encode(), SLOTS);
+        assert_eq!(Slots::parse(&SLOTS), Ok(slots));
+        #[rustfmt::skip]
+        const FREED: [u8; 20] = [
+            0xf4, 0xbc, 0x05, 0x05, 0x80, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x08, 0x00, 0x00, 0x00,
+        ];
+        let mut freed = Freed::default();
+        freed.insert(7);
+        freed.insert(99);
+        assert_eq!(freed.encode(), FREED);
+        assert_eq!(Freed::parse(&FREED, 100), Ok(freed));
+        const GENERATION: [u8; 6] = [0x03, 0x00, 0x4b, 0xdf, 0x86, 0xc5];
+        assert_eq!(encode_generation(3), GENERATION);
+        assert_eq!(parse_generation(&GENERATION), Ok(3));
+        #[rustfmt::skip]
+        const RECORD: [u8; 24] = [
+            0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03,
+            0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03, 0x03,
+            0x45, 0xc5, 0x79, 0x6a, 0x07, 0x00, 0x01, 0x00,
+        ];
+        let mut record = Vec::new();
+        encode_record(7, &[3; 16], &[9; 512], &mut record);
+        assert_eq!(record[..24], RECORD);
+    }
+
     #[test]
     fn attributes_round_trip_and_every_flipped_bit_is_detected() {
         let (state, found) = state();

@@ -214,7 +214,7 @@ impl Refusal {
             (Status::Missing, _) => UnitError::Missing { url, reason },
             (Status::Foreign, _) => UnitError::Foreign { url, reason },
             (Status::Full, _) => UnitError::Full { url },
-            (Status::ReadOnly, _) => UnitError::ReadOnly { url },
+            (Status::ReadOnly, _) => UnitError::ReadOnly { url, reason },
             (Status::NoSegment, Some(segment)) => UnitError::NoSegment { url, segment },
             (Status::NoSlot, Some(segment)) => UnitError::NoSlot {
                 url,
@@ -266,6 +266,7 @@ impl From<&UnitError> for Refusal {
         let text = match error {
             UnitError::Missing { reason, .. }
             | UnitError::Foreign { reason, .. }
+            | UnitError::ReadOnly { reason, .. }
             | UnitError::Damaged { reason, .. }
             | UnitError::NotAllowed { reason, .. } => reason.clone(),
             UnitError::Unavailable { source, .. } | UnitError::Io { source, .. } => {
@@ -339,7 +340,10 @@ mod tests {
                 reason: "another's".to_owned(),
             },
             UnitError::Full { url: url() },
-            UnitError::ReadOnly { url: url() },
+            UnitError::ReadOnly {
+                url: url(),
+                reason: "read-only file system".to_owned(),
+            },
             UnitError::NoSegment {
                 url: url(),
                 segment,

@@ -456,4 +456,74 @@ mod tests {
             Err(KeyError::NeverLeased)
         ));
     }
+
+    #[rustfmt::skip]
+    const DATA_KEY: [u8; 32] = [
+        0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b,
+        0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
+        0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f,
+    ];
+
+    /// The key of one lease, byte by byte. It protects the derivation (HKDF-SHA-256, its salt and
+    /// its info): with another one, nothing that was ever written opens. The bytes were computed
+    /// without this code, from docs/internals/formats.md.
+    #[test]
+    fn the_fixture_of_a_lease_key_is_derived() {
+        #[rustfmt::skip]
+        const SALT: [u8; 16] = [
+            0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9, 0xaa, 0xab,
+            0xac, 0xad, 0xae, 0xaf,
+        ];
+        #[rustfmt::skip]
+        const LEASE_KEY: [u8; 32] = [
+            0xde, 0x29, 0xec, 0xd4, 0x4e, 0xea, 0x36, 0x23, 0x3f, 0xbb, 0xbb, 0x48,
+            0x1e, 0x9b, 0x17, 0x71, 0x4a, 0xce, 0x7d, 0x42, 0xdb, 0x50, 0x8a, 0xe1,
+            0xd0, 0x6c, 0x5d, 0xa8, 0x27, 0x30, 0x27, 0xf2,
+        ];
+        let key = DataKey::from_bytes(DATA_KEY).lease_key(0x01_0203, LeaseSalt(SALT));
+        assert_eq!(key.bytes(), &LEASE_KEY);
+    }
+
+    /// A wrapped key, and the mark of a volume that is not sealed, byte by byte. They protect the
+    /// order of nonce, ciphertext and tag, and the associated data: with others, no volume of an
+    /// existing cluster opens. The bytes were computed without this code, from
+    /// docs/internals/formats.md.
+    #[test]
+    fn the_fixtures_of_wrapped_keys_are_read_and_written() {
+        #[rustfmt::skip]
+        const WRAPPED: [u8; 60] = [
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c,
+            0xfd, 0xfe, 0x6e, 0xac, 0x6e, 0x73, 0xf4, 0xb6, 0x91, 0x50, 0x97, 0x4b,
+            0x1a, 0x9f, 0xe9, 0x48, 0x99, 0xf0, 0xdc, 0xa9, 0xd5, 0xaa, 0x21, 0xf1,
+            0xc6, 0x3a, 0x0a, 0x66, 0xeb, 0x6d, 0xfb, 0x05, 0x20, 0x6b, 0x15, 0x89,
+            0xb0, 0x70, 0x1c, 0xa0, 0x29, 0xe8, 0x87, 0xcb, 0xad, 0x26, 0x7b, 0x33,
+        ];
+        #[rustfmt::skip]
+        const NOT_SEALED: [u8; 28] = [
+            0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c,
+            0x12, 0x65, 0x1d, 0x1e, 0x37, 0x13, 0x13, 0x4e, 0xe6, 0x79, 0x6e, 0xfc,
+            0xce, 0xc0, 0x7d, 0x26,
+        ];
+        /// Yields the nonce of the fixtures.
+        struct Nonces;
+
+        impl Random for Nonces {
+            fn fill(&self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&WRAPPED[..NONCE_LEN]);
+            }
+        }
+
+        let wrapping_key = WrappingKey::from_bytes(&[0x11; 32]);
+        let lineage = Lineage::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+        let data_key = DataKey::from_bytes(DATA_KEY);
+        assert_eq!(wrapping_key.wrap(lineage, &data_key, &Nonces).0, WRAPPED);
+        assert_eq!(wrapping_key.wrap_none(lineage, &Nonces).0, NOT_SEALED);
+        let unwrap = |bytes: &[u8]| {
+            let unwrapped = wrapping_key.unwrap_key(lineage, &WrappedKey(bytes.to_vec()));
+            unwrapped.expect("it opens")
+        };
+        let unwrapped = unwrap(&WRAPPED);
+        assert!(matches!(unwrapped, Unwrapped::Key(key) if key.bytes() == &DATA_KEY));
+        assert!(matches!(unwrap(&NOT_SEALED), Unwrapped::None));
+    }
 }

@@ -258,4 +258,65 @@ mod tests {
             }
         }
     }
+
+    /// One block of format 1, sealed in both ways, byte by byte. It protects the bytes of the
+    /// nonce and of the associated data, the algorithms of the tags, and so every block that was
+    /// ever written: other bytes would be taken for damage. The bytes were computed without this
+    /// code, from docs/internals/formats.md.
+    #[test]
+    fn the_fixture_of_a_sealed_block_is_read_and_written() {
+        #[rustfmt::skip]
+        const DATA_KEY: [u8; 32] = [
+            0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b,
+            0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
+            0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f,
+        ];
+        #[rustfmt::skip]
+        const SALT: [u8; 16] = [
+            0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9, 0xaa, 0xab,
+            0xac, 0xad, 0xae, 0xaf,
+        ];
+        #[rustfmt::skip]
+        const SEALED: [u8; 32] = [
+            0x9f, 0xd0, 0xe7, 0x35, 0x84, 0x19, 0x6c, 0xea, 0xeb, 0x52, 0x09, 0x77,
+            0x0a, 0xd7, 0x7c, 0x81, 0x51, 0xa4, 0xe4, 0x36, 0xe8, 0x3d, 0x9e, 0xa3,
+            0x0b, 0xab, 0x01, 0x73, 0xeb, 0x78, 0xbd, 0xc2,
+        ];
+        #[rustfmt::skip]
+        const TAG: [u8; 16] = [
+            0x76, 0xa2, 0xb9, 0x4f, 0x27, 0x74, 0xfc, 0x53, 0x95, 0xd4, 0x42, 0x64,
+            0x3d, 0xbc, 0xef, 0x9f,
+        ];
+        #[rustfmt::skip]
+        const CHECKSUM: [u8; 16] = [
+            0x15, 0x3a, 0x1a, 0x4e, 0x8e, 0xef, 0xf0, 0xce, 0x0a, 0xdf, 0x20, 0x23,
+            0xdb, 0x67, 0xb8, 0x04,
+        ];
+        let lineage = Lineage::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+        let epoch = 0x01_0203;
+        let lease_key = DataKey::from_bytes(DATA_KEY).lease_key(epoch, LeaseSalt(SALT));
+        let sequence = Sequence::new(epoch, 0x04_0506_0708).expect("in range");
+        let address = Address::data(BlockIndex(0x1234));
+        for (sealer, sealed, tag) in [
+            (Sealer::aead(lineage, &lease_key), SEALED, TAG),
+            (Sealer::checksum(lineage), [7; 32], CHECKSUM),
+        ] {
+            let mut piece = [7; 32];
+            assert_eq!(sealer.seal(address, sequence, &mut piece), tag);
+            assert_eq!(piece, sealed);
+            let mut plain = [0; 32];
+            let opened = sealer.open(address, sequence, &tag, &sealed, &mut plain);
+            assert_eq!((opened, plain), (Ok(()), [7; 32]));
+        }
+    }
+
+    /// The numbers are part of the associated data, and so of every sealed page.
+    #[test]
+    fn addresses_have_the_documented_numbers() {
+        assert_eq!(Address::data(BlockIndex(0x1234)).0, 0x1234);
+        assert_eq!(Address::page(1, 7).0, 0x1000_0000_0000_0007);
+        assert_eq!(Address::page(3, 7).0, 0x3000_0000_0000_0007);
+        assert_eq!(Address::TAIL.0, 0x4000_0000_0000_0000);
+        assert_eq!(Address::VERSION.0, 0x5000_0000_0000_0000);
+    }
 }

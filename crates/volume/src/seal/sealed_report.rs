@@ -120,4 +120,27 @@ mod tests {
         let again = SealedReport::seal(key, "audit-1", text, &random);
         assert_ne!(again.salt, report.salt, "each has a key of its own");
     }
+
+    /// A sealed report, byte by byte. It protects the derivation of its key and its associated
+    /// data: with others, the reports that controllers store do not open. The bytes were computed
+    /// without this code.
+    #[test]
+    fn the_fixture_of_a_sealed_report_is_opened() {
+        #[rustfmt::skip]
+        const SEALED: [u8; 27] = [
+            0x29, 0x61, 0x9c, 0x0a, 0xef, 0x33, 0x01, 0x38, 0xd0, 0x9b, 0xee, 0x64,
+            0xf9, 0xf0, 0x79, 0xeb, 0xa0, 0x22, 0x16, 0xdf, 0xcd, 0xea, 0xd4, 0x3a,
+            0xd2, 0x09, 0x8e,
+        ];
+        let bytes = |first: u8| std::array::from_fn(|index| first + index as u8);
+        let report = SealedReport {
+            salt: bytes(0x40),
+            sealed: SEALED.to_vec(),
+        };
+        let key = ReportKey {
+            lineage: Lineage::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
+            data_key: &DataKey::from_bytes(bytes(0)),
+        };
+        assert_eq!(report.open(key, "audit 7"), Ok(b"all is well".to_vec()));
+    }
 }

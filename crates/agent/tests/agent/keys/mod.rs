@@ -18,7 +18,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use agent::keys::{KeyEntry, OpenKeyError, WrappingKeys};
+use agent::keys::{KeyEntry, KeyParameters, KeySource, OpenKeyError, WrappingKeys};
+use base::{KeyId, Lineage};
+use catalog::WrappedKey;
 use tempfile::TempDir;
 use world::World;
 
@@ -72,4 +74,26 @@ pub fn text(error: &OpenKeyError) -> String {
 
 pub fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+}
+
+/// The salt of the fixtures of derived keys.
+pub const SALT: [u8; 16] = [
+    0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9, 0xaa, 0xab, 0xac, 0xad, 0xae, 0xaf,
+];
+
+/// Checks that the key at `entry` opens its verifier and a data key of 32 ones, which it wrapped
+/// for lineage 9.
+pub fn opens_the_fixture(
+    place: &Place,
+    entry: &KeyEntry,
+    source: KeySource,
+    verifier: [u8; 60],
+    wrapped: [u8; 60],
+) {
+    let verifier = WrappedKey(verifier.to_vec());
+    let parameters = KeyParameters { source, verifier };
+    let key = place.keys.open(KeyId::from_u128(3), entry, &parameters);
+    let wrapped = WrappedKey(wrapped.to_vec());
+    let data_key = conformance::opened(&*key.expect("open"), Lineage::from_u128(9), &wrapped);
+    assert_eq!(data_key, Some([1; 32]));
 }

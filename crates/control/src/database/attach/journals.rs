@@ -112,7 +112,7 @@ async fn note(
 
 /// Records that the lease of `volume` was ended by force, and what the journal held that is in no
 /// version.
-pub(in crate::database) async fn detach_by_force(
+pub(in crate::database) async fn record_forced_detach(
     change: &mut AnyConnection,
     volume: VolumeId,
     taken: &str,

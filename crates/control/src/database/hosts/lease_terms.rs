@@ -204,7 +204,7 @@ async fn detach_by_force(
     let left = said.map(|one| about_bytes(one.engine.journal_used_bytes));
     let left = left.map_or_else(String::new, |left| format!(" ({left} in its last report)"));
     let taken = format!("taken by force from {unresponsive}: the volume is {at}");
-    journals::detach_by_force(change, volume, &taken, &left).await
+    journals::record_forced_detach(change, volume, &taken, &left).await
 }
 
 /// The version that a volume is at, as text.

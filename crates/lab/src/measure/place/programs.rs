@@ -58,7 +58,7 @@ fn unstarted(command: &Command, error: std::io::Error) -> MeasureError {
 /// Runs a program with this input; returns its output.
 ///
 /// # Errors
-/// If it cannot be started, or fails.
+/// If it cannot be started, its output cannot be read, or it fails.
 pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
     // A signal to the foreground group of a terminal is for this process only, which ends the
     // others.
@@ -75,7 +75,10 @@ pub fn run(mut command: Command, input: &[u8]) -> Result<String, MeasureError> {
         let _ = stdin.write_all(input);
     }
     let ended = child.wait_with_output();
-    let ended = ended.map_err(|error| unstarted(&command, error))?;
+    let ended = ended.map_err(|error| MeasureError::Output {
+        command: shown(&command),
+        error,
+    })?;
     if ended.status.success() {
         return Ok(String::from_utf8_lossy(&ended.stdout).into_owned());
     }

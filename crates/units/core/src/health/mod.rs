@@ -46,8 +46,9 @@ const PROBE_AFTER_MS_MIN: u64 = 250;
 /// Longest time between two probes, in milliseconds.
 const PROBE_AFTER_MS_MAX: u64 = 10_000;
 
-/// Reads that must fail in a row before the unit counts as failing: a bad sector fails the
-/// reads of one segment only.
+/// Reads that must fail without a successful one between them before the unit counts as failing:
+/// a bad sector fails the reads of one segment only. Other calls do not interrupt the row: a disk
+/// whose reads fail may still accept writes.
 const READ_FAILURES_MAX: u32 = 3;
 
 /// The state of a unit, as far as this process knows it.
@@ -150,6 +151,7 @@ pub struct Health {
     /// Whether it was missing since [`Health::take_return`] was last called.
     was_missing: bool,
     last_error: Option<(Millis, Arc<UnitError>)>,
+    /// The reads that have failed since the last successful one, or since the unit became healthy.
     read_failures: u32,
     probe_at: Duration,
     probe_after_ms: u64,
@@ -162,7 +164,8 @@ pub struct HealthReport {
     pub state: UnitState,
     /// When the unit entered it.
     pub since: Millis,
-    /// The last error and when it occurred. Kept after the unit is healthy again.
+    /// The last error that led to a state or confirmed it, and when it occurred: not a failed read
+    /// of which there were too few. Kept after the unit is healthy again.
     pub last_error: Option<(Millis, Arc<UnitError>)>,
 }
 
@@ -196,8 +199,12 @@ impl Health {
     /// Records the outcome of a call.
     pub fn record(&mut self, class: OpClass, result: Result<(), &UnitError>, now: Moment) {
         let Err(error) = result else {
-            self.read_failures = 0;
-            if matches!(class, OpClass::Write | OpClass::Probe) {
+            let shows_health = matches!(class, OpClass::Write | OpClass::Probe);
+            let is_recovery = shows_health && self.state != UnitState::Healthy;
+            if class == OpClass::Read || is_recovery {
+                self.read_failures = 0;
+            }
+            if shows_health {
                 self.enter(UnitState::Healthy, now);
                 self.probe_after_ms = PROBE_AFTER_MS_MIN;
             }
@@ -231,11 +238,10 @@ impl Health {
             // The next puts are as good as any.
             UnitError::Restarted { .. } => None,
             UnitError::Io { .. } | UnitError::Tampered { .. } if class == OpClass::Read => {
-                self.read_failures += 1;
-                (self.read_failures >= READ_FAILURES_MAX).then_some(match self.state {
-                    UnitState::Healthy => UnitState::Failing,
-                    known => known,
-                })
+                self.read_failures = self.read_failures.saturating_add(1);
+                // What is known of a full, a read-only or a missing unit is worse, or explains more.
+                let counts = matches!(self.state, UnitState::Healthy | UnitState::Failing);
+                (counts && self.read_failures >= READ_FAILURES_MAX).then_some(UnitState::Failing)
             }
             UnitError::Io { .. } | UnitError::Tampered { .. } => Some(UnitState::Failing),
             // A probe needs no capability, so this host cannot use the unit at all.

@@ -54,7 +54,10 @@ fn each_error_leads_to_its_state_and_a_probe_leads_back() {
         url: url(),
         reason: "gone".to_owned(),
     };
-    let read_only = UnitError::ReadOnly { url: url() };
+    let read_only = UnitError::ReadOnly {
+        url: url(),
+        reason: "read-only file system".to_owned(),
+    };
     let unavailable = UnitError::Unavailable {
         url: url(),
         doing: "test".to_owned(),
@@ -126,4 +129,58 @@ fn one_damaged_segment_does_not_make_a_unit_failing() {
         health.record(OpClass::Read, Err(&io_error()), at(1));
     }
     assert_eq!(health.state(), UnitState::Failing);
+}
+
+/// A disk whose reads failed stayed healthy as long as one write succeeded for every two of them.
+#[test]
+fn writes_do_not_interrupt_a_row_of_failed_reads() {
+    let mut health = Health::new(at(0));
+    for _ in 0..READ_FAILURES_MAX {
+        assert_eq!(health.state(), UnitState::Healthy);
+        health.record(OpClass::Write, Ok(()), at(1));
+        health.record(OpClass::Release, Ok(()), at(1));
+        health.record(OpClass::Probe, Ok(()), at(1));
+        health.record(OpClass::Read, Err(&io_error()), at(1));
+    }
+    assert_eq!(health.state(), UnitState::Failing);
+}
+
+#[test]
+fn the_row_of_failed_reads_begins_again_when_the_unit_becomes_healthy() {
+    let mut health = Health::new(at(0));
+    for _ in 0..READ_FAILURES_MAX {
+        health.record(OpClass::Read, Err(&io_error()), at(1));
+    }
+    health.record(OpClass::Probe, Ok(()), at(2));
+    for _ in 1..READ_FAILURES_MAX {
+        health.record(OpClass::Read, Err(&io_error()), at(3));
+        assert_eq!(health.state(), UnitState::Healthy);
+    }
+    health.record(OpClass::Read, Err(&io_error()), at(4));
+    assert_eq!(health.state(), UnitState::Failing);
+}
+
+/// Status shows the last error beside the state: a failed read would explain a full unit wrongly.
+#[test]
+fn the_last_error_explains_the_state() {
+    let mut health = Health::new(at(0));
+    for failures in 1..READ_FAILURES_MAX {
+        health.record(OpClass::Read, Err(&io_error()), at(1));
+        assert!(health.report().last_error.is_none(), "{failures}");
+    }
+    health.record(OpClass::Read, Err(&io_error()), at(2));
+    let (when, why) = health.report().last_error.expect("it is failing");
+    assert_eq!(
+        (when, why.to_string()),
+        (at(2).wall, io_error().to_string())
+    );
+
+    let full = UnitError::Full { url: url() };
+    health.record(OpClass::Write, Err(&full), at(3));
+    for _ in 0..2 * READ_FAILURES_MAX {
+        health.record(OpClass::Read, Err(&io_error()), at(4));
+    }
+    assert_eq!(health.state(), UnitState::Full);
+    let (when, why) = health.report().last_error.expect("it is full");
+    assert_eq!((when, why.to_string()), (at(3).wall, full.to_string()));
 }

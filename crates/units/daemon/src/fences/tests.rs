@@ -26,6 +26,47 @@ fn load(world: &World) -> Fences {
     Fences::load(world.disk.within(Path::new("/unit"))).expect("loads")
 }
 
+/// Two records, byte by byte: what is written today must stay readable, or a restart would admit
+/// older leases again. The bytes were computed without this code, from the head of `fences.rs`.
+#[rustfmt::skip]
+const FIXTURE: [u8; 32] = [
+    0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,
+    0x0c, 0x0b, 0x0a, 0x09, 0x5c, 0x62, 0xc0, 0x32,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x03, 0x00, 0x00, 0x00, 0x64, 0x3c, 0x42, 0x49,
+];
+
+#[test]
+fn the_fixture_of_the_file_is_read_and_written() {
+    let simulation = Simulation::new(8);
+    let world = simulation.world();
+    let fences = begin(&world);
+    let (volume, database) = (Fence(0x0102_0304_0506_0708), Fence(0));
+    fences.present(volume, 0x090a_0b0c).expect("recorded");
+    fences.present(database, 3).expect("recorded");
+    let path = Path::new("/unit/fences");
+    let file = world.disk.open(path, OpenMode::Read).expect("there");
+    assert_eq!(content_of(&*file).expect("read"), FIXTURE);
+
+    let other = Simulation::new(9);
+    let world = other.world();
+    begin(&world);
+    let file = world.disk.open(path, OpenMode::CreateNew).expect("new");
+    append(&*file, 0, &FIXTURE).expect("written");
+    let fences = load(&world);
+    assert_eq!(fences.newest(volume), Some(0x090a_0b0c));
+    assert_eq!(fences.newest(database), Some(3));
+}
+
+#[test]
+fn every_flipped_bit_of_a_record_is_detected() {
+    for bit in 0..RECORD_BYTES * 8 {
+        let mut record = FIXTURE[..RECORD_BYTES].to_vec();
+        record[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(lease_of(&record), None, "bit {bit}");
+    }
+}
+
 fn is_older(shown: Result<(), FenceError>) -> bool {
     matches!(shown, Err(FenceError::Older { .. }))
 }

@@ -36,6 +36,7 @@ fn problem(status: StatusCode) -> Problem {
         detail: "not so".to_owned(),
         code: String::new(),
         field: None,
+        request_id: None,
     }
 }
 

@@ -93,6 +93,10 @@ mod tests {
             url: url(),
             reason: "connection refused".to_owned(),
         };
+        let read_only = UnitError::ReadOnly {
+            url: url(),
+            reason: "read-only file system".to_owned(),
+        };
         for (error, waits, is_full) in [
             (DestageError::Catalog(unavailable()), true, false),
             (assigned(AssignError::Catalog(unavailable())), true, false),
@@ -113,7 +117,7 @@ mod tests {
             (put(missing), true, false),
             (put(UnitError::Restarted { url: url() }), true, false),
             (put(UnitError::Full { url: url() }), false, true),
-            (put(UnitError::ReadOnly { url: url() }), false, false),
+            (put(read_only), false, false),
         ] {
             assert_eq!(error.is_transient(), waits, "{error}");
             let io_error = error.to_io_error();
