@@ -351,9 +351,9 @@ mod tests {
         let batch = Batch {
             head: BatchHead {
                 began_us: 0x0102_0304_0506_0708,
-                trace: 0x1112_1314_1516_1718,
-                sequence: 3,
-                before: 4,
+                trace_id: 0x1112_1314_1516_1718,
+                number: 3,
+                records_before: 4,
                 lost: 5,
                 disk_bytes: 1 << 30,
             },
