@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_capability_is_shown_to_all_daemons_before_it_is_used() {
+    async fn a_capability_is_shown_to_all_daemons() {
         let (clock, cache) = made();
         let daemons = [1, 2].map(|number| {
             let daemon = Arc::new(Daemon::default());
@@ -415,7 +415,44 @@ mod tests {
         let capabilities = cache.store_answer(clock.monotonic(), read(1), signed(b"capability"));
         cache.show(capabilities).await;
         for daemon in daemons {
-            assert_eq!(daemon.0.lock().len(), 1);
+            assert_eq!(*daemon.0.lock(), [b"capability"]);
         }
+    }
+
+    /// A connected daemon that answers when the test says so.
+    #[derive(Default)]
+    struct SlowDaemon(Mutex<Option<Done>>);
+
+    impl Verifier for SlowDaemon {
+        fn show(&self, _: &[u8], done: Done) {
+            *self.0.lock() = Some(done);
+        }
+    }
+
+    /// A request that needs the capability begins only then.
+    #[tokio::test]
+    async fn showing_ends_only_when_the_last_daemon_has_answered() {
+        let (clock, cache) = made();
+        cache.add(UnitId::from_u128(1), Arc::new(Daemon::default()));
+        let slow = Arc::new(SlowDaemon::default());
+        cache.add(UnitId::from_u128(2), Arc::clone(&slow) as _);
+        let capabilities = cache.put(clock.monotonic(), read(1), signed(b"capability"));
+        let shown = tokio::spawn(async move { cache.show(capabilities).await });
+        let done = loop {
+            tokio::task::yield_now().await;
+            if let Some(done) = slow.0.lock().take() {
+                break done;
+            }
+        };
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!shown.is_finished(), "a daemon has not answered");
+        done(Ok(Reply {
+            status: Status::Done,
+            body: &[],
+            incarnation: 1,
+        }));
+        shown.await.expect("no panic");
     }
 }

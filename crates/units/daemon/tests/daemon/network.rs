@@ -11,7 +11,7 @@ use unit::{Put, SlotRun, Unit, UnitError};
 use unit_daemon::{Limits, Server, ServerConfig, Timeouts};
 use unit_remote::RemoteUnit;
 use unit_remote::{LinkConfig, TlsLink};
-use unit_wire::ALPN;
+use unit_wire::{ALPN, PREFACE};
 use world::Endpoint;
 use world::real::{Listener, RealRandom};
 use world::simulated::SimulatedClock;
@@ -220,8 +220,40 @@ fn a_connection_is_not_forwarded_in_a_loop() {
     let at = one.endpoint().clone();
     drop(one);
     let one = site.server_at(&at, unit_called(1), Some((lost, two.endpoint().clone())));
-    why_not(&site.unit(&host, lost, &[at], &[]));
+    let why = why_not(&site.unit(&host, lost, &[at], &[]));
+    assert!(why.contains("closed"), "{why}");
     drop((one, two));
+}
+
+/// That ends the loop of the test above: the second daemon on the way closes the connection. It
+/// tells the host nothing, as it does not serve the unit and has no certificate for it.
+#[test]
+fn a_forwarded_connection_is_not_forwarded_again() {
+    let site = Site::new();
+    let (lost, host) = (unit_called(9), site.host("h1"));
+    let next = Listener::bind(&any_port(), 0o600).expect("a free port");
+    let daemon = site.server_at(
+        &any_port(),
+        unit_called(1),
+        Some((lost, next.endpoint().clone())),
+    );
+    let connects = |preface: &[u8]| {
+        let mut stream = site.begin_by_hand(&host, lost, daemon.endpoint());
+        stream.sock.write_all(preface).expect("sent");
+        // The host's first message, which names the unit.
+        stream.conn.write_tls(&mut stream.sock).expect("sent");
+        stream.sock
+    };
+    let mut forwarded = connects(PREFACE);
+    let ended = forwarded.read_to_end(&mut Vec::new());
+    assert_eq!(ended.expect("the daemon closes it"), 0);
+    let accepted = next.accept().expect("no failure");
+    assert!(accepted.is_none(), "it was forwarded again");
+    // The same connection of a host is forwarded.
+    let _direct = connects(&[]);
+    until("it is forwarded", || {
+        next.accept().expect("no failure").is_some()
+    });
 }
 
 #[test]

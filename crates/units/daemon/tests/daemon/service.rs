@@ -49,7 +49,7 @@ async fn stopped(site: &Site, service: Service, run: JoinHandle<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_start_creates_the_unit_and_later_ones_need_no_controller() {
+async fn the_first_start_creates_the_unit() {
     let site = Site::new();
     let controller = Controller::start(&site);
     let service = start(&site).await.expect("started");
@@ -61,7 +61,35 @@ async fn the_first_start_creates_the_unit_and_later_ones_need_no_controller() {
     assert_eq!(marker.owner.expect("claimed").generation, 1);
     let kept = site.folder.path().join("d/cluster.json");
     assert_eq!(host::mode_for_others(&kept).expect("kept"), None);
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn later_starts_need_no_controller() {
+    let site = Site::new();
+    let controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
+    let unit = remote(&site, &service);
+    as_host(move || {
+        put(&unit, 10, 0).expect("put");
+        unit.sync(&[segment(10)]).expect("synced");
+    })
+    .await;
+    service.shut_down().await;
+    assert_eq!(service.reasons().await, ["it is shutting down"]);
+    drop(service);
+
+    controller.stop(&site);
+    let service = start(&site).await.expect("it knows its cluster");
+    let unit = remote(&site, &service);
+    let found = as_host(move || read(&unit, 10)).await;
+    assert_eq!(found.expect("read"), [10; 512]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_and_refusals_are_measured() {
+    let site = Site::new();
+    let _controller = Controller::start(&site);
+    let service = start(&site).await.expect("started");
     let unit = remote(&site, &service);
     let unit = as_host(move || {
         put(&unit, 10, 0).expect("put");
@@ -87,14 +115,6 @@ async fn the_first_start_creates_the_unit_and_later_ones_need_no_controller() {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
     service.shut_down().await;
-    assert_eq!(service.reasons().await, ["it is shutting down"]);
-    drop(service);
-
-    controller.stop(&site);
-    let service = start(&site).await.expect("it knows its cluster");
-    let unit = remote(&site, &service);
-    let found = as_host(move || read(&unit, 10)).await;
-    assert_eq!(found.expect("read"), [10; 512]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
