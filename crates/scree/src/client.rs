@@ -12,6 +12,7 @@ use crate::args::ChangeOptions;
 use crate::commands::Failure;
 use crate::output::shell_word;
 use crate::profiles::Profiles;
+use crate::up::described_party_folder;
 
 /// A certificate that expires within this time is renewed.
 const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(8);
@@ -21,6 +22,8 @@ const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(8);
 pub enum ClientError {
     /// No process serves the data directory.
     Unreachable { folder: PathBuf, source: io::Error },
+    /// The directory is that of an agent or a unit daemon, which serve no API.
+    NoController { text: String },
     /// No controller answers at these URLs.
     Unanswered {
         urls: Vec<String>,
@@ -57,6 +60,7 @@ impl std::fmt::Display for ClientError {
                     ),
                 }
             }
+            Self::NoController { text } => formatter.write_str(text),
             Self::Unanswered { urls, source } => match urls.as_slice() {
                 [url] => write!(
                     formatter,
@@ -95,7 +99,7 @@ impl ClientError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unanswered { .. } | Self::Broken(_) => true,
-            Self::Certificate(_) => false,
+            Self::NoController { .. } | Self::Certificate(_) => false,
             Self::Refused(problem) => problem.status >= 500,
         }
     }
@@ -205,9 +209,17 @@ impl Client {
     fn with_server<T>(&self, answer: Result<T, api::ClientError>) -> Result<T, ClientError> {
         answer.map_err(|error| match error {
             api::ClientError::Unreachable(source) => match &self.at {
-                Server::Folder(folder) => ClientError::Unreachable {
-                    folder: folder.clone(),
-                    source,
+                Server::Folder(folder) => match described_party_folder(folder) {
+                    Some(what) => ClientError::NoController {
+                        text: format!(
+                            "{what}: give the cluster with --profile, or give the data directory of \
+                             a `scree up` or a controller"
+                        ),
+                    },
+                    None => ClientError::Unreachable {
+                        folder: folder.clone(),
+                        source,
+                    },
                 },
                 Server::Urls(urls) => ClientError::Unanswered {
                     urls: urls.clone(),

@@ -3,10 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use api::Profile;
+use auth::{Kind, Subject};
 use control::folder::api_socket;
-use world::host;
+use world::{World, host};
 
+use super::identity_of;
 use crate::commands::Failure;
+use crate::output::shell_word;
 
 /// The longest path that a Unix socket can have, in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -77,6 +81,49 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
         ))),
         None => Ok(()),
     }
+}
+
+/// The host or unit daemon whose data directory `folder` is; `None` if it has a database, too.
+fn party_of(folder: &Path) -> Option<Subject> {
+    let names = host::names(folder).ok()?;
+    if names
+        .iter()
+        .any(|name| name == "scree.db" || name == "database")
+    {
+        return None;
+    }
+    let profile = Profile::read(&World::real(1), &identity_of(folder)).ok()?;
+    profile.subject.parse().ok()
+}
+
+/// Says whose data directory `folder` is, if it is that of an agent or a unit daemon.
+pub fn described_party_folder(folder: &Path) -> Option<String> {
+    party_of(folder).map(|party| described(folder, &party))
+}
+
+fn described(folder: &Path, party: &Subject) -> String {
+    let (path, name) = (folder.display(), party.name());
+    match party.kind() {
+        Kind::Unit => format!("{path} is the data directory of unit daemon {name}"),
+        _ => format!("{path} is the data directory of host {name}'s agent"),
+    }
+}
+
+/// Refuses the data directory of an agent or a unit daemon as that of a controller. It changes
+/// nothing.
+pub(super) fn check_no_party(folder: &Path) -> Result<(), Failure> {
+    let Some(party) = party_of(folder) else {
+        return Ok(());
+    };
+    let word = shell_word(folder);
+    let start = match party.kind() {
+        Kind::Unit => format!("scree unit --dir {word} --listen ADDR:PORT"),
+        _ => format!("scree agent --dir {word}"),
+    };
+    let what = described(folder, &party);
+    Err(Failure::new(format!(
+        "{what}: start it with `{start}`, or give a folder of its own"
+    )))
 }
 
 /// The absolute path of `folder` without symbolic links, even if it does not exist yet.

@@ -45,12 +45,13 @@ use world::World;
 use crate::args::{AgentArguments, ControllerArguments, UpArguments};
 use crate::commands::Failure;
 use crate::tls_files::ApiTls;
-use folder::check_folder;
+use folder::{check_folder, check_no_party};
 use serving::serve;
 use settings::{Identity, Settings, UNITS_DEFAULT, agent_settings, control_settings, database};
 
 pub use filter_process::run_filter_process;
 pub use filter_server::run_filter_server;
+pub use folder::described_party_folder;
 pub use relay::run_relay;
 pub use settings::{check_private, given_passphrase, identity_of};
 pub use unit::run_unit;
@@ -60,6 +61,7 @@ const POOL_THREADS_MAX: usize = 32;
 
 /// Runs `scree up`.
 pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
+    check_no_party(folder)?;
     begin(folder, |world| {
         let client = Client::unix(&api_socket(folder));
         let mut agent = agent_settings(world, folder, client, &arguments.serve)?;
@@ -82,6 +84,7 @@ pub fn run(folder: &Path, arguments: UpArguments) -> Result<(), Failure> {
 
 /// Runs `scree controller`.
 pub fn run_controller(folder: &Path, arguments: ControllerArguments) -> Result<(), Failure> {
+    check_no_party(folder)?;
     begin(folder, |world| {
         let mut control = control_settings(world, folder, &arguments.keep, Some(arguments.lease));
         control.database = database(world, &arguments)?;

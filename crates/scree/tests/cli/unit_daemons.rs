@@ -98,6 +98,31 @@ fn a_daemon_serves_without_a_controller_until_a_signal() {
     assert!(everywhere.error.contains(reason), "{}", everywhere.error);
 }
 
+/// `scree up` once made a second cluster in the data directory of an agent.
+#[test]
+fn the_data_directory_of_a_daemon_is_refused_as_that_of_a_controller() {
+    let folder = tempfile::tempdir().expect("a folder");
+    leave(folder.path());
+    let dir = folder.path().to_str().expect("UTF-8");
+    let count = || fs::read_dir(folder.path()).expect("readable").count();
+    let before = count();
+    for (words, remedy) in [
+        (&["up"][..], "start it with `scree unit --dir"),
+        (
+            &["controller", "--listen", "127.0.0.1:0"],
+            "start it with `scree unit --dir",
+        ),
+        (&["volume", "list"], "--profile"),
+    ] {
+        let said = scree(&[&["--dir", dir], words].concat());
+        assert_eq!(said.code, 1, "{words:?}");
+        let whose = "is the data directory of unit daemon store1";
+        assert!(said.error.contains(whose), "{}", said.error);
+        assert!(said.error.contains(remedy), "{}", said.error);
+    }
+    assert_eq!(count(), before);
+}
+
 #[test]
 fn a_folder_belongs_to_a_host_or_a_unit_daemon() {
     let (site, _controller) = Site::new();
