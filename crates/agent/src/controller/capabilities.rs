@@ -436,7 +436,7 @@ mod tests {
         cache.add(UnitId::from_u128(1), Arc::new(Daemon::default()));
         let slow = Arc::new(SlowDaemon::default());
         cache.add(UnitId::from_u128(2), Arc::clone(&slow) as _);
-        let capabilities = cache.put(clock.monotonic(), read(1), signed(b"capability"));
+        let capabilities = cache.store_answer(clock.monotonic(), read(1), signed(b"capability"));
         let shown = tokio::spawn(async move { cache.show(capabilities).await });
         let done = loop {
             tokio::task::yield_now().await;
