@@ -48,7 +48,7 @@ pub const CLAIMS: &[Claim] = claims![
     a_clone_has_its_own_key_above_its_parents_epochs,
     removing_a_version_gives_its_children_to_its_parent,
     a_version_that_is_needed_is_not_removed,
-    a_removal_planned_for_other_neighbours_is_refused,
+    a_removal_planned_for_other_neighbors_is_refused,
     a_free_is_due_once_and_after_its_grace_period,
     dead_slots_are_gathered_until_they_are_forgotten,
     a_named_journal_goes_only_to_hosts_that_reach_it,
@@ -466,7 +466,7 @@ fn all_due(catalog: &dyn Catalog, now: i64) -> Vec<PendingFree> {
     due.expect("answers")
 }
 
-fn a_removal_planned_for_other_neighbours_is_refused(fixture: &dyn Fixture) {
+fn a_removal_planned_for_other_neighbors_is_refused(fixture: &dyn Fixture) {
     let (lease, keys) = line(fixture, 4);
     let catalog = fixture.catalog();
     let second = catalog.neighbors(keys[1]).expect("there");

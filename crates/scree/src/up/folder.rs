@@ -15,6 +15,10 @@ use crate::output::shell_word;
 /// The longest path that a Unix socket can have, in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// Files that prove a data directory: of a controller that has served its database, and of an agent
+/// that has run. There may be other files beside them, such as a cache that the operator put there.
+const PROOFS: [&str; 2] = ["scree.db", "agent.lock"];
+
 /// Files that an interrupted first start may have left in a folder.
 const OURS: [&str; 24] = [
     "lock",
@@ -67,7 +71,7 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     };
     let mut other = None;
     for name in names {
-        if name == "scree.db" {
+        if PROOFS.iter().any(|proof| name == *proof) {
             return Ok(());
         }
         if OURS.iter().all(|ours| name != *ours) {
@@ -175,6 +179,7 @@ mod tests {
             &["identity.toml", "unpinned", "unpinned.new"],
             &["lock", "database", "authority.pem", "authority.key"],
             &["scree.db", "notes.txt"],
+            &["identity.toml", "agent.lock", "cache"],
         ] {
             assert_eq!(refused(names), None, "{names:?}");
         }
