@@ -29,6 +29,7 @@ use crate::start_error::StartError;
 use crate::turns::HostTurns;
 
 /// How a controller runs.
+#[derive(Clone)]
 pub struct Settings {
     /// The data directory.
     pub folder: PathBuf,
@@ -342,7 +343,7 @@ pub(crate) async fn started_in(folder: &std::path::Path) -> Control {
     let settings = Settings {
         folder: folder.to_owned(),
         database: None,
-        remains: Box::new(|| Ok(crate::folder::Leftovers::default())),
+        remains: Arc::new(|| Ok(crate::folder::Leftovers::default())),
         retention: Retention::default(),
         grace: Duration::ZERO,
         lease: None,

@@ -10,6 +10,7 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use world::{OpenMode, World, host};
 
@@ -24,7 +25,7 @@ pub struct Folder {
 }
 
 /// Looks for leftover files. It is called only if there is no database, or an empty one.
-pub type FindLeftovers = Box<dyn Fn() -> io::Result<Leftovers> + Send + Sync>;
+pub type FindLeftovers = Arc<dyn Fn() -> io::Result<Leftovers> + Send + Sync>;
 
 /// Files that an earlier process left beside the database.
 #[derive(Debug, Clone, Default)]

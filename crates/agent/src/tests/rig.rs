@@ -265,7 +265,7 @@ impl Scree {
         let (looked_at, at) = (world.clone(), folder.clone());
         let control = control::Settings {
             folder: folder.clone(),
-            remains: Box::new(move || {
+            remains: Arc::new(move || {
                 let FormerAgent { certain, likely } = crate::folder::traces(&looked_at, &at)?;
                 Ok(Leftovers { certain, likely })
             }),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::host::HostUnit;
@@ -18,6 +19,9 @@ use world::{Millis, World, host};
 
 use crate::postgres::Postgres;
 
+/// The longest time until the lock of a folder is released.
+const UNLOCKED_WITHIN: Duration = Duration::from_secs(10);
+
 /// The longest time until a request is answered that cannot be carried out.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
@@ -29,7 +33,7 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
     Settings {
         folder: folder.to_owned(),
         database: url.map(|url| url.parse().expect("a URL")),
-        remains: Box::new(|| Ok(Leftovers::default())),
+        remains: Arc::new(|| Ok(Leftovers::default())),
         retention: Retention::default(),
         grace: Duration::ZERO,
         lease: Some(Duration::from_secs(10)),
@@ -41,15 +45,29 @@ fn settings(folder: &Path, url: Option<&str>) -> Settings {
     }
 }
 
+/// Starts a controller. A process that another test has forked has this one's open files until it
+/// executes its program, and so may hold the lock of a folder for some milliseconds more.
+async fn start_with(settings: Settings) -> Result<Control, StartError> {
+    let deadline = Instant::now() + UNLOCKED_WITHIN;
+    loop {
+        match Control::start(World::real(1), settings.clone()).await {
+            Err(StartError::Folder(FolderError::Locked { .. })) if Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            started => return started,
+        }
+    }
+}
+
 async fn start(folder: &Path, url: &str) -> Result<AuthorizedRequest, StartError> {
-    let control = Control::start(World::real(1), settings(folder, Some(url))).await?;
+    let control = start_with(settings(folder, Some(url))).await?;
     control.set_open(true);
     Ok(control.local_request().await.expect("the operator's own"))
 }
 
 /// Why a controller does not start.
 async fn refused(settings: Settings) -> StartError {
-    match Control::start(World::real(1), settings).await {
+    match start_with(settings).await {
         Ok(_) => panic!("it started"),
         Err(error) => error,
     }
@@ -209,7 +227,7 @@ fn a_controller_without_the_clusters_authority_does_not_start() {
             assert!(said.contains(word), "{said}");
         }
         // The folder has the authority of another cluster.
-        let own = Control::start(World::real(1), settings(second.path(), None)).await;
+        let own = start_with(settings(second.path(), None)).await;
         own.expect("starts").shut_down().await;
         fs::remove_file(second.path().join("scree.db")).expect("removed");
         let other = refused(settings(second.path(), Some(&url))).await;
@@ -227,7 +245,7 @@ fn a_controller_without_the_clusters_authority_does_not_start() {
             new_authority: true,
             ..settings(second.path(), Some(&url))
         };
-        let control = Control::start(World::real(1), accepted).await;
+        let control = start_with(accepted).await;
         control.expect("starts").shut_down().await;
         let late = refused(settings(first.path(), Some(&url))).await;
         assert!(matches!(
@@ -307,7 +325,7 @@ fn a_copied_database_is_told_from_the_original() {
             restored_database: true,
             ..settings(folder.path(), Some(&copy))
         };
-        let control = Control::start(World::real(1), accepted).await;
+        let control = start_with(accepted).await;
         let control = control.expect("starts");
         let after = control
             .host(control.local_host())
@@ -378,7 +396,7 @@ fn a_data_directory_is_refused_with_another_database() {
             matches!(forgotten, StartError::Folder(FolderError::Elsewhere { .. })),
             "{forgotten}"
         );
-        let own = Control::start(World::real(1), settings(second.path(), None)).await;
+        let own = start_with(settings(second.path(), None)).await;
         own.expect("starts").shut_down().await;
         let moved = refused(settings(second.path(), Some(&url))).await;
         assert!(

@@ -71,7 +71,7 @@ impl Scene {
         let world = World::real(1);
         let settings = Settings {
             folder: folder.path().to_owned(),
-            remains: Box::new(|| Ok(Leftovers::default())),
+            remains: Arc::new(|| Ok(Leftovers::default())),
             retention: Retention::default(),
             grace: Duration::ZERO,
             lease: None,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::cache::{CacheFileSettings, CacheSettings};
@@ -239,7 +240,7 @@ fn cache_settings(arguments: &CacheArguments) -> Result<CacheSettings, Failure> 
 
 fn remains(world: &World, folder: &Path) -> FindLeftovers {
     let (world, folder) = (world.clone(), folder.to_owned());
-    Box::new(move || {
+    Arc::new(move || {
         let FormerAgent { certain, likely } = traces(&world, &folder)?;
         Ok(Leftovers { certain, likely })
     })
