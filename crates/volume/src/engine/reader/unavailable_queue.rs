@@ -127,7 +127,7 @@ impl WaitingReads {
         self.queue.push_back(waiting);
     }
 
-    /// Logs that no request waits any more.
+    /// Once no request waits any more: forgets the error, resets the limit of retries, and logs it.
     pub fn finish_recovery(&mut self) {
         if self.count() == 0 && self.last_error.take().is_some() {
             self.retrying_max = RETRIES_MIN;
