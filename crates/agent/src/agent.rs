@@ -115,7 +115,11 @@ impl Agent {
         // Volumes may be opened only after that check: the desired state may have changed meanwhile.
         let assignments = parts.foundation.controller.assignments(None).await?;
         self.apply(assignments);
-        parts.volumes.attachments.tried().await;
+        // Replaying one long journal may take longer than the leases of the other volumes last.
+        tokio::select! {
+            () = parts.volumes.attachments.tried() => {}
+            () = self.keep_entitled() => unreachable!("the loops never end"),
+        }
         parts.reporter.send(true).await;
         Ok(())
     }
@@ -244,8 +248,8 @@ impl Agent {
         shutting_down.unclean()
     }
 
-    /// Renews the leases and capabilities that a destage needs, which may take longer than a lease
-    /// lasts. [`Agent::run`] has ended by then.
+    /// Renews the leases and capabilities while [`Agent::run`] does not: while volumes are opened
+    /// before it, and destaged after it. Both may take longer than a lease lasts.
     async fn keep_entitled(&self) {
         tokio::join!(
             self.parts.storage.leases.run(),

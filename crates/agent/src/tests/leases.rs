@@ -8,7 +8,7 @@ use api::host::catalog_calls::Acquire;
 use api::host::{Access, AttachmentState};
 use base::{AttachmentId, BlockDevice as _, PartyId, Request, VolumeId};
 use catalog::LeaseSalt;
-use control::database::{Membership, NewAttachment, PartyRow, Reach};
+use control::database::{Database, Membership, NewAttachment, PartyRow, Reach};
 use world::{Clock as _, Millis};
 
 use super::end;
@@ -179,6 +179,49 @@ async fn leases_are_renewed_while_the_agent_ends() {
     }
     rig.disk.release();
     assert_eq!(ending.await.expect("no panic"), 0, "it has committed");
+    end(scree).await;
+}
+
+/// Regression: a starting agent renewed its leases only when every volume had been tried, so that
+/// one long replay lost the leases of all other volumes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_renewed_while_the_agent_starts() {
+    let rig = Rig::new();
+    let scree = start(&rig).await;
+    let (slow, _, open_volume) = written(&scree).await;
+    drop(open_volume);
+    scree.create("other").await;
+    scree.export("other").await.expect("served");
+    end(scree).await;
+
+    // One journal hangs; the other volume opens.
+    rig.disk
+        .hold(&rig.path().join("journals").join(slow.to_string()));
+    let settings = RigSettings {
+        lease: Some(LEASE),
+        ..rig.settings()
+    };
+    let world = rig.world();
+    let starting = tokio::spawn(async move { Scree::start(world, settings).await });
+    let held = Arc::clone(&rig.disk);
+    aside(move || held.wait_for_one()).await;
+    assert!(!starting.is_finished());
+    let database = Database::open(&rig.path().join("scree.db")).await;
+    let database = database.expect("opened");
+    for _ in 0..3 {
+        rig.clock.advance(LEASE / 2);
+        let now = rig.clock.wall();
+        eventually("the host has reported", async || {
+            let hosts = database.hosts().all().await.expect("read");
+            hosts[0]
+                .heard
+                .is_some_and(|heard| heard >= now)
+                .then_some(())
+        })
+        .await;
+    }
+    rig.disk.release();
+    let scree = starting.await.expect("no panic").expect("starts");
     end(scree).await;
 }
 
