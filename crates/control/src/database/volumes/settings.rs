@@ -32,8 +32,8 @@ impl Volumes<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if the journal's length
-    /// changes and the principal is not an administrator; [`DatabaseError::Refused`] if the volume is
-    /// being deleted, or the name is ambiguous.
+    /// changes and the principal is not an administrator; [`DatabaseError::Refused`] if the volume
+    /// is being deleted, or the name is ambiguous.
     pub async fn set_settings(
         self,
         principal: &Principal,
