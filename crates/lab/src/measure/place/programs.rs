@@ -106,8 +106,8 @@ fn ends_with_us(command: &Command) -> Command {
     ends
 }
 
-/// Starts a program with the arguments of `command`, and without its other settings. The program is
-/// killed when the returned value is dropped, and gets SIGTERM when the thread that calls this
+/// Starts a program with the arguments of `command`, and without its other settings. The program
+/// is killed when the returned value is dropped, and gets SIGTERM when the thread that calls this
 /// ends. Its standard error goes to the file `says`; its standard output is discarded.
 ///
 /// # Errors
