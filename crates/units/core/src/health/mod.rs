@@ -16,6 +16,10 @@
 //!      └ Newer ──────────► Missing   ──────┘  neither
 //! ```
 //!
+//! An error leads to its state from every other state, except that failed reads count only in
+//! `Healthy` and `Failing`. `Tampered` counts as `Io`, and a probe that is `NotAllowed` as a failed
+//! write.
+//!
 //! In every state but `Healthy` a probe is due after a quarter of a second, and after each
 //! failed probe twice as long, up to ten seconds. An agent looks once a second for units whose
 //! probe is due, and probes all units every five seconds.
