@@ -27,7 +27,7 @@ use crate::health::state::Probed;
 /// A healthy database answers within this time.
 const DATABASE_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long the result of a query is reused for readiness.
+/// How long the result of a query is reused.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Control {
