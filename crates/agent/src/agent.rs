@@ -112,7 +112,8 @@ impl Agent {
         parts.storage.units.wait_until_found().await;
         parts.storage.units.refuse_if_held()?;
         parts.storage.age.check().await?;
-        // Volumes may be opened only after that check: the desired state may have changed meanwhile.
+        // Volumes may be opened only after that check: the desired state may have changed
+        // meanwhile.
         let assignments = parts.foundation.controller.assignments(None).await?;
         self.apply(assignments);
         // Replaying one long journal may take longer than the leases of the other volumes last.

@@ -1,18 +1,18 @@
-//! [`Folder`]: the data directory of an agent (D below), which may also be that of a controller.
+//! [`Folder`]: the data directory of an agent, which may also be that of a controller.
 //!
 //! ```text
-//!   D/agent.lock       held by the agent
-//!   D/filter-keys/TENANT/NAME   keys of a tenant, for the filters of its volumes
-//!   D/keys/            keys.toml and key files, unless they are configured elsewhere
-//!   D/filter-certificates/TENANT/NAME/   TLS certificates for those filters
-//!   D/filter-sockets/TENANT/NAME   NBD servers for the filters of a tenant's volumes
-//!   D/chains/vol-…/    files of the filters of a volume: journals, notes and traces
-//!   D/events/vol-….jsonl   events of the filters of a volume
-//!   D/units/u1 …       folder units created on the first start
-//!   D/journal/vol-…    the journal of an attached volume
-//!   D/nbd.sock         NBD server
-//!   D/unpinned         count of unpinned images that the cache last applied
-//!   D/vm/att-….sock    NBD server for one attachment to a VM
+//!  <data>/agent.lock                        held by the agent
+//!  <data>/chains/vol-…/                     journals, notes and traces of a volume's filters
+//!  <data>/events/vol-….jsonl                events of the filters of a volume
+//!  <data>/filter-certificates/TENANT/NAME/  TLS certificates for the filters of TENANT's volumes
+//!  <data>/filter-keys/TENANT/NAME           keys for these filters
+//!  <data>/filter-sockets/TENANT/NAME        NBD servers for these filters
+//!  <data>/journal/vol-…                     the journal of an attached volume
+//!  <data>/keys/                             keys.toml and key files, unless configured elsewhere
+//!  <data>/nbd.sock                          NBD server
+//!  <data>/units/u1 …                        folder units created on the first start
+//!  <data>/unpinned                          count of unpinned images that the cache last applied
+//!  <data>/vm/att-….sock                     NBD server for one attachment to a VM
 //! ```
 
 use std::fs::{File, TryLockError};

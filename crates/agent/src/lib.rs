@@ -8,8 +8,8 @@
 //! * `cleaning`: what nothing needs any more is removed and freed
 //! * `attach`: attachments, from what is desired to an open volume, and back
 //! * `jobs`: what controllers request once
-//! * [`audits`]: what some units alone reveal of a volume; [`cache`]: the host's cache, and preloads
-//!   of images into it
+//! * [`audits`]: what some units alone reveal of a volume; [`cache`]: the host's cache, and
+//!   preloads of images into it
 //! * `filters`: the filters that volumes are served through; `repair`: copysets
 //! * `background`: what audits and preloads have in common
 //! * `export`: open volumes, and the NBD server

@@ -143,8 +143,8 @@ impl Client {
         self
     }
 
-    /// Presents another certificate from the next request on. Connections with the former one are not
-    /// used any more.
+    /// Presents another certificate from the next request on. Connections with the former one are
+    /// not used any more.
     pub fn renew(&self, config: Arc<ClientConfig>) {
         if let Some(tls) = &self.inner.tls {
             tls.send_replace(config);
@@ -378,8 +378,8 @@ fn broken(error: &dyn std::fmt::Display) -> ClientError {
     ClientError::Broken(error.to_string())
 }
 
-/// The text of a TLS error about a certificate, with a remedy. A server rejects the client's certificate after
-/// the handshake, with the first answer.
+/// The text of a TLS error about a certificate, with a remedy. A server rejects the client's
+/// certificate after the handshake, with the first answer.
 fn refused_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     use rustls::AlertDescription as Alert;
     use rustls::{CertificateError, Error};

@@ -138,8 +138,8 @@ pub struct CertificateFiles<'a> {
 }
 
 impl Profile {
-    /// Joins a cluster as the party that `token` was issued for. The authority of the controllers at
-    /// `urls` must have this fingerprint. The first that answers is used.
+    /// Joins a cluster as the party that `token` was issued for. The authority of the controllers
+    /// at `urls` must have this fingerprint. The first that answers is used.
     ///
     /// # Errors
     /// [`ProfileError`].

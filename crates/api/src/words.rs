@@ -205,8 +205,8 @@ words!(
     /// - `attached`: the volume can be used
     /// - `detaching`: the host is closing the volume
     /// - `detached`: the attachment has ended
-    /// - `busy`: it cannot be detached yet, because the guest holds the disk or the volume cannot be
-    ///   closed; `message` says which
+    /// - `busy`: it cannot be detached yet, because the guest holds the disk or the volume cannot
+    ///   be closed; `message` says which
     /// - `error`: the volume cannot be used; `message` says why, and the host keeps trying
     AttachmentState {
         /// The host is opening the volume.

@@ -404,7 +404,8 @@ mod tests {
 
     const BYTES: [u8; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
-    /// Every way to cut ten bytes into slices, some of them empty.
+    /// Every way to cut ten bytes into three slices, which may be empty, with an empty slice before
+    /// the last one.
     fn cuts() -> impl Iterator<Item = Vec<usize>> {
         (0..=10)
             .flat_map(|first| (first..=10).map(move |second| vec![0, first, second, second, 10]))

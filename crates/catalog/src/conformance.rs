@@ -1,7 +1,8 @@
 //! The conformance suite of [`Catalog`]: claims that are run against the database and against the
 //! catalog in memory.
 //!
-//! Each claim gets a new, empty catalog behind a [`Fixture`], and panics if the catalog violates it.
+//! Each claim gets a new, empty catalog behind a [`Fixture`], and panics if the catalog violates
+//! it.
 
 use crate::LeaseSalt;
 use crate::{

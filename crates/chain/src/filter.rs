@@ -18,7 +18,8 @@ pub enum Opening {
 /// Why a filter cannot be used. Its owner reads the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The disk has too little free space for the file of the filter, or holds no file of that size.
+    /// The disk has too little free space for the file of the filter, or holds no file of that
+    /// size.
     #[error("{0}")]
     StorageFull(String),
     /// Any other reason.

@@ -7,9 +7,10 @@ use crate::{FilterContext, PendingQueue, RemoteDisk};
 /// A filter's program across its restarts. As a disk it is what the program makes of the disk
 /// below, which the program reaches through the [`PendingQueue`] that it was made with.
 ///
-/// [`RemoteDisk::link_state`] is `Connecting` from a launch until the program is ready, and `Broken` before
-/// the first launch and after the program has ended or violated the protocol. Requests without an
-/// answer, and changes that no flush has covered, are replayed in order once it is `Ready` again.
+/// [`RemoteDisk::link_state`] is `Connecting` from a launch until the program is ready, and
+/// `Broken` before the first launch and after the program has ended or violated the protocol.
+/// Requests without an answer, and changes that no flush has covered, are replayed in order once it
+/// is `Ready` again.
 pub trait Program: RemoteDisk {
     /// Stops the running program, if any, and launches it again. Does not wait.
     fn launch(&mut self);

@@ -2,8 +2,8 @@
 //! controllers' data directories. The key is not in the database.
 //!
 //! ```text
-//!   DIR/authority.pem    the certificate, with which signatures are verified
-//!   DIR/authority.key    the private key, readable only by the user who runs the controller
+//!   <data>/authority.pem    the certificate, with which signatures are verified
+//!   <data>/authority.key    the private key, readable only by the user who runs the controller
 //! ```
 //!
 //! All controllers of a database have the same two files. The first one creates them, and an

@@ -19,8 +19,8 @@ const CHANGE_MS: u64 = 60_000;
 /// anyway, and continues while no controller answers.
 const READ_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The largest number of lineage tags, ranges and segments in one answer, of 8 or 16 bytes each. The
-/// want that exceeds it is still answered.
+/// The largest number of lineage tags, ranges and segments in one answer, of 8 or 16 bytes each.
+/// The want that exceeds it is still answered.
 const ANSWER_ITEMS_MAX: usize = 1 << 16;
 
 /// Signs the capabilities of one host at one moment.

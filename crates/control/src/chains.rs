@@ -79,9 +79,10 @@ impl Chains<'_> {
     /// # Errors
     /// [`ControlError::Invalid`] for an invalid policy; [`ControlError::NotFound`] (the volume);
     /// [`ControlError::Forbidden`] unless the principal administers and may use the volume and the
-    /// volumes that its filters write; [`ControlError::Conflict`] if it is being deleted, its name is
-    /// ambiguous, or its filters would write in a loop, or a volume that other filters write;
-    /// [`ControlError::QuotaExceeded`] of chains. If a host cannot apply it, its attachments say so.
+    /// volumes that its filters write; [`ControlError::Conflict`] if it is being deleted, its name
+    /// is ambiguous, or its filters would write in a loop, or a volume that other filters write;
+    /// [`ControlError::QuotaExceeded`] of chains. If a host cannot apply it, its attachments say
+    /// so.
     pub async fn apply(self, policy: &str) -> Result<ChainView, ControlError> {
         let policy = policy.to_owned();
         self.request

@@ -1,10 +1,10 @@
 //! The data directory of a controller.
 //!
 //! ```text
-//!   DIR/scree.db       the database, if it is SQLite
-//!   DIR/database       the URL of a database elsewhere, without its password
-//!   DIR/lock           held by the process that serves the directory
-//!   DIR/api.sock       the HTTP API, for the user who runs the controller
+//!   <data>/scree.db       the database, if it is SQLite
+//!   <data>/database       the URL of a database elsewhere, without its password
+//!   <data>/lock           held by the process that serves the directory
+//!   <data>/api.sock       the HTTP API, for the user who runs the controller
 //! ```
 
 use std::fs::{File, TryLockError};

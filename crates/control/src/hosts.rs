@@ -1,5 +1,5 @@
-//! The controller's part of the host RPC (`api::host`): the desired state of a host, its reports and
-//! its leases.
+//! The controller's part of the host RPC (`api::host`): the desired state of a host, its reports
+//! and its leases.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -48,10 +48,10 @@ impl Audits<'_> {
     ///
     /// # Errors
     /// [`ControlError::NotFound`] (the volume, the snapshot, a unit);
-    /// [`ControlError::Forbidden`] unless the principal may read the volume, and may use a host that
-    /// could run it; [`ControlError::Conflict`] if the volume was never destaged or is being deleted,
-    /// the snapshot belongs to another volume or is not completed, a unit is in no copyset, or too
-    /// many audits are running; [`ControlError::Invalid`] if no unit is named;
+    /// [`ControlError::Forbidden`] unless the principal may read the volume, and may use a host
+    /// that could run it; [`ControlError::Conflict`] if the volume was never destaged or is being
+    /// deleted, the snapshot belongs to another volume or is not completed, a unit is in no
+    /// copyset, or too many audits are running; [`ControlError::Invalid`] if no unit is named;
     /// [`ControlError::Unavailable`] if no such host reports.
     pub async fn begin(
         self,

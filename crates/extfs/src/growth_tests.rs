@@ -217,8 +217,8 @@ fn ring(disk: &Image) -> Vec<u64> {
         .collect()
 }
 
-/// The writes that turn `disk` into `replayed`: the blocks of the journal that a commit writes. Some
-/// hold zeroes, as the disk did before.
+/// The writes that turn `disk` into `replayed`: the blocks of the journal that a commit writes.
+/// Some hold zeroes, as the disk did before.
 fn committed<'a>(disk: &'a Image, replayed: &'a Image, block_bytes: usize) -> Vec<(u64, &'a [u8])> {
     let changed = disk.written(replayed, block_bytes);
     let ring = ring(disk);
@@ -340,8 +340,8 @@ fn growth_that_cannot_be_followed_requires_a_new_read() {
     assert!(live.take_outdated());
 }
 
-/// When there is no more space for descriptors next to the others, a kernel places them in their own
-/// groups from some group on. These groups have no copies of the others. An inode table at the
+/// When there is no more space for descriptors next to the others, a kernel places them in their
+/// own groups from some group on. These groups have no copies of the others. An inode table at the
 /// position of such a copy was once taken for one.
 #[test]
 fn copies_of_descriptors_are_where_dumpe2fs_reports_them() {

@@ -130,8 +130,8 @@ impl Inode {
     }
 }
 
-/// The names of a directory that are in its inode. Those that do not fit into the map's place are the
-/// value of an attribute.
+/// The names of a directory that are in its inode. Those that do not fit into the map's place are
+/// the value of an attribute.
 fn inline_names(place: &[u8], bytes: &[u8]) -> Map {
     let more = inline_attribute(bytes);
     Map::InlineNames {

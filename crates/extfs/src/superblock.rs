@@ -68,7 +68,8 @@ pub enum FormatError {
     Invalid(&'static str),
 }
 
-/// The bytes of the superblock in content at offset `at` of a file system, if all of them are there.
+/// The bytes of the superblock in content at offset `at` of a file system, if all of them are
+/// there.
 pub(super) fn bytes_in(at: u64, content: &[u8]) -> Option<&[u8; BYTES]> {
     let begin = usize::try_from(OFFSET.checked_sub(at)?).ok()?;
     content.get(begin..)?.first_chunk()

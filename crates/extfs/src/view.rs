@@ -53,7 +53,8 @@ pub struct View {
     pub(super) groups: Groups,
     pub(super) owners: Owners,
     pub(super) files: HashMap<u32, Box<File>>,
-    /// The names in directories, by block. Names in an inode have the key of [`super::names::names_key`].
+    /// The names in directories, by block. Names in an inode have the key of
+    /// [`super::names::names_key`].
     pub(super) names: HashMap<u64, Names>,
     /// Further directory blocks that hold names of a file, in addition to [`File::named_in`].
     pub(super) also_named_in: HashMap<u32, Vec<u64>>,

@@ -117,9 +117,9 @@ pub(super) fn digest_of(key: &KeyBytes, random: &dyn Random) -> Value {
 }
 
 impl Header {
-    /// A header for a disk that has none, its key, and the steps that write it. `sector_bytes` is 512
-    /// or 4096; `done` is the number of re-encryptions that count as done. Takes as long as `cost`
-    /// says.
+    /// A header for a disk that has none, its key, and the steps that write it. `sector_bytes` is
+    /// 512 or 4096; `done` is the number of re-encryptions that count as done. Takes as long as
+    /// `cost` says.
     ///
     /// # Errors
     /// [`SlotError::Cost`], [`SlotError::Header`].
@@ -178,7 +178,8 @@ impl Header {
         Ok((header, key, steps))
     }
 
-    /// Whether formatting was interrupted, so that the disk has no data yet. `disk` is its beginning.
+    /// Whether formatting was interrupted, so that the disk has no data yet. `disk` is its
+    /// beginning.
     #[must_use]
     pub fn is_being_formatted(disk: &[u8]) -> bool {
         let there = disk.get(MARK_OFFSET as usize..);

@@ -53,8 +53,8 @@ fn cases(lines: &'static str) -> impl Iterator<Item = Case> {
     })
 }
 
-/// Headers that are refused. Each line has the changed field as a JSON pointer, its value, and a part
-/// of the error.
+/// Headers that are refused. Each line has the changed field as a JSON pointer, its value, and a
+/// part of the error.
 const UNSUPPORTED: &str = r##"
 # Null ciphers and other ciphers
 /segments/0/encryption | "cipher_null-ecb" | encrypts nothing

@@ -5,8 +5,8 @@
 //!            [--spin-us N]
 //! ```
 //!
-//! Prints one line per listener and serves until its standard input ends. `--tls` requires TLS, with
-//! `ca-cert.pem`, `server-cert.pem` and `server-key.pem` of that folder.
+//! Prints one line per listener and serves until its standard input ends. `--tls` requires TLS,
+//! with `ca-cert.pem`, `server-cert.pem` and `server-key.pem` of that folder.
 
 use std::error::Error;
 use std::io::Read;

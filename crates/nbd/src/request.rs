@@ -259,7 +259,9 @@ impl Command {
     /// Checks a header.
     ///
     /// # Errors
-    /// The first reason in the order of [`Refusal`].
+    /// The first of these reasons: the command or a flag is unknown, the export is stopping, it is
+    /// read-only, the command was not negotiated, the data are too long, the range is not within
+    /// the device, the range of a block status is empty.
     pub fn check(header: &Header, rules: &Rules) -> Result<Self, Refusal> {
         if header.command == command::DISC {
             return Ok(Self::Disconnect);

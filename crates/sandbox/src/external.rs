@@ -3,8 +3,9 @@
 //! program in a file:
 //!
 //! ```toml
-//! # D/filter-programs/readahead.toml
-//! command = ["nbdkit", "-f", "-U", "{socket}", "--filter=readahead", "nbd", "socket={below}", "export=disk"]
+//! # <data>/filter-programs/readahead.toml
+//! command = ["nbdkit", "-f", "-U", "{socket}", "--filter=readahead",
+//!            "nbd", "socket={below}", "export=disk"]
 //! export = "disk"
 //! ```
 

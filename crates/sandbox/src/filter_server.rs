@@ -30,8 +30,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often timeouts are checked while there are connections.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The pause before the server accepts again after it failed to: most likely the process has no file
-/// descriptor left, until some connections end.
+/// The pause before the server accepts again after it failed to: most likely the process has no
+/// file descriptor left, until some connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// The maximal number of connections. A session has two.

@@ -1,5 +1,5 @@
-//! JSON values as YAML. Strings are quoted as in JSON, which YAML 1.2 reads alike, so that no string
-//! is read as a number or a date.
+//! JSON values as YAML. Strings are quoted as in JSON, which YAML 1.2 reads alike, so that no
+//! string is read as a number or a date.
 
 use serde_json::Value;
 

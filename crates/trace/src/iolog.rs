@@ -1,8 +1,8 @@
 //! Writes records as a log of fio, version 3, which `fio --read_iolog` replays.
 //!
 //! A line is `TIMESTAMP FILE ACTION OFFSET LENGTH`, with the time in microseconds since the start.
-//! fio has no action for writing zeroes, which becomes `write`, nor for prefetching and requests for
-//! extents, which are left out.
+//! fio has no action for writing zeroes, which becomes `write`, nor for prefetching and requests
+//! for extents, which are left out.
 
 use std::fmt::Write as _;
 

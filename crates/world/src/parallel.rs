@@ -111,7 +111,8 @@ pub fn parallel<T: Send + 'static>(pool: &dyn Pool, width: usize, tasks: Vec<Tas
 /// given up, and those that have not begun are not run.
 ///
 /// The calling thread runs no task, except where the pool has no threads: there it runs all tasks,
-/// one after another.
+/// one after another. So a job of the same pool must not call this: it would wait for tasks that
+/// wait for its thread.
 pub fn parallel_with_timeout<T: Send + 'static>(
     pool: &dyn Pool,
     width: usize,

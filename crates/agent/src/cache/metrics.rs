@@ -1,4 +1,5 @@
-//! The cache's metrics. All counts are of blocks of 4 KiB.
+//! The cache's metrics. The API counts blocks of 4 KiB ([`CACHE_BLOCK_BYTES`]); metrics named
+//! `_bytes` convert them.
 
 use api::types::{
     CACHE_BLOCK_BYTES, CacheArea, CacheFile, CacheLookups, HostCache, LookupsByArea, VolumeCache,

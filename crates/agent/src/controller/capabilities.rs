@@ -178,7 +178,8 @@ impl CapabilityCache {
         due.chunks(WANTS_MAX).map(<[Want]>::to_vec).collect()
     }
 
-    /// Stores the answer to a want that was requested at `requested`; returns the capabilities to show.
+    /// Stores the answer to a want that was requested at `requested`; returns the capabilities to
+    /// show.
     pub fn store_answer(
         &self,
         requested: Duration,

@@ -2,7 +2,7 @@
 //! memory for readers that poll a controller.
 //!
 //! ```text
-//!  filters ── batches, no wait ──▶ channel ──▶ writer ──▶ D/events/vol-….jsonl
+//!  filters ── batches, no wait ──▶ channel ──▶ writer ──▶ <data>/events/vol-….jsonl
 //!   (the disk's thread)                          └──▶ the last lines, by sequence
 //! ```
 //!

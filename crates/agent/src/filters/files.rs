@@ -3,12 +3,12 @@
 //! and "Traces").
 //!
 //! ```text
-//!  D/chains/vol-…/FILTER.journal          removed with its filter; it is empty, or quarantined
-//!  D/chains/vol-…/FILTER.journal.new      likewise
-//!  D/chains/vol-…/FILTER.journal.quarantined-7  quarantined; stays until an operator removes it
-//!  D/chains/vol-…/FILTER.replicas         removed with its filter, unless the volume is incomplete
-//!  D/chains/vol-…/FILTER.trace[.N]        stays after its filter, while there is room for it
-//!  D/events/vol-….jsonl[.N]               stays as long as the volume
+//! <data>/chains/vol-…/FILTER.journal                removed with its filter; empty, or quarantined
+//! <data>/chains/vol-…/FILTER.journal.new            likewise
+//! <data>/chains/vol-…/FILTER.journal.quarantined-7  stays until an operator removes it
+//! <data>/chains/vol-…/FILTER.replicas               removed like these, if the volume is complete
+//! <data>/chains/vol-…/FILTER.trace[.N]              stays after its filter, while there is room
+//! <data>/events/vol-….jsonl[.N]                     stays as long as the volume
 //! ```
 //!
 //! Invariant: no file of a filter in the current chain is ever removed, and no acknowledged write.

@@ -3,8 +3,8 @@
 //! (docs/internals/journal-filter.md).
 //!
 //! ```text
-//!  D/chains/vol-…/FILTER.journal            the journal of a filter
-//!  D/chains/vol-…/FILTER.journal.quarantined-7    quarantined: acknowledged under lease 7
+//!  <data>/chains/vol-…/FILTER.journal                the journal of a filter
+//!  <data>/chains/vol-…/FILTER.journal.quarantined-7  quarantined: acknowledged under lease 7
 //! ```
 //!
 //! Invariants: a volume is not served while a journal has content that no filter of its chain will

@@ -1,8 +1,8 @@
 //! [`FilterKeys`]: the keys of filters, which policies name.
 //!
 //! ```text
-//!   D/filter-keys/TENANT/NAME     readable by this user only; its first line is the passphrase
-//!   DIR/keys/NAME                 the same for a relay
+//!   <data>/filter-keys/TENANT/NAME  readable by this user only; its first line is the passphrase
+//!   DIR/keys/NAME                   the same for a relay
 //! ```
 //!
 //! The filters of a volume can use only the keys of the volume's owner.

@@ -3,8 +3,8 @@
 //! (docs/internals/live-reconfiguration.md).
 //!
 //! ```text
-//!  D/chains/vol-…/served     {"attachment", "chain", "next"}
-//!  D/chains/vol-…/leases     the consecutive leases of this host
+//!  <data>/chains/vol-…/served     {"attachment", "chain", "next"}
+//!  <data>/chains/vol-…/leases     the consecutive leases of this host
 //!
 //!  open ─▶ note chain ─▶ admit clients ─▶ note chain, next ─▶ hot swap ─▶ next is chain
 //! ```

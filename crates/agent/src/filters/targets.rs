@@ -6,9 +6,9 @@
 //! networks that the operator names; by default there are none.
 //!
 //! ```text
-//!   nbd+unix:///EXPORT?socket=NAME    D/filter-sockets/TENANT/NAME
+//!   nbd+unix:///EXPORT?socket=NAME    <data>/filter-sockets/TENANT/NAME
 //!   nbd://ADDRESS:PORT/EXPORT         if a --filter-network contains the address
-//!   nbds…?tls-certificates=NAME       D/filter-certificates/TENANT/NAME
+//!   nbds…?tls-certificates=NAME       <data>/filter-certificates/TENANT/NAME
 //!   volume NAME                       the volume that the controllers name
 //! ```
 

@@ -1,7 +1,7 @@
 //! [`Plugging`]: plugs the disks of attachments into VMs, and unplugs them.
 //!
 //! ```text
-//!  D/vm/att-….sock    mode 600, owned by the user who runs the VM
+//!  <data>/vm/att-….sock    mode 600, owned by the user who runs the VM
 //! ```
 //!
 //! Requests to one VM are sequential, because its monitor serves one client at a time. Each may be

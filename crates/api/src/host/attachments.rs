@@ -19,8 +19,8 @@ pub struct Assignment {
     pub generation: u64,
     /// Whether it should be attached; otherwise it should be detached.
     pub attached: bool,
-    /// The last epoch of another host that had the volume, as long as no lease was acquired for this
-    /// attachment: a journal that this host has is older.
+    /// The last epoch of another host that had the volume, as long as no lease was acquired for
+    /// this attachment: a journal that this host has is older.
     pub fenced: Option<u32>,
     /// Whether a lease was acquired for it: its journal may be newer than the head.
     pub leased: bool,

@@ -65,8 +65,8 @@ calls! {
     MoveAhead = "move-ahead" { leases: u64 } -> bool;
     /// Returns a certificate that unit daemons accept, for the key of a signing request in PEM.
     SignCertificate = "sign-certificate" { request_pem: String } -> Certificate;
-    /// Returns capabilities on unit daemons, at most [`WANTS_MAX`](super::WANTS_MAX), for the holder
-    /// of the public key with this SHA-256.
+    /// Returns capabilities on unit daemons, at most [`WANTS_MAX`](super::WANTS_MAX), for the
+    /// holder of the public key with this SHA-256.
     SignCapabilities = "sign-capabilities" {
         holder: [u8; 32],
         wants: Vec<Want>,

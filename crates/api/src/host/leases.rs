@@ -9,8 +9,8 @@ pub const LEASES_MAX: usize = 16_384;
 /// The largest number of journals that one renewal asks about.
 pub const JOURNALS_MAX: usize = 256;
 
-/// A sign of life of a host, which renews its leases. It is separate from the report, which waits for
-/// volumes and units.
+/// A sign of life of a host, which renews its leases. It is separate from the report, which waits
+/// for volumes and units.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewal {
     /// The leases of the host, at most [`LEASES_MAX`].

@@ -23,8 +23,8 @@ pub struct RepairJob {
     pub uncommitted: Vec<Range<u64>>,
     /// No segment has this serial, or a later one.
     pub serial_next: u64,
-    /// Rebuilding members, with the serials of the segments that may be wrong. Any segment of a member
-    /// that is not listed may be wrong.
+    /// Rebuilding members, with the serials of the segments that may be wrong. Any segment of a
+    /// member that is not listed may be wrong.
     pub suspect: Vec<(UnitId, Vec<Range<u64>>)>,
     /// Whether members that are in sync are compared as well.
     pub is_comparison: bool,
@@ -49,7 +49,8 @@ pub struct RepairOutcome {
     pub in_sync: Vec<(UnitId, u64)>,
     /// Members that counted as in sync, and are not.
     pub out_of_sync: Vec<UnitId>,
-    /// Members to which a pass copied, or should have copied, something; `None` if no pass was made.
+    /// Members to which a pass copied, or should have copied, something; `None` if no pass was
+    /// made.
     pub copied_to: Option<Vec<UnitId>>,
     /// Whether all members were compared.
     pub compared: bool,

@@ -16,8 +16,8 @@ pub const AUDIT_FILES_MAX: usize = 10_000;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditVolume {
-    /// The units that are assumed compromised: ids, daemons' names, or the last part of a URL if it is
-    /// unique.
+    /// The units that are assumed compromised: ids, daemons' names, or the last part of a URL if it
+    /// is unique.
     #[schema(min_items = 1, max_items = 1000, pattern = r"^[^\u0000]*$")]
     pub units: Vec<String>,
     /// Audit this snapshot of the volume (name or id) instead of its newest version.
@@ -44,14 +44,14 @@ pub struct Audit {
     /// The number of the audited version. Later writes, and what is in a journal, are not in it.
     pub version: u64,
     /// How much the journal of the volume's host held that was in no version when the audit was
-    /// requested, in bytes: it was on no unit. Left out for a snapshot, and if the volume was not in
-    /// use.
+    /// requested, in bytes: it was on no unit. Left out for a snapshot, and if the volume was not
+    /// in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
     /// The ids of the units that are assumed compromised.
     pub units: Vec<String>,
-    /// How the volume's blocks were placed on units when the audit was requested, for comparison with
-    /// the model.
+    /// How the volume's blocks were placed on units when the audit was requested, for comparison
+    /// with the model.
     pub placement: AuditPlacement,
     /// The name of the user who requested it. Shown to that user and to those who administer the
     /// volume.

@@ -34,8 +34,8 @@ pub struct Unit {
     pub message: Option<Message>,
     /// The failure zone it is in, such as a rack, if one was set.
     pub zone: Option<String>,
-    /// Properties of its storage that were probed when it was added. Empty if none were, or the host
-    /// has not reported them yet.
+    /// Properties of its storage that were probed when it was added. Empty if none were, or the
+    /// host has not reported them yet.
     pub facts: Vec<UnitFact>,
 }
 
@@ -186,8 +186,8 @@ pub struct Key {
     /// The key's state.
     #[schema(value_type = KeyState)]
     pub state: String,
-    /// How many data keys it wraps: one for each volume, and for each deleted volume that a clone or
-    /// a snapshot needs.
+    /// How many data keys it wraps: one for each volume, and for each deleted volume that a clone
+    /// or a snapshot needs.
     pub lineages: u64,
     /// If it is retiring: the id of the key that replaces it.
     #[schema(pattern = "^key-[0-9a-f]{17}$")]

@@ -52,8 +52,8 @@ pub struct Preload {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MarkImage {
-    /// Whether its blocks stay in the hosts' caches; unchanged if it is left out. Only administrators
-    /// may pin. `false` is refused for a volume that is not an image.
+    /// Whether its blocks stay in the hosts' caches; unchanged if it is left out. Only
+    /// administrators may pin. `false` is refused for a volume that is not an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
 }

@@ -122,8 +122,8 @@ pub struct AddGrant {
     /// The name of the user who gets the right.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "alice")]
     pub user: String,
-    /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take snapshots) or `administer`
-    /// (everything except transfer). On a snapshot only `read`, on a host only `use`.
+    /// `read` (attach read-only, clone), `use` (attach), `snapshot` (take snapshots) or
+    /// `administer` (everything except transfer). On a snapshot only `read`, on a host only `use`.
     #[schema(value_type = Right)]
     pub right: String,
     /// The volume (name or id). The right covers its snapshots.

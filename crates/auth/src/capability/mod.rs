@@ -5,8 +5,8 @@
 //! docs/internals/unit-protocol.md their encoding.
 //!
 //! A capability names no volume and no lineage: [`LineageTag`](base::LineageTag) and [`Fence`] are
-//! hashes, from which a unit learns only what belongs together. This module must not know who requests
-//! a capability and why, sockets, or clocks.
+//! hashes, from which a unit learns only what belongs together. This module must not know who
+//! requests a capability and why, sockets, or clocks.
 
 mod bytes;
 mod scope;

@@ -34,8 +34,8 @@ impl KeyType for Seed {
 }
 
 impl SigningKey {
-    /// Derives the key from a secret of the cluster's controllers, of any length. All holders of the
-    /// secret derive the same key.
+    /// Derives the key from a secret of the cluster's controllers, of any length. All holders of
+    /// the secret derive the same key.
     #[must_use]
     pub fn derive(secret: &[u8]) -> Self {
         let mut seed = Zeroizing::new([0; 32]);

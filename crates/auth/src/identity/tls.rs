@@ -171,9 +171,9 @@ impl ServerTls {
         Arc::clone(&self.config)
     }
 
-    /// The peer that has presented this chain in a handshake, at the time `now`; `None` for an empty
-    /// chain. The two kinds of authorities are tried separately, since the kind decides how the
-    /// peer is identified.
+    /// The peer that has presented this chain in a handshake, at the time `now`; `None` for an
+    /// empty chain. The two kinds of authorities are tried separately, since the kind decides how
+    /// the peer is identified.
     ///
     /// # Errors
     /// [`PeerError`]; [`PeerError::Unsigned`] if the certificate has expired since the handshake.

@@ -195,8 +195,8 @@ impl MemoryCatalog {
             .retain(|segment, _| segment.copyset() != copyset);
     }
 
-    /// Segments and serials that no version names yet: open segments with their committed slots; reserved
-    /// serials that no commit used; and the first serial that is not reserved.
+    /// Segments and serials that no version names yet: open segments with their committed slots;
+    /// reserved serials that no commit used; and the first serial that is not reserved.
     #[must_use]
     pub fn uncommitted(&self) -> (Vec<OpenSegment>, Vec<Range<u64>>, u64) {
         let state = self.lock();

@@ -296,8 +296,8 @@ mod tests {
         assert!((60..140).contains(&reads), "{reads}");
     }
 
-    /// The faults were drawn again for each retry, so a request that found the device busy failed more
-    /// often.
+    /// The faults were drawn again for each retry, so a request that found the device busy failed
+    /// more often.
     #[test]
     fn a_retried_request_keeps_its_faults() {
         let config = FaultConfig {

@@ -64,9 +64,9 @@ impl Rate {
         }
     }
 
-    /// Starts a request if the limits allow it now, and counts it once it is started. A request that
-    /// moves no data (`bytes` is `None`) counts as a request only, and does not wait for the limit on
-    /// bytes.
+    /// Starts a request if the limits allow it now, and counts it once it is started. A request
+    /// that moves no data (`bytes` is `None`) counts as a request only, and does not wait for the
+    /// limit on bytes.
     fn pace(&mut self, bytes: Option<u64>, start: impl FnOnce() -> Started) -> Started {
         let now = self.clock.monotonic();
         let moved = self.bytes.as_ref().filter(|_| bytes.is_some());

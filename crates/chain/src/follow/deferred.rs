@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// The largest length of all deferred writes, in bytes. The filter's limit on memory counts if it is
-/// lower.
+/// The largest length of all deferred writes, in bytes. The filter's limit on memory counts if it
+/// is lower.
 const BYTES_MAX: usize = 256 << 20;
 
 /// A change of the disk.

@@ -9,8 +9,9 @@
 //!  3. reread   1 again when there may be another file system, while 2 continues
 //! ```
 //!
-//! Invariants: it makes no requests itself, but lets its filter make them ([`Follower::next_read`]); it
-//! never waits; the writes that it defers are bounded. Each write is reported once, in order.
+//! Invariants: it makes no requests itself, but lets its filter make them
+//! ([`Follower::next_read`]); it never waits; the writes that it defers are bounded. Each write is
+//! reported once, in order.
 
 mod deferred;
 mod disk;
@@ -431,7 +432,8 @@ impl Follower {
         self.returned = Some(read);
     }
 
-    /// Registers a read that the filter has started. Its result is passed to [`Follower::completed`].
+    /// Registers a read that the filter has started. Its result is passed to
+    /// [`Follower::completed`].
     pub fn started(&mut self, read: ReadRequest) -> Token {
         self.pending.add(read)
     }

@@ -1,12 +1,12 @@
 //! Transactions: a change is applied completely or not at all, as if no other one ran at the same
 //! time.
 //!
-//! PostgreSQL aborts one of two transactions that cannot be serialized, and guarantees no progress: a
-//! retried one may be aborted again, any number of times. So every
-//! transaction begins by sharing the lock of the empty table `turns`, and after [`SHARED_MAX`]
-//! attempts takes the lock exclusively: it waits for those that have begun, later ones wait for
-//! it, and nothing can come in between. The lock is taken before the first read, so a transaction
-//! that waits for it holds nothing, and sees what was done meanwhile.
+//! PostgreSQL aborts one of two transactions that cannot be serialized, and guarantees no progress:
+//! a retried one may be aborted again, any number of times. So every transaction begins by sharing
+//! the lock of the empty table `turns`, and after [`SHARED_MAX`] attempts takes the lock
+//! exclusively: it waits for those that have begun, later ones wait for it, and nothing can come in
+//! between. The lock is taken before the first read, so a transaction that waits for it holds
+//! nothing, and sees what was done meanwhile.
 //!
 //! SQLite has one writer, and its transactions need one attempt.
 
@@ -111,7 +111,8 @@ impl Transaction<'_> {
         }
     }
 
-    /// Runs the transaction: calls `work` with a connection in the transaction, once for each attempt.
+    /// Runs the transaction: calls `work` with a connection in the transaction, once for each
+    /// attempt.
     ///
     /// # Errors
     /// Those of the work, and of the database.

@@ -24,10 +24,10 @@ use crate::declared_metrics::{
 };
 use crate::health::state::Probed;
 
-/// A database that is well answers in less.
+/// A healthy database answers within this time.
 const DATABASE_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long it is believed that it is well, or not.
+/// How long the result of a query is reused.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Control {

@@ -122,7 +122,8 @@ struct EventsQuery {
     limit: Option<u32>,
 }
 
-/// How long a host is asked to wait for events. A short wait soon detects a client that has disconnected.
+/// How long a host is asked to wait for events. A short wait soon detects a client that has
+/// disconnected.
 const EVENTS_WAIT_MAX: Duration = Duration::from_secs(10);
 const EVENTS_MAX: u32 = 1000;
 const EVENTS_DEFAULT: u32 = 500;

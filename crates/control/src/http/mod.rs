@@ -146,8 +146,8 @@ pub fn router(control: Control) -> Router {
     bounded_and_counted(router, control, bounded::BOUND)
 }
 
-/// Limits the time of every request, counts it, and gives it an id. Requests that exceed their limit
-/// count and have an id, too.
+/// Limits the time of every request, counts it, and gives it an id. Requests that exceed their
+/// limit count and have an id, too.
 fn bounded_and_counted(router: Router, control: Control, bound: bounded::Bound) -> Router {
     router
         .layer(middleware::from_fn_with_state(

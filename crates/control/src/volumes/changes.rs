@@ -69,8 +69,8 @@ impl Volumes<'_> {
     /// [`ControlError::Forbidden`] if the principal neither owns it nor is an
     /// administrator; [`ControlError::Exists`] if the user has a volume or snapshot of
     /// that name; [`ControlError::QuotaExceeded`] of the project;
-    /// [`ControlError::Conflict`] if it is being deleted or attached, or no project is named that it
-    /// could be charged to.
+    /// [`ControlError::Conflict`] if it is being deleted or attached, or no project is named that
+    /// it could be charged to.
     pub async fn transfer(
         self,
         name: &str,

@@ -104,7 +104,8 @@ impl Volumes<'_> {
         Ok(Some(found.await?))
     }
 
-    /// The redundancy of a new volume. The number of copies has a default that depends on the units.
+    /// The redundancy of a new volume. The number of copies has a default that depends on the
+    /// units.
     async fn redundancy_of(
         self,
         replicas: Option<u8>,

@@ -109,8 +109,8 @@ impl Volumes<'_> {
         }
     }
 
-    /// The kept versions that were ever a volume's state, oldest first, with the volume's row, which
-    /// names its head.
+    /// The kept versions that were ever a volume's state, oldest first, with the volume's row,
+    /// which names its head.
     ///
     /// # Errors
     /// [`ControlError::NotFound`]; [`ControlError::Conflict`] if the name could mean

@@ -15,7 +15,8 @@ use crate::principals::local;
 
 const LINEAGE: Lineage = Lineage::from_u128(7);
 
-/// Adds a key `main`, and two lineages: one whose data key `main` wraps, and one without a data key.
+/// Adds a key `main`, and two lineages: one whose data key `main` wraps, and one without a data
+/// key.
 async fn add_main(database: &Database, url: &str) {
     let main = MAIN;
     let parameters = json!({});

@@ -20,8 +20,8 @@ pub enum CacheCommand {
 /// Arguments of `scree cache simulate`.
 #[derive(Args)]
 pub struct SimulateArguments {
-    /// The trace: all files of a filter `trace` in any order, one log of fio (--write_iolog), or the
-    /// output of blkparse.
+    /// The trace: all files of a filter `trace` in any order, one log of fio (--write_iolog), or
+    /// the output of blkparse.
     #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
     pub traces: Vec<PathBuf>,
 

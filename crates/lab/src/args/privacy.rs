@@ -228,7 +228,8 @@ pub struct FilesArguments {
     #[arg(long, value_name = "FOLDER")]
     pub tree: Option<PathBuf>,
 
-    /// List of lengths: one number of bytes a line, or CSV with a column `bytes`, `size` or `length`.
+    /// List of lengths: one number of bytes a line, or CSV with a column `bytes`, `size` or
+    /// `length`.
     #[arg(long, value_name = "FILE")]
     pub list: Option<PathBuf>,
 

@@ -18,8 +18,8 @@ pub struct Layer {
     pub merged_bytes: f64,
     /// Added CPU seconds of an isolated request, for which a sleeping thread has to wake up.
     pub apart_s: Both<f64>,
-    /// Whether the layer is above the page cache, so that it sees each write as the program makes it.
-    /// Otherwise it sees writes late and merged.
+    /// Whether the layer is above the page cache, so that it sees each write as the program makes
+    /// it. Otherwise it sees writes late and merged.
     pub is_above_memory: bool,
 }
 

@@ -46,8 +46,8 @@ impl Shares {
         }
     }
 
-    /// The probability that some of `blocks` blocks are readable. With an erasure code, blocks count
-    /// as independent.
+    /// The probability that some of `blocks` blocks are readable. With an erasure code, blocks
+    /// count as independent.
     #[must_use]
     pub fn leaks_some(&self, blocks: u64) -> f64 {
         match &self.pieces {

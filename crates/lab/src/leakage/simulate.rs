@@ -9,7 +9,8 @@
 //! ```text
 //!  units compromised   1        2        3        a file is readable with probability P1 ≤ P2 ≤ P3
 //!  leaked so far    L1   ≤   L2   ≤   L3       L3 ~ B(files, P3), and of these
-//!                                              L1 ~ B(L3, P1 / P3), L2 − L1 ~ B(L3 − L1, (P2 − P1) / (P3 − P1))
+//!                                              L1 ~ B(L3, P1 / P3) and
+//!                                              L2 − L1 ~ B(L3 − L1, (P2 − P1) / (P3 − P1))
 //! ```
 //!
 //! If a destage goes to few sets, files are written one after another, and those that fill the

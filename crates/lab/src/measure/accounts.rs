@@ -18,8 +18,8 @@ pub enum Account {
     Own,
     /// Another process, in the same way.
     Process(u32),
-    /// The whole machine with the kernel's own threads, precise to 10 ms; only for an otherwise idle
-    /// machine.
+    /// The whole machine with the kernel's own threads, precise to 10 ms; only for an otherwise
+    /// idle machine.
     Machine,
 }
 

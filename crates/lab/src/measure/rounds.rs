@@ -24,8 +24,8 @@ pub(crate) struct Rounds<'a> {
 pub(crate) type Round = Vec<Run>;
 
 impl Rounds<'_> {
-    /// Runs all rounds; returns the runs by cipher and round. `last` is called with the place while it
-    /// is open without encryption for the last time, and with the runs without encryption.
+    /// Runs all rounds; returns the runs by cipher and round. `last` is called with the place while
+    /// it is open without encryption for the last time, and with the runs without encryption.
     pub(crate) fn run(
         &self,
         place: &mut dyn Place,

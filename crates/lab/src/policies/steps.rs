@@ -59,7 +59,8 @@ pub struct Steps {
 
 impl Steps {
     /// Converts requests, in the order of their start, each with the number of its disk. Equal
-    /// blocks of different disks have different keys. Failed reads count, since they were requested.
+    /// blocks of different disks have different keys. Failed reads count, since they were
+    /// requested.
     ///
     /// # Errors
     /// [`TooManySteps`] if the trace is too long.

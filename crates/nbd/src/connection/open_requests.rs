@@ -1,5 +1,5 @@
-//! [`OpenRequests`]: the requests of a connection that have started and have no reply, and how their
-//! replies are staged.
+//! [`OpenRequests`]: the requests of a connection that have started and have no reply, and how
+//! their replies are staged.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::ops::Deref;

@@ -1,5 +1,5 @@
-//! Clients that violate the protocol, are slow, send too much or disconnect. The server answers with
-//! an error or closes the connection, and other clients are not affected.
+//! Clients that violate the protocol, are slow, send too much or disconnect. The server answers
+//! with an error or closes the connection, and other clients are not affected.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;

@@ -37,8 +37,8 @@ pub struct DetachArguments {
     /// The host, if the volume is attached more than once.
     #[arg(long)]
     pub host: Option<String>,
-    /// Detach even if the guest does not release the disk, or the host is dead; writes that were not
-    /// flushed may be lost.
+    /// Detach even if the guest does not release the disk, or the host is dead; writes that were
+    /// not flushed may be lost.
     #[arg(long)]
     pub force: bool,
     /// Wait until it is detached or has failed (the default).

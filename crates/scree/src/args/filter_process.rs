@@ -28,9 +28,9 @@ pub struct FilterServerArguments {
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub listen: SocketAddr,
 
-    /// Folder of this machine's key and filters: DIR/policies/NAME.toml defines the filter NAME of a
-    /// chain, DIR/keys/NAME are keys (private files), DIR/programs/NAME.toml external programs. The
-    /// machine's own key is created there at the first start.
+    /// Folder of this machine's key and filters: DIR/policies/NAME.toml defines the filter NAME of
+    /// a chain, DIR/keys/NAME are keys (private files), DIR/programs/NAME.toml external programs.
+    /// The machine's own key is created there at the first start.
     #[arg(long, value_name = "DIR")]
     pub filter_dir: PathBuf,
 

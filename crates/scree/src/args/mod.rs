@@ -132,8 +132,8 @@ pub enum Command {
 
     /// Relay an NBD export through filters, or through a journal.
     ///
-    /// It runs between NBD clients and an NBD server. With --active, its journal acknowledges writes
-    /// before the server does.
+    /// It runs between NBD clients and an NBD server. With --active, its journal acknowledges
+    /// writes before the server does.
     #[command(after_help = examples::RELAY)]
     Relay(Box<RelayArguments>),
 

@@ -346,8 +346,8 @@ pub struct KeepArguments {
     pub grace: Duration,
 
     /// Start with a database that was restored from a backup, or with a data directory that was
-    /// copied or moved. It takes over the units, and later commits of the other copy are lost. Use it
-    /// once.
+    /// copied or moved. It takes over the units, and later commits of the other copy are lost. Use
+    /// it once.
     #[arg(long, help_heading = "Recovery", hide_short_help = true)]
     pub restored_database: bool,
 }

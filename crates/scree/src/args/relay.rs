@@ -11,7 +11,8 @@ use super::size;
 
 #[derive(Args)]
 pub struct RelayArguments {
-    /// Address for clients: unix:/PATH, or tcp:ADDR:PORT with a loopback address, as there is no TLS.
+    /// Address for clients: unix:/PATH, or tcp:ADDR:PORT with a loopback address, as there is no
+    /// TLS.
     #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
     pub listen: Endpoint,
 

@@ -213,8 +213,8 @@ pub enum UnitCommand {
     },
     /// Undelete slots on the unit in DIR, while its daemon is stopped.
     ///
-    /// It restores slots and segments that hosts have freed, deleted or replaced within the undelete
-    /// window.
+    /// It restores slots and segments that hosts have freed, deleted or replaced within the
+    /// undelete window.
     Restore(RestoreArguments),
 }
 

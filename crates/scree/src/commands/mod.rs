@@ -1,5 +1,5 @@
-//! The commands that a controller or a running `scree up` carries out: a module for each noun, whose
-//! `run` carries out one command in a [`Session`].
+//! The commands that a controller or a running `scree up` carries out: a module for each noun,
+//! whose `run` carries out one command in a [`Session`].
 
 mod attachment;
 mod audit;
@@ -164,8 +164,8 @@ pub fn run(
 }
 
 impl Session {
-    /// Whether these owners are all the caller, so that names need no owner in front of them. It asks
-    /// the server only if there is exactly one owner.
+    /// Whether these owners are all the caller, so that names need no owner in front of them. It
+    /// asks the server only if there is exactly one owner.
     async fn are_own(
         &self,
         owners: impl Iterator<Item = Option<&String>>,

@@ -1,4 +1,5 @@
-//! `scree trace`: prints requests that a filter recorded in the data directory of the volume's host.
+//! `scree trace`: prints requests that a filter recorded in the data directory of the volume's
+//! host.
 
 use std::io;
 use std::path::{Path, PathBuf};

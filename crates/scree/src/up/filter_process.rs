@@ -1,5 +1,5 @@
-//! `scree filter-process`: the process of an out-of-process filter, started by an agent. It confines
-//! itself before it does anything else.
+//! `scree filter-process`: the process of an out-of-process filter, started by an agent. It
+//! confines itself before it does anything else.
 
 use std::io;
 use std::os::fd::AsFd as _;

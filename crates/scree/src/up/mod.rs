@@ -1,5 +1,5 @@
-//! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or both in one process,
-//! until SIGTERM. Unit daemons (`unit`) and relays (`relay`) are simpler.
+//! `scree up`, `scree controller` and `scree agent`: a controller, an agent, or both in one
+//! process, until SIGTERM. Unit daemons (`unit`) and relays (`relay`) are simpler.
 //!
 //! 1. open the data directory,
 //! 2. listen,
@@ -10,12 +10,12 @@
 //! 7. destage everything,
 //! 8. exit.
 //!
-//! A second signal exits immediately. No acknowledged write is lost, since the next start replays the
-//! journals. A signal within a second of the first one counts as the same: `timeout` signals the
-//! process and then its group. SIGHUP is ignored; a closing terminal sends it.
+//! A second signal exits immediately. No acknowledged write is lost, since the next start replays
+//! the journals. A signal within a second of the first one counts as the same: `timeout` signals
+//! the process and then its group. SIGHUP is ignored; a closing terminal sends it.
 //!
-//! SIGQUIT exits immediately with code 0 without destaging; the next start replays the journals. VMs
-//! wait least that way, as in the restart of an upgrade.
+//! SIGQUIT exits immediately with code 0 without destaging; the next start replays the journals.
+//! VMs wait least that way, as in the restart of an upgrade.
 //!
 //! If standard output or standard error cannot be written, the text is lost and the process
 //! continues.

@@ -2,7 +2,7 @@
 //! SIGINT or SIGQUIT.
 //!
 //! ```text
-//!  client ── NBD ──▶ frontend ─▶ [filters of the policy] ─▶ [journal] ─▶ NBD client ── NBD ──▶ server
+//!  client ─ NBD ─▶ frontend ─▶ [filters of the policy] ─▶ [journal] ─▶ NBD client ─ NBD ─▶ server
 //! ```
 //!
 //! A lost connection to the server is reopened; requests wait for it.

@@ -1,8 +1,8 @@
 //! A monitor filter against a real guest: hundreds of random operations on files by a seed, each of
 //! which has to be reported, and nothing else.
 //!
-//! The operations are those of the script that the guest runs, which ends with the first command that
-//! fails; and strace in the guest shows that its kernel got exactly these calls.
+//! The operations are those of the script that the guest runs, which ends with the first command
+//! that fails; and strace in the guest shows that its kernel got exactly these calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

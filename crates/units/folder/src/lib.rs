@@ -7,8 +7,8 @@
 //! | call | system calls | about |
 //! |---|---|---|
 //! | `read_now`, segment open | one `preadv2(RWF_NOWAIT)`, two for the first 32 | 1 µs |
-//! | `read`, segment not open | folder, open, close, fstat, three reads, and a close for another | 7 µs |
-//! | `put` at slot 0 | marker, open, one write of data, one of the table | the copy into the page cache |
+//! | `read`, segment not open | folder, open, close, fstat, 3 reads, close of another | 7 µs |
+//! | `put` at slot 0 | marker, open, one write of data, one of the table | the copy to the cache |
 //! | `put` after that | one write of data, one of the table | the same |
 //! | `sync` | one fdatasync a segment, one fsync a folder with new names | the device's |
 //! | `free` | marker, open, read the table, a write a run, one fdatasync | the device's |

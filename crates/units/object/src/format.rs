@@ -245,7 +245,8 @@ impl Freed {
             });
         }
         if reserved != 0 || reserved_end != 0 {
-            return Err(wrong("a reserved field", reserved_end));
+            let value = u32::from(reserved).max(reserved_end);
+            return Err(wrong("a reserved field", value));
         }
         if !(1..=SLOTS_MAX).contains(&slots) {
             return Err(wrong("the number of slots", slots));

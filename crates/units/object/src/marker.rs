@@ -95,9 +95,8 @@ impl Marker {
         };
         let text = toml::to_string(&text).expect("strings and numbers can be written as TOML");
         format!(
-            "# What lies beside this object is a storage unit of Scree. It is of use to\n\
-             # the cluster named here only. Do not copy it: two with one unit id are\n\
-             # refused.\n\
+            "# The objects with this prefix are a storage unit of Scree. Only the cluster\n\
+             # named here can use them. Do not copy them: two units with one id are refused.\n\
              {text}"
         )
     }

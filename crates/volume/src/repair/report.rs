@@ -1,4 +1,5 @@
-//! The input of a repair pass ([`RepairMember`], [`Depth`], [`Pace`]) and its result ([`PassReport`]).
+//! The input of a repair pass ([`RepairMember`], [`Depth`], [`Pace`]) and its result
+//! ([`PassReport`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;

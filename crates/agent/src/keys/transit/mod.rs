@@ -3,8 +3,8 @@
 //! never reveals the key.
 //!
 //! ```text
-//!   POST {address}/v1/{mount}/encrypt/{key}   {"plaintext": base64, "associated_data": base64}
-//!   POST {address}/v1/{mount}/decrypt/{key}   {"ciphertext": "vault:v1:…", "associated_data": base64}
+//! POST {address}/v1/{mount}/encrypt/{key}  {"plaintext": base64, "associated_data": base64}
+//! POST {address}/v1/{mount}/decrypt/{key}  {"ciphertext": "vault:v1:…", "associated_data": base64}
 //! ```
 //!
 //! A wrapped key is the service's ciphertext, unchanged. The key must be of an authenticated type

@@ -1,4 +1,5 @@
-//! [`Cipher`]: encrypts and decrypts the data of a disk, which may be re-encrypted up to a boundary.
+//! [`Cipher`]: encrypts and decrypts the data of a disk, which may be re-encrypted up to a
+//! boundary.
 
 use std::ops::Range;
 

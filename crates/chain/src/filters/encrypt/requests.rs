@@ -1,4 +1,5 @@
-//! Translates requests from above into requests below, and completions below into completions above.
+//! Translates requests from above into requests below, and completions below into completions
+//! above.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -102,8 +103,8 @@ impl Open {
         changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
-    /// Whether a write of parts of these sectors is pending. It carries the old content of the other
-    /// parts, so it would undo any write to them that completes before it.
+    /// Whether a write of parts of these sectors is pending. It carries the old content of the
+    /// other parts, so it would undo any write to them that completes before it.
     fn is_modified(&self, sectors: &Range<u64>) -> bool {
         self.modifying > 0 && self.is_changed(sectors)
     }

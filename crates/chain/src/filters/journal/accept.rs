@@ -160,7 +160,8 @@ impl Journal {
 }
 
 /// How a change is recorded, and of which range. A trim is recorded as zeroes that may become
-/// a hole, without the partial blocks, of `block_min` bytes, at its ends, which may keep their content.
+/// a hole, without the partial blocks, of `block_min` bytes, at its ends, which may keep their
+/// content.
 fn recorded(op: &Op<'_>, block_min: u64) -> (ChangeKind, ByteRange) {
     let range = op.range();
     match op {

@@ -27,7 +27,7 @@
 //!
 //! | part | what it holds |
 //! |---|---|
-//! | `lifecycle`: `stage`, `verdict`, `jobs` | the file from opening it to an open ring, and its phase |
+//! | `lifecycle`: `stage`, `verdict`, `jobs` | opening and replaying the file; the phase |
 //! | `file`, `ring`, `record` | the file's bytes |
 //! | `backlog`: `changes`, `overlay` | changes that are not durable below, and how reads see them |
 //! | `accept`, `waiting` | new changes, and requests that wait until theirs are safe |

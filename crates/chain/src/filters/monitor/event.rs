@@ -192,8 +192,8 @@ impl Serialize for Event {
     }
 }
 
-/// Writes a path as text, and also in hexadecimal if it is no UTF-8 or has a NUL. A guest can write a
-/// NUL to the disk, and the receivers of events may not accept it.
+/// Writes a path as text, and also in hexadecimal if it is no UTF-8 or has a NUL. A guest can write
+/// a NUL to the disk, and the receivers of events may not accept it.
 fn field<S: serde::ser::SerializeStruct>(
     out: &mut S,
     [text, hex]: [&'static str; 2],

@@ -13,8 +13,9 @@
 //!   follows its writes. Writes during a read are kept and reported afterwards.
 //! * `rules` decides what is reported or denied; `reporter` makes events; `event` is their form.
 //!
-//! Invariants: the filter never waits, and leaves events out rather than delay a request; its memory
-//! is bounded; it does not forward a request that a rule denies. It chooses all tokens below itself.
+//! Invariants: the filter never waits, and leaves events out rather than delay a request; its
+//! memory is bounded; it does not forward a request that a rule denies. It chooses all tokens below
+//! itself.
 
 mod event;
 mod reporter;
@@ -303,8 +304,8 @@ impl Monitor {
         None
     }
 
-    /// Follows a trim, which leaves unknown content and so counts as a write. Returns the reason if a
-    /// rule denies it.
+    /// Follows a trim, which leaves unknown content and so counts as a write. Returns the reason if
+    /// a rule denies it.
     fn follow_trim(&mut self, offset: u64, length: u64) -> Option<String> {
         let end = offset.saturating_add(length);
         let mut at = offset;

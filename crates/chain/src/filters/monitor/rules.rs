@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256};
 /// The period over which `more_than_a_minute` counts.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The largest number of paths that are remembered for `first_time`, over all rules. Beyond it every
-/// path counts as seen before.
+/// The largest number of paths that are remembered for `first_time`, over all rules. Beyond it
+/// every path counts as seen before.
 const SEEN_MAX: usize = 1 << 18;
 
 /// The largest number of paths whose matching patterns are cached.
@@ -94,8 +94,8 @@ impl Rules {
         rules.any(|rule| rule.action == Action::Deny)
     }
 
-    /// Decides about `operation` on the file at `path`, and counts it. `to` is the new path of a file
-    /// that is renamed.
+    /// Decides about `operation` on the file at `path`, and counts it. `to` is the new path of a
+    /// file that is renamed.
     pub fn judge(
         &mut self,
         operation: Operation,
@@ -143,8 +143,8 @@ impl Rules {
         }
     }
 
-    /// Whether a rule would deny `operation` on the file at `path`. Counts nothing: [`Rules::judge`]
-    /// is called once the request starts or is denied.
+    /// Whether a rule would deny `operation` on the file at `path`. Counts nothing:
+    /// [`Rules::judge`] is called once the request starts or is denied.
     pub fn denies(&mut self, operation: Operation, path: &Arc<[u8]>, now: Duration) -> bool {
         let matches = self.matches(path);
         matches.rules.iter().copied().any(|at| {

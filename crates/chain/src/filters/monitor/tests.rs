@@ -279,8 +279,8 @@ fn each_change_of_a_trojan_is_reported_when_it_commits() {
     );
 }
 
-/// In simulated time, with polls at each timer. Further writes, a millisecond apart, do not delay the
-/// events.
+/// In simulated time, with polls at each timer. Further writes, a millisecond apart, do not delay
+/// the events.
 #[test]
 fn a_commit_is_reported_within_five_milliseconds_of_its_last_block() {
     const WITHIN: Duration = Duration::from_millis(5);
@@ -330,8 +330,8 @@ fn offset_of(image: &Image, path: &[u8]) -> u64 {
     view.runs(inode.expect("it is there"))[0].block * 4096
 }
 
-/// Three partitions: the first has a file system whose last descriptors would be beyond its end, the
-/// second cannot be read, and the third is valid.
+/// Three partitions: the first has a file system whose last descriptors would be beyond its end,
+/// the second cannot be read, and the third is valid.
 #[test]
 fn a_partition_that_cannot_be_read_does_not_affect_the_others() {
     let folder = TempDir::new().expect("a folder");
@@ -391,7 +391,8 @@ fn a_partition_that_cannot_be_read_does_not_affect_the_others() {
     assert!(paths(&rig.events(), "create").contains(&"/bin/trojan"));
 }
 
-/// Each partition once got the memory of the policy, and a tenant can make any number of partitions.
+/// Each partition once got the memory of the policy, and a tenant can make any number of
+/// partitions.
 #[test]
 fn all_partitions_share_the_memory_limit() {
     let (before, ..) = trojan();

@@ -19,8 +19,8 @@
 //!
 //! Invariants:
 //!
-//! * The requests that one life of the program started below end before any request of its next life
-//!   is started there, so a replayed write is never overtaken by its first attempt.
+//! * The requests that one life of the program started below end before any request of its next
+//!   life is started there, so a replayed write is never overtaken by its first attempt.
 //! * Until the filter is in use, the program cannot change the disk below.
 //! * A program does not count as hung while it waits for the disk below.
 

@@ -14,7 +14,7 @@
 //! | `member` | one of these disks, and pure decisions about who may be read |
 //! | `requests`, `held` | requests that are not answered, and the ranges that they lock |
 //! | `dispatch`, `reads`, `results` | start requests at members, and take what they answer |
-//! | `region_log`: `region_map`, `slot`, `store` | what each member is missing, also after a crash |
+//! | `region_log`: `region_map`, `slot`, `store` | what members are missing, also after a crash |
 //! | `startup`, `rebuild` | phases: find the source, and give the others what they are missing |
 //! | `startup_steps`, `rebuild_steps` | take the steps of these phases |
 //! | `tracker`: `selection`, `granules` | partial replicas, which get chosen files only |
@@ -26,8 +26,8 @@
 //!   which members are excluded. At least one complete member has it. While there is no such
 //!   member, no change begins, and pending ones fail.
 //! * A member that fails, or does not answer for too long, is excluded. Requests pending there do
-//!   not matter any more, and reads are tried elsewhere. It is in sync again when everything that it is
-//!   missing is on its stable storage.
+//!   not matter any more, and reads are tried elsewhere. It is in sync again when everything that
+//!   it is missing is on its stable storage.
 //! * Only members in sync are read. A partial replica is never read, and what it alone has is not
 //!   acknowledged.
 

@@ -53,8 +53,8 @@ impl Journal {
     /// The named journal, for a new lease of `host`, which reaches the folder `reached`.
     ///
     /// # Errors
-    /// [`DatabaseError::JournalUnavailable`] if the journal is in another folder and the lease of its host
-    /// was not ended by force.
+    /// [`DatabaseError::JournalUnavailable`] if the journal is in another folder and the lease of
+    /// its host was not ended by force.
     pub(in crate::database) async fn for_lease(
         self,
         change: &mut AnyConnection,

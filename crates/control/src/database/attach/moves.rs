@@ -146,8 +146,8 @@ impl Attachments<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], if who does not
-    /// administer the volume could not attach it there now; [`DatabaseError::Refused`] if nothing is to
-    /// follow it, or its host has already released the volume.
+    /// administer the volume could not attach it there now; [`DatabaseError::Refused`] if nothing
+    /// is to follow it, or its host has already released the volume.
     pub async fn cancel_move(
         self,
         principal: &Principal,

@@ -41,8 +41,8 @@ pub struct NewAudit {
     pub files: bool,
     /// How blocks are placed on units now.
     pub placement: AuditPlacement,
-    /// How much the journal of the volume's host holds that is in no version, in bytes; `None` if it
-    /// is unknown or irrelevant.
+    /// How much the journal of the volume's host holds that is in no version, in bytes; `None` if
+    /// it is unknown or irrelevant.
     pub journal_bytes: Option<u64>,
     /// The host that runs it, and whether that host has the volume attached: then the principal
     /// needs no right on the host.

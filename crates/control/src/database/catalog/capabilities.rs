@@ -29,8 +29,8 @@ pub struct LeaseRights {
     pub lineage: Lineage,
     /// The lease's epoch.
     pub epoch: u32,
-    /// The serials that it has reserved and not used up, and those that earlier leases left open: in
-    /// order, joined where they touch.
+    /// The serials that it has reserved and not used up, and those that earlier leases left open:
+    /// in order, joined where they touch.
     pub serials: Vec<Range<u64>>,
 }
 

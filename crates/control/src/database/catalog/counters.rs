@@ -12,8 +12,8 @@ use sqlx::{AnyConnection, Row as _};
 
 use crate::database::{Backend, Catalog, DatabaseError, rows};
 
-/// The increment of the sequence of serials: the number that a lease reserves at once. The PostgreSQL schema
-/// has the same number.
+/// The increment of the sequence of serials: the number that a lease reserves at once. The
+/// PostgreSQL schema has the same number.
 const SERIALS_AT_ONCE: u32 = 64;
 
 impl Catalog<'_> {

@@ -265,8 +265,8 @@ impl Parts {
     /// Parses a plan that a host has sent. A malformed plan is refused here, since it would block
     /// all others when it is due.
     ///
-    /// Call it before the transaction that stores the parts, on the blocking pool: a long plan takes
-    /// a while, and other transactions would wait.
+    /// Call it before the transaction that stores the parts, on the blocking pool: a long plan
+    /// takes a while, and other transactions would wait.
     pub(in crate::database) async fn of(plan: Vec<u8>) -> Result<Self, DatabaseError> {
         if plan.is_empty() {
             return Ok(Self(Vec::new()));

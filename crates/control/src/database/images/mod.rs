@@ -30,8 +30,8 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if the
-    /// principal pins it without being an administrator; [`DatabaseError::Refused`] if the volume is
-    /// being deleted, its name is ambiguous, or a volume that is not an image is unpinned.
+    /// principal pins it without being an administrator; [`DatabaseError::Refused`] if the volume
+    /// is being deleted, its name is ambiguous, or a volume that is not an image is unpinned.
     pub async fn mark(
         self,
         principal: &Principal,
@@ -69,7 +69,8 @@ impl Images<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`], [`DatabaseError::Forbidden`];
-    /// [`DatabaseError::Refused`] if it is not an image, is being deleted, or its name is ambiguous.
+    /// [`DatabaseError::Refused`] if it is not an image, is being deleted, or its name is
+    /// ambiguous.
     pub async fn unmark(
         self,
         principal: &Principal,

@@ -115,8 +115,8 @@ impl Images<'_> {
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`] unless the principal administers
     /// the volume and may read it, and may use each host; [`DatabaseError::Refused`] if it is
-    /// not an image, was never destaged, is being deleted, its name is ambiguous, or a host has never
-    /// reported.
+    /// not an image, was never destaged, is being deleted, its name is ambiguous, or a host has
+    /// never reported.
     pub async fn begin_preloads(
         self,
         principal: &Principal,

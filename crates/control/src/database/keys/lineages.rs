@@ -29,8 +29,8 @@ impl Keys<'_> {
     /// its wrapping key.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if the lineage has another key, the host may not open the volume, or
-    /// the wrapping key is not active.
+    /// [`DatabaseError::Refused`] if the lineage has another key, the host may not open the volume,
+    /// or the wrapping key is not active.
     pub(in crate::database) async fn set_lineage_key(
         self,
         host: PartyId,

@@ -251,8 +251,8 @@ impl Keys<'_> {
             .await
     }
 
-    /// The data keys that a key wraps and that a host should rewrap, in the order of their lineages;
-    /// none unless it is retiring.
+    /// The data keys that a key wraps and that a host should rewrap, in the order of their
+    /// lineages; none unless it is retiring.
     pub(in crate::database) async fn wrapped_by(
         self,
         reach: &Reach,

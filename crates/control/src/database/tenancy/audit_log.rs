@@ -1,5 +1,5 @@
-//! The audit log: the changes and their authors. An entry is written in the transaction that it describes, so
-//! there is no change without an entry, and no entry without a change.
+//! The audit log: the changes and their authors. An entry is written in the transaction that it
+//! describes, so there is no change without an entry, and no entry without a change.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
 //! Quotas: the project that an object is charged to, and whether its limits allow it.
 //!
-//! Quota is checked in the transaction that consumes it. Without a limit nothing is counted, so that
-//! concurrent creations do not conflict.
+//! Quota is checked in the transaction that consumes it. Without a limit nothing is counted, so
+//! that concurrent creations do not conflict.
 
 use base::size::about_bytes;
 use base::{PartyId, ProjectId};

@@ -118,8 +118,8 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Selects one of the visible rows with the same name: by its id, else the principal's own, else the
-/// only one. `rows` are in this order, each with its id and owner.
+/// Selects one of the visible rows with the same name: by its id, else the principal's own, else
+/// the only one. `rows` are in this order, each with its id and owner.
 ///
 /// A bare name refers to another user's object only in requests that read. Otherwise a user who
 /// grants rights could choose what names of others mean when they change, attach or transfer

@@ -133,8 +133,8 @@ impl Units<'_> {
     /// `usable` replace. Units in `reachable` are reached by some host.
     ///
     /// # Errors
-    /// [`DatabaseError::Refused`] if that would remove the last complete reachable copy of anything,
-    /// unless data loss is accepted.
+    /// [`DatabaseError::Refused`] if that would remove the last complete reachable copy of
+    /// anything, unless data loss is accepted.
     pub async fn remove(
         self,
         principal: &Principal,

@@ -32,8 +32,8 @@ impl Volumes<'_> {
     ///
     /// # Errors
     /// [`DatabaseError::NotFound`]; [`DatabaseError::Forbidden`], also if the journal's length
-    /// changes and the principal is not an administrator; [`DatabaseError::Refused`] if the volume is
-    /// being deleted, or the name is ambiguous.
+    /// changes and the principal is not an administrator; [`DatabaseError::Refused`] if the volume
+    /// is being deleted, or the name is ambiguous.
     pub async fn set_settings(
         self,
         principal: &Principal,
@@ -145,10 +145,10 @@ impl VolumeSettings {
         change: &mut AnyConnection,
         volume: &str,
     ) -> Result<(), DatabaseError> {
-        sqlx::query("UPDATE volumes SET journal_bytes = $1, cache_max_bytes = $2 WHERE id = $3")
+        sqlx::query("UPDATE volumes SET journal_bytes = $2, cache_max_bytes = $3 WHERE id = $1")
+            .bind(volume)
             .bind(self.journal_bytes.map(u64::cast_signed))
             .bind(self.cache_max_bytes.map(u64::cast_signed))
-            .bind(volume)
             .execute(change)
             .await?;
         Ok(())

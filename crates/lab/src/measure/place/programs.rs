@@ -95,7 +95,9 @@ fn described(message: &[u8], status: &std::process::ExitStatus) -> String {
     }
 }
 
-/// The same command, which gets a signal when this process ends for any reason.
+/// The same program and arguments, started so that the program gets SIGTERM when the thread that
+/// starts it ends, even if this process is killed. Other settings of `command`, such as variables
+/// of the environment, are not kept.
 fn ends_with_us(command: &Command) -> Command {
     let mut ends = Command::new("setpriv");
     ends.args(["--pdeathsig", "TERM", "--"])
@@ -104,8 +106,9 @@ fn ends_with_us(command: &Command) -> Command {
     ends
 }
 
-/// Starts a program with only these arguments; it ends when the returned value is dropped, or with
-/// this process. Its output goes to the file `says`.
+/// Starts a program with the arguments of `command`, and without its other settings. The program
+/// is killed when the returned value is dropped, and gets SIGTERM when the thread that calls this
+/// ends. Its standard error goes to the file `says`; its standard output is discarded.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -197,7 +200,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or must end.
+        // If the program has ended already, this has no effect.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -16,10 +16,13 @@
 //!      └ Newer ──────────► Missing   ──────┘  neither
 //! ```
 //!
+//! An error leads to its state from every other state, except that failed reads count only in
+//! `Healthy` and `Failing`. `Tampered` counts as `Io`, and a probe that is `NotAllowed` as a failed
+//! write.
+//!
 //! In every state but `Healthy` a probe is due after a quarter of a second, and after each
-//! failed probe twice as long, up to ten seconds. The prober may probe more or less often:
-//! `scree up` checks once a second which units are due, and probes all units every five
-//! seconds.
+//! failed probe twice as long, up to ten seconds. An agent looks once a second for units whose
+//! probe is due, and probes all units every five seconds.
 //!
 //! A missing or damaged segment says nothing about the unit, nor does a process that has no
 //! file descriptors left. The state is advice: a caller that finds no other replica may
@@ -239,7 +242,8 @@ impl Health {
             UnitError::Restarted { .. } => None,
             UnitError::Io { .. } | UnitError::Tampered { .. } if class == OpClass::Read => {
                 self.read_failures = self.read_failures.saturating_add(1);
-                // What is known of a full, a read-only or a missing unit is worse, or explains more.
+                // What is known of a full, a read-only or a missing unit is worse, or explains
+                // more.
                 let counts = matches!(self.state, UnitState::Healthy | UnitState::Failing);
                 (counts && self.read_failures >= READ_FAILURES_MAX).then_some(UnitState::Failing)
             }

@@ -170,8 +170,9 @@ impl Record {
         }))
     }
 
-    /// The records of a log, up to the first damaged one: what is behind that was never
-    /// durable.
+    /// The records of a log, up to the first damaged one. After a crash that one was not durable
+    /// yet. If the disk damaged it, records behind it are not read; the walk after a start logs
+    /// the slots that they name again.
     pub fn all(mut bytes: &[u8]) -> impl Iterator<Item = Self> {
         std::iter::from_fn(move || {
             let (record, length) = Self::parse(bytes)?;
@@ -227,8 +228,9 @@ impl RunTime {
             checksum::crc32c(&bytes[..RUN_TIME_BYTES - 4]),
         )?;
         check_version(version)?;
-        if reserved != [0; 6] || reserved_end != 0 {
-            return Err(wrong("a reserved field", reserved_end));
+        let mut reserved = reserved.into_iter().map(u32::from).chain([reserved_end]);
+        if let Some(value) = reserved.find(|value| *value != 0) {
+            return Err(wrong("a reserved field", value));
         }
         if saved.moment > MOMENT_MAX {
             return Err(wrong("the run time", saved.moment));

@@ -23,10 +23,10 @@
 //! Permanent failures are not waited for: damaged blocks, and slots that are missing
 //! on available units. Nor are prefetches.
 //!
-//! Invariants: at most `retrying_max` waiting requests are being retried, and one more
-//! for every [`EXTRA_RETRY_AFTER`](super::unavailable_queue) in which none of those ended, so that unresponsive
-//! units do not occupy all threads of the pool; a waiting request never delays another;
-//! after [`Reader::fail_waiting`] no request waits.
+//! Invariants: at most `retrying_max` waiting requests are being retried, and one more starts
+//! whenever no retry has started for `EXTRA_RETRY_AFTER`, so that unresponsive units do not occupy
+//! all threads of the pool; a waiting request never delays another; after
+//! [`Reader::fail_waiting`] no request waits.
 
 use std::time::Duration;
 

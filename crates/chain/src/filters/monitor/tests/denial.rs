@@ -56,8 +56,8 @@ fn a_denied_request_does_not_reach_the_disk() {
     rig.read(0, 4096).expect("read");
 }
 
-/// With a rule that denies, each read was judged twice: before it started, and when it was reported.
-/// A rule with `first_time` matched only before, and reported nothing.
+/// With a rule that denies, each read was judged twice: before it started, and when it was
+/// reported. A rule with `first_time` matched only before, and reported nothing.
 #[test]
 fn a_read_is_judged_once() {
     let (before, ..) = trojan();
@@ -87,8 +87,8 @@ fn a_read_is_judged_once() {
     }
 }
 
-/// A server may retry a request with another token, and use its token for another request meanwhile.
-/// Each write is reported and counted once, and each is judged.
+/// A server may retry a request with another token, and use its token for another request
+/// meanwhile. Each write is reported and counted once, and each is judged.
 #[test]
 fn a_retried_write_is_recognized_by_its_range_and_content() {
     let (before, ..) = trojan();

@@ -48,7 +48,8 @@ fn a_trim_of_a_file_is_judged_and_reported_as_a_write() {
 }
 
 /// With a rule that denies, a write is followed before it is forwarded. The monitor once kept the
-/// state after a write that had failed, and judged later requests by names that were not on the disk.
+/// state after a write that had failed, and judged later requests by names that were not on the
+/// disk.
 #[test]
 fn a_followed_write_that_fails_is_undone() {
     let (before, ..) = trojan();

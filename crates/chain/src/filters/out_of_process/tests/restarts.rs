@@ -52,7 +52,8 @@ fn a_program_that_ends_or_hangs_is_restarted_without_an_error_above() {
                             rig.fate.lock().dies = true;
                         }
                     }
-                    // A faulty filter would let the write be replayed before its first attempt ends.
+                    // A faulty filter would let the write be replayed before its first attempt
+                    // ends.
                     let before = rig.fate.lock().starts;
                     while rig.fate.lock().starts == before {
                         completions.extend(rig.poll());

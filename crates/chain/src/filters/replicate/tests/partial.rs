@@ -215,8 +215,8 @@ impl Rig {
         wanted.all(|range| volume.live[range.clone()] == replica.live[range.clone()])
     }
 
-    /// Polls until a replica has everything that it should have of the volume's content. Returns the
-    /// ranges that it should not have.
+    /// Polls until a replica has everything that it should have of the volume's content. Returns
+    /// the ranges that it should not have.
     fn until_it_has_what_is_wanted(&mut self, replica: usize) -> Vec<Range<usize>> {
         let image = Image(lock(&self.servers[0]).live.clone());
         let (wanted, others) = wanted(&image, &self.more[replica - 1]);
@@ -423,8 +423,8 @@ fn a_partial_replica_follows_transactions_and_mounts_after_any_crash() {
     }
 }
 
-/// A file system that is not mounted is changed block by block, in any order. A block of a directory
-/// or map may be written before it is known to be one.
+/// A file system that is not mounted is changed block by block, in any order. A block of a
+/// directory or map may be written before it is known to be one.
 #[test]
 fn a_partial_replica_follows_changes_without_a_journal() {
     let story = Story::get();

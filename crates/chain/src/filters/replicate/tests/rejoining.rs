@@ -89,8 +89,8 @@ fn a_filter_that_failed_to_open_often_continues_when_its_replica_returns() {
     rig.until_equal();
 }
 
-/// The host crashed, and the chain was deleted and then applied again while the volume was attached.
-/// The file counted, since the lease was the next one.
+/// The host crashed, and the chain was deleted and then applied again while the volume was
+/// attached. The file counted, since the lease was the next one.
 #[test]
 fn replicas_are_missing_what_was_written_before_their_chain_was_applied_again() {
     let mut rig = Rig::new(25, 1);

@@ -22,7 +22,8 @@ pub(in crate::undelete) fn read_log(disk: &dyn Disk, begun: u64) -> io::Result<V
     match LogHeader::parse(&bytes) {
         Ok(records) => Ok(Record::all(records).collect()),
         Err(error @ FormatError::Version { .. }) => Err(io::Error::other(error)),
-        // The header is written with the first record: neither was ever durable.
+        // The header is written with the first record. After a crash neither was durable yet. The
+        // walk after a start logs again what the records of a damaged log name.
         Err(_) => Ok(Vec::new()),
     }
 }
