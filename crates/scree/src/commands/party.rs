@@ -125,7 +125,7 @@ pub fn login(
     arguments: &LoginArguments,
 ) -> Result<(), Failure> {
     let profiles = Profiles::of_user()?;
-    let made = joined(&arguments.join)?;
+    let made = joined(Kind::User, &arguments.join)?;
     check_kind(&made, Kind::User)?;
     let path = profiles.store(profile, &made)?;
     print_joined(format, &made, &path)?;
@@ -181,7 +181,7 @@ fn join_as(
             there.subject
         )));
     }
-    let made = joined(arguments)?;
+    let made = joined(kind, arguments)?;
     check_kind(&made, kind)?;
     if kind == Kind::Unit
         && let Ok(there) = Profile::read(&world, &path)
@@ -205,19 +205,20 @@ fn check_unit(path: &Path, there: &str, made: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses the identity of another kind.
+/// Refuses the certificate of another kind of party. Controllers check the kind of a token.
 fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
     if made.kind() == Some(kind) {
         return Ok(());
     }
     let subject = &made.subject;
     Err(Failure::new(format!(
-        "the token was for {subject}, which is not a {kind}: ask an administrator for the token of \
-         a {kind} (`scree {kind} token NAME`)"
+        "the certificate is that of {subject}, which is not a {kind}: name the certificate of a \
+         {kind}"
     )))
 }
 
-fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
+/// Joins as a party of this kind, or reads the certificate that another authority signed.
+fn joined(kind: Kind, arguments: &JoinArguments) -> Result<Profile, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -238,9 +239,9 @@ fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
                 };
                 Profile::with_external_certificate(&world, urls, ca, files).await
             }
-            (Some(ca), Some(token), _, _, _) => Profile::join_trusting(urls, token, ca).await,
+            (Some(ca), Some(token), _, _, _) => Profile::join_trusting(kind, urls, token, ca).await,
             (None, Some(token), Some(authority), _, _) => {
-                Profile::join(urls, token, authority).await
+                Profile::join(kind, urls, token, authority).await
             }
             // clap requires one of these combinations.
             _ => unreachable!("clap requires a token or a certificate, and an authority"),

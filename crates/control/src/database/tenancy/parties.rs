@@ -1,5 +1,6 @@
 //! Users, hosts and unit daemons, their public keys, and the tokens with which they join.
 
+use api::words::PartyKind;
 use auth::{KeyFingerprint, Kind, Subject, TokenHash};
 use base::{PartyId, ProjectId};
 use sqlx::AnyConnection;
@@ -248,11 +249,13 @@ impl Parties<'_> {
     /// does not exist, has expired or was used, or the party is disabled.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`] if somebody else has that key.
+    /// [`DatabaseError::Refused`] if the party is not of this `kind`: the token stays valid.
+    /// [`DatabaseError::Taken`] if another party has that key.
     pub async fn join(
         self,
         token: TokenHash,
         key: KeyFingerprint,
+        kind: Option<PartyKind>,
         by: &Origin,
     ) -> Result<Option<PartyRow>, DatabaseError> {
         self.database
@@ -272,6 +275,11 @@ impl Parties<'_> {
                 .await?;
                 let Some(row) = row else { return Ok(None) };
                 let party = party_row(&row)?;
+                if let Some(kind) = kind
+                    && kind.as_str() != party.subject.kind().as_str()
+                {
+                    return Err(token_of_other_kind(&party.subject, kind));
+                }
                 sqlx::query("DELETE FROM join_tokens WHERE hash = $1")
                     .bind(&token.0[..])
                     .execute(&mut *change)
@@ -356,6 +364,22 @@ async fn insert(change: &mut AnyConnection, new: &PartyRow) -> Result<(), Databa
             .await?;
     }
     Ok(())
+}
+
+/// The error of a token that is presented by another kind of party than it was made for.
+fn token_of_other_kind(subject: &Subject, kind: PartyKind) -> DatabaseError {
+    let command = match subject.kind() {
+        Kind::Host => "scree host join",
+        Kind::Unit => "scree unit join",
+        Kind::User | Kind::Controller => "scree login",
+    };
+    DatabaseError::Refused {
+        reason: format!(
+            "the token is for {subject}, which is not a {kind}, and is still valid: use it with \
+             `{command}`, or ask an administrator for the token of a {kind} (`scree {kind} token \
+             NAME`)"
+        ),
+    }
 }
 
 async fn add_key(
