@@ -55,9 +55,7 @@ impl Parties<'_> {
                     .fetch_optional(&mut *change)
                     .await?;
                 if taken.is_some() {
-                    return Err(DatabaseError::Taken {
-                        what: format!("a {} named {:?}", new.subject.kind(), new.subject.name()),
-                    });
+                    return Err(name_taken(&new.subject));
                 }
                 insert(&mut change, new).await?;
                 match project {
@@ -366,6 +364,29 @@ async fn insert(change: &mut AnyConnection, new: &PartyRow) -> Result<(), Databa
     Ok(())
 }
 
+/// The error of a new party whose name another one has.
+fn name_taken(subject: &Subject) -> DatabaseError {
+    let kind = subject.kind();
+    DatabaseError::Taken {
+        what: format!("a {kind} named {:?}", subject.name()),
+        remedy: match kind {
+            Kind::User => {
+                "users are disabled, not deleted: choose another name, or let this user log in \
+                 again (`scree user enable`, `scree user token`)"
+            }
+            Kind::Host => {
+                "hosts are disabled, not deleted: choose another name, or let this host join again \
+                 (`scree host enable`, `scree host token`)"
+            }
+            Kind::Unit => {
+                "choose another name (that of a removed unit stays taken), or let this daemon join \
+                 again if its unit was not removed (`scree unit token`)"
+            }
+            Kind::Controller => "choose another name",
+        },
+    }
+}
+
 /// The error of a token that is presented by another kind of party than it was made for.
 fn token_of_other_kind(subject: &Subject, kind: PartyKind) -> DatabaseError {
     let command = match subject.kind() {
@@ -398,6 +419,7 @@ async fn add_key(
         // The error does not say whose key it is.
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a party with the key {key}"),
+            remedy: "join with a new key",
         }),
         None => {
             sqlx::query(

@@ -134,6 +134,7 @@ async fn refuse_snapshot_names(
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a snapshot of {user} with the same name as a snapshot of this volume"),
+            remedy: "delete one of the two first (`scree snapshot list` lists yours)",
         }),
     }
 }
