@@ -6,8 +6,9 @@ use api::types::{
 };
 use base::size::about_bytes as bytes;
 
-use super::{Failure, Session, or_dash, party, segment};
-use crate::args::{ChangeOptions, PartyCommand, UnitCommand};
+use super::party::{self, DAEMONS};
+use super::{Failure, Session, or_dash, segment};
+use crate::args::UnitCommand;
 use crate::output::{Table, print};
 
 pub(super) async fn run(session: &Session, command: Option<UnitCommand>) -> Result<(), Failure> {
@@ -25,15 +26,9 @@ pub(super) async fn run(session: &Session, command: Option<UnitCommand>) -> Resu
             let unit: Unit = session.client.get(&path).await?;
             Ok(print(session.format, &unit, show)?)
         }
-        Some(UnitCommand::Token { name, change }) => {
-            daemon(session, PartyCommand::Token { name, change }).await
-        }
-        Some(UnitCommand::Disable { name, change }) => {
-            daemon(session, PartyCommand::Disable { name, change }).await
-        }
-        Some(UnitCommand::Enable { name, change }) => {
-            daemon(session, PartyCommand::Enable { name, change }).await
-        }
+        Some(UnitCommand::Token { name, .. }) => party::invite(session, DAEMONS, &name).await,
+        Some(UnitCommand::Disable { name, .. }) => party::disable(session, DAEMONS, &name).await,
+        Some(UnitCommand::Enable { name, .. }) => party::enable(session, DAEMONS, &name).await,
         Some(UnitCommand::Drain { units, cancel, .. }) => {
             drain(session, DrainUnits { units, cancel }).await
         }
@@ -84,13 +79,7 @@ async fn create_daemon(
     if let Some(zone) = &zone {
         control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
     }
-    let add = PartyCommand::Add {
-        name: name.clone(),
-        administrator: false,
-        project: None,
-        change: ChangeOptions::default(),
-    };
-    daemon(session, add).await?;
+    party::add(session, DAEMONS, party::named(name.clone())).await?;
     match zone.filter(|_| !session.is_dry_run) {
         None => Ok(()),
         Some(zone) => put_zone(session, &name, Some(zone)).await.map(drop),
@@ -135,10 +124,6 @@ async fn begin(
             wanted.copysets
         )
     })?)
-}
-
-async fn daemon(session: &Session, command: PartyCommand) -> Result<(), Failure> {
-    party::run(session, "daemons", "scree unit join", command).await
 }
 
 fn zone_text(zone: &UnitZone) -> String {
