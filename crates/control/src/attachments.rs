@@ -404,7 +404,7 @@ impl Attachments<'_> {
                  `scree detach`"
             }
             (false, false) => {
-                "an administrator can start its agent; or detach it with `scree detach --force`"
+                "an administrator can start its agent; or detach it with `scree detach VOLUME --force`"
             }
             (false, true) => "an administrator can start its agent",
         };

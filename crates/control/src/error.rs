@@ -171,11 +171,10 @@ const fn where_to_look(thing: ObjectKind) -> &'static str {
         ObjectKind::Audit => {
             "results are kept for a day; `scree privacy audits VOLUME` lists the audits"
         }
-        ObjectKind::LineageKey
-        | ObjectKind::Controller
-        | ObjectKind::Unit
-        | ObjectKind::Job
-        | ObjectKind::Plan => "`scree status` shows what there is",
+        ObjectKind::Unit => "`scree unit list` lists the units and their daemons",
+        ObjectKind::LineageKey | ObjectKind::Controller | ObjectKind::Job | ObjectKind::Plan => {
+            "`scree status` shows what there is"
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use api::host::{AttachmentState, VolumeReport};
 use api::types::{HostLoad, VolumeLoad};
 use api::words::UnitState;
-use base::ClusterId;
+use base::{ClusterId, counted};
 
 use crate::control::Control;
 use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
@@ -185,10 +185,11 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
         None => format!("the deleted volume {}", degraded.volume),
     };
     format!(
-        "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
+        "up to {} of {of} have fewer copies than they should, in {}: units were \
          unavailable when these blocks were written. Hosts copy them when the units are back or \
          replaced (`scree unit jobs` shows the progress)",
-        degraded.slots, degraded.segments
+        counted(degraded.slots, "block"),
+        counted(degraded.segments, "segment")
     )
 }
 
@@ -198,8 +199,9 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let damaged: u64 = repair.iter().map(|row| row.damaged).sum();
     if damaged > 0 {
         problems.push(format!(
-            "{damaged} slots are damaged on every unit that has them: restore their content from a \
-             backup (`scree unit jobs` lists the copysets)"
+            "{} damaged on every unit: restore the content from a backup (`scree unit jobs` lists \
+             the copysets)",
+            counted(damaged, "slot")
         ));
     }
     let filled: Vec<&RepairRow> = repair
@@ -226,9 +228,9 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     });
     let percent = (done * 100).checked_div(all).unwrap_or(0);
     let mut text = format!(
-        "in {} copysets {} may be incomplete and {} being rebuilt; the running comparison is \
+        "in {} {} may be incomplete and {} being rebuilt; the running comparison is \
          {percent} % done",
-        filled.len(),
+        counted(filled.len() as u64, "copyset"),
         units.join(", "),
         if units.len() == 1 { "is" } else { "are" }
     );

@@ -9,11 +9,11 @@ use crate::lease::AcquireError;
 
 /// The remedy if flushed writes are unavailable.
 pub(super) const JOURNAL_LOST: &str = "restore it, or abandon the last flushed writes with \
-    `scree detach --force`";
+    `scree detach VOLUME --force`";
 
 /// Why a volume that is missing writes of its filters is not detached, and the remedy.
 pub(super) const FILTERS_UNFINISHED: &str = "the volume stays attached until all writes of its \
-    filters are applied; `scree detach --force` detaches it now, without the last writes";
+    filters are applied; `scree detach VOLUME --force` detaches it now, without the last writes";
 
 /// Why a volume is not served, and the remedy.
 pub(super) fn open_failure(name: &str, error: &AttachError, has_shared_journals: bool) -> String {

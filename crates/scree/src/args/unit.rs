@@ -122,7 +122,7 @@ pub enum UnitCommand {
     },
     /// Move all data off units, then remove them.
     Drain {
-        /// Ids, URLs or names of daemons; all are drained, or none.
+        /// Ids, URLs, paths of folders or names of daemons; all are drained, or none.
         #[arg(required = true)]
         units: Vec<String>,
         /// Cancel draining: the units stay, and are rebuilt.

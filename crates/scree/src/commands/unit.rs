@@ -4,6 +4,7 @@ use api::types::{
     AddUnit, DrainUnits, QueuedCopysets, RemoveUnit, RepairJob, Scrub, SetZone, Unit, UnitChange,
     UnitZone,
 };
+use base::counted;
 use base::size::about_bytes as bytes;
 
 use super::party::{self, DAEMONS};
@@ -120,8 +121,8 @@ async fn begin(
     let wanted: QueuedCopysets = session.client.post(path, what).await?;
     Ok(print(session.format, &wanted, |wanted| {
         format!(
-            "started in {} copysets; `scree unit jobs` shows the progress\n",
-            wanted.copysets
+            "started in {}; `scree unit jobs` shows the progress\n",
+            counted(wanted.copysets, "copyset")
         )
     })?)
 }
@@ -134,32 +135,34 @@ fn zone_text(zone: &UnitZone) -> String {
 }
 
 fn moved_text(moved: &UnitChange) -> String {
-    let UnitChange { unit, copysets, .. } = moved;
-    let text = match (moved.removed, copysets) {
+    let unit = &moved.unit;
+    let copysets = counted(moved.copysets, "copyset");
+    let text = match (moved.removed, moved.copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
-            "{unit} is removed; other units replace it in {copysets} copysets (`scree unit jobs` \
-             shows the progress)\n"
+            "{unit} is removed; other units replace it in {copysets} (`scree unit jobs` shows the \
+             progress)\n"
         ),
         (false, _) => format!(
-            "other units replace {unit} in {copysets} copysets (`scree unit jobs` shows the \
-             progress); then it is removed\n"
+            "other units replace {unit} in {copysets} (`scree unit jobs` shows the progress); \
+             then it is removed\n"
         ),
     };
     match moved.copysets_lost {
         0 => text,
         count => format!(
-            "{text}in {count} copysets no other unit had all segments: blocks that only {unit} had \
-             are lost\n"
+            "{text}in {} no other unit had all segments: blocks that only {unit} had are lost\n",
+            counted(count, "copyset")
         ),
     }
 }
 
 fn kept_text(kept: &UnitChange) -> String {
     format!(
-        "draining {} is canceled; in {} copysets it is rebuilt with the segments that it is missing \
+        "draining {} is canceled; in {} it is rebuilt with the segments that it is missing \
          (`scree unit jobs` shows the progress)\n",
-        kept.unit, kept.copysets
+        kept.unit,
+        counted(kept.copysets, "copyset")
     )
 }
 
