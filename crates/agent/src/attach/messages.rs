@@ -29,7 +29,7 @@ pub(super) fn open_failure(name: &str, error: &AttachError, has_shared_journals:
             "restore the file, or move it away to open the volume at its newest version"
         }
         AttachError::Open(OpenError::Journal(_)) => {
-            "its journal may hold the last flushed writes: do not remove it"
+            "its journal may hold the last flushed writes: make it readable, and do not remove it"
         }
         AttachError::Journals(_) => "no data is lost",
         AttachError::Chain(_) | AttachError::FilterNote(FilterNoteError::Journals(_)) => {
