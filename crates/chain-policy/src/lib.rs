@@ -274,7 +274,7 @@ fn parse_filter(mut table: toml::Table) -> Result<FilterPolicy, String> {
     let name = take_string(&mut table, "name")?.unwrap_or_else(|| kind.clone());
     if !is_name(&name) {
         return Err(format!(
-            "a name has 1 to {NAME_BYTES_MAX} characters of a-z, 0-9 and -"
+            "{name:?} is not a name: use 1 to {NAME_BYTES_MAX} lowercase letters, digits and hyphens"
         ));
     }
     let run = RunParameters::take(&mut table)?;

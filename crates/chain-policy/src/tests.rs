@@ -199,7 +199,7 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
         "kind = 'encrypt'\nkey = 'k'\nformat = 'always'",
         "unknown variant `always`",
     ),
-    ("kind = 'fault'\nname = 'A b'", "of a-z, 0-9 and -"),
+    ("kind = 'fault'\nname = 'A b'", "\"A b\" is not a name"),
     (
         "kind = 'fault'\n[[filter]]\nkind = 'fault'",
         "filter 2 (fault): another filter of this chain has the same name",

@@ -301,7 +301,7 @@ impl HostKeys {
             .collect();
         let mut noted = self.problems.lock();
         for problem in problems.iter().filter(|problem| !noted.contains(problem)) {
-            tracing::warn!(problem, "agent could not open wrapping key");
+            tracing::warn!(error = problem, "agent could not open wrapping key");
         }
         *noted = problems;
         failures

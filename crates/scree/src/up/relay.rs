@@ -235,7 +235,7 @@ async fn serve(world: &World, arguments: &Arc<RelayArguments>) -> Result<(), Fai
     let failure = loop {
         tokio::select! {
             name = ends.received() => {
-                tracing::info!(signal = name, "relay received signal");
+                tracing::info!(signal = name, "relay received signal and is stopping");
                 break None;
             }
             // The next start writes the rest of the journal to the server.
