@@ -18,8 +18,8 @@ use crate::{KeyDerivations, Programs, Targets};
 pub enum KeyError {
     /// The key does not exist.
     #[error(
-        "there is no key {0} here: write its passphrase into filter-keys/TENANT/{0} of the agent's data \
-         directory, or into keys/{0} of --filter-dir"
+        "there is no key {0} here: write its passphrase into filter-keys/TENANT/{0} of the agent's \
+         data directory, or into keys/{0} of --filter-dir"
     )]
     NotFound(String),
     /// The key exists and cannot be read.

@@ -278,7 +278,8 @@ struct Servers(BTreeMap<String, Shared>);
 impl Targets for Servers {
     fn open(&self, server: &chain_policy::ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         let server = self.0.get(&server.to_string()).ok_or("no such server")?;
-        match lock(server).is_unknown {
+        let is_unknown = lock(server).is_unknown;
+        match is_unknown {
             true => Err("no such server".to_owned()),
             false => Ok(Box::new(Connection::new(server))),
         }
