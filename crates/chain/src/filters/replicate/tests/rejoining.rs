@@ -81,6 +81,7 @@ fn a_replica_that_is_not_found_at_the_start_is_missing_later_writes() {
     let until = rig.clock.monotonic() + Duration::from_secs(5);
     while rig.clock.monotonic() < until {
         assert_eq!(rig.poll(), []);
+        rig.clock.advance(Duration::from_millis(10));
     }
     let refusals = |rig: &Rig| {
         let messages = rig.notes.messages().into_iter();
@@ -106,6 +107,7 @@ fn the_only_complete_replica_that_fails_each_request_is_reported_once() {
     let until = rig.clock.monotonic() + Duration::from_secs(30);
     while rig.clock.monotonic() < until {
         rig.poll();
+        rig.clock.advance(Duration::from_millis(10));
     }
     let messages = rig.notes.messages();
     let waits = messages
