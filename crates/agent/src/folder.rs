@@ -42,7 +42,7 @@ pub enum FolderError {
         path: PathBuf,
     },
     /// A folder or file cannot be created or opened.
-    #[error("cannot use the folder {path}: {source}", path = path.display())]
+    #[error("cannot use {path}: {source}", path = path.display())]
     Io {
         /// Path of the folder or file.
         path: PathBuf,

@@ -138,12 +138,14 @@ pub struct CertificateFiles<'a> {
 }
 
 impl Profile {
-    /// Joins a cluster as the party that `token` was issued for. The authority of the controllers
-    /// at `urls` must have this fingerprint. The first that answers is used.
+    /// Joins a cluster as the party that `token` was issued for, which must be of this kind. The
+    /// authority of the controllers at `urls` must have this fingerprint. The first that answers is
+    /// used.
     ///
     /// # Errors
     /// [`ProfileError`].
     pub async fn join(
+        kind: Kind,
         urls: &[String],
         token: &str,
         fingerprint: &str,
@@ -164,7 +166,7 @@ impl Profile {
                 expected: fingerprint.to_owned(),
             });
         }
-        Self::join_trusting(urls, token, view.certificate).await
+        Self::join_trusting(kind, urls, token, view.certificate).await
     }
 
     /// As [`Profile::join`], with controllers whose certificates `authority` (PEM) has signed.
@@ -172,6 +174,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`].
     pub async fn join_trusting(
+        kind: Kind,
         urls: &[String],
         token: &str,
         authority: String,
@@ -187,6 +190,7 @@ impl Profile {
         let request = Join {
             token: token.to_owned(),
             signing_request: key.request_pem.clone(),
+            kind: Some(kind.as_str().to_owned()),
         };
         let issued: Certificate = client.post("/v1/join", &request).await.map_err(failed)?;
         Ok(Self {

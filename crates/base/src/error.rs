@@ -1,4 +1,4 @@
-//! How an error and its causes are shown to users.
+//! How an error with its causes, and a number with its noun, are shown to users.
 
 /// The message of an error and of its causes, in one line. A cause whose message is already part
 /// of the text is left out.
@@ -16,9 +16,24 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// A number and its noun, such as `1 block` or `2 blocks`.
+#[must_use]
+pub fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_one_is_singular() {
+        let all = [0, 1, 2].map(|number| counted(number, "block"));
+        assert_eq!(all, ["0 blocks", "1 block", "2 blocks"]);
+    }
 
     #[derive(Debug, thiserror::Error)]
     #[error("{text}")]

@@ -28,7 +28,7 @@ pub use device::{
     Outcome, Started, TOKEN_MAX, Token, ZeroMode,
 };
 pub use endpoint::Endpoint;
-pub use error::with_causes;
+pub use error::{counted, with_causes};
 pub use geometry::{BlockIndex, BlockSize, CopysetId, Location, SegmentId, Sequence, Slot};
 pub use ids::{
     AttachmentId, AuditId, ChainId, ClusterId, DatabaseId, GrantId, JournalFolderId, KeyId,

@@ -43,7 +43,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let alone = text.trim_start_matches('[').trim_end_matches(']');
     text.parse()
         .or_else(|_| alone.parse().map(|at: IpAddr| SocketAddr::new(at, PORT)))
-        .map_err(|_| format!("{text:?} is not an IP address; host names are not looked up"))
+        .map_err(|_| format!("{text:?} is not an IP address; host names are not resolved"))
 }
 
 fn decoded(text: &str) -> Result<PathBuf, String> {
@@ -157,7 +157,7 @@ mod tests {
             ("http://x/", "begins with"),
             ("nbd+unix://h/x?socket=/s", "begins with"),
             ("nbd+unix:///x", "add the path of the socket"),
-            ("nbd://host/x", "names are not looked up"),
+            ("nbd://host/x", "names are not resolved"),
             ("nbds://10.0.0.1/x", "add the folder of certificates"),
             (
                 "nbd://10.0.0.1/x?tls-certificates=/pki",

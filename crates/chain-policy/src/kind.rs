@@ -36,7 +36,8 @@ pub(crate) trait FilterConfig: DeserializeOwned {
 /// Parses and checks the parameters that only this kind has.
 pub(crate) fn parameters<T: FilterConfig>(table: toml::Table) -> Result<T, String> {
     let read: Result<T, toml::de::Error> = table.try_into();
-    let config = read.map_err(|error| error.message().to_owned())?;
+    // Two lines: the message, and the parameter.
+    let config = read.map_err(|error| error.to_string().trim_end().replace('\n', " "))?;
     config.check()?;
     Ok(config)
 }

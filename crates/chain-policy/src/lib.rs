@@ -121,7 +121,7 @@ pub enum PolicyError {
     Filter {
         /// The position of the filter in the policy, from 1.
         number: usize,
-        /// The filter's name, if it has one.
+        /// The filter's name, or its kind if it has none.
         name: Option<String>,
         /// What is wrong, and what is right.
         reason: String,
@@ -202,7 +202,7 @@ impl Policy {
             return Err(PolicyError::TooLong(text.len()));
         }
         let read = toml::from_str(text);
-        let written: Written = read.map_err(|error| PolicyError::Toml(error.to_string()))?;
+        let written: Written = read.map_err(|error| PolicyError::Toml(toml_problem(&error)))?;
         match written.filters.len() {
             0 => return Err(PolicyError::Empty),
             many if many > FILTERS_MAX => return Err(PolicyError::TooManyFilters(many)),
@@ -211,8 +211,8 @@ impl Policy {
         let mut names = HashSet::new();
         let mut filters: Vec<FilterPolicy> = Vec::new();
         for (number, table) in (1..).zip(written.filters) {
-            let name = table.get("name").and_then(|name| name.as_str());
-            let name = name.map(str::to_owned);
+            let name = table.get("name").or_else(|| table.get("kind"));
+            let name = name.and_then(|name| name.as_str()).map(str::to_owned);
             let read = parse_filter(table).and_then(|read| match names.insert(read.name.clone()) {
                 true => Ok(read),
                 false => Err("another filter of this chain has the same name".to_owned()),
@@ -230,6 +230,19 @@ impl Policy {
             filters,
         })
     }
+}
+
+/// The error of a text that is not a policy, with the remedy of the two most common mistakes.
+fn toml_problem(error: &toml::de::Error) -> String {
+    let message = error.message();
+    let remedy = if message.contains("missing field `volume`") {
+        "write volume = \"NAME\" above the first [[filter]]"
+    } else if message.contains("invalid type: map, expected a sequence") {
+        "write [[filter]] with two pairs of brackets"
+    } else {
+        ""
+    };
+    format!("{error}{remedy}").trim_end().to_owned()
 }
 
 /// Checks that a filter may stand below `above`.
@@ -261,7 +274,7 @@ fn parse_filter(mut table: toml::Table) -> Result<FilterPolicy, String> {
     let name = take_string(&mut table, "name")?.unwrap_or_else(|| kind.clone());
     if !is_name(&name) {
         return Err(format!(
-            "a name has 1 to {NAME_BYTES_MAX} characters of a-z, 0-9 and -"
+            "{name:?} is not a name: use 1 to {NAME_BYTES_MAX} lowercase letters, digits and hyphens"
         ));
     }
     let run = RunParameters::take(&mut table)?;

@@ -202,7 +202,10 @@ impl FilterConfig for ReplicateConfig {
         for replica in &self.replicas {
             let name = &replica.name;
             if name.is_empty() || name.len() > 32 || !name.bytes().all(is_name) {
-                return Err("a replica's name has 1 to 32 characters of a-z, 0-9 and -".to_owned());
+                return Err(format!(
+                    "{name:?} is not the name of a replica: use 1 to 32 lowercase letters, digits and \
+                     hyphens"
+                ));
             }
             if names.contains(&&**name) {
                 return Err(format!("two replicas are named {name:?}"));
@@ -283,7 +286,7 @@ mod tests {
             assert_eq!(check(uri), Ok(()), "{uri}");
         }
         for (uri, why) in [
-            ("nbd://localhost/disk", "names are not looked up"),
+            ("nbd://localhost/disk", "names are not resolved"),
             ("nbd://10.0.0.1:99999/disk", "is not an IP address"),
             ("nbd+unix:///disk?socket=..", "must be a name"),
             ("nbd+unix:///disk?socket=/run/b", "must be a name"),

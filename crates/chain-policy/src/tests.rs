@@ -162,7 +162,7 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ("kind = 'journal'\nsize = '1M'", "size must be 4M to 1T"),
     (
         "kind = 'journal'\nflush = 'never'",
-        "unknown variant `never`",
+        "unknown variant `never`, expected `through` or `journal` in `flush`",
     ),
     ("kind = 'journal'\nruns = 'process'", "run only inline"),
     (
@@ -171,7 +171,7 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
     ),
     (
         "kind = 'journal'\n[[filter]]\nkind = 'monitor'\n[[filter.rule]]\nname = 'r'\npaths = ['/etc/**']\naction = 'deny'",
-        "filter 2: a monitor with a deny rule must be above the journal journal",
+        "filter 2 (monitor): a monitor with a deny rule must be above the journal journal",
     ),
     (
         "kind = 'trace'\nbytes_max = 5",
@@ -199,10 +199,10 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
         "kind = 'encrypt'\nkey = 'k'\nformat = 'always'",
         "unknown variant `always`",
     ),
-    ("kind = 'fault'\nname = 'A b'", "of a-z, 0-9 and -"),
+    ("kind = 'fault'\nname = 'A b'", "\"A b\" is not a name"),
     (
         "kind = 'fault'\n[[filter]]\nkind = 'fault'",
-        "filter 2: another filter of this chain has the same name",
+        "filter 2 (fault): another filter of this chain has the same name",
     ),
 ];
 
@@ -210,6 +210,14 @@ const INVALID_FILTERS: &[(&str, &str)] = &[
 const INVALID_POLICIES: &[(&str, &str)] = &[
     ("volume = 'a'", "delete the chain"),
     ("[[filter]]\nkind = 'fault'", "missing field `volume`"),
+    (
+        "[[filter]]\nkind = 'fault'",
+        "volume = \"NAME\" above the first",
+    ),
+    (
+        "volume = 'a'\n[filter]\nkind = 'fault'",
+        "with two pairs of brackets",
+    ),
     ("volume = ", "TOML parse error at line 1"),
     ("color = 1\nvolume = 'a'", "unknown field `color`"),
 ];

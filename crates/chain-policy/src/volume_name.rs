@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::{PolicyError, TEXT_BYTES_MAX};
+use crate::{PolicyError, TEXT_BYTES_MAX, toml_problem};
 
 #[derive(Deserialize)]
 struct Named {
@@ -19,7 +19,7 @@ pub fn volume_of(text: &str) -> Result<String, PolicyError> {
         return Err(PolicyError::TooLong(text.len()));
     }
     let named: Result<Named, _> = toml::from_str(text);
-    let named = named.map_err(|error| PolicyError::Toml(error.to_string()))?;
+    let named = named.map_err(|error| PolicyError::Toml(toml_problem(&error)))?;
     Ok(named.volume)
 }
 

@@ -17,7 +17,10 @@ use crate::{KeyDerivations, Programs, Targets};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The key does not exist.
-    #[error("there is no key {0} here")]
+    #[error(
+        "there is no key {0} here: write its passphrase into filter-keys/TENANT/{0} of the agent's \
+         data directory, or into keys/{0} of --filter-dir"
+    )]
     NotFound(String),
     /// The key exists and cannot be read.
     #[error("the key {name} cannot be used: {reason}")]

@@ -150,7 +150,7 @@ impl Attachments<'_> {
         if self.request.is_dry_run() {
             return self.shown(row).await;
         }
-        tracing::info!(attachment = %row.id, volume = volume.name, vm = ?row.vm, %access, "user requested attachment");
+        tracing::info!(attachment = %row.id, volume = volume.name, vm = row.vm, %access, "user requested attachment");
         self.seen_attachment(row.id).await
     }
 
@@ -404,7 +404,7 @@ impl Attachments<'_> {
                  `scree detach`"
             }
             (false, false) => {
-                "an administrator can start its agent; or detach it with `scree detach --force`"
+                "an administrator can start its agent; or detach it with `scree detach VOLUME --force`"
             }
             (false, true) => "an administrator can start its agent",
         };

@@ -30,10 +30,12 @@ pub enum ControlError {
         hint: Cow<'static, str>,
     },
     /// The name is taken.
-    #[error("{what} already exists; choose another name, or delete that one first")]
+    #[error("{what} already exists; {remedy}")]
     Exists {
         /// The kind of object and the name.
         what: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The object's state does not allow the request.
     #[error("{reason}")]
@@ -127,7 +129,7 @@ impl From<DatabaseError> for ControlError {
                 what: format!("{thing} {name}"),
                 hint: where_to_look(thing).into(),
             },
-            DatabaseError::Taken { what } => Self::Exists { what },
+            DatabaseError::Taken { what, remedy } => Self::Exists { what, remedy },
             DatabaseError::Refused { reason } => Self::Conflict { reason },
             DatabaseError::Forbidden { reason } => Self::Forbidden { reason },
             DatabaseError::Quota { reason } => Self::QuotaExceeded { reason },
@@ -169,11 +171,10 @@ const fn where_to_look(thing: ObjectKind) -> &'static str {
         ObjectKind::Audit => {
             "results are kept for a day; `scree privacy audits VOLUME` lists the audits"
         }
-        ObjectKind::LineageKey
-        | ObjectKind::Controller
-        | ObjectKind::Unit
-        | ObjectKind::Job
-        | ObjectKind::Plan => "`scree status` shows what there is",
+        ObjectKind::Unit => "`scree unit list` lists the units and their daemons",
+        ObjectKind::LineageKey | ObjectKind::Controller | ObjectKind::Job | ObjectKind::Plan => {
+            "`scree status` shows what there is"
+        }
     }
 }
 

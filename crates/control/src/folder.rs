@@ -81,7 +81,7 @@ pub enum FolderError {
         path: PathBuf,
     },
     /// The directory cannot be created or opened.
-    #[error("cannot use the folder {path}: {source}", path = path.display())]
+    #[error("cannot use {path}: {source}", path = path.display())]
     Io {
         /// The folder or file.
         path: PathBuf,

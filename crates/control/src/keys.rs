@@ -80,6 +80,7 @@ impl Keys<'_> {
             Ok(_) => {
                 return Err(ControlError::Exists {
                     what: format!("wrapping key {name:?}"),
+                    remedy: "choose another name",
                 });
             }
         }

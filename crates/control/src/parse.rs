@@ -34,8 +34,8 @@ pub fn name(text: &str) -> Result<&str, ControlError> {
         return Err(ControlError::invalid(
             "name",
             format!(
-                "{text:?} is not a name: use 1 to {NAME_LENGTH_MAX} of a-z, 0-9, '.', '_' and \
-                 '-', beginning with a letter or a digit"
+                "{text:?} is not a name: use 1 to {NAME_LENGTH_MAX} lowercase letters, digits, dots, \
+                 underscores and hyphens, and begin with a letter or digit"
             ),
         ));
     }

@@ -2,7 +2,8 @@
 
 use api::host::{AttachmentState, VolumeReport};
 use api::types::{HostLoad, VolumeLoad};
-use base::ClusterId;
+use api::words::UnitState;
+use base::{ClusterId, counted};
 
 use crate::control::Control;
 use crate::database::{DegradedVolume, HostReport, RepairRow, VolumeRows};
@@ -77,8 +78,12 @@ impl Control {
         );
         let repair = self.inner.database.repair().list(self.now().await?).await?;
         problems.extend(repair_problem(&repair));
-        for host in hosts {
-            problems.extend(host.report.problems);
+        let is_one = hosts.len() == 1;
+        for HostReport { host, report } in hosts {
+            problems.extend(report.problems.into_iter().map(|problem| match is_one {
+                true => problem,
+                false => format!("host {}: {problem}", host.name),
+            }));
         }
         let reports = units.iter().filter_map(|unit| unit.report.as_ref());
         let bytes = reports.filter_map(|report| report.bytes).sum();
@@ -133,7 +138,31 @@ impl Control {
 fn unit_problem(unit: &UnitView) -> String {
     let reason = unit.message();
     let reason = reason.map_or_else(|| "no reason is known".to_owned(), |why| why.text);
-    format!("unit {} is {}: {reason}", unit.row.url, unit.state())
+    // A daemon that has never started has no URL.
+    let name = match &unit.row.daemon {
+        Some(daemon) if unit.row.url.is_empty() => daemon,
+        _ => &unit.row.url,
+    };
+    let text = joined_problem(name, unit.state().as_str(), &reason);
+    match unit.state() {
+        UnitState::Full => {
+            format!("{text}; add units (`scree unit add`), or delete volumes and snapshots")
+        }
+        _ => text,
+    }
+}
+
+/// The state of a unit with the reason, which often begins with the unit's name as well.
+fn joined_problem(url: &str, state: &str, reason: &str) -> String {
+    let head = format!("unit {url} is {state}");
+    if let Some(rest) = reason.strip_prefix(&head) {
+        return format!("{head}{rest}");
+    }
+    match reason.strip_prefix(&format!("unit {url}")) {
+        Some(rest) if rest.starts_with(':') => format!("{head}{rest}"),
+        Some(rest) if rest.starts_with(' ') => format!("{head}: it{rest}"),
+        _ => format!("{head}: {reason}"),
+    }
 }
 
 /// Why an open volume cannot destage or read.
@@ -156,10 +185,11 @@ fn degraded_problem(degraded: &DegradedVolume, volumes: &VolumeRows) -> String {
         None => format!("the deleted volume {}", degraded.volume),
     };
     format!(
-        "up to {} blocks of {of} have fewer copies than they should, in {} segments: units were \
+        "up to {} of {of} have fewer copies than they should, in {}: units were \
          unavailable when these blocks were written. Hosts copy them when the units are back or \
          replaced (`scree unit jobs` shows the progress)",
-        degraded.slots, degraded.segments
+        counted(degraded.slots, "block"),
+        counted(degraded.segments, "segment")
     )
 }
 
@@ -169,8 +199,9 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     let damaged: u64 = repair.iter().map(|row| row.damaged).sum();
     if damaged > 0 {
         problems.push(format!(
-            "{damaged} slots are damaged on every unit that has them: restore their content from a \
-             backup (`scree unit jobs` lists the copysets)"
+            "{} damaged on every unit: restore the content from a backup (`scree unit jobs` lists \
+             the copysets)",
+            counted(damaged, "slot")
         ));
     }
     let filled: Vec<&RepairRow> = repair
@@ -197,9 +228,9 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     });
     let percent = (done * 100).checked_div(all).unwrap_or(0);
     let mut text = format!(
-        "in {} copysets {} may be incomplete and {} being rebuilt; the running comparison is \
+        "in {} {} may be incomplete and {} being rebuilt; the running comparison is \
          {percent} % done",
-        filled.len(),
+        counted(filled.len() as u64, "copyset"),
         units.join(", "),
         if units.len() == 1 { "is" } else { "are" }
     );
@@ -210,4 +241,23 @@ fn repair_problem(repair: &[RepairRow]) -> Vec<String> {
     }
     problems.push(text);
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined_problem;
+
+    /// Once it was "unit X is full: unit X is full".
+    #[test]
+    fn the_problem_of_a_unit_names_the_unit_once() {
+        for (reason, expected) in [
+            ("unit /a is full", "unit /a is full"),
+            ("unit /a: cannot write", "unit /a is full: cannot write"),
+            ("unit /a is not there", "unit /a is full: it is not there"),
+            ("unit /ab is full", "unit /a is full: unit /ab is full"),
+            ("no reason", "unit /a is full: no reason"),
+        ] {
+            assert_eq!(joined_problem("/a", "full", reason), expected);
+        }
+    }
 }

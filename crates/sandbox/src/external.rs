@@ -26,10 +26,14 @@ const BELOW: &str = "{below}";
 #[derive(Debug, thiserror::Error)]
 pub enum ExternalFilterError {
     /// There is no description with this name.
-    #[error("this host has no program {0} for filters; its operator describes them")]
+    #[error(
+        "this host has no program {0} for filters; its operator describes it in \
+         filter-programs/{0}.toml of the agent's data directory, or in programs/{0}.toml of \
+         --filter-dir"
+    )]
     Missing(String),
     /// The description cannot be read.
-    #[error("cannot read this host's description of the program {name:?}")]
+    #[error("cannot read {name}.toml, this host's description of the program {name:?}")]
     File {
         /// The program's name.
         name: String,
@@ -37,7 +41,7 @@ pub enum ExternalFilterError {
         source: std::io::Error,
     },
     /// The description is invalid.
-    #[error("this host's description of the program {name:?} is invalid: {reason}")]
+    #[error("{name}.toml, this host's description of the program {name:?}, is invalid: {reason}")]
     Invalid {
         /// The program's name.
         name: String,

@@ -138,7 +138,7 @@ impl FilterServer {
             .name("filter".to_owned())
             .spawn(move || {
                 if let Err(why) = server.handle(stream, permit) {
-                    tracing::warn!(why, "filter server closed connection");
+                    tracing::warn!(error = why, "filter server closed connection");
                 }
             });
         if let Err(error) = started {

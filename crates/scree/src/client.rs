@@ -45,8 +45,9 @@ impl std::fmt::Display for ClientError {
                 match source.kind() {
                     io::ErrorKind::PermissionDenied => write!(
                         formatter,
-                        "{folder} is not accessible ({source}): run the command as the user who serves \
-                         it, not as another user"
+                        "{folder} is not accessible ({source}), because another user serves it: run the \
+                         command as that user (`sudo -u USER scree …`), or log in with a token (`scree \
+                         login`)"
                     ),
                     io::ErrorKind::NotADirectory => {
                         write!(

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Command::Up(up) => up::run(&args::folder(folder), *up),
         Command::Controller(controller) => up::run_controller(&args::folder(folder), *controller),
         Command::Agent(agent) => up::run_agent(&args::folder(folder), *agent),
-        Command::Relay(relay) => up::run_relay(&relay),
+        Command::Relay(relay) => up::run_relay(*relay),
         Command::FilterServer(arguments) => up::run_filter_server(&arguments),
         Command::FilterProcess(arguments) => up::run_filter_process(&arguments),
         Command::Login(login) => {

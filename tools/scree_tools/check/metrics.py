@@ -1,7 +1,7 @@
 """Parses the /metrics of a Scree process strictly as OpenMetrics, and prints its
 values as JSON: [{"name", "labels", "value"}, ...].
 
-    curl -s http://127.0.0.1:9180/metrics | tools/run check metrics
+    curl -s http://127.0.0.1:9464/metrics | tools/run check metrics
 
 It fails on everything that Prometheus would refuse, and on a family without help or
 type, or without the prefix scree_.

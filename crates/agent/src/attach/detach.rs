@@ -71,7 +71,7 @@ impl WorkerState {
                 NextStep::Decide
             }
             Err(why) if assignment.forced => {
-                tracing::warn!(%volume, why, "agent removes disk from VM by force");
+                tracing::warn!(%volume, error = why, "agent removes disk from VM by force");
                 self.notice = Some(by_force(format!(
                     "removed by force; the VM gets I/O errors until its guest releases the disk: \
                      {why}"
@@ -86,7 +86,7 @@ impl WorkerState {
                     Some(stopped) => (MessageCode::VolumeStopped, stopped),
                     None => (MessageCode::DiskInUse, why),
                 };
-                tracing::warn!(%volume, why, "agent could not unplug disk from VM");
+                tracing::warn!(%volume, error = why, "agent could not unplug disk from VM");
                 let problem = Message::new(code, why);
                 self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
@@ -102,7 +102,7 @@ impl WorkerState {
         open_volume: Arc<OpenVolume>,
     ) -> NextStep {
         if let Some(why) = self.missing_writes() {
-            tracing::warn!(volume = %assignment.volume, why, "agent detaches volume by force");
+            tracing::warn!(volume = %assignment.volume, error = why, "agent detaches volume by force");
             let lost =
                 format!("detached by force, without the last writes through its filters: {why}");
             self.notice = Message::joined([by_force(lost)].into_iter().chain(self.notice.take()));
@@ -202,7 +202,7 @@ impl WorkerState {
                     .is_some_and(|first| assignment.forced && first < assignment.generation) =>
             {
                 let why = format!("detached by force, without the last flushed writes: {error}");
-                tracing::warn!(%volume, why, "agent detaches volume by force");
+                tracing::warn!(%volume, error = why, "agent detaches volume by force");
                 self.report(assignment, AttachmentState::Detached, Some(by_force(why)))
                     .await;
                 NextStep::Wait
@@ -217,7 +217,7 @@ impl WorkerState {
                     "volume {:?} was not closed cleanly: {error}; {hint}; closing will be retried",
                     assignment.name
                 );
-                tracing::error!(%volume, why, "agent did not close volume cleanly");
+                tracing::error!(%volume, error = why, "agent did not close volume cleanly");
                 let problem = Message::new(MessageCode::CloseFailed, why);
                 self.report(assignment, AttachmentState::Busy, Some(problem))
                     .await;
@@ -242,7 +242,7 @@ impl WorkerState {
         let Err(why) = self.parts.opener.check_filters_empty(volume).await else {
             return;
         };
-        tracing::warn!(%volume, %why, "agent detaches volume by force");
+        tracing::warn!(%volume, error = %why, "agent detaches volume by force");
         let left = format!(
             "{why}; the writes are applied if this host has the volume again through the same \
              filters before any other host"
@@ -265,7 +265,7 @@ impl WorkerState {
         match self.parts.opener.check_filters_empty(volume).await {
             Ok(()) => true,
             Err(why) => {
-                tracing::error!(name, %why, "filters still hold writes; the next open applies them");
+                tracing::error!(name, error = %why, "filters still hold writes; the next open applies them");
                 false
             }
         }

@@ -47,7 +47,7 @@ impl WorkerState {
                 NextStep::After(MAINTAIN_INTERVAL)
             }
             Err(why) => {
-                tracing::warn!(%volume, why, "agent could not plug disk into VM");
+                tracing::warn!(%volume, error = why, "agent could not plug disk into VM");
                 let problem = Message::new(MessageCode::VmUnavailable, why);
                 self.report(assignment, AttachmentState::Error, Some(problem))
                     .await;
@@ -78,7 +78,7 @@ impl WorkerState {
             }
             Err(error) => {
                 let why = with_causes(&error);
-                tracing::warn!(%volume, why, "agent could not replace filters");
+                tracing::warn!(%volume, error = why, "agent could not replace filters");
                 self.chain.note_failure(assignment, why, clock.monotonic());
             }
         }
@@ -162,7 +162,7 @@ impl WorkerState {
         match &why {
             None => self.report_snapshots(due).await,
             Some(why) if self.stopped.is_none() => {
-                tracing::error!(volume = %assignment.volume, why, "volume stopped");
+                tracing::error!(volume = %assignment.volume, error = why, "volume stopped");
             }
             Some(_) => {}
         }

@@ -9,11 +9,11 @@ use crate::lease::AcquireError;
 
 /// The remedy if flushed writes are unavailable.
 pub(super) const JOURNAL_LOST: &str = "restore it, or abandon the last flushed writes with \
-    `scree detach --force`";
+    `scree detach VOLUME --force`";
 
 /// Why a volume that is missing writes of its filters is not detached, and the remedy.
 pub(super) const FILTERS_UNFINISHED: &str = "the volume stays attached until all writes of its \
-    filters are applied; `scree detach --force` detaches it now, without the last writes";
+    filters are applied; `scree detach VOLUME --force` detaches it now, without the last writes";
 
 /// Why a volume is not served, and the remedy.
 pub(super) fn open_failure(name: &str, error: &AttachError, has_shared_journals: bool) -> String {
@@ -29,7 +29,7 @@ pub(super) fn open_failure(name: &str, error: &AttachError, has_shared_journals:
             "restore the file, or move it away to open the volume at its newest version"
         }
         AttachError::Open(OpenError::Journal(_)) => {
-            "its journal may hold the last flushed writes: do not remove it"
+            "its journal may hold the last flushed writes: make it readable, and do not remove it"
         }
         AttachError::Journals(_) => "no data is lost",
         AttachError::Chain(_) | AttachError::FilterNote(FilterNoteError::Journals(_)) => {

@@ -296,7 +296,7 @@ impl WorkerState {
                     why = format!("{why}; {}", messages::FILTERS_UNFINISHED);
                 }
                 let volume = assignment.volume;
-                tracing::error!(%volume, name = assignment.name, why, "agent could not open volume");
+                tracing::error!(%volume, name = assignment.name, error = why, "agent could not open volume");
                 let problem = Message::new(error.message_code(), why);
                 self.report(assignment, AttachmentState::Error, Some(problem))
                     .await;

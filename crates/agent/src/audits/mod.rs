@@ -130,7 +130,7 @@ impl Audits {
         };
         if let Some(end) = end {
             if let Err(why) = &end {
-                tracing::warn!(%id, why, "audit failed");
+                tracing::warn!(%id, error = why, "audit failed");
             }
             self.report_end(id, &progress, end).await;
         }

@@ -182,7 +182,7 @@ impl Preloads {
         };
         if let Some(end) = end {
             if let Err(why) = &end {
-                tracing::warn!(%volume, why, "preload failed");
+                tracing::warn!(%volume, error = why, "preload failed");
             }
             let report = preload.report(Some(end), has_no_cache);
             let report = ReportPreload { volume, report };

@@ -282,7 +282,7 @@ fn set_problem(noted: &Mutex<Option<String>>, pass: Result<(), CleaningError>) {
     let problem = pass.err().map(|error| error.to_string());
     let mut noted = noted.lock();
     if let (Some(problem), true) = (&problem, *noted != problem) {
-        tracing::warn!(problem, "cleaning failed and will be retried");
+        tracing::warn!(error = problem, "cleaning failed and will be retried");
     }
     *noted = problem;
 }

@@ -232,12 +232,12 @@ impl CapabilityCache {
         match state.kept.contains_key(&want) && !is_known {
             true => tracing::warn!(
                 ?want,
-                reason,
+                error = reason,
                 "controllers refused capability on unit daemons"
             ),
             false => tracing::debug!(
                 ?want,
-                reason,
+                error = reason,
                 "controllers refused capability on unit daemons"
             ),
         }

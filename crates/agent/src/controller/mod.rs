@@ -267,7 +267,7 @@ impl Catalog for Controller {
                 match answer.unwrap_or_else(|error| Err(catalog_error(&error))) {
                     Err(CatalogError::Unavailable { reason }) if !self.shutdown.has_begun() => {
                         if !is_logged {
-                            tracing::warn!(%volume, reason, "agent retries commit of version");
+                            tracing::warn!(%volume, error = reason, "agent retries commit of version");
                         }
                         is_logged = true;
                         pauses.next().await;

@@ -38,7 +38,7 @@ pub enum FilterNoteError {
     #[error(
         "the journal of filter {0} is missing or damaged, and the volume is used through it: \
          writes that it acknowledged and did not apply are lost unless it is restored; \
-         `scree detach --force` abandons them"
+         `scree detach VOLUME --force` abandons them"
     )]
     JournalLost(String),
     /// The note of the filters cannot be read or written.

@@ -66,7 +66,7 @@ impl KeySource for FilterKeys {
                 // A tenant must not learn where the host stores its keys.
                 let reason = match self.is_tenants {
                     true => {
-                        tracing::warn!(key = name, why, "agent cannot use filter key");
+                        tracing::warn!(key = name, error = why, "agent cannot use filter key");
                         "the host's operator must repair its file; see the log of the host"
                             .to_owned()
                     }

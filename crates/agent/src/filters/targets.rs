@@ -363,7 +363,7 @@ mod tests {
             ),
             ("../bob", &[], socket, "has no such folder"),
             ("", &[], socket, "has no such folder"),
-            ("alice", &["0.0.0.0/0"], "nbd://host/x", "not looked up"),
+            ("alice", &["0.0.0.0/0"], "nbd://host/x", "not resolved"),
             (
                 "alice",
                 &["0.0.0.0/0"],

@@ -14,7 +14,7 @@
 //! `list`, `listed`, `until_listed`, `changed` and `problems`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::host::{FIRST_KEY, KeyState, ListedKey};
@@ -51,8 +51,9 @@ pub enum HostKeyError {
     File(#[from] KeysFileError),
     /// This host has no location of the key.
     #[error(
-        "this host does not have the wrapping key {name:?} ({id}); name it in {path} (see \
-         docs/reference/key-providers.md)",
+        "this host does not have the wrapping key {name:?} ({id}); {}name it in {path} \
+         (docs/reference/key-providers.md)",
+        copy_of(key_file.as_deref()),
         path = path.display()
     )]
     Missing {
@@ -62,6 +63,8 @@ pub enum HostKeyError {
         id: KeyId,
         /// The file to name it in.
         path: PathBuf,
+        /// The default path of its key file, if it has one.
+        key_file: Option<PathBuf>,
     },
     /// A key that should be created has no location.
     #[error(
@@ -136,8 +139,9 @@ pub enum HostKeyError {
     },
     /// This host has no key that may wrap new data keys.
     #[error(
-        "this host has none of the wrapping keys that may wrap a new volume's key ({names}); name \
+        "this host has none of the wrapping keys that may wrap a new volume's key ({names}); {}name \
          one of them in {path}",
+        copy_of(key_file.as_deref()),
         path = path.display()
     )]
     NoneActive {
@@ -145,7 +149,19 @@ pub enum HostKeyError {
         names: String,
         /// The file to name it in.
         path: PathBuf,
+        /// The default path of the first key's file, if that key is among them.
+        key_file: Option<PathBuf>,
     },
+}
+
+/// The remedy for a key of another host that is in a file.
+fn copy_of(key_file: Option<&Path>) -> String {
+    key_file.map_or_else(String::new, |path| {
+        format!(
+            "copy keys/master.key of a host that has it to {} and restart the agent, or ",
+            path.display()
+        )
+    })
 }
 
 impl HostKeyError {
@@ -285,7 +301,7 @@ impl HostKeys {
             .collect();
         let mut noted = self.problems.lock();
         for problem in problems.iter().filter(|problem| !noted.contains(problem)) {
-            tracing::warn!(problem, "agent could not open wrapping key");
+            tracing::warn!(error = problem, "agent could not open wrapping key");
         }
         *noted = problems;
         failures
@@ -303,7 +319,13 @@ impl HostKeys {
         let name = listed.name;
         let Some(entry) = self.entry(Some(id), &name)? else {
             let path = self.keys_file();
-            return Err(HostKeyError::Missing { name, id, path });
+            let key_file = self.default_file(&name);
+            return Err(HostKeyError::Missing {
+                name,
+                id,
+                path,
+                key_file,
+            });
         };
         let parameters: KeyParameters = match serde_json::from_value(listed.parameters) {
             Ok(parameters) => parameters,
@@ -357,8 +379,17 @@ impl HostKeys {
             }
         }
         let names: Vec<&str> = active().map(|key| key.name.as_str()).collect();
-        let (names, path) = (names.join(", "), self.keys_file());
-        Err(HostKeyError::NoneActive { names, path })
+        Err(HostKeyError::NoneActive {
+            key_file: names.iter().find_map(|name| self.default_file(name)),
+            names: names.join(", "),
+            path: self.keys_file(),
+        })
+    }
+
+    /// The default path of the key file of the key `name`, if no other location is given.
+    fn default_file(&self, name: &str) -> Option<PathBuf> {
+        let is_default = name == FIRST_KEY && self.locations.first.is_none();
+        is_default.then(|| self.locations.default_key_file.clone())
     }
 
     /// Checks that this host has all wrapping keys of a volume's data keys.
@@ -448,7 +479,7 @@ impl HostKeys {
         Ok(is_default.then(|| KeyEntry::File { path: path.clone() }))
     }
 
-    fn exists(&self, path: &std::path::Path) -> bool {
+    fn exists(&self, path: &Path) -> bool {
         let opened = self.world.disk.open(path, OpenMode::Read);
         !opened.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }

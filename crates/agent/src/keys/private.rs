@@ -13,7 +13,8 @@ const FILE_BYTES_MAX: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
     /// The file cannot be read.
-    #[error("cannot read {path}; restore it from a backup if it is a key", path = path.display())]
+    #[error("cannot read {path}; if it is a key, copy it from a host that has it, or restore it \
+             from a backup", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,

@@ -191,7 +191,7 @@ impl DatabaseAge {
                     Some(Ok(Noting::Noted)) => is_noted = true,
                     Some(Ok(Noting::Older)) => is_older = true,
                     Some(Err(why)) => {
-                        tracing::warn!(why, "agent could not note lease on unit");
+                        tracing::warn!(error = why, "agent could not note lease on unit");
                         failure = why;
                     }
                     None => break,

@@ -151,7 +151,7 @@ impl Repair {
                     Err(error) => {
                         let why = with_causes(&error);
                         if why != logged {
-                            tracing::warn!(why, "repair failed and will be retried");
+                            tracing::warn!(error = why, "repair failed and will be retried");
                             logged = why;
                         }
                         break;
@@ -215,9 +215,20 @@ impl Repair {
             if found.incomplete.is_empty() || is_stuck {
                 let end = outcome(&job, found, &copied_to);
                 let is_well = end.problem.is_none();
-                if !end.in_sync.is_empty() || !is_well {
-                    let (number, problem) = (copyset.number(), &end.problem);
-                    tracing::info!(copyset = number, copied, problem, "agent repaired copyset");
+                let number = copyset.number();
+                match &end.problem {
+                    Some(error) => {
+                        tracing::info!(
+                            copyset = number,
+                            copied,
+                            error,
+                            "agent could not repair copyset"
+                        );
+                    }
+                    None if copied > 0 => {
+                        tracing::info!(copyset = number, copied, "agent repaired copyset");
+                    }
+                    None => tracing::debug!(copyset = number, "agent found copyset in sync"),
                 }
                 self.controller.catalog(EndRepair { copyset, end }).await?;
                 return Ok(is_well);

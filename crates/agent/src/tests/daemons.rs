@@ -38,7 +38,7 @@ impl Store {
         let (token, _) = parties.invite(&principal, &subject).await.expect("invited");
         let key = KeyRequest::generate().expect("a key");
         let token = token.reveal();
-        let issued = parties.join(&Caller::Local, &token, &key.request_pem);
+        let issued = parties.join(&Caller::Local, &token, &key.request_pem, None);
         let certificate = issued.await.expect("signed").certificate_pem;
         let here = BeginUnit::default();
         let cluster = scree.control.begin_unit(party, &here).await;

@@ -76,7 +76,7 @@ async fn a_lost_journal_is_an_error_until_it_is_restored_or_abandoned_by_force()
     let (now, reason) = state(&scree, id).await;
     assert_eq!(now, AttachmentState::Error);
     assert!(
-        reason.contains("is missing") && reason.contains("scree detach --force"),
+        reason.contains("is missing") && reason.contains("scree detach VOLUME --force"),
         "{reason}"
     );
     assert!(scree.open(volume).is_none());

@@ -198,7 +198,7 @@ impl Links {
                 Err(error) => {
                     let why = with_causes(&error);
                     tracing::warn!(
-                        why,
+                        error = why,
                         "agent has no certificate for unit daemons and will retry"
                     );
                     TRY_AGAIN

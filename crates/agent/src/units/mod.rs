@@ -133,7 +133,7 @@ impl Units {
                 None => self.mount(unit).map(|new| mounted.push(new)),
             };
             if let Err(why) = done {
-                tracing::error!(unit = unit.url, why, "agent cannot use unit");
+                tracing::error!(unit = unit.url, error = why, "agent cannot use unit");
             }
             if let Some(known) = mounted.iter().find(|known| known.id == unit.id) {
                 known.tracked.set_closed(unit.is_disabled);
@@ -173,7 +173,7 @@ impl Units {
         {
             let why = with_causes(&error);
             tracing::error!(
-                why,
+                error = why,
                 "agent has no certificate for unit daemons and will retry"
             );
         }

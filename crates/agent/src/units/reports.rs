@@ -57,7 +57,10 @@ impl RejoinReports {
             };
             if let Err(error) = self.controller.catalog(note).await {
                 let why = with_causes(&error);
-                tracing::debug!(why, "controller did not accept lease counts of units");
+                tracing::debug!(
+                    error = why,
+                    "controller did not accept lease counts of units"
+                );
                 return;
             }
             rejoined.note_counts_reported(counts);
@@ -113,7 +116,7 @@ impl RejoinReports {
                 Err(error) => {
                     let why = with_causes(&error);
                     if rejoined.note_rejected(unit, &why) {
-                        tracing::warn!(%unit, why, "controller rejected rejoin report");
+                        tracing::warn!(%unit, error = why, "controller rejected rejoin report");
                     }
                 }
             }
@@ -132,7 +135,7 @@ fn check_age_of(units: &Units, mounted: &MountedUnit, noted: u64) {
             let (unit, why) = (&mounted.url, with_causes(&error));
             tracing::debug!(
                 unit,
-                why,
+                error = why,
                 "agent could not read lease count of rejoined unit"
             );
         }

@@ -158,7 +158,7 @@ fn scan_unit(units: &Units, mounted: &MountedUnit, scan: &Scan, is_probed: bool)
             unit = mounted.url,
             before,
             after,
-            problem,
+            error = problem,
             "unit changed state"
         );
     }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::words::PartyKind;
+
 /// A token with which a party joins the cluster. It is shown once.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Token {
@@ -24,6 +26,11 @@ pub struct Join {
     pub token: String,
     /// A signing request (PKCS #10 in PEM) for the party's own key.
     pub signing_request: String,
+    /// The kind of party that the caller means to become. A token for another kind is refused, and
+    /// stays valid.
+    #[serde(default)]
+    #[schema(value_type = Option<PartyKind>)]
+    pub kind: Option<String>,
 }
 
 /// A request to renew the caller's certificate.

@@ -29,7 +29,7 @@ pub struct Party {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddParty {
-    /// The name: 1 to 63 lower-case letters, digits, dots, underscores and hyphens.
+    /// The name: 1 to 63 lowercase letters, digits, dots, underscores and hyphens.
     #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,62}$", example = "bob")]
     pub name: String,
     /// Whether it may do everything except read volumes. Users only.

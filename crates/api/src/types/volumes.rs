@@ -44,7 +44,7 @@ pub struct Volume {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
-    /// Length of its journal in bytes, effective from the next attachment. The host's default
+    /// Size of its journal in bytes, effective from the next attachment. The host's default
     /// applies if it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal_size: Option<u64>,
@@ -181,7 +181,7 @@ pub struct CreateVolume {
     /// m of them may be lost.
     #[schema(pattern = r"^[2-8]\+[1-3]$", example = "4+2")]
     pub erasure: Option<String>,
-    /// Length of its journal in bytes, as in `SetSettings`.
+    /// Size of its journal in bytes, as in `SetSettings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 8_388_608, maximum = 274_877_906_944_u64)]
     pub journal_size: Option<u64>,
@@ -195,7 +195,7 @@ pub struct CreateVolume {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetSettings {
-    /// Length of its journal in bytes, 8 MiB to 256 GiB, effective from the next attachment; null
+    /// Size of its journal in bytes, 8 MiB to 256 GiB, effective from the next attachment; null
     /// for the host's default. Only administrators may set it.
     #[serde(
         default,

@@ -94,10 +94,12 @@ pub enum DatabaseError {
         name: String,
     },
     /// The name is taken.
-    #[error("{what} already exists")]
+    #[error("{what} already exists; {remedy}")]
     Taken {
         /// The kind of object and the name.
         what: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The principal does not have the right.
     #[error("{reason}")]

@@ -98,6 +98,7 @@ async fn refuse_name(
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a snapshot named {name:?}"),
+            remedy: "choose another name, or delete that snapshot first (`scree snapshot delete`)",
         }),
     }
 }

@@ -60,7 +60,7 @@ impl Control {
             None => Some(format!("no answer in {} s", DATABASE_WITHIN.as_secs())),
         };
         match &failure {
-            Some(why) if was_well => tracing::error!(why, "the database does not answer"),
+            Some(why) if was_well => tracing::error!(error = why, "the database does not answer"),
             None if !was_well => tracing::info!("the database answers again"),
             _ => {}
         }

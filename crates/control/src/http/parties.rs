@@ -29,6 +29,7 @@ use super::{ApiError, Body, Caller, Name, Query};
 use crate::control::Control;
 use crate::database::{AuditRow, PartyRow, Principal};
 use crate::error::ControlError;
+use crate::parse;
 use crate::parties::{Issued, Parties, local};
 use crate::timestamp::rfc3339;
 
@@ -67,8 +68,10 @@ async fn join(
     Body(join): Body<Join>,
 ) -> Result<(StatusCode, Json<Certificate>), ApiError> {
     let parties = control.parties();
+    let kind = join.kind.as_deref();
+    let kind = kind.map(|kind| parse::word("kind", kind)).transpose()?;
     let issued = parties
-        .join(&caller, &join.token, &join.signing_request)
+        .join(&caller, &join.token, &join.signing_request, kind)
         .await?;
     Ok((StatusCode::CREATED, Json(certificate(parties, issued))))
 }

@@ -8,6 +8,7 @@ mod authenticate;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::words::PartyKind;
 use auth::{
     Authority, Credentials, JoinToken, KeyFingerprint, KeyRequest, Kind, Lifetime, ServerTls,
     SignedBy, Subject, certificate_end, certificate_fingerprint, requested_key,
@@ -225,15 +226,18 @@ impl Parties {
     }
 
     /// Signs the key of a caller with a valid token, and records it as a key of the token's party.
+    /// A token is not used up if its party is not of this `kind`.
     ///
     /// # Errors
     /// [`ControlError::Unauthenticated`] for an invalid or expired token;
+    /// [`ControlError::Conflict`] for a token of another kind;
     /// [`ControlError::Invalid`] for a request that cannot be signed.
     pub async fn join(
         &self,
         caller: &Caller,
         token: &str,
         request_pem: &str,
+        kind: Option<PartyKind>,
     ) -> Result<Issued, ControlError> {
         let refused = || {
             unauthenticated(
@@ -247,7 +251,8 @@ impl Parties {
             key: Some(key),
             ..self.origin(caller, "a token".to_owned())
         };
-        let party = self.database.parties().join(token.hash(), key, &by).await?;
+        let parties = self.database.parties();
+        let party = parties.join(token.hash(), key, kind, &by).await?;
         self.sign(&party.ok_or_else(refused)?, request_pem)
     }
 

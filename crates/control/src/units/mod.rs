@@ -111,7 +111,12 @@ impl Units<'_> {
 }
 
 pub(crate) fn is_called(unit: &UnitRow, name: &str) -> bool {
-    unit.id.to_string() == name || unit.url == name || unit.daemon.as_deref() == Some(name)
+    // A folder is accepted as its path, too, as `scree unit add` accepts it.
+    let path = unit.url.strip_prefix("file://");
+    unit.id.to_string() == name
+        || unit.url == name
+        || path.is_some_and(|path| path == name)
+        || unit.daemon.as_deref() == Some(name)
 }
 
 /// How a unit is called where people read of it.

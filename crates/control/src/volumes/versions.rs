@@ -81,11 +81,12 @@ impl Volumes<'_> {
                 what: match (to, line.first()) {
                     (RestoreTo::Version(number), _) => format!("version {number} of {name:?}"),
                     (RestoreTo::Time(_), Some(oldest)) => format!(
-                        "a version of {name:?} from then (the oldest kept is {} of {})",
+                        "a version of {name:?} from that time or before (the oldest that is kept is {} \
+                         of {})",
                         oldest.key.number,
                         rfc3339(oldest.created)
                     ),
-                    (RestoreTo::Time(_), None) => format!("any version of {name:?}"),
+                    (RestoreTo::Time(_), None) => format!("a version of {name:?}"),
                 },
                 hint: hint.into(),
             })

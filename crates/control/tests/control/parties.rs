@@ -166,8 +166,14 @@ impl Scene {
 }
 
 pub async fn try_join(server: &Server, token: &str, key: &KeyRequest) -> (u16, Value) {
-    let body = json!({ "token": token, "signing_request": key.request_pem }).to_string();
-    let answer = server.send(None, "POST", "/v1/join", &body).await;
+    let body = json!({ "token": token, "signing_request": key.request_pem });
+    send_join(server, &body).await
+}
+
+async fn send_join(server: &Server, body: &Value) -> (u16, Value) {
+    let answer = server
+        .send(None, "POST", "/v1/join", &body.to_string())
+        .await;
     let answer = answer.expect("answered");
     (
         answer.status,
@@ -221,6 +227,20 @@ async fn a_token_joins_its_party_once() {
         (400, &json!("signing_request"))
     );
     joined(&scene.server, &token).await;
+}
+
+#[tokio::test]
+async fn a_token_that_another_kind_of_party_presents_stays_valid() {
+    let scene = Scene::new().await;
+    scene.member("hosts", "h1").await;
+    let token = scene.token("hosts", "h1").await;
+    let key = KeyRequest::generate().expect("a key");
+    let mut body = json!({ "token": token, "signing_request": key.request_pem });
+    for (kind, status) in [("user", 409), ("unit", 409), ("guest", 400), ("host", 201)] {
+        body["kind"] = json!(kind);
+        let (said, answer) = send_join(&scene.server, &body).await;
+        assert_eq!(said, status, "{kind}: {answer}");
+    }
 }
 
 #[tokio::test]

@@ -115,10 +115,34 @@ pub fn refusal(kind: u32, message: &[u8]) -> String {
     };
     match message {
         [] => reason.to_owned(),
-        // The server's message may have any length; the log gets its beginning.
-        message => {
-            let message = String::from_utf8_lossy(&message[..message.len().min(200)]);
-            format!("{reason}: {}", message.escape_debug())
+        message => format!("{reason}: {}", printable(message)),
+    }
+}
+
+/// The beginning of a server's message, which may have any length, without control characters.
+#[must_use]
+pub fn printable(message: &[u8]) -> String {
+    let message = String::from_utf8_lossy(&message[..message.len().min(200)]);
+    let mut plain = String::with_capacity(message.len());
+    for character in message.chars() {
+        match character {
+            // `escape_debug` would escape them, too.
+            '\'' | '"' => plain.push(character),
+            _ => plain.extend(character.escape_debug()),
         }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Once the quotes of nbdkit's messages had backslashes.
+    #[test]
+    fn the_message_of_a_server_keeps_its_quotes_and_loses_control_characters() {
+        let said = refusal(option_reply::ERR_UNKNOWN, b"export 'nope'\n\x1b[2J");
+        assert_eq!(said, "there is no such export: export 'nope'\\n\\u{1b}[2J");
+        assert_eq!(printable(&[b'x'; 300]).len(), 200);
     }
 }

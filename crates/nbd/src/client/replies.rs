@@ -8,7 +8,7 @@ use super::super::reply::{CHUNK_BYTES, SIMPLE_BYTES};
 use super::super::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, allocation, chunk, command};
 use super::ConnectionError;
 use super::entry::Entry;
-use super::protocol_violation::ProtocolViolation;
+use super::protocol_violation::{ProtocolViolation, printable};
 use super::request_log::RequestLog;
 
 /// The maximal length of an error chunk: an error number, an offset and a message.
@@ -409,14 +409,9 @@ fn fits(chunk: &Chunk, entry: &Entry) -> bool {
 /// [`ConnectionError::ServerStopping`], after which the client sends the request again over
 /// another connection.
 fn io_error(errno: u32, message: &[u8]) -> Result<IoError, ConnectionError> {
-    // The message may have any length; the log gets its beginning.
-    let message = String::from_utf8_lossy(&message[..message.len().min(200)]);
     let words = match message.is_empty() {
         true => format!("the server reported error {errno}"),
-        false => format!(
-            "the server reported error {errno}, {}",
-            message.escape_debug()
-        ),
+        false => format!("the server reported error {errno}, {}", printable(message)),
     };
     Ok(match errno {
         ESHUTDOWN => return Err(ConnectionError::ServerStopping),

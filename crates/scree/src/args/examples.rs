@@ -19,7 +19,7 @@ Examples:
 pub const AGENT: &str = "\
 Examples:
   scree agent --dir /srv/scree
-  scree agent --dir /srv/scree --cache /dev/nvme0n1p4 --listen-metrics 127.0.0.1:9100";
+  scree agent --dir /srv/scree --cache /dev/nvme0n1p4 --listen-metrics 127.0.0.1:9464";
 
 pub const RELAY: &str = "\
 Examples:
@@ -28,8 +28,8 @@ Examples:
 
 pub const FILTER_SERVER: &str = "\
 Examples:
-  scree filter-server --listen 10.0.0.3:7443 --filter-dir /etc/scree/filters --authority ca.pem
-  scree filter-server --listen '[::]:7443' --filter-dir /srv/filters --authority ca.pem";
+  scree filter-server --listen 10.0.0.3:10810 --filter-dir /etc/scree/filters --authority ca.pem
+  scree filter-server --listen '[::]:10810' --filter-dir /srv/filters --authority ca.pem";
 
 pub const LOGIN: &str = "\
 Examples:

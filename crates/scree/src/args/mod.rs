@@ -41,7 +41,7 @@ pub use filter_process::{FilterProcessArguments, FilterServerArguments};
 pub use grant::GrantCommand;
 pub use image::ImageCommand;
 pub use key::KeyCommand;
-pub use party::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
+pub use party::{HostCommand, JoinArguments, LoginArguments, UserCommand};
 pub use privacy::{PrivacyAuditArguments, PrivacyAuditsArguments, PrivacyCommand};
 pub use process::{
     AgentArguments, CacheArguments, ControllerArguments, FilterArguments, KeepArguments,
@@ -239,7 +239,7 @@ pub enum ApiCommand {
 
     /// Manage the users of a cluster.
     #[command(subcommand, disable_help_subcommand = true, after_help = examples::USER)]
-    User(PartyCommand),
+    User(UserCommand),
 
     /// Manage the hosts of a cluster.
     #[command(subcommand, disable_help_subcommand = true, after_help = examples::HOST)]

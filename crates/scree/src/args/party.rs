@@ -42,49 +42,48 @@ pub struct LoginArguments {
     pub join: JoinArguments,
 }
 
-/// The verbs that users and hosts have in common.
+/// The verbs of `scree user`.
 #[derive(Subcommand)]
-pub enum PartyCommand {
-    /// Add a user or host and print its first join token.
+pub enum UserCommand {
+    /// Add a user and print a join token for `scree login`.
     Add {
-        /// Name of the user or host.
+        /// Name of the user.
         name: String,
-        /// Make the user an administrator, who may do everything but read volumes; not for hosts.
+        /// Make the user an administrator, who may do everything but read volumes.
         #[arg(long)]
         administrator: bool,
-        /// Make the user a member of this project; not for hosts [default: a new project of the
-        /// user's name]
+        /// Make the user a member of this project [default: a new project of the user's name]
         #[arg(long)]
         project: Option<String>,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// List them, with their state.
+    /// List the users and their state.
     List,
-    /// Print a new join token.
+    /// Print a new join token for a user, such as one whose certificate has expired.
     Token {
-        /// Name of the user or host.
+        /// Name of the user.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Refuse all requests of a user or host from now on.
+    /// Refuse all requests of a user from now on.
     Disable {
-        /// Name of the user or host.
+        /// Name of the user.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Accept requests of a disabled user or host again.
+    /// Accept requests of a disabled user again.
     Enable {
-        /// Name of the user or host.
+        /// Name of the user.
         name: String,
         #[command(flatten)]
         change: ChangeOptions,
     },
 }
 
-impl PartyCommand {
+impl UserCommand {
     /// The options of a change; `None` for verbs that change nothing.
     pub const fn change(&self) -> Option<&ChangeOptions> {
         match self {
@@ -100,8 +99,36 @@ impl PartyCommand {
 /// The verbs of `scree host`.
 #[derive(Subcommand)]
 pub enum HostCommand {
-    #[command(flatten)]
-    Party(PartyCommand),
+    /// Add a host and print a join token for `scree host join`.
+    Add {
+        /// Name of the host.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// List the hosts and their state.
+    List,
+    /// Print a new join token for a host, such as one whose certificate has expired.
+    Token {
+        /// Name of the host.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Refuse all requests of a host from now on.
+    Disable {
+        /// Name of the host.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
+    /// Accept requests of a disabled host again.
+    Enable {
+        /// Name of the host.
+        name: String,
+        #[command(flatten)]
+        change: ChangeOptions,
+    },
     /// Join this machine to a cluster; then start `scree agent`.
     Join {
         #[command(flatten)]
@@ -113,8 +140,11 @@ impl HostCommand {
     /// The options of a change; `None` for verbs that change nothing through the API.
     pub const fn change(&self) -> Option<&ChangeOptions> {
         match self {
-            Self::Party(command) => command.change(),
-            Self::Join { .. } => None,
+            Self::Add { change, .. }
+            | Self::Token { change, .. }
+            | Self::Disable { change, .. }
+            | Self::Enable { change, .. } => Some(change),
+            Self::List | Self::Join { .. } => None,
         }
     }
 }

@@ -122,7 +122,7 @@ pub enum UnitCommand {
     },
     /// Move all data off units, then remove them.
     Drain {
-        /// Ids, URLs or names of daemons; all are drained, or none.
+        /// Ids, URLs, paths of folders or names of daemons; all are drained, or none.
         #[arg(required = true)]
         units: Vec<String>,
         /// Cancel draining: the units stay, and are rebuilt.
@@ -163,7 +163,7 @@ pub enum UnitCommand {
     },
     /// List repair jobs that run or wait.
     Jobs,
-    /// Register a unit daemon and print its first join token.
+    /// Register a unit daemon and print a join token for `scree unit join`.
     Create {
         /// Name of the daemon.
         name: String,
@@ -187,7 +187,7 @@ pub enum UnitCommand {
         #[command(flatten)]
         change: ChangeOptions,
     },
-    /// Print a new join token for a daemon.
+    /// Print a new join token for a daemon, such as one whose certificate has expired.
     Token {
         /// Name of the daemon.
         name: String,

@@ -79,7 +79,7 @@ async fn preload(
         return Ok(print(session.format, &image, preloads)?);
     }
     let notice = format!(
-        "Ctrl-C ends only this command; to stop the hosts, run `scree image preload {volume} --cancel`"
+        "Ctrl-C ends only this command; to cancel the preload, run `scree image preload {volume} --cancel`"
     );
     print_notice(session.format, &notice);
     let progress = Progress::start(format!("waiting for hosts to read {volume}"));

@@ -18,7 +18,7 @@ pub(super) async fn run(session: &Session, command: KeyCommand) -> Result<(), Fa
         }
         KeyCommand::Show { name } => {
             let path = format!("/v1/keys/{}", segment(&name)?);
-            print_key(session, &session.client.get(&path).await?)
+            print_key(session, &session.client.get(&path).await?).await
         }
         KeyCommand::Add { name, host, .. } => {
             let progress = Progress::start(format!("creating {name}"));
@@ -27,7 +27,7 @@ pub(super) async fn run(session: &Session, command: KeyCommand) -> Result<(), Fa
                 .post("/v1/keys", &AddKey { name, host })
                 .await?;
             drop(progress);
-            print_key(session, &key)
+            print_key(session, &key).await
         }
         KeyCommand::Rotate { old, new, wait, .. } => rotate(session, &old, new, wait).await,
         KeyCommand::Delete { name, .. } => {
@@ -46,7 +46,7 @@ async fn rotate(session: &Session, old: &str, new: String, wait: bool) -> Result
     let progress = Progress::start(format!("replacing {old}"));
     let key: Key = session.client.post(&path, &RotateKey { to: new }).await?;
     drop(progress);
-    print_key(session, &key)?;
+    print_key(session, &key).await?;
     if wait && key.state == "retiring" {
         return Err(Failure::new(format!(
             "{} still wraps {} keys after {WAIT_SECONDS} s; rotation continues, and `scree status` \
@@ -57,17 +57,27 @@ async fn rotate(session: &Session, old: &str, new: String, wait: bool) -> Result
     Ok(())
 }
 
-fn print_key(session: &Session, key: &Key) -> Result<(), Failure> {
+async fn print_key(session: &Session, key: &Key) -> Result<(), Failure> {
+    // Names the key that replaces it.
+    let known: Vec<Key> = match key.replaced_by {
+        Some(_) => session.client.get("/v1/keys").await?,
+        None => Vec::new(),
+    };
     Ok(print(session.format, key, |key| {
-        list(std::slice::from_ref(key))
+        table(std::slice::from_ref(key), &known)
     })?)
 }
 
 fn list(keys: &[Key]) -> String {
+    table(keys, keys)
+}
+
+/// A table of `keys`. The keys that replace them are looked for among `known`.
+fn table(keys: &[Key], known: &[Key]) -> String {
     let mut table = Table::new(&["ID", "NAME", "KIND", "STATE", "WRAPS", "REPLACED BY"]);
     for key in keys {
         let replaced_by = key.replaced_by.as_ref();
-        let name = |id: &String| keys.iter().find(|key| key.id == *id).map(|key| &key.name);
+        let name = |id: &String| known.iter().find(|key| key.id == *id).map(|key| &key.name);
         table.row(vec![
             key.id.clone(),
             key.name.clone(),

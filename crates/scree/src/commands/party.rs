@@ -10,7 +10,7 @@ use serde::Serialize;
 use world::{World, host};
 
 use super::{Failure, Session, or_dash, segment};
-use crate::args::{HostCommand, JoinArguments, LoginArguments, PartyCommand};
+use crate::args::{HostCommand, JoinArguments, LoginArguments, UserCommand};
 use crate::output::{Format, Table, print, print_notice};
 use crate::profiles::{self, Profiles};
 use crate::tls_files::read_pem;
@@ -25,79 +25,137 @@ struct Invitation {
     command: String,
 }
 
-pub(super) async fn run_user(session: &Session, command: PartyCommand) -> Result<(), Failure> {
-    run(session, "users", "scree login", command).await
+/// A kind of party, as the API and the command line name it.
+#[derive(Clone, Copy)]
+pub(super) struct PartyKind {
+    /// The collection in the API.
+    path: &'static str,
+    /// The command with which one joins.
+    join: &'static str,
+    /// The options of that command after the token.
+    more: &'static str,
+    /// What is printed below that command.
+    next: &'static str,
 }
 
-pub(super) async fn run_host(session: &Session, command: HostCommand) -> Result<(), Failure> {
-    match command {
-        HostCommand::Party(command) => run(session, "hosts", "scree host join", command).await,
-        HostCommand::Join { .. } => {
-            Err(Failure::new("`scree host join` uses --dir, not a profile"))
-        }
-    }
-}
+const USERS: PartyKind = PartyKind {
+    path: "users",
+    join: "scree login",
+    more: "",
+    next: "",
+};
 
-pub(super) async fn run(
-    session: &Session,
-    kind: &str,
-    join: &str,
-    command: PartyCommand,
-) -> Result<(), Failure> {
-    let shown = |party: &Party| list(std::slice::from_ref(party));
+const HOSTS: PartyKind = PartyKind {
+    path: "hosts",
+    join: "scree host join",
+    more: " --dir /var/lib/scree/agent",
+    next: "\nRun it on the host, as the user who runs the agent; then start the service scree-agent, or \
+           `scree agent` with the same --dir.\n",
+};
+
+pub(super) const DAEMONS: PartyKind = PartyKind {
+    path: "daemons",
+    join: "scree unit join",
+    more: " --dir /var/lib/scree/unit",
+    next: "\nRun it on the storage machine, as the user who runs the daemon; then start the service \
+           scree-unit, or `scree unit --listen IP:PORT` with the same --dir.\n",
+};
+
+pub(super) async fn run_user(session: &Session, command: UserCommand) -> Result<(), Failure> {
     match command {
-        PartyCommand::List => {
-            let mut parties: Vec<Party> = session.client.all(&format!("/v1/{kind}")).await?;
-            parties.sort_by(|one, other| one.name.cmp(&other.name));
-            Ok(print(session.format, &parties, |parties| list(parties))?)
-        }
-        PartyCommand::Add {
+        UserCommand::List => list_all(session, USERS).await,
+        UserCommand::Add {
             name,
             administrator,
             project,
             ..
         } => {
             let new = AddParty {
-                name: name.clone(),
+                name,
                 administrator,
                 project,
             };
-            let party: Party = session.client.post(&format!("/v1/{kind}"), &new).await?;
-            if session.is_dry_run {
-                return Ok(print(session.format, &party, shown)?);
-            }
-            invite(session, kind, join, &name).await
+            add(session, USERS, new).await
         }
-        PartyCommand::Token { name, .. } => invite(session, kind, join, &name).await,
-        PartyCommand::Disable { name, .. } => {
-            let path = format!("/v1/{kind}/{}/disable", segment(&name)?);
-            let party: Party = session.client.post(&path, &()).await?;
-            Ok(print(session.format, &party, shown)?)
-        }
-        PartyCommand::Enable { name, .. } => {
-            let path = format!("/v1/{kind}/{}/enable", segment(&name)?);
-            let party: Party = session.client.post(&path, &()).await?;
-            Ok(print(session.format, &party, shown)?)
+        UserCommand::Token { name, .. } => invite(session, USERS, &name).await,
+        UserCommand::Disable { name, .. } => disable(session, USERS, &name).await,
+        UserCommand::Enable { name, .. } => enable(session, USERS, &name).await,
+    }
+}
+
+pub(super) async fn run_host(session: &Session, command: HostCommand) -> Result<(), Failure> {
+    match command {
+        HostCommand::List => list_all(session, HOSTS).await,
+        HostCommand::Add { name, .. } => add(session, HOSTS, named(name)).await,
+        HostCommand::Token { name, .. } => invite(session, HOSTS, &name).await,
+        HostCommand::Disable { name, .. } => disable(session, HOSTS, &name).await,
+        HostCommand::Enable { name, .. } => enable(session, HOSTS, &name).await,
+        HostCommand::Join { .. } => {
+            Err(Failure::new("`scree host join` uses --dir, not a profile"))
         }
     }
 }
 
-async fn invite(session: &Session, kind: &str, join: &str, name: &str) -> Result<(), Failure> {
-    let path = format!("/v1/{kind}/{}/token", segment(name)?);
+/// A new host or unit daemon of this name.
+pub(super) const fn named(name: String) -> AddParty {
+    AddParty {
+        name,
+        administrator: false,
+        project: None,
+    }
+}
+
+async fn list_all(session: &Session, kind: PartyKind) -> Result<(), Failure> {
+    let mut parties: Vec<Party> = session.client.all(&format!("/v1/{}", kind.path)).await?;
+    parties.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(print(session.format, &parties, |parties| list(parties))?)
+}
+
+/// Adds a party, and prints its first join token.
+pub(super) async fn add(session: &Session, kind: PartyKind, new: AddParty) -> Result<(), Failure> {
+    let path = format!("/v1/{}", kind.path);
+    let party: Party = session.client.post(&path, &new).await?;
+    if session.is_dry_run {
+        return print_party(session, &party);
+    }
+    invite(session, kind, &new.name).await
+}
+
+/// Refuses all requests of a party from now on.
+pub(super) async fn disable(session: &Session, kind: PartyKind, name: &str) -> Result<(), Failure> {
+    let path = format!("/v1/{}/{}/disable", kind.path, segment(name)?);
+    print_party(session, &session.client.post(&path, &()).await?)
+}
+
+/// Accepts requests of a disabled party again.
+pub(super) async fn enable(session: &Session, kind: PartyKind, name: &str) -> Result<(), Failure> {
+    let path = format!("/v1/{}/{}/enable", kind.path, segment(name)?);
+    print_party(session, &session.client.post(&path, &()).await?)
+}
+
+fn print_party(session: &Session, party: &Party) -> Result<(), Failure> {
+    Ok(print(session.format, party, |party| {
+        list(std::slice::from_ref(party))
+    })?)
+}
+
+/// Prints a new join token, and the command that uses it.
+pub(super) async fn invite(session: &Session, kind: PartyKind, name: &str) -> Result<(), Failure> {
+    let path = format!("/v1/{}/{}/token", kind.path, segment(name)?);
     let token: Token = session.client.post(&path, &()).await?;
     let urls = session.client.urls();
     let urls = urls.unwrap_or_else(|| "https://CONTROLLER:PORT".to_owned());
     let invitation = Invitation {
         command: format!(
-            "{join} {urls} --token {} --authority {}",
-            token.token, token.authority
+            "{} {urls} --token {} --authority {}{}",
+            kind.join, token.token, token.authority, kind.more
         ),
         token,
     };
     Ok(print(session.format, &invitation, |invitation| {
         format!(
-            "Valid for one use until {}:\n\n{}\n",
-            invitation.token.expires, invitation.command
+            "Valid for one use until {}:\n\n{}\n{}",
+            invitation.token.expires, invitation.command, kind.next
         )
     })?)
 }
@@ -125,10 +183,10 @@ pub fn login(
     arguments: &LoginArguments,
 ) -> Result<(), Failure> {
     let profiles = Profiles::of_user()?;
-    let made = joined(&arguments.join)?;
+    let made = joined(Kind::User, &arguments.join)?;
     check_kind(&made, Kind::User)?;
     let path = profiles.store(profile, &made)?;
-    print_joined(format, &made, &path)?;
+    print_joined(format, &made, &path, "")?;
     let is_chosen =
         std::env::var_os(crate::environment::PROFILE.name).is_some_and(|name| !name.is_empty());
     if let Some(folder) = folder.filter(|_| !is_chosen) {
@@ -181,7 +239,7 @@ fn join_as(
             there.subject
         )));
     }
-    let made = joined(arguments)?;
+    let made = joined(kind, arguments)?;
     check_kind(&made, kind)?;
     if kind == Kind::Unit
         && let Ok(there) = Profile::read(&world, &path)
@@ -190,7 +248,17 @@ fn join_as(
     }
     made.write(&world, &path)
         .map_err(|error| Failure::of(&error))?;
-    print_joined(format, &made, &path)
+    let folder = folder.display();
+    let next = match kind {
+        Kind::Unit => format!(
+            "start (or restart) the service scree-unit, or `scree unit --dir {folder} --listen \
+             IP:PORT`\n"
+        ),
+        _ => {
+            format!("start (or restart) the service scree-agent, or `scree agent --dir {folder}`\n")
+        }
+    };
+    print_joined(format, &made, &path, &next)
 }
 
 /// Refuses to write a unit's identity into the folder of another unit.
@@ -205,19 +273,20 @@ fn check_unit(path: &Path, there: &str, made: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Refuses the identity of another kind.
+/// Refuses the certificate of another kind of party. Controllers check the kind of a token.
 fn check_kind(made: &Profile, kind: Kind) -> Result<(), Failure> {
     if made.kind() == Some(kind) {
         return Ok(());
     }
     let subject = &made.subject;
     Err(Failure::new(format!(
-        "the token was for {subject}, which is not a {kind}: ask an administrator for the token of \
-         a {kind} (`scree {kind} token NAME`)"
+        "the certificate is that of {subject}, which is not a {kind}: name the certificate of a \
+         {kind}"
     )))
 }
 
-fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
+/// Joins as a party of this kind, or reads the certificate that another authority signed.
+fn joined(kind: Kind, arguments: &JoinArguments) -> Result<Profile, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -238,9 +307,9 @@ fn joined(arguments: &JoinArguments) -> Result<Profile, Failure> {
                 };
                 Profile::with_external_certificate(&world, urls, ca, files).await
             }
-            (Some(ca), Some(token), _, _, _) => Profile::join_trusting(urls, token, ca).await,
+            (Some(ca), Some(token), _, _, _) => Profile::join_trusting(kind, urls, token, ca).await,
             (None, Some(token), Some(authority), _, _) => {
-                Profile::join(urls, token, authority).await
+                Profile::join(kind, urls, token, authority).await
             }
             // clap requires one of these combinations.
             _ => unreachable!("clap requires a token or a certificate, and an authority"),
@@ -259,7 +328,8 @@ struct Joined<'a> {
     file: String,
 }
 
-fn print_joined(format: Format, profile: &Profile, path: &Path) -> Result<(), Failure> {
+/// Prints who has joined, and in a table `next`.
+fn print_joined(format: Format, profile: &Profile, path: &Path, next: &str) -> Result<(), Failure> {
     let joined = Joined {
         subject: &profile.subject,
         urls: &profile.urls,
@@ -268,7 +338,7 @@ fn print_joined(format: Format, profile: &Profile, path: &Path) -> Result<(), Fa
     };
     Ok(print(format, &joined, |joined| {
         format!(
-            "{} at {}, stored in {}\n",
+            "{} at {}, stored in {}\n{next}",
             joined.subject,
             joined.urls.join(", "),
             joined.file

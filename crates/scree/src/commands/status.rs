@@ -14,10 +14,10 @@ pub(super) async fn run(session: &Session) -> Result<(), Failure> {
 fn show(status: &Status) -> String {
     let mut table = Table::new(&["state", &status.state]);
     let mut row = |key: &str, value: String| table.row(vec![key.to_owned(), value]);
-    row("folder", status.folder.clone());
+    row("data directory", status.folder.clone());
     row("cluster", status.cluster.clone());
     row("version", status.version.clone());
-    row("process", status.pid.to_string());
+    row("pid", status.pid.to_string());
     row(
         "volumes",
         format!("{} ({} exported)", status.volumes, status.exported),

@@ -4,10 +4,12 @@ use api::types::{
     AddUnit, DrainUnits, QueuedCopysets, RemoveUnit, RepairJob, Scrub, SetZone, Unit, UnitChange,
     UnitZone,
 };
+use base::counted;
 use base::size::about_bytes as bytes;
 
-use super::{Failure, Session, or_dash, party, segment};
-use crate::args::{ChangeOptions, PartyCommand, UnitCommand};
+use super::party::{self, DAEMONS};
+use super::{Failure, Session, or_dash, segment};
+use crate::args::UnitCommand;
 use crate::output::{Table, print};
 
 pub(super) async fn run(session: &Session, command: Option<UnitCommand>) -> Result<(), Failure> {
@@ -25,15 +27,9 @@ pub(super) async fn run(session: &Session, command: Option<UnitCommand>) -> Resu
             let unit: Unit = session.client.get(&path).await?;
             Ok(print(session.format, &unit, show)?)
         }
-        Some(UnitCommand::Token { name, change }) => {
-            daemon(session, PartyCommand::Token { name, change }).await
-        }
-        Some(UnitCommand::Disable { name, change }) => {
-            daemon(session, PartyCommand::Disable { name, change }).await
-        }
-        Some(UnitCommand::Enable { name, change }) => {
-            daemon(session, PartyCommand::Enable { name, change }).await
-        }
+        Some(UnitCommand::Token { name, .. }) => party::invite(session, DAEMONS, &name).await,
+        Some(UnitCommand::Disable { name, .. }) => party::disable(session, DAEMONS, &name).await,
+        Some(UnitCommand::Enable { name, .. }) => party::enable(session, DAEMONS, &name).await,
         Some(UnitCommand::Drain { units, cancel, .. }) => {
             drain(session, DrainUnits { units, cancel }).await
         }
@@ -84,13 +80,7 @@ async fn create_daemon(
     if let Some(zone) = &zone {
         control::parse::zone(zone).map_err(|error| Failure::new(error.to_string()))?;
     }
-    let add = PartyCommand::Add {
-        name: name.clone(),
-        administrator: false,
-        project: None,
-        change: ChangeOptions::default(),
-    };
-    daemon(session, add).await?;
+    party::add(session, DAEMONS, party::named(name.clone())).await?;
     match zone.filter(|_| !session.is_dry_run) {
         None => Ok(()),
         Some(zone) => put_zone(session, &name, Some(zone)).await.map(drop),
@@ -131,14 +121,10 @@ async fn begin(
     let wanted: QueuedCopysets = session.client.post(path, what).await?;
     Ok(print(session.format, &wanted, |wanted| {
         format!(
-            "started in {} copysets; `scree unit jobs` shows the progress\n",
-            wanted.copysets
+            "started in {}; `scree unit jobs` shows the progress\n",
+            counted(wanted.copysets, "copyset")
         )
     })?)
-}
-
-async fn daemon(session: &Session, command: PartyCommand) -> Result<(), Failure> {
-    party::run(session, "daemons", "scree unit join", command).await
 }
 
 fn zone_text(zone: &UnitZone) -> String {
@@ -149,32 +135,34 @@ fn zone_text(zone: &UnitZone) -> String {
 }
 
 fn moved_text(moved: &UnitChange) -> String {
-    let UnitChange { unit, copysets, .. } = moved;
-    let text = match (moved.removed, copysets) {
+    let unit = &moved.unit;
+    let copysets = counted(moved.copysets, "copyset");
+    let text = match (moved.removed, moved.copysets) {
         (true, 0) => format!("{unit} is removed\n"),
         (true, _) => format!(
-            "{unit} is removed; other units replace it in {copysets} copysets (`scree unit jobs` \
-             shows the progress)\n"
+            "{unit} is removed; other units replace it in {copysets} (`scree unit jobs` shows the \
+             progress)\n"
         ),
         (false, _) => format!(
-            "other units replace {unit} in {copysets} copysets (`scree unit jobs` shows the \
-             progress); then it is removed\n"
+            "other units replace {unit} in {copysets} (`scree unit jobs` shows the progress); \
+             then it is removed\n"
         ),
     };
     match moved.copysets_lost {
         0 => text,
         count => format!(
-            "{text}in {count} copysets no other unit had all segments: blocks that only {unit} had \
-             are lost\n"
+            "{text}in {} no other unit had all segments: blocks that only {unit} had are lost\n",
+            counted(count, "copyset")
         ),
     }
 }
 
 fn kept_text(kept: &UnitChange) -> String {
     format!(
-        "draining {} is canceled; in {} copysets it is rebuilt with the segments that it is missing \
+        "draining {} is canceled; in {} it is rebuilt with the segments that it is missing \
          (`scree unit jobs` shows the progress)\n",
-        kept.unit, kept.copysets
+        kept.unit,
+        counted(kept.copysets, "copyset")
     )
 }
 

@@ -80,8 +80,8 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Failure> {
     }
     match other {
         Some(name) => Err(Failure::new(format!(
-            "{path} holds {name:?}, which is not a file of Scree: give an empty or new folder, or an \
-             existing data directory"
+            "{path} is not empty and not a data directory: it contains {name:?}, which is not a file of \
+             Scree; give an empty or new folder, or an existing data directory"
         ))),
         None => Ok(()),
     }
@@ -190,7 +190,7 @@ mod tests {
     fn a_folder_with_a_foreign_file_is_refused_with_the_name_of_the_file() {
         for names in [&["notes.txt"][..], &["identity.toml", "notes.txt"]] {
             let why = refused(names).expect("it is refused");
-            assert!(why.contains("holds \"notes.txt\""), "{why}");
+            assert!(why.contains("contains \"notes.txt\""), "{why}");
             assert!(!why.contains("scree.db"), "{why}");
         }
         let file = tempfile::NamedTempFile::new().expect("a file");

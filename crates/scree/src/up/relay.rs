@@ -84,9 +84,12 @@ fn has_journal(policy: &Policy) -> bool {
 }
 
 /// Runs `scree relay`.
-pub fn run_relay(arguments: &RelayArguments) -> Result<(), Failure> {
+pub fn run_relay(arguments: RelayArguments) -> Result<(), Failure> {
     let (world, runtime) = prepare()?;
-    runtime.block_on(serve(&world, arguments))
+    let served = runtime.block_on(serve(&world, &Arc::new(arguments)));
+    // Does not wait for a relay that is still opening its disk: it has acknowledged no write.
+    runtime.shutdown_background();
+    served
 }
 
 /// The filters of the policy, if it is for this volume and machine.
@@ -181,16 +184,27 @@ fn open(
     }
 }
 
-async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure> {
+async fn serve(world: &World, arguments: &Arc<RelayArguments>) -> Result<(), Failure> {
     let mut ends = EndSignals::of_daemon()?;
     let RelayTarget::Nbd(NbdUri { at, export, .. }) = &arguments.to;
     let policy = policy(world, arguments, export)?;
     let is_active = arguments.journal.is_some() || policy.as_ref().is_some_and(has_journal);
     let _state_lock = lock_state(world, arguments, policy.as_ref())?;
+    let starting = {
+        let (world, arguments) = (world.clone(), Arc::clone(arguments));
+        tokio::task::spawn_blocking(move || start(&world, &arguments, policy))
+    };
+    let started = tokio::select! {
+        started = starting => started.map_err(|error| Failure::of(&error))??,
+        name = ends.received() => {
+            tracing::info!(signal = name, "relay received signal while it opened the disk");
+            return Ok(());
+        }
+    };
     let Started {
         thread,
         _journal_lock,
-    } = start(world, arguments, policy)?;
+    } = started;
     let served = thread.export();
     let block_min = thread.call(|chain| chain.bottom().block_min());
     served.set_block_min(block_min.map_err(|error| Failure::of(&error))?);
@@ -221,7 +235,7 @@ async fn serve(world: &World, arguments: &RelayArguments) -> Result<(), Failure>
     let failure = loop {
         tokio::select! {
             name = ends.received() => {
-                tracing::info!(signal = name, "relay received signal");
+                tracing::info!(signal = name, "relay received signal and is stopping");
                 break None;
             }
             // The next start writes the rest of the journal to the server.
@@ -257,7 +271,8 @@ struct Started {
     _journal_lock: Option<File>,
 }
 
-/// Starts the thread, which connects to the server and opens the filters.
+/// Starts the thread, which connects to the server and opens the filters, and waits until the disk
+/// is open.
 fn start(
     world: &World,
     arguments: &RelayArguments,
@@ -294,14 +309,13 @@ fn start(
         Path::new(""),
         attribution,
     )?;
-    let thread = tokio::task::block_in_place(|| {
+    let thread =
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
             let context = given.context(wake.clone(), &watcher);
             let filters = policy.map_or_else(Vec::new, |policy| build_filters(&policy, &context));
             open(client, filters, journal, &own, (wake, &watcher))
-        })
-    });
+        });
     Ok(Started {
         thread: thread.map_err(|error| Failure::of(&error))?,
         _journal_lock: journal_lock,

@@ -50,8 +50,8 @@ impl ProcessSignals {
     /// Waits for the first signal, or for a part that ends by itself.
     async fn first(&mut self, api: &mut JoinSet<()>, agent: &mut JoinHandle<()>) -> End {
         tokio::select! {
-            _ = self.terminate.recv() => tracing::info!(signal = "SIGTERM", "process received signal"),
-            _ = self.interrupt.recv() => tracing::info!(signal = "SIGINT", "process received signal"),
+            _ = self.terminate.recv() => tracing::info!(signal = "SIGTERM", "process received signal and is stopping"),
+            _ = self.interrupt.recv() => tracing::info!(signal = "SIGINT", "process received signal and is stopping"),
             _ = self.quit.recv() => return End::Immediate,
             ended = api.join_next(), if !api.is_empty() => {
                 tracing::error!(?ended, "API ended unexpectedly");

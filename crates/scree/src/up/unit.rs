@@ -83,7 +83,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     let started = tokio::select! {
         started = Service::start(world, settings) => started,
         name = ends.received() => {
-            tracing::info!(signal = name, "daemon received signal");
+            tracing::info!(signal = name, "daemon received signal and is stopping");
             return Ok(());
         }
     };
@@ -94,7 +94,7 @@ async fn serve(world: World, folder: &Path, arguments: &DaemonArguments) -> Resu
     announce(&ready_line(&service, metrics));
     let ended = tokio::select! {
         name = ends.received() => {
-            tracing::info!(signal = name, "daemon received signal");
+            tracing::info!(signal = name, "daemon received signal and is stopping");
             Ok(())
         }
         ended = running => Err(format!("the daemon ended unexpectedly: {ended:?}")),

@@ -255,7 +255,7 @@ fn unusable_buckets_are_refused_with_a_remedy() {
         ("s3://no-such-bucket/a", &["NoSuchBucket"][..]),
         (
             "s3://bucket/full",
-            &["it holds", "something", "an empty prefix"],
+            &["it contains", "something", "an empty prefix"],
         ),
         (
             "s3://bucket/others",

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -197,6 +198,26 @@ fn a_journal_has_one_relay_and_is_empty_after_a_clean_exit() {
     qemu_io(&uri(folder, "server"), &["write -P 2 0 1M"]);
     let _again = relay(folder, &active);
     qemu_io(&uri(folder, "relay"), &["read -P 2 0 1M"]);
+}
+
+/// Once a relay whose server accepted connections and did not answer ignored signals for 10 s, and
+/// one that emptied its journal for up to an hour.
+#[test]
+fn a_relay_ends_at_a_signal_while_it_opens_the_server() {
+    let folder = folder();
+    let folder = folder.path();
+    let listener = UnixListener::bind(folder.join("server")).expect("a free name");
+    let listen = format!("unix:{}", folder.join("relay").display());
+    let child = Command::new(SCREE)
+        .args(["relay", "--listen", &listen, "--to"])
+        .arg(uri(folder, "server"))
+        .spawn();
+    let mut relay = Running(child.expect("scree runs"));
+    let (_silent, _) = listener.accept().expect("the relay connects");
+    let pid = relay.0.id().to_string();
+    let killed = Command::new("kill").arg(&pid).status().expect("kill runs");
+    assert!(killed.success());
+    assert_eq!(relay.0.wait().expect("it ends").code(), Some(0));
 }
 
 /// A server that refuses writes as long as a file exists, and that file.

@@ -32,7 +32,11 @@ fn a_new_journal_size_applies_from_the_next_attachment_on() {
     let refuses = |code, more: &[&str], words: &[&str]| {
         host.refuses(code, &[&set[..], more].concat(), words);
     };
-    refuses(1, &["--journal-size", "1M"], &["a journal has 8M to 256G"]);
+    refuses(
+        1,
+        &["--journal-size", "1M"],
+        &["a journal has a size of 8M to 256G"],
+    );
     refuses(1, &["--cache-max", "4K"], &["a cache is at least 1M"]);
     // Either option is enough.
     refuses(2, &[], &["--journal-size <SIZE>|--cache-max <SIZE>"]);

@@ -146,7 +146,7 @@ fn unusable_folders_are_refused_as_units() {
     host.refuses(
         1,
         &["unit", "add", &text(&full)],
-        &["it holds \"something\"", "an empty folder"],
+        &["it contains \"something\"", "an empty folder"],
     );
     host.refuses(
         1,

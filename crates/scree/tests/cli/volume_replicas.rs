@@ -131,7 +131,7 @@ fn a_volume_behind_its_replica_is_detached_only_by_force() {
     assert_ne!(refused.code, 0, "{}", refused.out);
     for words in [
         "the volume is missing writes that its replicas have",
-        "scree detach --force",
+        "scree detach VOLUME --force",
     ] {
         assert!(refused.error.contains(words), "{}", refused.error);
     }

@@ -238,7 +238,7 @@ impl Handshake<'_> {
         };
         let ended = active.run(buffer);
         if let Err(error) = &ended {
-            tracing::debug!(host = %host.key, why = with_causes(error), "connection to host failed");
+            tracing::debug!(host = %host.key, error = with_causes(error), "connection to host failed");
         }
         ended
     }

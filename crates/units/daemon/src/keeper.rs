@@ -225,7 +225,7 @@ impl Keeper {
             match self.fences.present(GENERATION, capability.generation) {
                 Ok(()) | Err(FenceError::Older { .. }) => {}
                 Err(FenceError::NotRecorded(why)) => {
-                    tracing::warn!(%why, "keeper failed to record the generation of the database");
+                    tracing::warn!(error = %why, "keeper failed to record the generation of the database");
                 }
             }
         }

@@ -251,7 +251,7 @@ impl Acceptor {
         let permit = match self.shared.permits.acquire(max, Waker::new()?) {
             Ok(permit) => permit,
             Err(why) => {
-                tracing::warn!(max, %why, "daemon refused a connection");
+                tracing::warn!(max, error = %why, "daemon refused a connection");
                 return Ok(());
             }
         };

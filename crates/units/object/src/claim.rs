@@ -205,7 +205,7 @@ impl Inner {
             if object.location != self.probe_path() {
                 let name = object.location;
                 return Err(self.foreign(format!(
-                    "it holds {name}; choose an empty prefix for a new unit"
+                    "it is not empty: it contains {name}; choose an empty prefix for a new unit"
                 )));
             }
         }

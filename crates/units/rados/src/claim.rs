@@ -171,7 +171,7 @@ impl Core {
         listed.map_err(|errno| self.access.read_error("list its objects", errno))?;
         if let Some(name) = other {
             return Err(self.foreign(format!(
-                "it holds {name:?}; choose an empty namespace for a new unit, as \
+                "it is not empty: it contains {name:?}; choose an empty namespace for a new unit, as \
                  rados://POOL/NAMESPACE"
             )));
         }

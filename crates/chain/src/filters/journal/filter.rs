@@ -72,7 +72,7 @@ impl Journal {
     pub(super) fn fail(&mut self, error: impl Into<FilterError>) {
         let error = error.into();
         let reason = error.reason();
-        tracing::error!(reason, "journal filter stopped");
+        tracing::error!(error = reason, "journal filter stopped");
         for waiting in self.waiting.drain(..) {
             self.completions.push(Completion {
                 token: waiting.token,

@@ -275,7 +275,7 @@ impl OutOfProcess {
                     self.progress_at = now;
                 }
                 LinkState::Broken(why) => {
-                    tracing::debug!(name = %self.name, why, "filter process is not ready");
+                    tracing::debug!(name = %self.name, error = why, "filter process is not ready");
                     self.pause_from(since, rule_at);
                 }
                 LinkState::Connecting if deadline <= now => self.pause_from(since, rule_at),

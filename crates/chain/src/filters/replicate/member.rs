@@ -67,6 +67,20 @@ pub(super) struct Member {
     pub retry_at: Duration,
     /// The pause after the next failure.
     pub pause: Duration,
+    /// What has been reported of it, so that each change is reported once.
+    pub reports: Reports,
+}
+
+/// The reports on a member: why it cannot be used, and that it can be used again.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    /// The reported reason why it cannot be used; `None` if it can.
+    pub trouble: Option<String>,
+    /// The report of its return. It waits until the member has answered a request: a server that
+    /// accepts connections and then fails would return at each attempt.
+    pub pending_return: Option<String>,
+    /// The last report of its return since it was in sync.
+    pub last_return: Option<String>,
 }
 
 impl Member {
@@ -82,6 +96,7 @@ impl Member {
             pending_bytes: 0,
             retry_at: Duration::ZERO,
             pause: PAUSE_MIN,
+            reports: Reports::default(),
         }
     }
 

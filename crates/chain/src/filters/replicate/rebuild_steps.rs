@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::{BlockDevice, Durability, OwnedOp, Started, Token};
 
-use super::member::{MemberState, PartOf, VOLUME};
+use super::member::{MemberState, PartOf, Reports, VOLUME};
 use super::rebuild::{Rebuild, Step, WINDOWS_MAX};
 use super::replica_set::ReplicaSet;
 use super::selection::KnownFiles;
@@ -57,10 +57,11 @@ impl ReplicaSet {
                     true => " of its files",
                     false => "",
                 };
-                self.note(format!(
+                let text = format!(
                     "{} is rebuilding: {missing} of {of} regions{of_what} are missing",
                     member.label()
-                ));
+                );
+                self.members[at].reports.pending_return = Some(text);
                 self.members[at].state = MemberState::Rebuilding;
             }
             Err(reason) => {
@@ -87,8 +88,10 @@ impl ReplicaSet {
             }
         }
         self.log_changed(true);
-        let label = self.members[at].label();
-        self.note(format!("{label} is available again"));
+        let text = format!("{} is available again", self.members[at].label());
+        let reports = &mut self.members[at].reports;
+        reports.pending_return = Some(text);
+        reports.last_return = None;
     }
 
     /// The member to rebuild: one that is not in sync, or a partial one that should have more.
@@ -242,6 +245,9 @@ impl ReplicaSet {
 
     /// The member has the piece.
     fn piece_written(&mut self, length: u64) {
+        if let Some(member) = self.rebuild.as_ref().map(|rebuild| rebuild.member) {
+            self.note_return(member);
+        }
         if let Some(rebuild) = &mut self.rebuild {
             let at = rebuild.piece_written(&mut self.requests.locks, length);
             if let Some(selection) = &mut self.members[rebuild.member].selection {
@@ -264,6 +270,7 @@ impl ReplicaSet {
     /// The member has everything on its stable storage. If it has missed writes meanwhile, the
     /// rebuild continues with these.
     fn rebuilt(&mut self, member: usize) {
+        self.note_return(member);
         let mut bytes = 0;
         if let Some(rebuild) = self.rebuild.take() {
             self.log.map.missing[member].remove(&rebuild.copied);
@@ -279,6 +286,7 @@ impl ReplicaSet {
         self.log.map.is_excluded[member] = false;
         self.members[member].state = MemberState::InSync;
         self.members[member].pause = PAUSE_MIN;
+        self.members[member].reports = Reports::default();
         self.log_changed(false);
         if !was_in_sync {
             let label = self.members[member].label();

@@ -112,6 +112,9 @@ impl ReplicaSet {
             return;
         };
         let reason = result.as_ref().err().map(IoError::to_string);
+        if reason.is_none() {
+            self.note_return(at);
+        }
         if reason.is_some()
             && let Some(request) = self.requests.pending.get_mut(id)
             && let RequestKind::Read(range) = request.kind
@@ -157,6 +160,7 @@ impl ReplicaSet {
         member.retry_at = now + member.pause;
         member.pause = (member.pause * 2).min(PAUSE_MAX);
         let (name, label) = (member.name.clone(), member.label());
+        member.reports.pending_return = None;
         let requests = member.abandon();
         let rebuild = self.rebuild.take_if(|rebuild| rebuild.member == at);
         if let Some(offset) = rebuild.and_then(|rebuild| rebuild.locked()) {
@@ -165,13 +169,10 @@ impl ReplicaSet {
         if is_only {
             // Its server may have lost what was not flushed, and no other member has it.
             self.may_have_lost |= self.log.has_unflushed() || self.requests.covering.is_some();
-            self.note(format!(
-                "requests wait for {label}, the only complete one: {reason}"
-            ));
+            let text = format!("requests wait for {label}, the only complete one: {reason}");
+            self.note_trouble(at, reason, text);
         } else {
-            if !self.log.map.is_excluded[at] {
-                self.note(format!("{label} is excluded: {reason}"));
-            }
+            self.note_trouble(at, reason, format!("{label} is excluded: {reason}"));
             self.log.map.is_excluded[at] = true;
             // It may lose acknowledged writes that are not flushed, and pending ones.
             let in_flight = self.log.map.in_flight.clone();
@@ -198,9 +199,36 @@ impl ReplicaSet {
             }
             Err(reason) => {
                 member.retry_at = now + member.pause;
-                let label = member.label();
-                self.note(format!("{label} is excluded: {reason}"));
+                let text = format!("{} is excluded: {reason}", member.label());
+                if member.reports.trouble.as_ref() != Some(&reason) {
+                    member.reports.trouble = None;
+                    self.note_trouble(at, &reason, text);
+                }
             }
+        }
+    }
+
+    /// Reports why a member cannot be used, unless that was reported since it was last used.
+    fn note_trouble(&mut self, at: usize, reason: &str, text: String) {
+        let reports = &mut self.members[at].reports;
+        if reports.trouble.is_none() {
+            reports.trouble = Some(reason.to_owned());
+            self.note(text);
+        }
+    }
+
+    /// Reports that a member is used again, if that has not been reported. It has carried out a
+    /// request.
+    pub fn note_return(&mut self, at: usize) {
+        let reports = &mut self.members[at].reports;
+        let Some(text) = reports.pending_return.take() else {
+            return;
+        };
+        // An attempt to rebuild that begins where the last one did is no change.
+        if reports.last_return.as_ref() != Some(&text) {
+            reports.trouble = None;
+            reports.last_return = Some(text.clone());
+            self.note(text);
         }
     }
 }

@@ -140,10 +140,8 @@ impl Replicate {
                 // It is connected, and rebuilt once the filter is in use.
                 Ok(()) => {}
                 Err(reason) => {
-                    if is_excluded {
-                        let label = self.set.members[at].label();
-                        self.set.note(format!("{label} is excluded: {reason}"));
-                    }
+                    // One that could not be connected to at all was not excluded yet.
+                    self.set.members[at].state = MemberState::Connecting(now);
                     self.set.exclude(at, &reason);
                 }
             }

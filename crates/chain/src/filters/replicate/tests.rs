@@ -42,6 +42,8 @@ struct Server {
     failing_flushes: u32,
     /// Writes of connections that were dropped while it hung. They are carried out afterwards.
     late: Vec<(usize, Vec<u8>)>,
+    /// Whether it is not found: no connection to it can begin.
+    is_unknown: bool,
     /// Grows when it restarts, which ends older connections.
     life: u32,
     random: SimulatedRandom,
@@ -66,6 +68,7 @@ impl Server {
             hangs: false,
             failing_flushes: 0,
             late: Vec::new(),
+            is_unknown: false,
             life: 0,
             random: SimulatedRandom::new(seed),
             reads: 0,
@@ -275,7 +278,11 @@ struct Servers(BTreeMap<String, Shared>);
 impl Targets for Servers {
     fn open(&self, server: &chain_policy::ReplicaLocation) -> Result<Box<dyn RemoteDisk>, String> {
         let server = self.0.get(&server.to_string()).ok_or("no such server")?;
-        Ok(Box::new(Connection::new(server)))
+        let is_unknown = lock(server).is_unknown;
+        match is_unknown {
+            true => Err("no such server".to_owned()),
+            false => Ok(Box::new(Connection::new(server))),
+        }
     }
 }
 

@@ -144,6 +144,7 @@ impl Keys<'_> {
                     Ok(_) => {
                         return Err(DatabaseError::Taken {
                             what: format!("wrapping key {name:?}"),
+                            remedy: "choose another name",
                         });
                     }
                     Err(DatabaseError::NotFound { .. }) => {}

@@ -1,5 +1,6 @@
 //! Users, hosts and unit daemons, their public keys, and the tokens with which they join.
 
+use api::words::PartyKind;
 use auth::{KeyFingerprint, Kind, Subject, TokenHash};
 use base::{PartyId, ProjectId};
 use sqlx::AnyConnection;
@@ -54,9 +55,7 @@ impl Parties<'_> {
                     .fetch_optional(&mut *change)
                     .await?;
                 if taken.is_some() {
-                    return Err(DatabaseError::Taken {
-                        what: format!("a {} named {:?}", new.subject.kind(), new.subject.name()),
-                    });
+                    return Err(name_taken(&new.subject));
                 }
                 insert(&mut change, new).await?;
                 match project {
@@ -248,11 +247,13 @@ impl Parties<'_> {
     /// does not exist, has expired or was used, or the party is disabled.
     ///
     /// # Errors
-    /// [`DatabaseError::Taken`] if somebody else has that key.
+    /// [`DatabaseError::Refused`] if the party is not of this `kind`: the token stays valid.
+    /// [`DatabaseError::Taken`] if another party has that key.
     pub async fn join(
         self,
         token: TokenHash,
         key: KeyFingerprint,
+        kind: Option<PartyKind>,
         by: &Origin,
     ) -> Result<Option<PartyRow>, DatabaseError> {
         self.database
@@ -272,6 +273,11 @@ impl Parties<'_> {
                 .await?;
                 let Some(row) = row else { return Ok(None) };
                 let party = party_row(&row)?;
+                if let Some(kind) = kind
+                    && kind.as_str() != party.subject.kind().as_str()
+                {
+                    return Err(token_of_other_kind(&party.subject, kind));
+                }
                 sqlx::query("DELETE FROM join_tokens WHERE hash = $1")
                     .bind(&token.0[..])
                     .execute(&mut *change)
@@ -358,6 +364,45 @@ async fn insert(change: &mut AnyConnection, new: &PartyRow) -> Result<(), Databa
     Ok(())
 }
 
+/// The error of a new party whose name another one has.
+fn name_taken(subject: &Subject) -> DatabaseError {
+    let kind = subject.kind();
+    DatabaseError::Taken {
+        what: format!("a {kind} named {:?}", subject.name()),
+        remedy: match kind {
+            Kind::User => {
+                "users are disabled, not deleted: choose another name, or let this user log in \
+                 again (`scree user enable`, `scree user token`)"
+            }
+            Kind::Host => {
+                "hosts are disabled, not deleted: choose another name, or let this host join again \
+                 (`scree host enable`, `scree host token`)"
+            }
+            Kind::Unit => {
+                "choose another name (that of a removed unit stays taken), or let this daemon join \
+                 again if its unit was not removed (`scree unit token`)"
+            }
+            Kind::Controller => "choose another name",
+        },
+    }
+}
+
+/// The error of a token that is presented by another kind of party than it was made for.
+fn token_of_other_kind(subject: &Subject, kind: PartyKind) -> DatabaseError {
+    let command = match subject.kind() {
+        Kind::Host => "scree host join",
+        Kind::Unit => "scree unit join",
+        Kind::User | Kind::Controller => "scree login",
+    };
+    DatabaseError::Refused {
+        reason: format!(
+            "the token is for {subject}, which is not a {kind}, and is still valid: use it with \
+             `{command}`, or ask an administrator for the token of a {kind} (`scree {kind} token \
+             NAME`)"
+        ),
+    }
+}
+
 async fn add_key(
     change: &mut AnyConnection,
     party: PartyId,
@@ -374,6 +419,7 @@ async fn add_key(
         // The error does not say whose key it is.
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a party with the key {key}"),
+            remedy: "join with a new key",
         }),
         None => {
             sqlx::query(

@@ -315,6 +315,8 @@ pub(in crate::database) async fn insert(
     if taken.is_some() {
         return Err(DatabaseError::Taken {
             what: format!("a project named {name:?}"),
+            remedy: "choose another name, or add the user to that project (`scree user add USER \
+                     --project PROJECT`, `scree project join`)",
         });
     }
     sqlx::query("INSERT INTO projects (id, name, created_ms) VALUES ($1, $2, $3)")

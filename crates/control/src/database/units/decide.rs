@@ -158,9 +158,9 @@ fn remove(unit: UnitId, removal: Removal, observed: &ObservedUnits) -> Replaceme
     let its: Vec<&Copyset> = observed.copysets.iter().filter(is_member).collect();
     if !its.is_empty() && removal == Removal::Empty {
         return ReplacementStep::Refuse(format!(
-            "{name} is a member of {} copysets; `scree unit drain` moves its data to other units, \
+            "{name} is a member of {}; `scree unit drain` moves its data to other units, \
              and then removes it. If it is lost for good, use `scree unit remove --lost`",
-            its.len()
+            base::counted(its.len() as u64, "copyset")
         ));
     }
     let has_data =

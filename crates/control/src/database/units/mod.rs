@@ -431,8 +431,8 @@ async fn check_not_removed(change: &mut AnyConnection, unit: UnitId) -> Result<(
         None => Ok(()),
         Some(_) => Err(DatabaseError::Refused {
             reason: format!(
-                "{unit} was removed; empty its folder and add that as a new unit (a daemon: as \
-                 another party)"
+                "{unit} was removed; empty its folder and add that as a new unit (a daemon: under \
+                 another name, with `scree unit create`)"
             ),
         }),
     }
@@ -458,6 +458,8 @@ async fn check_free(
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a unit at {url}"),
+            remedy: "`scree unit list` shows it; choose another location, or drain that unit first \
+                     (`scree unit drain`)",
         }),
     }
 }

@@ -170,6 +170,7 @@ pub(in crate::database) async fn refuse_name(
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a volume named {name:?}"),
+            remedy: "choose another name, or delete that volume first (`scree volume delete`)",
         }),
     }
 }

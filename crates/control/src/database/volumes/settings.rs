@@ -20,7 +20,7 @@ use crate::error::ControlError;
 /// The settings of a volume. Not `Copy`: a setting may be a text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumeSettings {
-    /// Length of its journal in bytes; `None`: the host's default.
+    /// Size of its journal in bytes; `None`: the host's default.
     pub journal_bytes: Option<u64>,
     /// Its largest share of each host's read cache in bytes; `None`: a fair share.
     pub cache_max_bytes: Option<u64>,
@@ -89,7 +89,10 @@ impl VolumeSettings {
                 exact_bytes(JOURNAL_BYTES_MIN),
                 exact_bytes(JOURNAL_BYTES_MAX),
             );
-            let reason = format!("a journal has {min} to {max}, not {}", exact_bytes(bytes));
+            let reason = format!(
+                "a journal has a size of {min} to {max}, not {}",
+                exact_bytes(bytes)
+            );
             return Err(ControlError::invalid("journal_size", reason));
         }
         let min = SetSettings::CACHE_MAX_MIN;
@@ -133,9 +136,8 @@ impl VolumeSettings {
             return Ok(());
         }
         Err(DatabaseError::Forbidden {
-            reason:
-                "a journal takes space on its host, so only an administrator may set its length"
-                    .to_owned(),
+            reason: "a journal takes space on its host, so only an administrator may set its size"
+                .to_owned(),
         })
     }
 

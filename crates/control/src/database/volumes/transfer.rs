@@ -105,13 +105,13 @@ async fn account_for(
     }
     let user = party.subject.name();
     let which = project.map_or_else(
-        || "there is none".to_owned(),
-        |name| format!("project {name:?} is not one"),
+        || "none was found: name one".to_owned(),
+        |name| format!("{name:?} is not one: name another one"),
     );
     Err(DatabaseError::Refused {
         reason: format!(
             "the volume can be charged only to a project with both you and {user} as members, and \
-             {which}; name one (`--project`), or ask an administrator to transfer it"
+             {which} (`--project`), or ask an administrator to transfer the volume"
         ),
     })
 }
@@ -134,6 +134,7 @@ async fn refuse_snapshot_names(
         None => Ok(()),
         Some(_) => Err(DatabaseError::Taken {
             what: format!("a snapshot of {user} with the same name as a snapshot of this volume"),
+            remedy: "delete one of the two first (`scree snapshot list` lists yours)",
         }),
     }
 }

@@ -161,7 +161,7 @@ impl LastCheck {
         if before != after {
             let (before, after) = (before.name(), after.name());
             let reason = error.map(|error| with_causes(&error));
-            tracing::warn!(before, after, reason, "unit changed its state");
+            tracing::warn!(before, after, error = reason, "unit changed its state");
         }
     }
 

@@ -245,7 +245,7 @@ impl Service {
             (Some(_), None) => tracing::info!("daemon fetched its configuration again"),
             (before, Some(why)) if before.as_ref() != Some(&why) => {
                 tracing::warn!(
-                    why,
+                    error = why,
                     "daemon failed to fetch its configuration and keeps the last one"
                 );
             }
@@ -276,7 +276,7 @@ impl Service {
             inner.is_unstored.store(stored.is_err(), Ordering::Relaxed);
             if let Err(error) = stored {
                 let why = with_causes(&error);
-                tracing::error!(why, "daemon failed to store its configuration");
+                tracing::error!(error = why, "daemon failed to store its configuration");
             }
         }
         Ok(())
@@ -292,7 +292,7 @@ impl Service {
                 Ok(config) => inner.set_server(config),
                 Err(error) => {
                     let why = with_causes(&error);
-                    tracing::error!(why, "daemon cannot use its new certificate");
+                    tracing::error!(error = why, "daemon cannot use its new certificate");
                 }
             }
         }

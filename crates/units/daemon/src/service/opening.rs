@@ -254,7 +254,7 @@ async fn fetch_config(
         }
         (Err(error), Some(cluster)) => {
             let why = with_causes(&FetchConfigError::from(error));
-            tracing::warn!(why, "daemon starts with its stored configuration");
+            tracing::warn!(error = why, "daemon starts with its stored configuration");
             Ok(StartConfig {
                 cluster,
                 takes_over: false,
@@ -291,7 +291,7 @@ fn open_keeper(
                 | UnitError::Io { .. }
                 | UnitError::Tampered { .. }),
             ) => {
-                tracing::warn!(why = with_causes(&error), "unit accepts no writes");
+                tracing::warn!(error = with_causes(&error), "unit accepts no writes");
                 Ok(unit)
             }
             other => other.map(|()| unit),

@@ -56,7 +56,7 @@ impl Root {
         if let Some(other) = entries.iter().find(|entry| !is_ours(&entry.name)) {
             let name = &other.name;
             return Err(self.foreign(format!(
-                "it holds {name:?}; choose an empty folder for a new unit"
+                "it is not empty: it contains {name:?}; choose an empty folder for a new unit"
             )));
         }
         let found = match examine::examine(&*self.disk) {

@@ -61,6 +61,66 @@ fn after_a_failed_flush_a_member_gets_everything_since_the_last_flush_again() {
     }
 }
 
+/// A replica that was not found when the filter was opened counted as complete, and was read, when
+/// it was found later.
+#[test]
+fn a_replica_that_is_not_found_at_the_start_is_missing_later_writes() {
+    let mut rig = Rig::new(26, 1);
+    rig.history = history(1, 1, 0);
+    rig.open().expect("it opens");
+    rig.until_in_sync();
+    rig.write(0, &[4; BLOCK]);
+    rig.flush();
+    rig.until_equal();
+    rig.remove().expect("the volume is complete");
+    lock(&rig.servers[1]).is_unknown = true;
+    rig.history = history(1, 2, 1);
+    rig.open().expect("the volume is complete");
+    rig.write(0, &[5; BLOCK]);
+    rig.flush();
+    let until = rig.clock.monotonic() + Duration::from_secs(5);
+    while rig.clock.monotonic() < until {
+        assert_eq!(rig.poll(), []);
+        rig.clock.advance(Duration::from_millis(10));
+    }
+    let refusals = |rig: &Rig| {
+        let messages = rig.notes.messages().into_iter();
+        let refusals = messages.filter(|one| one.contains("r1 is excluded: no such server"));
+        refusals.count()
+    };
+    assert_eq!(refusals(&rig), 1, "each attempt was an event");
+    lock(&rig.servers[1]).is_unknown = false;
+    rig.until_equal();
+    assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);
+}
+
+/// Once each attempt to connect to it was an event.
+#[test]
+fn the_only_complete_replica_that_fails_each_request_is_reported_once() {
+    let mut rig = Rig::new(27, 1);
+    rig.open().expect("it opens");
+    rig.until_in_sync();
+    lock(&rig.servers[0]).hangs = true;
+    rig.write(0, &[5; BLOCK]);
+    rig.flush();
+    lock(&rig.servers[1]).is_up = false;
+    let until = rig.clock.monotonic() + Duration::from_secs(30);
+    while rig.clock.monotonic() < until {
+        rig.poll();
+        rig.clock.advance(Duration::from_millis(10));
+    }
+    let messages = rig.notes.messages();
+    let waits = messages
+        .iter()
+        .filter(|one| one.contains("requests wait for"));
+    assert_eq!(waits.count(), 1, "{messages:?}");
+    assert!(!rig.notes.has_message("available again"), "{messages:?}");
+    lock(&rig.servers[1]).is_up = true;
+    lock(&rig.servers[0]).hangs = false;
+    assert_eq!(rig.read(0, BLOCK), [5; BLOCK]);
+    assert!(rig.notes.has_message("r1 is available again"));
+}
+
 /// Each attempt to open took a lease, and after two leases the file did not count any more.
 #[test]
 fn a_filter_that_failed_to_open_often_continues_when_its_replica_returns() {
