@@ -1,7 +1,7 @@
-//! [`PendingQueue`]: the disk below an out-of-process filter, as its program sees it.
+//! [`PendingQueue`]: the disk below an out-of-process filter, as its backend sees it.
 //!
 //! ```text
-//!   program ── start ──▶ requests ──▶ the filter takes them, and starts them below
+//!   backend ── start ──▶ requests ──▶ the filter takes them, and starts them below
 //!           ◀─ poll ─── completions ◀─ the filter adds them, when their batch has ended
 //! ```
 //!
@@ -49,7 +49,7 @@ impl PendingQueue {
         self.0.lock()
     }
 
-    /// Sets the size and the capabilities that the program sees.
+    /// Sets the size and the capabilities that the backend sees.
     pub fn describe(&self, geometry: DeviceGeometry, capabilities: Capabilities) {
         let mut inner = self.inner();
         (inner.geometry, inner.capabilities) = (geometry, capabilities);

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use api::host::{Access, Assignment, DesiredChain};
 use chain::{
-    AttachmentContext, Attribution, ChainHistory, EventSink, FilterContext, HotSwap,
-    KEY_DERIVATIONS_MAX, KeyDerivations, NoPrograms, Programs, SizeRule, StateFolder,
+    AttachmentContext, Attribution, BackendFactory, ChainHistory, EventSink, FilterContext,
+    HotSwap, KEY_DERIVATIONS_MAX, KeyDerivations, NoBackends, SizeRule, StateFolder,
     UnlimitedLease, build_filters,
 };
 use chain_policy::Policy;
@@ -279,7 +279,7 @@ impl Filters {
                 pool: Arc::clone(&world.pool),
                 key_derivations: Arc::clone(&self.key_derivations),
                 random: Arc::clone(&world.random),
-                programs: self.programs(watcher.clone()),
+                backends: self.backends(watcher.clone()),
             },
             attachment: AttachmentContext {
                 memory_max: self.settings.memory,
@@ -379,9 +379,9 @@ impl Filters {
     }
 
     /// Starts the processes of out-of-process filters.
-    fn programs(&self, watcher: Watcher) -> Arc<dyn Programs> {
+    fn backends(&self, watcher: Watcher) -> Arc<dyn BackendFactory> {
         let Some(program) = &self.settings.program else {
-            return Arc::new(NoPrograms);
+            return Arc::new(NoBackends);
         };
         let folder = &self.context.folder;
         let networks = Arc::clone(&self.settings.networks);
