@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::ClientError;
-use api::host::{Assignment, HeldLease, Renewal, Want};
+use api::host::{Assignment, CapabilityRequest, HeldLease, Renewal};
 use base::AttachmentId;
 use parking_lot::Mutex;
 use volume::LeaseTerm;
@@ -92,19 +92,19 @@ impl Leases {
             None => LeaseTerm::unlimited(),
             Some(lease) => LeaseTerm::until(requested + holders_part(lease)),
         };
-        let wants = vec![
-            Want::Lease {
+        let requests = vec![
+            CapabilityRequest::Lease {
                 volume: assignment.volume,
                 epoch,
             },
-            Want::Read {
+            CapabilityRequest::Read {
                 lineage: assignment.lineage,
             },
         ];
         let held = Held {
             epoch,
             term: term.clone(),
-            _kept: self.controller.capability_cache().keep(wants),
+            _kept: self.controller.capability_cache().keep(requests),
         };
         self.held.lock().insert(assignment.id, held);
         term

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::host::Want;
+use api::host::CapabilityRequest;
 use api::unit::{BeginUnit, UnitCluster};
 use auth::VerifyingKey;
 use auth::{Credentials, KeyRequest, Kind, ServerTls, Subject};
@@ -247,8 +247,11 @@ async fn a_daemon_refuses_what_no_controller_has_signed() {
     // The controller does not sign for a volume that this host has lost, either.
     let (volume, epoch) = (row.id, row.epoch);
     let controller = &scree.agent.parts.foundation.controller;
-    let wants = [Want::Lease { volume, epoch }, Want::Sweep { volume }];
-    controller.obtain(&wants).await.expect("answered");
+    let requests = [
+        CapabilityRequest::Lease { volume, epoch },
+        CapabilityRequest::Sweep { volume },
+    ];
+    controller.obtain(&requests).await.expect("answered");
     let deleted = aside(move || place.delete(found)).await;
     let deleted = deleted.expect_err("nothing was signed");
     assert!(matches!(deleted, UnitError::NotAllowed { .. }), "{deleted}");
