@@ -288,7 +288,7 @@ impl TestVolumes {
             .acquire(volume.id, machine.salt(), None)
             .expect("the volume exists");
         if let Some(network) = &machine.network {
-            network.show_from_elsewhere(volume.id, lease.epoch);
+            network.present_from_elsewhere(volume.id, lease.epoch);
         }
         volume.is_fenced = true;
     }

@@ -235,14 +235,14 @@ impl Network {
         }
     }
 
-    /// A host outside of the run acquires a lease, and shows it to the units that it
+    /// A host outside of the run acquires a lease, and presents it to the units that it
     /// reaches.
-    pub fn show_from_elsewhere(&self, volume: base::VolumeId, epoch: u32) {
+    pub fn present_from_elsewhere(&self, volume: base::VolumeId, epoch: u32) {
         let holder = [2; 32];
         let signed = self.controllers.lease(holder, volume, epoch);
         for daemon in &self.daemons {
             if self.random.below(4) > 0 {
-                daemon.show(self.cluster, holder, &signed);
+                daemon.present(self.cluster, holder, &signed);
             }
         }
     }

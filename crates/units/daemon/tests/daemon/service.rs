@@ -306,7 +306,7 @@ async fn new_keys_the_time_and_new_certificates_are_applied() {
     })
     .await;
     let host = Arc::new(site.host("h1"));
-    until("the new certificate is shown", async || {
+    until("the new certificate is presented", async || {
         let unit = site.unit(&host, UNIT, std::slice::from_ref(&at), &[]);
         as_host(move || unit.probe()).await.is_ok()
     })
