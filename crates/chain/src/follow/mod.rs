@@ -184,14 +184,14 @@ impl Follower {
         self.returned.is_some() || !self.wanted.is_empty()
     }
 
-    /// Lets the disk be read again because the known state may be wrong, at once or after a delay.
-    pub fn reread(&mut self, is_urgent: bool) {
-        let after = if is_urgent {
-            Duration::ZERO
-        } else {
-            REREAD_AFTER
-        };
-        self.reread_after(after);
+    /// Lets the disk be read again at once, because the known state may be wrong.
+    pub fn reread_now(&mut self) {
+        self.reread_after(Duration::ZERO);
+    }
+
+    /// Lets the disk be read again after a delay, because the known state may be wrong.
+    pub fn reread_later(&mut self) {
+        self.reread_after(REREAD_AFTER);
     }
 
     /// Lets the disk be read again after `after`, or earlier if that was requested before.
@@ -308,7 +308,7 @@ impl Follower {
         match &mut self.disk {
             Some(disk) => {
                 if disk.was_written(offset, data, &mut seen) {
-                    self.reread(false);
+                    self.reread_later();
                 }
                 self.take_wanted();
             }
@@ -333,7 +333,7 @@ impl Follower {
         match &self.disk {
             Some(disk) => {
                 if disk.was_trimmed(&range, &mut seen) {
-                    self.reread(false);
+                    self.reread_later();
                 }
             }
             // Deferred changes are reported when the disk is known.
@@ -362,7 +362,7 @@ impl Follower {
         }
         if self.wanted.len() > WANTED_MAX {
             self.forget_wanted();
-            self.reread(false);
+            self.reread_later();
         }
     }
 
@@ -386,7 +386,7 @@ impl Follower {
                 continue;
             };
             if disk.were_found(area, blocks, &mut seen) {
-                self.reread(false);
+                self.reread_later();
             }
             self.take_wanted();
         }

@@ -221,7 +221,7 @@ impl Monitor {
         let denied = self.reporter.report(self.follower.disk(), accesses);
         if denied.is_some() {
             // The change was followed and will not be carried out.
-            self.follower.reread(true);
+            self.follower.reread_now();
         }
         denied
     }
@@ -269,7 +269,7 @@ impl Monitor {
                 self.followed.push(FollowedChange { range, content });
             }
             // The change was followed and was not carried out.
-            Started::Failed(_) => self.follower.reread(false),
+            Started::Failed(_) => self.follower.reread_later(),
             Started::Done | Started::Pending => {}
         }
         started
@@ -288,7 +288,7 @@ impl Monitor {
     /// Follows a write of zeroes. Returns the reason if a rule denies it.
     fn follow_zeroes(&mut self, offset: u64, length: u64) -> Option<String> {
         if length > ZEROES_MAX {
-            self.follower.reread(false);
+            self.follower.reread_later();
             return self.follow_trim(offset, length);
         }
         let mut at = 0;
@@ -353,7 +353,7 @@ impl Monitor {
             Some(Purpose::Above(token)) => {
                 if result.is_err() {
                     // It may be a change that was followed.
-                    self.follower.reread(false);
+                    self.follower.reread_later();
                 }
                 completions.push(Completion { token, result });
             }

@@ -7,6 +7,7 @@ use base::{BlockDevice, ByteRange, IoError, Outcome, OwnedOp, Started, Token};
 use super::held::HeldChange;
 use super::member::{MemberState, PartOf};
 use super::no_source;
+use super::region_log::Acknowledge;
 use super::replica_set::ReplicaSet;
 use super::requests::{Request, RequestKind, Requester};
 use crate::follow::Disk;
@@ -49,7 +50,7 @@ impl ReplicaSet {
         }
         let is_marked = self.log.mark(range)?;
         if !is_marked {
-            self.log_changed(false);
+            self.log_changed(Acknowledge::AtOnce);
         }
         Ok(is_marked)
     }

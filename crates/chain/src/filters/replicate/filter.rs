@@ -11,7 +11,7 @@ use chain_policy::ReplicateConfig;
 use super::member::{Member, Members, VOLUME};
 use super::no_source;
 use super::rebuild::Rebuild;
-use super::region_log::{LogEvent, RegionLog};
+use super::region_log::{Acknowledge, LogEvent, RegionLog};
 use super::region_map::{MemberSpec, RegionMap};
 use super::replica_set::{ReplicaSet, Usage};
 use super::requests::{Request, RequestKind, Requester};
@@ -282,7 +282,7 @@ impl Filter for Replicate {
                 self.set.reconnect(now, files);
                 self.set.advance_rebuild(below, files);
                 if !self.set.is_quiesced() && self.set.log.forget_covered(now) {
-                    self.set.log_changed(false);
+                    self.set.log_changed(Acknowledge::AtOnce);
                 }
             }
             _ => {}
@@ -335,7 +335,7 @@ impl Filter for Replicate {
         if was_used && self.set.log.map.released_by == 0 {
             // Others may write the volume before the filter is used again.
             self.set.log.map.released_by = self.set.context.attachment.history.chain.max(1);
-            self.set.log_changed(true);
+            self.set.log_changed(Acknowledge::OnceStored);
         }
         let rebuild = self.set.rebuild.as_ref();
         let tracker = self.tracker.as_ref();
@@ -348,7 +348,7 @@ impl Filter for Replicate {
     fn resume(&mut self) {
         self.set.usage = Usage::Active;
         if std::mem::take(&mut self.set.log.map.released_by) != 0 {
-            self.set.log_changed(true);
+            self.set.log_changed(Acknowledge::OnceStored);
         }
         self.set.write_log();
     }

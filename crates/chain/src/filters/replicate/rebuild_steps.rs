@@ -7,6 +7,7 @@ use base::{BlockDevice, Durability, OwnedOp, Started, Token};
 
 use super::member::{MemberState, PartOf, VOLUME};
 use super::rebuild::{Rebuild, Step, WINDOWS_MAX};
+use super::region_log::Acknowledge;
 use super::replica_set::ReplicaSet;
 use super::selection::KnownFiles;
 use super::timeouts::{CONNECT_WITHIN, PAUSE_MIN};
@@ -86,7 +87,7 @@ impl ReplicaSet {
                 self.add_missing(other, *region..region + 1);
             }
         }
-        self.log_changed(true);
+        self.log_changed(Acknowledge::OnceStored);
         let label = self.members[at].label();
         self.note(format!("{label} is available again"));
     }
@@ -279,7 +280,7 @@ impl ReplicaSet {
         self.log.map.is_excluded[member] = false;
         self.members[member].state = MemberState::InSync;
         self.members[member].pause = PAUSE_MIN;
-        self.log_changed(false);
+        self.log_changed(Acknowledge::AtOnce);
         if !was_in_sync {
             let label = self.members[member].label();
             self.note(match self.members.is_partial(member) {

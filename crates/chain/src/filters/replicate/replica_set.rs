@@ -8,7 +8,7 @@ use base::{BlockDevice, IoError, Outcome};
 
 use super::member::Members;
 use super::rebuild::Rebuild;
-use super::region_log::RegionLog;
+use super::region_log::{Acknowledge, RegionLog};
 use super::requests::Requests;
 use crate::FilterContext;
 
@@ -81,9 +81,9 @@ impl ReplicaSet {
         self.members.is_only_complete(at, &self.log.map)
     }
 
-    /// The map has changed. With `is_needed`, nothing is acknowledged before that is in the file.
-    pub fn log_changed(&mut self, is_needed: bool) {
-        self.log.change(is_needed);
+    /// The map has changed: notes that, and starts to write it.
+    pub fn log_changed(&mut self, acknowledge: Acknowledge) {
+        self.log.change(acknowledge);
         self.write_log();
     }
 

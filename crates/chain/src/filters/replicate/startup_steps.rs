@@ -9,6 +9,7 @@ use base::BlockDevice;
 use super::filter::Replicate;
 use super::granules::Granules;
 use super::member::{MemberState, VOLUME};
+use super::region_log::Acknowledge;
 use super::region_map::{MemberSpec, RegionMap};
 use super::selection::Selection;
 use super::startup::Startup;
@@ -114,7 +115,7 @@ impl Replicate {
         if self.set.log.map.recover().is_none() {
             return Err("according to the filter's file, no member is complete".to_owned());
         }
-        self.set.log.change(true);
+        self.set.log.change(Acknowledge::OnceStored);
         if is_first {
             // No other filter has the file, and the volume was not written under this lease yet.
             // If the filter cannot start now, the next lease follows this one.

@@ -105,7 +105,8 @@ impl Attachments<'_> {
                 if attachment.observed.state != AttachmentState::Detached {
                     // A forced detach stays forced.
                     let is_forced = is_forced || attachment.desired.is_forced;
-                    set_desired(&mut change, &attachment, false, is_forced).await?;
+                    let desired = DesiredChange::Detach { is_forced };
+                    set_desired(&mut change, &attachment, desired).await?;
                     let how = if is_forced { " by force" } else { "" };
                     let volume = audit_log::volume(&mut change, attachment.volume).await?;
                     let vm = attachment.vm.as_deref();
@@ -127,7 +128,7 @@ async fn repeat(
 ) -> Result<AttachmentRow, DatabaseError> {
     principal.note_made(&mut *change, same.id).await?;
     if !same.desired.is_attached || same.observed.state != AttachmentState::Attached {
-        set_desired(&mut *change, same, true, false).await?;
+        set_desired(&mut *change, same, DesiredChange::Attach).await?;
     }
     attachment_of(change, same.id).await
 }
@@ -175,23 +176,29 @@ fn in_use(name: &str, attachment: &AttachmentRow) -> String {
     }
 }
 
+/// A change of the desired state of an attachment.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::database) enum DesiredChange {
+    Attach,
+    Detach { is_forced: bool },
+}
+
 /// Changes the desired state of an attachment. A move is canceled.
 pub(in crate::database) async fn set_desired(
     change: &mut AnyConnection,
     attachment: &AttachmentRow,
-    is_wanted: bool,
-    is_forced: bool,
+    desired: DesiredChange,
 ) -> Result<(), DatabaseError> {
-    let state = match is_wanted {
-        true => AttachmentState::Attaching,
-        false => AttachmentState::Detaching,
+    let (is_attached, is_forced, state) = match desired {
+        DesiredChange::Attach => (true, false, AttachmentState::Attaching),
+        DesiredChange::Detach { is_forced } => (false, is_forced, AttachmentState::Detaching),
     };
     sqlx::query(
         "UPDATE attachments SET desired = $1, state = $2, problem = NULL, problem_code = NULL, forced = $3, \
          successor_id = NULL, successor_host = NULL, successor_vm = NULL, successor_requested_by = NULL, \
          generation = generation + 1 WHERE id = $4",
     )
-    .bind(i64::from(is_wanted))
+    .bind(i64::from(is_attached))
     .bind(state.as_str())
     .bind(i64::from(is_forced))
     .bind(attachment.id.to_string())
