@@ -332,7 +332,7 @@ impl Client {
                 "request {token} was completed twice, or never started"
             ));
         };
-        self.check_wait(token, &request, &result)?;
+        self.end_wait(token, &request, &result)?;
         match (request, result) {
             (PendingRequest::Read { range, since }, Ok(Outcome::Data(data))) => {
                 if data.len() as u64 != range.length {
@@ -359,8 +359,9 @@ impl Client {
         }
     }
 
-    /// Checks that a read which failed has waited for unavailable units.
-    fn check_wait(
+    /// Forgets when a request was started, and checks that a read which failed has waited for
+    /// unavailable units.
+    fn end_wait(
         &mut self,
         token: Token,
         request: &PendingRequest,

@@ -163,18 +163,24 @@ impl CapabilityCache {
         state.holder.filter(|_| !state.daemons.is_empty())
     }
 
-    /// Removes the answers that have ended, and returns the kept requests that are due, in batches
-    /// for one call each.
-    pub fn take_due(&self) -> Vec<Vec<CapabilityRequest>> {
+    /// Removes the answers that have ended, except those to kept requests.
+    pub fn remove_ended(&self) {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let State { granted, kept, .. } = &mut *state;
         granted.retain(|request, granted| granted.ends > now || kept.contains_key(request));
+    }
+
+    /// The kept requests that are due, in batches for one call each.
+    pub fn due_requests(&self) -> Vec<Vec<CapabilityRequest>> {
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
         let is_due = |request: &&CapabilityRequest| {
-            let granted = granted.get(request);
+            let granted = state.granted.get(request);
             granted.is_none_or(|granted| now >= granted.renew)
         };
-        let due: Vec<CapabilityRequest> = kept.keys().filter(is_due).copied().collect();
+        let due: Vec<CapabilityRequest> = state.kept.keys().filter(is_due).copied().collect();
+        drop(state);
         due.chunks(CAPABILITY_REQUESTS_MAX)
             .map(<[CapabilityRequest]>::to_vec)
             .collect()
@@ -336,20 +342,20 @@ mod tests {
         let (kept, once) = (CapabilityRequest::Lease { volume, epoch: 3 }, read(2));
         let first = cache.keep(vec![kept]);
         let second = cache.keep(vec![kept]);
-        assert_eq!(cache.take_due(), [[kept]], "it has no capability yet");
+        assert_eq!(cache.due_requests(), [[kept]], "it has no capability yet");
         for request in [kept, once] {
             cache.store_answer(clock.monotonic(), request, signed(b"capability"));
         }
         clock.advance(Duration::from_secs(29));
-        assert!(cache.take_due().is_empty());
+        assert!(cache.due_requests().is_empty());
         clock.advance(Duration::from_secs(1));
-        assert_eq!(cache.take_due(), [[kept]]);
+        assert_eq!(cache.due_requests(), [[kept]]);
         drop(first);
-        assert_eq!(cache.take_due(), [[kept]], "the second holder keeps it");
+        assert_eq!(cache.due_requests(), [[kept]], "the second holder keeps it");
         drop(second);
-        assert!(cache.take_due().is_empty());
+        assert!(cache.due_requests().is_empty());
         clock.advance(Duration::from_secs(31));
-        cache.take_due();
+        cache.remove_ended();
         assert!(
             cache.state.lock().granted.is_empty(),
             "all capabilities have ended"
@@ -367,9 +373,9 @@ mod tests {
             Err("the volume belongs to another host".to_owned()),
         );
         assert!(capabilities.is_empty());
-        assert!(cache.take_due().is_empty());
+        assert!(cache.due_requests().is_empty());
         clock.advance(Duration::from_secs(10));
-        assert_eq!(cache.take_due(), [[read(1)]]);
+        assert_eq!(cache.due_requests(), [[read(1)]]);
     }
 
     #[test]
@@ -377,7 +383,7 @@ mod tests {
         let (_, cache) = made();
         let requests: Vec<CapabilityRequest> = (0..600).map(read).collect();
         let _kept = cache.keep(requests);
-        let parts: Vec<usize> = cache.take_due().iter().map(Vec::len).collect();
+        let parts: Vec<usize> = cache.due_requests().iter().map(Vec::len).collect();
         assert_eq!(parts, [256, 256, 88]);
     }
 

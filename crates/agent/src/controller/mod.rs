@@ -204,7 +204,8 @@ impl Controller {
         if self.capability_cache.holder_if_needed().is_none() {
             return;
         }
-        for requests in self.capability_cache.take_due() {
+        self.capability_cache.remove_ended();
+        for requests in self.capability_cache.due_requests() {
             if let Err(error) = self.obtain(&requests).await {
                 tracing::warn!(%error, "agent could not renew capabilities on unit daemons");
                 return;
