@@ -15,8 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CopysetId, SegmentId, UnitId};
+use catalog::{Copyset, DrainingMember, MemberState, VersionCommit};
 use parking_lot::{Mutex, MutexGuard};
-use volume::catalog::{Copyset, DrainingMember, MemberState, VersionCommit};
 use volume::repair::{PassReport, SuspectUnit};
 
 /// The members of all copysets.

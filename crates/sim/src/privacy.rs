@@ -3,8 +3,8 @@
 
 use base::UnitId;
 
+use catalog::{Catalog as _, StoredVersion};
 use volume::audit::Audit;
-use volume::catalog::{Catalog as _, StoredVersion};
 use volume::scatter::Exposure;
 
 use crate::Check;

@@ -1,6 +1,6 @@
 //! [`Context`]: what all parts of a run share.
 
-use volume::catalog::VersionKey;
+use catalog::VersionKey;
 use world::simulated::SimulatedRandom;
 
 use super::ledger::VersionLedger;

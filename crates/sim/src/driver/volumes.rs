@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::{Lineage, SnapshotId, VolumeId};
+use catalog::{Catalog, NewVolume, VersionCommit, VersionKey};
 use volume::LeaseTerm;
-use volume::catalog::{Catalog, NewVolume, VersionCommit, VersionKey};
 
 use super::context::{Context, trace};
 use crate::Check;

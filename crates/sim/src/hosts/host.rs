@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::{BlockDevice, Completion, Durability, IoError, Outcome, Request, Started, Token};
-use volume::catalog::Lease;
+use catalog::Lease;
 use volume::{LeaseTerm, Volume};
 use world::Clock;
 

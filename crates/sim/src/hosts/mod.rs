@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::{BlockDevice, Durability, JournalFolderId, Lineage, VolumeId};
+use catalog::{Catalog, NewVolume, VersionKey};
 use volume::VolumeConfig;
-use volume::catalog::{Catalog, NewVolume, VersionKey};
 use volume::clean::Removal;
 use world::Millis;
 use world::simulated::SimulatedRandom;

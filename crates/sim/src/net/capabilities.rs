@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use auth::{Capability, Fence, ITEMS_MAX, Scope, SigningKey, VerifyingKey, lineage_tag_of};
 use base::{ClusterId, CopysetId, Lineage, LineageTag, SegmentId, VolumeId};
+use catalog::{FreePlan, MemoryCatalog, PendingFree};
 use parking_lot::Mutex;
-use volume::catalog::{FreePlan, MemoryCatalog, PendingFree};
 use world::simulated::SimulatedClock;
 use world::{Clock, Millis};
 
@@ -134,7 +134,7 @@ impl Controllers {
     }
 
     fn read_scope(&self, lineage: Lineage) -> Option<Scope> {
-        use volume::catalog::Catalog as _;
+        use catalog::Catalog as _;
         let keys = self.memory.keys(lineage).ok()?;
         let lineage_tags = keys
             .iter()
@@ -167,7 +167,7 @@ impl Controllers {
                 all_members,
             } => Some((vec![self.repair_scope(copyset, all_members)?], REPAIRS_FOR)),
             CapabilityRequest::Free(id) => {
-                use volume::catalog::Catalog as _;
+                use catalog::Catalog as _;
                 let due = self.memory.due_frees(Millis(i64::MAX), 0, u32::MAX).ok()?;
                 let free = due.into_iter().find(|free| free.id == id)?;
                 let plan = FreePlan::decode(&free.plan).ok()?;

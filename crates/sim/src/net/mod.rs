@@ -39,8 +39,8 @@ use self::daemon::Daemon;
 use self::faults::LinkFaults;
 use self::link::Link;
 use self::record::{Counts, Records};
-use crate::catalog::WatchedCatalog;
 use crate::setup::NetSetup;
+use crate::watched_catalog::WatchedCatalog;
 
 /// One host's view of the network.
 pub struct Network {

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{CopysetId, Location, SegmentId, UnitId};
+use catalog::{Copyset, MemberState};
 use unit::{SlotRun, TrackedUnit, Unit, UnitState};
 
 use super::layout::Layout;
-use crate::catalog::{Copyset, MemberState};
 
 /// A unit in a copyset.
 #[derive(Clone)]

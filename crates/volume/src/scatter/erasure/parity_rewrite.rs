@@ -1,12 +1,12 @@
 //! [`ParityRewrite`]: replaces a segment's parity by one without its dead slots.
 
 use base::{SegmentId, Slot};
+use catalog::Erasure;
 use unit::{Read, Replacement, SlotRun, Tag, Unit as _, UnitError};
 
 use super::code::encode;
 use super::masks::Masks;
 use super::member_segment::stat_of;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
 
 /// Rows read at once.

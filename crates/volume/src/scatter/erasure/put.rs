@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Slot, UnitId};
+use catalog::Erasure;
 use unit::{Tag, Unit as _, UnitError};
 use world::{Pool, parallel};
 
 use super::code::encode;
-use crate::catalog::Erasure;
 use crate::scatter::Member;
 use crate::scatter::write::{ShareError, SharePut, Source};
 

@@ -2,8 +2,8 @@
 //!
 //! Pure: the caller reads the members and writes the result.
 
-use crate::catalog::Erasure;
 use base::SegmentId;
+use catalog::Erasure;
 use unit::Tag;
 
 use super::code::{Mask, add, encode, recipe, whole};

@@ -19,8 +19,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::catalog::{Erasure, MemberState};
 use base::{SegmentId, Slot};
+use catalog::{Erasure, MemberState};
 use unit::{SegmentStat, Tag, Unit as _, UnitError};
 
 use super::code::{Mask, add, recipe};

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::{JournalFolderId, Lineage, SegmentId, VolumeId};
-use parking_lot::{Mutex, MutexGuard};
-use volume::catalog::{
+use catalog::{
     Catalog, CatalogError, Copyset, Lease, LineageKey, MemoryCatalog, Neighbors, PendingFree,
     StoredVersion, VersionCommit, VersionKey,
 };
+use parking_lot::{Mutex, MutexGuard};
 use volume::repair::SuspectUnit;
 use volume::seal::LeaseSalt;
 use world::Millis;
