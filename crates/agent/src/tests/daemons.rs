@@ -147,8 +147,8 @@ async fn a_volume_uses_a_daemon_and_leaves_nothing_there_when_it_is_deleted() {
     three_copies(&scree).await;
     writes(&scree, 0, 7).await;
     assert!(!store.segments().is_empty(), "a copy is there");
-    let report = scree.control.report().await.expect("answers");
-    assert_eq!((report.degraded_blocks, report.problems.len()), (0, 0));
+    let status = scree.control.status().await.expect("answers");
+    assert_eq!((status.degraded_blocks, status.problems.len()), (0, 0));
 
     // The host restarts, and finds the daemon again.
     end(scree).await;
