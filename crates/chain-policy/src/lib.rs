@@ -157,7 +157,7 @@ impl Policy {
     }
 
     fn replicas(&self) -> impl Iterator<Item = &ReplicaLocation> {
-        let replicas = self.filters.iter().filter_map(|one| match &one.kind {
+        let replicas = self.filters.iter().filter_map(|filter| match &filter.kind {
             FilterKind::Replicate(config) => Some(&config.replicas),
             _ => None,
         });
@@ -167,7 +167,7 @@ impl Policy {
     /// Whether any of the filters keeps files beside the disk. Such files belong to one chain.
     #[must_use]
     pub fn keeps_files(&self) -> bool {
-        self.filters.iter().any(|one| one.kind.keeps_files())
+        self.filters.iter().any(|filter| filter.kind.keeps_files())
     }
 
     /// Checks that the replicas of the filters can be reached. In the policy of a tenant

@@ -121,7 +121,7 @@ impl<D: BlockDevice> Chain<D> {
     pub fn check_removable(&self) -> Result<(), String> {
         self.filters
             .iter()
-            .try_for_each(|one| one.check_removable())
+            .try_for_each(|filter| filter.check_removable())
     }
 
     /// Whether the device below has grown by more than the filters in use show. A filter that
@@ -235,7 +235,7 @@ impl<D: BlockDevice> Chain<D> {
                     size_bytes: self.geometry().size_bytes,
                 };
             }
-            self.filters.iter_mut().for_each(|one| one.resume());
+            self.filters.iter_mut().for_each(|filter| filter.resume());
             return swapping.report(ended);
         }
     }
@@ -250,7 +250,7 @@ impl<D: BlockDevice> Chain<D> {
 
     /// Quiesces all filters, and returns whether none has requests of its own pending.
     fn are_quiescent(&mut self) -> bool {
-        let resting = self.filters.iter_mut().map(|one| one.quiesce());
+        let resting = self.filters.iter_mut().map(|filter| filter.quiesce());
         resting.fold(true, |all, one| all & one)
     }
 
@@ -419,7 +419,7 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
             self.late_flushes += u64::from(swapping.phase == Phase::Flushing);
             self.last_generation = swapping.generation;
             self.needs_poll = std::mem::take(&mut self.has_refused);
-            self.filters.iter_mut().for_each(|one| one.resume());
+            self.filters.iter_mut().for_each(|filter| filter.resume());
             swapping.report(Err(HotSwapError::Stopped));
         }
         self.top().stop_waiting();

@@ -58,7 +58,7 @@ impl Control {
         let is_served = |state| state == AttachmentState::Attached;
         let served = attachments
             .iter()
-            .filter(|one| is_served(one.observed.state));
+            .filter(|attachment| is_served(attachment.observed.state));
         let state = match problems.is_empty() {
             true => Health::Ok,
             false => Health::Degraded,

@@ -241,7 +241,7 @@ impl Filters {
         let mut policy = parse(chain).await?;
         if assignment.access == Access::ReadOnly {
             // Filters with files belong to the attachment that writes the volume.
-            policy.filters.retain(|one| !one.kind.keeps_files());
+            policy.filters.retain(|filter| !filter.kind.keeps_files());
         }
         for name in FileOwners::of(&policy).journals() {
             let room = self.journals.room_for(assignment.volume, name).await??;
@@ -353,7 +353,7 @@ impl Filters {
         };
         // This works for a policy that this program cannot parse in full, too.
         let mut filters = chain_policy::outline(&chain.policy);
-        filters.retain(|one| one.kind == "replicate");
+        filters.retain(|filter| filter.kind == "replicate");
         let have = blocking(move || {
             filters.iter().try_fold(false, |any, one| {
                 Ok::<_, std::io::Error>(

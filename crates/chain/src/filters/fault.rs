@@ -371,7 +371,7 @@ mod tests {
             assert_eq!(fault.next_timer(), Some(Duration::from_millis(30)));
             clock.advance(Duration::from_millis(30));
             fault.poll(&mut below, &mut completions);
-            completions.sort_by_key(|one| one.token);
+            completions.sort_by_key(|completion| completion.token);
             let read = completions.pop().expect("two completions");
             assert_eq!(read.result, Ok(Outcome::Data(vec![9; 512])));
             assert_eq!(completions.len(), 1);

@@ -27,8 +27,8 @@ impl KnownParameters {
             for (method, operation) in openapi::operations(item) {
                 let parameters = operation.parameters.iter().flatten();
                 let names: BTreeMap<String, bool> = parameters
-                    .filter(|one| one.parameter_in == ParameterIn::Query)
-                    .map(|one| (one.name.clone(), may_be_empty(one)))
+                    .filter(|parameter| parameter.parameter_in == ParameterIn::Query)
+                    .map(|parameter| (parameter.name.clone(), may_be_empty(parameter)))
                     .collect();
                 known.insert((path.clone(), method.to_string()), names);
             }

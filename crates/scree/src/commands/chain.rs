@@ -24,7 +24,7 @@ pub(super) async fn run(session: &Session, command: ChainCommand) -> Result<(), 
         ChainCommand::List { volume } => {
             let path = query("/v1/chains", &[("volume", volume.as_deref())], &[])?;
             let chains: Vec<Chain> = session.client.all(&path).await?;
-            let is_own = session.are_own(chains.iter().map(|one| one.owner.as_ref()));
+            let is_own = session.are_own(chains.iter().map(|chain| chain.owner.as_ref()));
             let is_own = is_own.await?;
             Ok(print(session.format, &chains, |chains| {
                 list(chains, is_own)
@@ -143,10 +143,13 @@ fn in_vm(chain: &Chain) -> String {
 }
 
 fn filters(chain: &Chain) -> String {
-    let names = chain.filters.iter().map(|one| match one.name == one.kind {
-        true => one.name.clone(),
-        false => format!("{} ({})", one.name, one.kind),
-    });
+    let names = chain
+        .filters
+        .iter()
+        .map(|filter| match filter.name == filter.kind {
+            true => filter.name.clone(),
+            false => format!("{} ({})", filter.name, filter.kind),
+        });
     names.collect::<Vec<_>>().join(" → ")
 }
 
@@ -154,7 +157,7 @@ fn filters(chain: &Chain) -> String {
 fn elsewhere(filters: &[ChainFilter]) -> String {
     let elsewhere = filters
         .iter()
-        .filter(|one| !matches!(&*one.placement, "" | "inline"));
+        .filter(|filter| !matches!(&*filter.placement, "" | "inline"));
     let lines = elsewhere.map(|one| {
         let at = one.target.as_deref().map(|at| format!(" {at}"));
         let without = match one.on_failure.as_deref() {

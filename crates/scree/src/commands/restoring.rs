@@ -113,11 +113,19 @@ fn table(report: &RestoreReport) -> String {
         ]);
     }
     let mut text = table.to_string();
-    if report.segments.iter().any(|one| one.state == "replaced") {
+    if report
+        .segments
+        .iter()
+        .any(|segment| segment.state == "replaced")
+    {
         text +=
             "\"replaced\" segments were replaced by a newer one; --replaced restores the old one\n";
     }
-    if report.segments.iter().any(|one| one.state == "failed") {
+    if report
+        .segments
+        .iter()
+        .any(|segment| segment.state == "failed")
+    {
         text += "\"failed\" segments can be restored later: check the file system, then run the command \
                  again\n";
     }

@@ -56,7 +56,7 @@ pub(super) async fn run(
             &format!("{path}: {error}; only the records before it are read"),
         );
     }
-    for incomplete in traces.iter().filter(|one| one.missing() > 0) {
+    for incomplete in traces.iter().filter(|trace| trace.missing() > 0) {
         print_notice(session.format, &missing_requests(incomplete));
     }
     match (arguments.format, session.format) {
@@ -182,9 +182,9 @@ fn as_json(trace: &Trace, record: &Record) -> String {
 }
 
 fn print_each(traces: &[Trace], line: fn(&Trace, &Record) -> String) -> Result<(), Failure> {
-    for one in traces {
-        for records in one.records.chunks(LINES) {
-            let lines: Vec<String> = records.iter().map(|record| line(one, record)).collect();
+    for trace in traces {
+        for records in trace.records.chunks(LINES) {
+            let lines: Vec<String> = records.iter().map(|record| line(trace, record)).collect();
             if !print_lines(&lines)? {
                 return Ok(());
             }
@@ -203,7 +203,7 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
     let at_us = |one: &Trace, record: &Record| one.began_us.saturating_add(record.time_ns / 1000);
     let first = traces
         .iter()
-        .filter_map(|one| one.records.first().map(|record| at_us(one, record)));
+        .filter_map(|trace| trace.records.first().map(|record| at_us(trace, record)));
     let first = first.min().unwrap_or(0);
     let mut last_us = 0;
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
@@ -211,12 +211,12 @@ fn print_iolog(traces: &[Trace], device: &str) -> Result<(), Failure> {
     if !print_lines(&lines(&format!("{IOLOG_HEAD}\n{begin}")))? {
         return Ok(());
     }
-    for one in traces {
-        for records in one.records.chunks(LINES) {
+    for trace in traces {
+        for records in trace.records.chunks(LINES) {
             let mut lines = Vec::new();
             for record in records {
                 // Times do not go back even if the clock did.
-                last_us = last_us.max(at_us(one, record).saturating_sub(first));
+                last_us = last_us.max(at_us(trace, record).saturating_sub(first));
                 let line = iolog_line(last_us, device, record);
                 lines.extend(line.map(|line| line.trim_end().to_owned()));
             }

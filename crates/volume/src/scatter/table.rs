@@ -85,8 +85,15 @@ impl Table {
             write_targets: copyset.members.clone(),
             layout: Layout::new(copyset.erasure()),
         };
-        let joined = copysets.iter().map(|one| one.joined).max().unwrap_or(0);
-        let copysets = copysets.iter().map(|one| (one.id, set(one))).collect();
+        let joined = copysets
+            .iter()
+            .map(|copyset| copyset.joined)
+            .max()
+            .unwrap_or(0);
+        let copysets = copysets
+            .iter()
+            .map(|copyset| (copyset.id, set(copyset)))
+            .collect();
         Self {
             copysets,
             units,

@@ -99,7 +99,7 @@ impl Open {
     /// Whether a change of these sectors is pending.
     fn is_changed(&self, sectors: &Range<u64>) -> bool {
         let mut changes = self.pending.values().filter(|one| !one.is_read());
-        changes.any(|one| overlap(one.sectors(), sectors)) || self.is_stalled(sectors)
+        changes.any(|change| overlap(change.sectors(), sectors)) || self.is_stalled(sectors)
     }
 
     /// Whether a write of parts of these sectors is pending. It carries the old content of the other

@@ -39,9 +39,9 @@ impl Replicate {
     #[must_use]
     pub fn new(name: &str, config: &ReplicateConfig, context: FilterContext) -> Self {
         let mut members = vec![Member::new("volume", None)];
-        members.extend(config.replicas.iter().map(|one| {
-            let mut member = Member::new(&one.name, Some(one.location.clone()));
-            member.selection = one.paths.clone().map(Selection::new);
+        members.extend(config.replicas.iter().map(|replica| {
+            let mut member = Member::new(&replica.name, Some(replica.location.clone()));
+            member.selection = replica.paths.clone().map(Selection::new);
             member
         }));
         let memory_max = config.memory_max.min(context.attachment.memory_max);

@@ -50,12 +50,12 @@ impl Replicate {
     fn start_loading(&mut self, disk_bytes: u64, now: Duration) {
         self.set.disk_bytes = disk_bytes;
         let attachment = &self.set.context.attachment;
-        let specs = self.set.members.iter().map(|one| {
-            let selection = one.selection.as_ref().map_or(0, Selection::number);
-            let location = one.location.as_ref();
+        let specs = self.set.members.iter().map(|member| {
+            let selection = member.selection.as_ref().map_or(0, Selection::number);
+            let location = member.location.as_ref();
             let address = location.map(|location| attachment.targets.identity(location));
             let address = address.unwrap_or_default();
-            MemberSpec::new(&format!("{}\n{address}", one.name), selection)
+            MemberSpec::new(&format!("{}\n{address}", member.name), selection)
         });
         let specs: Vec<MemberSpec> = specs.collect();
         let mut fresh = RegionMap::new(disk_bytes, &specs);

@@ -60,9 +60,9 @@ impl Attachments<'_> {
                 refuse_if_deleting(&volume)?;
                 let name = &volume.name;
                 let others = of_volume(&mut change, new.volume).await?;
-                let same = others
-                    .iter()
-                    .find(|one| (one.host, &one.vm, one.access) == (new.host, &new.vm, new.access));
+                let same = others.iter().find(|other| {
+                    (other.host, &other.vm, other.access) == (new.host, &new.vm, new.access)
+                });
                 // Only the user who requested it may request it again, or learn of it.
                 if let Some(same) = same
                     && !may_see(&mut change, principal, same).await?

@@ -114,7 +114,10 @@ impl Selection {
         if let Some(why) = works.iter().find_map(|work| work.unfit(kind)) {
             return Err(Failure::new(why));
         }
-        if let Some(cipher) = ciphers.iter().find(|one| measured.layer(**one).is_none()) {
+        if let Some(cipher) = ciphers
+            .iter()
+            .find(|cipher| measured.layer(**cipher).is_none())
+        {
             let why = format!("{kind} with {cipher} was not calibrated");
             return Err(failed(&arguments.calibration.calibration, why));
         }

@@ -142,11 +142,11 @@ impl ParityRewrite<'_> {
         let parity = usize::from(self.parity);
         let tags = slots
             .iter()
-            .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+            .map(|slot| slot.as_ref().map(|(tag, _)| &tag[..]));
         encode(parity, tags, &mut tag);
         let contents = slots
             .iter()
-            .map(|one| one.as_ref().map(|(_, content)| &content[..]));
+            .map(|slot| slot.as_ref().map(|(_, content)| &content[..]));
         encode(parity, contents, &mut content);
         Some((tag, content))
     }

@@ -287,9 +287,9 @@ mod tests {
                 let (mut tag, mut content) = ([0; 16], vec![0; SLOT_BYTES as usize]);
                 let tags = slots
                     .iter()
-                    .map(|one| one.as_ref().map(|(tag, _)| &tag[..]));
+                    .map(|slot| slot.as_ref().map(|(tag, _)| &tag[..]));
                 encode(place - k, tags, &mut tag);
-                let contents = slots.iter().map(|one| one.as_ref().map(|(_, c)| &c[..]));
+                let contents = slots.iter().map(|slot| slot.as_ref().map(|(_, c)| &c[..]));
                 encode(place - k, contents, &mut content);
                 SlotContent::Present(tag, content)
             };
