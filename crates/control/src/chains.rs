@@ -293,7 +293,12 @@ impl Chains<'_> {
             .of_volume(view.row.volume)
             .await?;
         let id = view.row.id;
-        let is_left = |one: &AttachmentRow| one.observed.chain.is_some_and(|chain| chain.id == id);
+        let is_left = |attachment: &AttachmentRow| {
+            attachment
+                .observed
+                .chain
+                .is_some_and(|chain| chain.id == id)
+        };
         view.attachments = attachments.into_iter().filter(is_left).collect();
         Ok(view)
     }

@@ -113,9 +113,11 @@ fn hosts_of_preload(preloads: &[Preload], named: &[String]) -> Vec<String> {
     // The caller may have named hosts by id.
     let are_known = |named: &String| preloads.iter().any(|preload| preload.host == *named);
     let are_named = !named.is_empty() && named.iter().all(are_known);
-    let is_one = |one: &&Preload| match are_named {
-        true => named.contains(&one.host),
-        false => one.state == PreloadState::Loading.as_str() || Some(&one.created) == newest,
+    let is_one = |preload: &&Preload| match are_named {
+        true => named.contains(&preload.host),
+        false => {
+            preload.state == PreloadState::Loading.as_str() || Some(&preload.created) == newest
+        }
     };
     let hosts = preloads.iter().filter(is_one);
     hosts.map(|one| one.host.clone()).collect()
@@ -124,7 +126,7 @@ fn hosts_of_preload(preloads: &[Preload], named: &[String]) -> Vec<String> {
 /// Why the image was not read on all hosts, if so. A host without a cache counts only if it was
 /// named or no host has a cache.
 fn unread(preloads: &[Preload], are_named: bool) -> Option<String> {
-    let is = |one: &Preload, state: PreloadState| one.state == state.as_str();
+    let is = |preload: &Preload, state: PreloadState| preload.state == state.as_str();
     let are_skipped = are_named
         || preloads
             .iter()
@@ -162,8 +164,8 @@ fn path(volume: &str) -> Result<String, Failure> {
     Ok(format!("/v1/volumes/{}/image", segment(volume)?))
 }
 
-fn is_under_way(one: &Preload) -> bool {
-    one.ended.is_none()
+fn is_under_way(preload: &Preload) -> bool {
+    preload.ended.is_none()
 }
 
 /// A line of progress: bytes read, on how many hosts, and the speed.
@@ -220,13 +222,15 @@ fn preloads(image: &Image) -> String {
 }
 
 /// The progress of a host in a word, with the reason if it failed.
-fn far(one: &Preload) -> String {
-    let all = one.total_bytes.filter(|all| is_under_way(one) && *all > 0);
-    let is_wrong = one.state == PreloadState::Error.as_str();
-    match (all, one.message.as_ref().filter(|_| is_wrong)) {
-        (Some(all), _) => format!("{} %", one.done_bytes.min(all) * 100 / all),
-        (None, Some(why)) => format!("{} ({why})", one.state),
-        (None, None) => one.state.clone(),
+fn far(preload: &Preload) -> String {
+    let all = preload
+        .total_bytes
+        .filter(|all| is_under_way(preload) && *all > 0);
+    let is_wrong = preload.state == PreloadState::Error.as_str();
+    match (all, preload.message.as_ref().filter(|_| is_wrong)) {
+        (Some(all), _) => format!("{} %", preload.done_bytes.min(all) * 100 / all),
+        (None, Some(why)) => format!("{} ({why})", preload.state),
+        (None, None) => preload.state.clone(),
     }
 }
 

@@ -39,10 +39,10 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl From<&RestoredSegment> for Segment {
-    fn from(one: &RestoredSegment) -> Self {
+    fn from(restored: &RestoredSegment) -> Self {
         Self {
-            segment: one.segment.to_string(),
-            state: match one.whole {
+            segment: restored.segment.to_string(),
+            state: match restored.whole {
                 SegmentFate::Present => "present",
                 SegmentFate::Restored => "restored",
                 SegmentFate::Reverted => "swapped",
@@ -50,8 +50,8 @@ impl From<&RestoredSegment> for Segment {
                 SegmentFate::Lost => "lost",
                 SegmentFate::Failed => "failed",
             },
-            slots: one.slots,
-            lost: one.lost,
+            slots: restored.slots,
+            lost: restored.lost,
         }
     }
 }
@@ -104,12 +104,12 @@ fn whole(restored: &unit_daemon::RestoreReport) -> Result<(), Failure> {
 
 fn table(report: &RestoreReport) -> String {
     let mut table = Table::new(&["SEGMENT", "STATE", "SLOTS", "LOST"]);
-    for one in &report.segments {
+    for segment in &report.segments {
         table.row(vec![
-            one.segment.clone(),
-            one.state.to_owned(),
-            one.slots.to_string(),
-            one.lost.to_string(),
+            segment.segment.clone(),
+            segment.state.to_owned(),
+            segment.slots.to_string(),
+            segment.lost.to_string(),
         ]);
     }
     let mut text = table.to_string();

@@ -79,7 +79,7 @@ fn size_hint(why: &FilterError) -> &'static str {
 }
 
 fn has_journal(policy: &Policy) -> bool {
-    let is_one = |one: &FilterPolicy| matches!(one.kind, FilterKind::Journal(_));
+    let is_one = |filter: &FilterPolicy| matches!(filter.kind, FilterKind::Journal(_));
     policy.filters.iter().any(is_one)
 }
 

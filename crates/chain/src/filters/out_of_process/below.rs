@@ -91,7 +91,7 @@ impl Below {
         self.completions = completions;
         self.queue.take_requests(&mut self.waiting);
         self.was_busy = false;
-        let is_of_this_life = |one: &PendingBelow| one.life == self.life;
+        let is_of_this_life = |pending: &PendingBelow| pending.life == self.life;
         let mut has_started = false;
         if self.tokens.iter().all(is_of_this_life) {
             while let Some((token, op)) = self.waiting.pop_front() {

@@ -324,7 +324,7 @@ impl Members {
             .all
             .iter()
             .filter(|one| one.state == MemberState::Excluded);
-        let may_try = |one: &&Member| one.location.is_some() || one.parts.is_empty();
+        let may_try = |member: &&Member| member.location.is_some() || member.parts.is_empty();
         let due = excluded.filter(may_try).map(|one| one.retry_at);
         due.min().map(|at| at.saturating_sub(now))
     }

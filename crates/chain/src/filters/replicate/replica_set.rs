@@ -142,9 +142,9 @@ impl ReplicaSet {
         if self.must_end_batch
             && let Err(error) = self.end_batch(below)
         {
-            for one in &mut self.requests.ended[..answered] {
-                if let Ok(Outcome::Done) = one.result {
-                    one.result = Err(error.clone());
+            for ended in &mut self.requests.ended[..answered] {
+                if let Ok(Outcome::Done) = ended.result {
+                    ended.result = Err(error.clone());
                 }
             }
         }

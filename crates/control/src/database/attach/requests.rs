@@ -141,8 +141,9 @@ async fn refuse_if_excluded(
     volume: &VolumeRow,
     others: &[AttachmentRow],
 ) -> Result<(), DatabaseError> {
-    let excludes =
-        |one: &&AttachmentRow| one.access == Access::ReadWrite || access == Access::ReadWrite;
+    let excludes = |attachment: &&AttachmentRow| {
+        attachment.access == Access::ReadWrite || access == Access::ReadWrite
+    };
     let Some(other) = others.iter().find(excludes) else {
         return Ok(());
     };

@@ -189,7 +189,12 @@ fn notice_guesses(
         );
         console.notice(&notice);
     }
-    let guess = |one: &Candidate<'_>| Some((one.place.place, guessed_memory(asked, one.place)?));
+    let guess = |candidate: &Candidate<'_>| {
+        Some((
+            candidate.place.place,
+            guessed_memory(asked, candidate.place)?,
+        ))
+    };
     let mut guesses: Vec<_> = places.iter().filter_map(guess).collect();
     guesses.dedup();
     for (place, memory) in guesses {
