@@ -233,7 +233,7 @@ impl Policy {
 }
 
 /// Checks that a filter may stand below `above`.
-fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String> {
+fn check_order(above: &[FilterPolicy], filter: &FilterPolicy) -> Result<(), String> {
     let journal = above
         .iter()
         .find(|above| matches!(above.kind, FilterKind::Journal(_)));
@@ -241,7 +241,7 @@ fn check_order(above: &[FilterPolicy], one: &FilterPolicy) -> Result<(), String>
         return Ok(());
     };
     let denies = |rule: &Rule| rule.action == Action::Deny;
-    match &one.kind {
+    match &filter.kind {
         FilterKind::Journal(_) => Err(format!(
             "a chain has at most one journal, and filter {name} is one"
         )),
