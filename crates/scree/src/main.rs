@@ -60,7 +60,7 @@ fn run_remotely(
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::given();
+    let arguments = Arguments::of_process();
     let format = arguments.output;
     let (folder, profile) = (arguments.folder, arguments.profile);
     let done = match arguments.command {

@@ -199,7 +199,7 @@ pub struct SetSettings {
     /// for the host's default. Only administrators may set it.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     #[schema(value_type = Option<u64>, minimum = 8_388_608, maximum = 274_877_906_944_u64)]
@@ -207,7 +207,7 @@ pub struct SetSettings {
     /// Its largest share of each host's read cache in bytes, at least 1 MiB; null for a fair share.
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     #[schema(
@@ -246,7 +246,7 @@ pub struct RestoreVolume {
     #[schema(format = DateTime, nullable = false)]
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     pub time: Option<String>,
@@ -254,14 +254,14 @@ pub struct RestoreVolume {
     #[schema(nullable = false, maximum = 9_223_372_036_854_775_807_u64)]
     #[serde(
         default,
-        deserialize_with = "given",
+        deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
     pub version: Option<u64>,
 }
 
 /// Deserializes a field that is present: `null` is a value only if `T` is an option.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }
 

@@ -63,8 +63,8 @@ pub(super) async fn refuse_unknown(
     };
     // An unknown method is refused by the router.
     if let Some(names) = known.get(&(path.as_str().to_owned(), method.to_owned())) {
-        let given: Vec<(String, String)> = super::extract::query(text)?;
-        for (name, value) in given {
+        let parameters: Vec<(String, String)> = super::extract::query(text)?;
+        for (name, value) in parameters {
             match names.get(&name) {
                 Some(false) if value.is_empty() => {
                     let reason = format!("{name:?} is empty; give it a value or leave it out");

@@ -288,7 +288,7 @@ fn start(
         volume: volume.to_owned(),
         volume_id: None,
     };
-    let given = Filters::new(
+    let relay_filters = Filters::new(
         world,
         arguments.filter_dir.as_deref(),
         Path::new(""),
@@ -297,7 +297,7 @@ fn start(
     let thread = tokio::task::block_in_place(|| {
         ExportThread::spawn_watching(export_options, move |wake: Wake, watcher: Watcher| {
             let client = NbdClient::new(target, options, watcher.clone());
-            let context = given.context(wake.clone(), &watcher);
+            let context = relay_filters.context(wake.clone(), &watcher);
             let filters = policy.map_or_else(Vec::new, |policy| build_filters(&policy, &context));
             open(client, filters, journal, &own, (wake, &watcher))
         })

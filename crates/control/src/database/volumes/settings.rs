@@ -73,9 +73,9 @@ impl VolumeSettings {
     /// # Errors
     /// [`ControlError::Invalid`].
     pub(crate) fn check_changes(set: &SetSettings) -> Result<(), ControlError> {
-        let mut given = Self::default();
-        given.apply(set);
-        given.check()
+        let mut settings = Self::default();
+        settings.apply(set);
+        settings.check()
     }
 
     /// Checks the limits of each setting.
