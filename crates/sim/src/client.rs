@@ -51,7 +51,7 @@ enum PendingRequest {
         covers: usize,
     },
     /// A change that is admitted and waits to be durable.
-    Durable {
+    DurableWrite {
         covers: usize,
     },
     /// A change that waits for the rest of the blocks that it covers in part.
@@ -159,7 +159,7 @@ impl Client {
             Started::Done => Ok(true),
             Started::Pending => {
                 let request = match is_admitted {
-                    true => PendingRequest::Durable {
+                    true => PendingRequest::DurableWrite {
                         covers: history.timeline.len(),
                     },
                     false => PendingRequest::Parked {
@@ -316,7 +316,7 @@ impl Client {
             Durability::Volatile => 0,
         };
         self.requests
-            .insert(token, PendingRequest::Durable { covers });
+            .insert(token, PendingRequest::DurableWrite { covers });
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Client {
                 self.check_extents(history, range, &runs, since)
             }
             (
-                PendingRequest::Flush { covers } | PendingRequest::Durable { covers },
+                PendingRequest::Flush { covers } | PendingRequest::DurableWrite { covers },
                 Ok(Outcome::Done),
             ) => {
                 history.durable = history.durable.max(covers);
