@@ -9,8 +9,8 @@ use world::{Clock as _, Millis, World};
 
 use super::Failure;
 use crate::args::RestoreArguments;
-use crate::moment;
 use crate::output::{Format, Table, print, print_notice};
+use crate::times;
 
 /// The result for one segment.
 #[derive(Serialize)]
@@ -60,7 +60,7 @@ impl From<&unit_daemon::RestoreReport> for RestoreReport {
     fn from(restored: &unit_daemon::RestoreReport) -> Self {
         Self {
             segments: restored.segments.iter().map(Segment::from).collect(),
-            incomplete_before: restored.reclaimed_until.map(|at| moment::text(at.0)),
+            incomplete_before: restored.reclaimed_until.map(|at| times::text(at.0)),
             unreadable_logs: restored.unreadable_logs,
         }
     }

@@ -95,7 +95,7 @@ fn missing_requests(trace: &Trace) -> String {
     format!(
         "of the trace that began at {}, {overwritten} requests have been overwritten and {lost} \
          were not recorded",
-        moment(trace, 0)
+        time_text(trace, 0)
     )
 }
 
@@ -142,7 +142,7 @@ fn read(disk: &dyn Disk, newest: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failu
     Ok(files)
 }
 
-fn moment(trace: &Trace, time_ns: u64) -> String {
+fn time_text(trace: &Trace, time_ns: u64) -> String {
     let us = trace.began_us.saturating_add(time_ns / 1000);
     let us = i64::try_from(us).unwrap_or(i64::MAX);
     jiff::Timestamp::from_microsecond(us).map_or_else(|_| us.to_string(), |time| time.to_string())
@@ -151,7 +151,7 @@ fn moment(trace: &Trace, time_ns: u64) -> String {
 fn plain(trace: &Trace, record: &Record) -> String {
     let mut line = format!(
         "{:<27}  {:<12}  {:>14}  {:>9}  {:>9} µs",
-        moment(trace, record.time_ns),
+        time_text(trace, record.time_ns),
         record.kind.name(),
         record.offset,
         record.length,
@@ -168,7 +168,7 @@ fn plain(trace: &Trace, record: &Record) -> String {
 
 fn as_json(trace: &Trace, record: &Record) -> String {
     json!({
-        "began": moment(trace, 0),
+        "began": time_text(trace, 0),
         "time_ns": record.time_ns,
         "operation": record.kind.name(),
         "offset": record.offset,
