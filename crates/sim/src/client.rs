@@ -106,7 +106,7 @@ impl Client {
         self.volume.status().stopped.is_some()
     }
 
-    fn token(&mut self) -> Token {
+    fn next_token(&mut self) -> Token {
         self.token_next += 1;
         self.started.insert(self.token_next, self.clock.monotonic());
         self.token_next
@@ -138,7 +138,7 @@ impl Client {
         if has_edges && self.has_parked() {
             return Ok(false);
         }
-        let token = self.token();
+        let token = self.next_token();
         let was_stopped = self.is_stopped();
         let written = self.blocks_written();
         let started = self.start_change(token, edit, durability);
@@ -204,7 +204,7 @@ impl Client {
 
     /// Reads a range. The answer may come later.
     pub fn read(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let mut out = vec![0xee; range.length as usize];
         let since = history.timeline.len();
         let request = Request::read(token, range.offset, &mut out);
@@ -222,7 +222,7 @@ impl Client {
 
     /// Requests the extents of a range.
     pub fn extents(&mut self, history: &VolumeHistory, range: ByteRange, may_fail: bool) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let mut runs = Vec::new();
         let since = history.timeline.len();
         let request = Request::extents(token, range.offset, range.length, &mut runs);
@@ -240,7 +240,7 @@ impl Client {
 
     /// Prefetches a range.
     pub fn prefetch(&mut self, range: ByteRange, may_fail: bool) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let request = Request::prefetch(token, range.offset, range.length);
         match self.volume.start(request) {
             Started::Pending => {
@@ -254,7 +254,7 @@ impl Client {
 
     /// Flushes everything that was acknowledged.
     pub fn flush(&mut self, history: &mut VolumeHistory) -> Check {
-        let token = self.token();
+        let token = self.next_token();
         let covers = self.in_journal;
         match self.volume.start(Request::flush(token)) {
             Started::Done => {

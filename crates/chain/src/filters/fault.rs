@@ -94,7 +94,7 @@ impl Fault {
     }
 
     /// The faults of a request: drawn once, however often it is retried.
-    fn fate(&mut self, offer: Offer) -> Fate {
+    fn draw_fate(&mut self, offer: Offer) -> Fate {
         let mut offered = self.offered.iter();
         if let Some(at) = offered.position(|one| one.offer == offer)
             && let Some(draw) = self.offered.remove(at)
@@ -191,7 +191,7 @@ impl Filter for Fault {
             return below.start(Request { token, op });
         }
         let offer = Offer::of(&op);
-        let fate = self.fate(offer);
+        let fate = self.draw_fate(offer);
         if fate.fails {
             return failed(offer.kind);
         }

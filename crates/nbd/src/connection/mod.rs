@@ -277,7 +277,7 @@ impl Connection {
                 self.requests.add_operation(state, request, offset, bytes);
                 return Continue(());
             }
-            Started::Failed(error) => request.fault = Some(state.fault(error)),
+            Started::Failed(error) => request.fault = Some(state.count_failure(error)),
             Started::Done | Started::Busy => {
                 if let ReplyKind::Extents { length, first_only } = request.kind {
                     let runs = std::mem::take(&mut state.runs);

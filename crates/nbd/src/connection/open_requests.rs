@@ -190,7 +190,7 @@ impl OpenRequests {
                     entry.outstanding += 1;
                     self.add_operation(state, request, piece.offset, piece.length as usize);
                 }
-                Started::Failed(error) => entry.fault = Some(state.fault(error)),
+                Started::Failed(error) => entry.fault = Some(state.count_failure(error)),
                 Started::Done | Started::Busy => {}
             }
         }
@@ -220,7 +220,7 @@ impl OpenRequests {
         request.outstanding -= 1;
         match (request.kind, result) {
             (_, Err(error)) => {
-                let fault = state.fault(error);
+                let fault = state.count_failure(error);
                 request.fault.get_or_insert(fault);
             }
             (ReplyKind::NoData, Ok(Outcome::Done)) => {}
