@@ -170,7 +170,7 @@ impl<D: BlockDevice> Chain<D> {
     /// pending then. Filters above the one that is being opened have not begun and are not polled.
     fn collect(&mut self, completions: &mut Vec<Completion>) {
         let before = completions.len();
-        if let Some(swapping) = self.swapping.as_mut().filter(|one| one.is_opening()) {
+        if let Some(swapping) = self.swapping.as_mut().filter(|swap| swap.is_opening()) {
             let begun = swapping.begun();
             let mut below = Below {
                 filters: &mut swapping.filters[begun],
@@ -251,7 +251,7 @@ impl<D: BlockDevice> Chain<D> {
     /// Quiesces all filters, and returns whether none has requests of its own pending.
     fn are_quiescent(&mut self) -> bool {
         let resting = self.filters.iter_mut().map(|filter| filter.quiesce());
-        resting.fold(true, |all, one| all & one)
+        resting.fold(true, |all, is_resting| all & is_resting)
     }
 
     fn step(&mut self, swapping: &mut HotSwapProgress) -> Step {
@@ -280,8 +280,8 @@ impl<D: BlockDevice> Chain<D> {
 
     /// Waits until the filters in use may be removed, and starts their last flush.
     fn drain(&mut self, swapping: &mut HotSwapProgress) -> Step {
-        for (at, one) in self.filters.iter().enumerate() {
-            if let Err(reason) = one.check_removable() {
+        for (at, filter) in self.filters.iter().enumerate() {
+            if let Err(reason) = filter.check_removable() {
                 return Step::Ended(Err(HotSwapError::NotRemovable { at, reason }));
             }
         }
@@ -430,15 +430,15 @@ impl<D: BlockDevice> BlockDevice for Chain<D> {
         if self.needs_poll {
             return Some(Duration::ZERO);
         }
-        let filters = match swapping.filter(|one| one.is_opening()) {
+        let filters = match swapping.filter(|swap| swap.is_opening()) {
             Some(swapping) => &swapping.filters[swapping.begun()],
             None => &self.filters,
         };
         let now = self.clock.monotonic();
-        let deadline = swapping.map(|one| one.deadline.saturating_sub(now));
+        let deadline = swapping.map(|swap| swap.deadline.saturating_sub(now));
         // Nothing wakes the owner when a filter is no longer busy, has quiesced, or may be
         // opened again.
-        let is_retried = swapping.is_some_and(|one| match one.phase {
+        let is_retried = swapping.is_some_and(|swap| match swap.phase {
             Phase::Draining => self.pending == 0 && self.late_flushes == 0,
             Phase::Opening { .. } => true,
             Phase::Flushing | Phase::Flushed(_) => false,

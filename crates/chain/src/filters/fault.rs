@@ -96,7 +96,7 @@ impl Fault {
     /// The faults of a request: drawn once, however often it is retried.
     fn draw_fate(&mut self, offer: Offer) -> Fate {
         let mut offered = self.offered.iter();
-        if let Some(at) = offered.position(|one| one.offer == offer)
+        if let Some(at) = offered.position(|draw| draw.offer == offer)
             && let Some(draw) = self.offered.remove(at)
         {
             return draw.fate;
@@ -211,7 +211,10 @@ impl Filter for Fault {
         below.poll(completions);
         if let Some(torn) = self.torn {
             let mine = completions.split_off(before);
-            completions.extend(mine.into_iter().filter(|one| one.token != torn));
+            completions.extend(
+                mine.into_iter()
+                    .filter(|completion| completion.token != torn),
+            );
         }
         if !self.slow.is_empty() {
             let mut at = before;

@@ -405,7 +405,11 @@ impl Follower {
         if let Some(read) = self.returned.take() {
             return Some(read);
         }
-        if let Some(request) = self.reading.as_ref().and_then(|one| one.reader.next()) {
+        if let Some(request) = self
+            .reading
+            .as_ref()
+            .and_then(|reading| reading.reader.next())
+        {
             return Some(ReadRequest {
                 range: request.offset..request.offset + request.length as u64,
                 purpose: Purpose::Reader(request),

@@ -247,12 +247,17 @@ impl Monitor {
         let range = op.range();
         let range = range.offset..range.end();
         let content = NewContent::of(&op);
-        match self.followed.iter().position(|one| one.is(&range, content)) {
+        match self
+            .followed
+            .iter()
+            .position(|change| change.is(&range, content))
+        {
             Some(at) => drop(self.followed.remove(at)),
             None => {
                 // Overlapping changes that wait come after this one, and are followed again.
-                self.followed
-                    .retain(|one| one.range.end <= range.start || range.end <= one.range.start);
+                self.followed.retain(|change| {
+                    change.range.end <= range.start || range.end <= change.range.start
+                });
                 if let Some(why) = self.follow(&op) {
                     return Started::Failed(IoError::Unavailable(why));
                 }

@@ -61,10 +61,11 @@ impl ReplicaSet {
         match self.members[at].state {
             MemberState::InSync => true,
             MemberState::Rebuilding => {
-                let rebuild = self.rebuild.as_ref().filter(|one| one.member == at);
+                let rebuild = self.rebuild.as_ref().filter(|rebuild| rebuild.member == at);
                 let missing = &self.log.map.missing[at];
                 let is_missing = |region| {
-                    missing.has(region) && !rebuild.is_some_and(|one| one.has_copied(region))
+                    missing.has(region)
+                        && !rebuild.is_some_and(|rebuild| rebuild.has_copied(region))
                 };
                 !regions.clone().any(is_missing)
             }

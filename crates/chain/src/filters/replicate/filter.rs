@@ -304,7 +304,7 @@ impl Filter for Replicate {
     fn next_timer(&self) -> Option<Duration> {
         let now = self.set.now();
         let remotes = self.set.members.iter();
-        let remotes = remotes.filter_map(|one| one.remote.as_ref()?.next_timer());
+        let remotes = remotes.filter_map(|member| member.remote.as_ref()?.next_timer());
         let may_retry = !self.set.is_quiesced();
         let own = [
             self.set.members.stall_timer(now, &self.set.log.map),

@@ -101,7 +101,7 @@ impl ReplicaSet {
 
     /// A member is missing regions, even if they were just copied.
     pub fn add_missing(&mut self, at: usize, regions: Range<usize>) {
-        if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
+        if let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.member == at) {
             rebuild.discard(regions.clone());
         }
         for region in regions {
@@ -115,7 +115,8 @@ impl ReplicaSet {
         for at in 0..self.members.len() {
             if self.members.is_partial(at) {
                 is_new |= !self.log.map.add_all_missing(at);
-                if let Some(rebuild) = self.rebuild.as_mut().filter(|one| one.member == at) {
+                if let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.member == at)
+                {
                     rebuild.discard_all();
                 }
             }
